@@ -95,6 +95,7 @@ def export(
     target: TargetPlan | None = None,
     columns: Collection[str] | None = None,
     num_first_rows: int = 0,
+    dates: Mapping[str, Kind | None] | None = None,
 ) -> ExportedTable:
     """Write the rows of a SELECT into a new folder.
 
@@ -110,6 +111,8 @@ def export(
         columns: Names of the columns that the job reads; None for all. The records have no others,
             which may hold anything.
         num_first_rows: How many of the first rows are also returned as they are.
+        dates: Columns of sqlite whose texts are dates or timestamps; None where the texts of all
+            rows decide that. Sqlite has no type for them.
 
     Raises:
         ConfigError: A default is for no column of the SELECT, or is of another kind.
@@ -120,7 +123,13 @@ def export(
     """
     with staged(folder, KIND, overwrite=False) as made:
         scan = _Scan(
-            engine, select, nulls=nulls, target=target, read=columns, num_first_rows=num_first_rows
+            engine,
+            select,
+            nulls=nulls,
+            target=target,
+            read=columns,
+            num_first_rows=num_first_rows,
+            dates=dates if engine.dialect == "sqlite" and dates else {},
         )
         num_rows = scan.write(made, on_progress or (lambda num_rows, rate: None))
         for column in scan.records:
@@ -184,6 +193,7 @@ class _Scan:
         target: TargetPlan | None,
         read: Collection[str] | None,
         num_first_rows: int,
+        dates: Mapping[str, Kind | None],
     ) -> None:
         self._engine = engine
         self._select = select
@@ -191,6 +201,7 @@ class _Scan:
         self._target = target
         self._read_by_job = read
         self._num_first_rows = num_first_rows
+        self._dates = dates
         self._keys: KeyReader | None = None
         self._exact: ExactReader | None = None
         self._num_asked = _FIRST_BATCH_ROWS
@@ -235,7 +246,8 @@ class _Scan:
                     told = now
                     on_progress(num_rows, num_rows / (now - began))
             self._check(num_rows)
-            shards.close()
+            found = {column.name: column.find_dates() for column in self.records}
+            shards.close({name: types for name, types in found.items() if types})
             if side is not None:
                 side.close()
         on_progress(num_rows, num_rows / max(time.monotonic() - began, 1e-9))
@@ -336,7 +348,15 @@ class _Scan:
                     received=f"the columns {', '.join(names)}",
                     cure=f"Write the name of one of its columns.{did_you_mean(name, names)}",
                 )
-        return [ScannedColumn(column, default=self._nulls.get(column.name)) for column in columns]
+        return [
+            ScannedColumn(
+                column,
+                default=self._nulls.get(column.name),
+                kind_of_texts=self._dates.get(column.name),
+                may_be_dates=column.name in self._dates,
+            )
+            for column in columns
+        ]
 
     def _missing(self) -> list[ScannedColumn]:
         """Columns of the records that have NULLs and no default."""

@@ -44,6 +44,12 @@ _TYPES: dict[Kind, pa.DataType] = {
     # A timestamp without a zone counts as UTC.
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
+_DATE_FORMS: dict[str, tuple[pa.DataType, ...]] = {
+    "date": (pa.date32(),),
+    "without a zone": (pa.timestamp("us"), _TYPES["timestamp"]),
+    "with a zone": (_TYPES["timestamp"],),
+}
+"""How texts write dates, and what they are cast to."""
 _LARGEST_EXACT = 1 << 24
 """Whole numbers up to this one are exact in 32-bit floating point, which models compute with."""
 _LARGEST_WHOLE = 1 << 53
@@ -56,7 +62,22 @@ _IS_NULL = {_NULL}
 class ScannedColumn:
     """What was seen of a column so far, batch after batch."""
 
-    def __init__(self, column: SelectColumn, *, default: object = None) -> None:
+    def __init__(
+        self,
+        column: SelectColumn,
+        *,
+        default: object = None,
+        kind_of_texts: Kind | None = None,
+        may_be_dates: bool = False,
+    ) -> None:
+        """Begin.
+
+        Args:
+            column: As the engine describes it.
+            default: What a NULL counts as.
+            kind_of_texts: `date` or `timestamp` where its texts are that, whatever is declared.
+            may_be_dates: Whether it becomes one of dates if all of its texts are dates.
+        """
         self.name = column.name
         self.declared_type = column.declared_type
         self.kind: Kind | None = None
@@ -76,6 +97,11 @@ class ScannedColumn:
             self._declared = "timestamp"
         elif words.startswith("DATE"):
             self._declared = "date"
+        self._declared = kind_of_texts or self._declared
+        self._forms = [*_DATE_FORMS] if may_be_dates and not self._declared else []
+        """What all texts so far may be."""
+        if default is not None:
+            self._narrow(pa.array([str(default)]))
 
     def read(self, values: Sequence[Any], *, first_row: int) -> pa.Array:
         """The values of some rows, NULL where there is none.
@@ -148,7 +174,24 @@ class ScannedColumn:
             self.num_nulls += values.null_count
         if self.kind in ("integer", "number"):
             self._look_at_numbers(values, first_row)
+        if self.kind == "text":
+            self._narrow(values)
         return values
+
+    def find_dates(self) -> Sequence[pa.DataType]:
+        """Make it a column of dates if all of its texts are dates, after the last row.
+
+        Returns:
+            What the texts are cast to, one after the other; empty for other columns.
+        """
+        if self.kind != "text" or not self._forms:
+            return ()
+        types = _DATE_FORMS[self._forms[0]]
+        self.kind = "date" if types == (pa.date32(),) else "timestamp"
+        return types
+
+    def _narrow(self, texts: pa.Array) -> None:
+        self._forms = [form for form in self._forms if _has_form(texts, form)]
 
     def filled(self, values: pa.Array) -> pa.Array:
         """The values with the default for those that are NULL; as they are if all are there.
@@ -281,6 +324,14 @@ class ScannedColumn:
         if len(places) and self.first_inexact is None:
             self.first_inexact = (first_row + int(places[0]), numbers[places[0]].item())
         self.num_inexact += len(places)
+
+
+def _has_form(texts: pa.Array, form: str) -> bool:
+    try:
+        texts.cast(_DATE_FORMS[form][0])
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _from_memory(values: "array.array[Any]", type_: pa.DataType) -> pa.Array:

@@ -261,7 +261,9 @@ def _export(
 ) -> ExportedTable:
     """Write what the model reads of the rows, and the labels."""
     read = (*stored.about.features, stored.about.label)
-    table = work.export(statement.select, job.data, job, nulls, columns=read)
+    table = work.export(
+        statement.select, job.data, job, nulls, columns=read, dates=stored.about.dates
+    )
     kinds = {column.name: column.kind for column in table.columns}
     planning.check_kinds(stored.about, kinds, statement.model.place)
     tell_unknown(work, stored, table)

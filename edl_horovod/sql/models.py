@@ -126,6 +126,11 @@ class About:
         """The columns that a prediction reads."""
         return tuple(column.name for column in self.columns if column.name != self.label)
 
+    @property
+    def dates(self) -> dict[str, Any]:
+        """Columns of dates or timestamps, with which of the two they are."""
+        return {it.name: it.kind for it in self.columns if it.kind in ("date", "timestamp")}
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredModel:

@@ -24,6 +24,7 @@ from edl_horovod.sql.spellings import (
 from edl_horovod.sql.splitting import Split
 from edl_horovod.sql.statements import (
     Attribute,
+    ColumnCall,
     Evaluate,
     EvaluateColumns,
     Explain,
@@ -100,6 +101,8 @@ class TrainingPlan:
     """Whether the label is one of some classes, or a number; None where the model does not say."""
     num_classes: int | None
     """Most classes that the label may have; None for any number."""
+    maybe_dates: tuple[str, ...]
+    """Columns whose texts are read as dates if all of them are."""
     columns: tuple[str, ...] | None
     """Those of the SELECT that are needed, the label among them; None for all."""
 
@@ -172,6 +175,7 @@ def plan_training(
     statement, of_spellings = _in_our_words(statement, zoo)
     known = list_parameters(zoo, str(statement.model))
     bases = list_bases(zoo, str(statement.model))
+    has_spec = bool({_CLASSIFIER, _REGRESSOR} & bases)
     own_types = _OF_TRAIN | OF_SWEEP
     if _CLASSIFIER in bases and "n_classes" not in (known or ()):
         own_types["model.n_classes"] = int
@@ -202,12 +206,13 @@ def plan_training(
         settings={**settings, "model_def": str(statement.model)},
         nulls=own.get("nulls", {}),
         told=(*of_spellings, *_told_of_metrics(meaning), *told),
-        has_classes=_CLASSIFIER in bases if {_CLASSIFIER, _REGRESSOR} & bases else None,
+        has_classes=_CLASSIFIER in bases if has_spec else None,
         num_classes=own.get("model.n_classes"),
         split=split,
         split_key=own["split_column"] if split.kind == "key" else "",
         validation_select=own.get("validation_select", ""),
         trials=plan_trials(meaning, has_validation=has_validation),
+        maybe_dates=_maybe_dates(statement, params, needed or columns) if has_spec else (),
         columns=needed,
     )
 
@@ -433,6 +438,21 @@ def _params(statement: Train, meaning: Meaning, label: str) -> dict[str, Any]:
     if weights := meaning.own.get("train.class_weights"):
         params["class_weights"] = weights.value
     return params
+
+
+def _maybe_dates(
+    statement: Train, params: Mapping[str, Any], columns: Sequence[str]
+) -> tuple[str, ...]:
+    """The columns that nothing says how to read."""
+    calls = [
+        replace(clause, terms=tuple(it for it in clause.terms if isinstance(it, ColumnCall)))
+        for clause in statement.columns
+    ]
+    told = {*column_names(calls), params["label"]}
+    for name in ("numeric", "categorical"):
+        named = params.get(name, ())
+        told.update(named if isinstance(named, list) else ())
+    return tuple(name for name in columns if name not in told)
 
 
 def _needed(

@@ -166,6 +166,7 @@ def predict(work: Work, statement: Predict) -> Result:
                 into=into,
                 columns=stored.about.features,
                 num_first_rows=MOST_ROWS if into is None else 0,
+                dates=stored.about.dates,
             )
         except NoRows:
             message = f"The SELECT gives no rows, so {stored} predicts nothing."

@@ -67,8 +67,11 @@ class Shards:
         if self._group_rows >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
             self._end_group()
 
-    def close(self) -> None:
+    def close(self, casts: Mapping[str, Sequence[pa.DataType]] | None = None) -> None:
         """Write what is left, and give all files the types of the last one.
+
+        Args:
+            casts: What columns are cast to, one type after the other, in all files.
 
         Raises:
             OSError: It cannot be written.
@@ -78,8 +81,8 @@ class Shards:
         self._wait()
         self._close_shard()
         for number, schema in enumerate(self._schemas):
-            if schema != self._schemas[-1]:
-                self._rewrite(self._path(number), self._schemas[-1])
+            if schema != self._schemas[-1] or casts:
+                self._rewrite(self._path(number), self._schemas[-1], casts or {})
 
     def _path(self, number: int) -> Path:
         return self._folder / f"part-{number:05d}.parquet"
@@ -112,11 +115,20 @@ class Shards:
             writer, self._writer = self._writer, None
             writer.close()
 
-    def _rewrite(self, path: Path, schema: pa.Schema) -> None:
+    def _rewrite(
+        self, path: Path, schema: pa.Schema, casts: Mapping[str, Sequence[pa.DataType]]
+    ) -> None:
+        for name, types in casts.items():
+            schema = schema.set(schema.get_field_index(name), pa.field(name, types[-1]))
         wider = path.with_suffix(".wider")
         with pq.ParquetFile(path) as old, _open(wider, schema) as new:
             for number in range(old.num_row_groups):
                 table = old.read_row_group(number, use_threads=False)
+                for name, types in casts.items():
+                    column = table.column(name)
+                    for type_ in types:
+                        column = column.cast(type_)
+                    table = table.set_column(schema.get_field_index(name), name, column)
                 new.write_table(table.cast(schema, safe=False), row_group_size=GROUP_ROWS)
         wider.replace(path)
 

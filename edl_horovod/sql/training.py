@@ -144,10 +144,16 @@ def _rows_of(plan: TrainingPlan, job: StatementJob) -> dict[str, str]:
 
 def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob) -> ExportedTable:
     """Write the rows where `_rows_of` says that they are."""
-    table = work.export(statement.select, job.data, job, plan.nulls, columns=plan.columns)
+    dates = dict.fromkeys(plan.maybe_dates)
+    table = work.export(
+        statement.select, job.data, job, plan.nulls, columns=plan.columns, dates=dates
+    )
     if plan.validation_select:
         select = plan.validation_select
-        other = work.export(select, job.validation, job, plan.nulls, columns=plan.columns)
+        dates = {it.name: it.kind for it in table.columns if it.kind in ("date", "timestamp")}
+        other = work.export(
+            select, job.validation, job, plan.nulls, columns=plan.columns, dates=dates
+        )
         _require_same(table, other)
     elif plan.split.kind != "none":
         divide(table.data, job.validation, plan.split, plan.split_key)

@@ -16,6 +16,7 @@ from edl_horovod.launch.jobs import JobStatus
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.export import ExportedTable, Progress, export
 from edl_horovod.sql.jobs import StatementJob, open_job
+from edl_horovod.sql.kinds import Kind
 from edl_horovod.sql.models import ModelStore
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.settings import SqlSettings
@@ -163,6 +164,7 @@ class Work:
         into: TargetPlan | None = None,
         columns: Collection[str] | None = None,
         num_first_rows: int = 0,
+        dates: Mapping[str, Kind | None] | None = None,
     ) -> ExportedTable:
         """Write the rows of a SELECT where a job reads them; see `export.export`."""
         began = time.monotonic()
@@ -176,6 +178,7 @@ class Work:
             target=into,
             columns=columns,
             num_first_rows=num_first_rows,
+            dates=dates,
         )
         self.tell(f"{found.num_rows:,} rows were read in {time.monotonic() - began:.1f} s.")
         return found

@@ -25,7 +25,7 @@ def places(tmp_path):
     first = datetime.date(2010, 1, 1)
     with sqlite3.connect(tmp_path / "hr.db") as connection:
         connection.execute(
-            "CREATE TABLE employee (role TEXT, age INTEGER, hired DATE, paid TEXT, note TEXT)"
+            "CREATE TABLE employee (role TEXT, age INTEGER, hired TEXT, paid TEXT, note TEXT)"
         )
         for _ in range(400):
             role, age = int(random.integers(3)), int(random.integers(20, 60))

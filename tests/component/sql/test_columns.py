@@ -1,5 +1,6 @@
 """Columns that a model does not read: of every engine, with values that nothing can learn from."""
 
+import datetime
 from dataclasses import dataclass
 
 import pytest
@@ -103,3 +104,57 @@ def test_a_null_in_a_column_that_the_model_reads_is_still_refused(place):
     place.database.run("UPDATE people SET role = NULL WHERE id = 3")
     with pytest.raises(DataError, match="'role' in 1 of 12 rows"):
         place.run("SELECT * FROM people EVALUATE m")
+
+
+DATED = "SELECT day, at, part, salary FROM dated TRAIN regressor.DNN {more}LABEL salary INTO m"
+
+
+@pytest.fixture
+def dated(sqlite, tmp_path):
+    """Dates in columns of text, the only ones that some programs make."""
+    sqlite.run(
+        "CREATE TABLE dated (day TEXT, at TEXT, part TEXT, salary REAL)",
+        "INSERT INTO dated VALUES ('2026-01-31', '2026-01-31 12:30', '2026-01', 1)",
+        "INSERT INTO dated VALUES ('2026-02-28', '2026-02-28T08:00:01.5', '2026-02', 2)",
+    )
+    ring = Ring()
+    ring.read = ["at", "day", "part"]
+    settings = read_settings([f"db={sqlite.url}", f"models={tmp_path}/models"], {})
+    with open_session(settings, ring) as session:
+        yield Place(session, sqlite, ring)
+
+
+def test_texts_that_are_all_dates_are_dates_in_sqlite(dated):
+    dated.run(DATED.format(more=""))
+    assert dated.ring.rows[0][1] == {
+        "day": datetime.date(2026, 2, 28),
+        "at": datetime.datetime(2026, 2, 28, 8, 0, 1, 500_000, tzinfo=datetime.UTC),
+        "part": "2026-02",
+        "salary": 2.0,
+    }
+    described = {name: kind for part, name, kind in dated.run("DESCRIBE MODEL m").rows}
+    assert (described["day"], described["at"]) == ("date (TEXT)", "timestamp (TEXT)")
+    assert dated.run("SELECT * FROM dated EVALUATE m").metrics["num_rows"] == 2
+    found = dated.run("SELECT day, at, part FROM dated PREDICT USING m")
+    assert found.rows[1] == ("2026-02-28", "2026-02-28T08:00:01.5", "2026-02", 1.0)
+    assert dated.ring.rows[-1][0]["day"] == datetime.date(2026, 1, 31)
+    dated.database.run("UPDATE dated SET day = 'soon' WHERE salary = 2")
+    with pytest.raises(DataError, match="'day' holds a value that is no date"):
+        dated.run("SELECT day, at, part FROM dated PREDICT USING m")
+
+
+@pytest.mark.parametrize(
+    ("more", "change"),
+    [
+        ("", "day = 'soon'"),
+        ("", "day = '2026-02-30'"),
+        ("COLUMN CATEGORY_HASH(day, 9), at, part ", "day = day"),
+        ("WITH train.nulls={'day': 'never'} ", "day = NULL"),
+    ],
+)
+def test_texts_that_are_no_dates_or_are_categories_stay_texts(dated, more, change):
+    dated.database.run(f"UPDATE dated SET {change} WHERE salary = 2")
+    dated.run(DATED.format(more=more))
+    assert dated.ring.rows[0][0]["day"] == "2026-01-31"
+    dated.run("SELECT * FROM dated WHERE salary = 1 EVALUATE m")
+    assert dated.ring.rows[1][0]["day"] == "2026-01-31"

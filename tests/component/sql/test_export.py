@@ -64,6 +64,23 @@ def test_values_decide_the_kinds(database, run):
     ]
 
 
+def test_texts_of_several_files_become_dates_if_all_of_them_are(tmp_path, database):
+    database.execute("CREATE TABLE t (v, day TEXT, other TEXT)")
+    days = [f"2026-01-{1 + i % 28:02}" for i in range(30_000)]
+    database.executemany("INSERT INTO t VALUES (1, ?, ?)", zip(days, days, strict=True))
+    database.execute("INSERT INTO t VALUES (0.5, '2026-02-01', 'later')")
+    database.commit()
+    with open_engine(f"sqlite:///{tmp_path / 'some.db'}") as engine:
+        dates = {"day": None, "other": None}
+        select = "SELECT * FROM t ORDER BY rowid"
+        table = export(engine, select, tmp_path / "out", nulls={}, tell=print, dates=dates)
+    assert [column.kind for column in table.columns] == ["number", "date", "text"]
+    assert len(list(table.data.iterdir())) > 1
+    rows = rows_of(table)
+    assert rows[0] == {"v": 1.0, "day": date(2026, 1, 1), "other": "2026-01-01"}
+    assert rows[-1] == {"v": 0.5, "day": date(2026, 2, 1), "other": "later"}
+
+
 def test_a_late_fraction_makes_all_rows_numbers(database, run):
     database.execute("CREATE TABLE t (i INTEGER, v)")
     count = 70_000

@@ -33,6 +33,7 @@ class Ring:
 
     def __init__(self):
         self.configs = []
+        self.read = ["name", "role", "salary"]
         self.rows = []
         """Those of each job."""
         self.before_it_ends = lambda: None
@@ -51,7 +52,7 @@ class Ring:
             found = {
                 "classes": {"values": list(ROLES)} if is_classifier else None,
                 "columns": [role.to_json()],
-                "read": sorted({"name", "role", "salary"} - {config.params["label"]}),
+                "read": sorted({*self.read} - {config.params["label"]}),
             }
             (output / "adapted.json").write_text(json.dumps(found))
         else:
