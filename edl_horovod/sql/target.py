@@ -455,16 +455,27 @@ def _first_lost(
         connection.rollback()
         with engine.transaction(connection, writes=False):
             engine.run_text(connection, f"CREATE TEMPORARY TABLE {trial} {definition}")
-            for value in values:
-                try:
-                    connection.execute(sa.insert(target).values({name: value}))
-                except (sa.exc.DataError, sa.exc.IntegrityError, sa.exc.ProgrammingError):
-                    return value, "be refused"
-                stored = connection.execute(sa.select(sa.column(name)).select_from(target)).scalar()
-                if not _is_same(value, stored):
-                    return value, f"become {stored}"
-                connection.execute(sa.delete(target))
-            engine.run_text(connection, f"DROP TABLE {trial}")
+            try:
+                lost = _first_changed(connection, target, name, values)
+            finally:
+                connection.rollback()
+                if engine.dialect == "mysql":  # There the table stays.
+                    engine.run_text(connection, f"DROP TEMPORARY TABLE {trial}")
+    return lost
+
+
+def _first_changed(
+    connection: sa.Connection, target: sa.TableClause, name: str, values: Sequence[Any]
+) -> tuple[Any, str] | None:
+    for value in values:
+        try:
+            connection.execute(sa.insert(target).values({name: value}))
+        except (sa.exc.DataError, sa.exc.IntegrityError, sa.exc.ProgrammingError):
+            return value, "be refused"
+        stored = connection.execute(sa.select(sa.column(name)).select_from(target)).scalar()
+        if not _is_same(value, stored):
+            return value, f"become {stored}"
+        connection.execute(sa.delete(target))
     return None
 
 

@@ -8,7 +8,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -41,6 +41,11 @@ __all__ = ["Written", "try_writing", "write_predictions"]
 
 _ROWS = 1_000
 _Row = tuple[Any, ...]
+_WAITING = {
+    "postgres": (("lock_timeout",), "'{}s'", "current_setting('{}')"),
+    "mysql": (("lock_wait_timeout", "innodb_lock_wait_timeout"), "{}", "@@SESSION.{}"),
+}
+"""Settings of a session that limit how long locks are waited for: names, a value, how to read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +70,11 @@ def try_writing(engine: Engine, plan: TargetPlan) -> None:
     """
     types = [type_of_value(values[0]) for values in plan.samples]
     table = quoted_table(engine, plan.table)
-    with engine.connecting() as connection, engine.transaction(connection):
+    with (
+        engine.connecting() as connection,
+        _waiting_briefly(engine, connection),
+        engine.transaction(connection),
+    ):
         if plan.action == "update":
             _keep_others_out(engine, connection, plan)
             names = [name for name in plan.columns if name not in plan.new_columns]
@@ -76,7 +85,6 @@ def try_writing(engine: Engine, plan: TargetPlan) -> None:
                 values = ", ".join(f"{engine.quoted(name)} = NULL" for name in names)
                 engine.run_text(connection, f"UPDATE {table} SET {values} WHERE 1 = 0")
         elif engine.dialect != "mysql":
-            _limit_waiting(engine, connection)
             if plan.action == "replace":
                 engine.run_text(connection, f"DROP TABLE {table}")
             engine.run_text(connection, f"CREATE TABLE {table} (edl_column INTEGER)")
@@ -116,7 +124,7 @@ def write_predictions(
     if on_progress is not None:
         rows = _counted(rows, on_progress)
     plan = revise(engine, plan) if plan.action == "update" else plan
-    with engine.connecting() as connection:
+    with engine.connecting() as connection, _waiting_briefly(engine, connection):
         if plan.action == "update":
             written = _update(engine, connection, plan, types, rows, tell=tell)
         else:
@@ -258,19 +266,29 @@ def _key_type(column: Any) -> sa.types.TypeEngine[Any]:
 
 def _keep_others_out(engine: Engine, connection: sa.Connection, plan: TargetPlan) -> None:
     """Nobody else changes the table until the transaction ends; waits for those who do."""
-    _limit_waiting(engine, connection)
     if engine.dialect == "postgres":
         text = quoted_table(engine, plan.table)
         engine.run_text(connection, f"LOCK TABLE {text} IN SHARE ROW EXCLUSIVE MODE")
 
 
-def _limit_waiting(engine: Engine, connection: sa.Connection) -> None:
-    """Wait for locks as long as for those of sqlite: servers wait for hours."""
-    if engine.dialect == "postgres":
-        engine.run_text(connection, f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
-    elif engine.dialect == "mysql":
-        seconds = f"lock_wait_timeout = {LOCK_SECONDS}, innodb_lock_wait_timeout = {LOCK_SECONDS}"
-        engine.run_text(connection, f"SET SESSION {seconds}")
+@contextmanager
+def _waiting_briefly(engine: Engine, connection: sa.Connection) -> Iterator[None]:
+    """Wait for locks as long as for those of sqlite, where servers wait for hours."""
+    names, limit, current = _WAITING.get(engine.dialect, ((), "", ""))
+    before = [
+        engine.run_text(connection, f"SELECT {current.format(name)}").scalar() for name in names
+    ]
+    connection.rollback()
+    for name in names:
+        engine.run_text(connection, f"SET SESSION {name} = {limit.format(LOCK_SECONDS)}")
+    try:
+        yield
+    finally:
+        if engine.has_session:  # It is the user's; another connection is closed now.
+            with suppress(sa.exc.SQLAlchemyError):
+                for name, value in zip(names, before, strict=True):
+                    shown = repr(value) if isinstance(value, str) else value
+                    engine.run_text(connection, f"SET SESSION {name} = {shown}")
 
 
 def _drop_changed(
@@ -383,7 +401,6 @@ def _columns_that_commit(
     if engine.dialect != "mysql" or not plan.new_columns:
         yield
         return
-    _limit_waiting(engine, connection)
     _add_columns(engine, connection, plan, types)
     try:
         yield
@@ -468,7 +485,6 @@ def _make_of_staged(
         engine.run_text(connection, f"{create} AS {rows_of}")
         return
     with engine.transaction(connection):
-        _limit_waiting(engine, connection)
         if plan.action == "replace":
             engine.run_text(connection, f"DROP TABLE {table}")
         engine.run_text(connection, create)

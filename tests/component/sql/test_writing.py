@@ -573,6 +573,26 @@ def test_a_lock_of_others_is_not_waited_for_without_end(people, predict, monkeyp
             predict(people, REFERENCE, target, replace_table=True)
 
 
+@pytest.mark.parametrize(
+    ("people", "setting"),
+    [
+        ("postgresql", "SET lock_timeout = '7s'; SHOW lock_timeout"),
+        ("mariadb", "SET lock_wait_timeout = 7; SELECT @@lock_wait_timeout"),
+    ],
+    indirect=["people"],
+)
+def test_a_session_has_its_own_settings_afterwards(people, tmp_path, setting):
+    change, look = setting.split("; ")
+    with open_engine(people.url) as engine:
+        engine.execute(change)
+        before = engine.execute(look).rows
+        plan = plan_target(engine, REFERENCE, TARGET)
+        try_writing(engine, plan)
+        table = export(engine, plan.select, tmp_path / "out", nulls={}, tell=print, target=plan)
+        write_predictions(engine, plan, table, [(1.0,)] * 3, tell=print)
+        assert engine.execute(look).rows == before
+
+
 @pytest.mark.parametrize("target", [("testdata", "score"), ("scores",), ("other",)])
 def test_missing_rights_are_an_error_before_the_job(postgresql, target):
     postgresql.run(
