@@ -22,7 +22,7 @@ from edl_horovod.sql.rows import Rows, SelectColumn, from_server
 from edl_horovod.sql.sqlite_process import open_select
 from edl_horovod.sql.urls import DatabaseURL, parse_url
 
-__all__ = ["Engine", "StatementResult", "open_engine"]
+__all__ = ["DatabaseError", "Engine", "StatementResult", "open_engine"]
 
 CONNECT_SECONDS = 10
 """How long a server may take to accept a connection."""
@@ -48,6 +48,10 @@ _READING_ALONE: Mapping[str, tuple[str, str]] = {
     "duckdb": ("BEGIN TRANSACTION READ ONLY", "ROLLBACK"),
 }
 """What makes a connection refuse to write, and what ends that."""
+
+
+class DatabaseError(DataError):
+    """The database refused something, or is gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,7 +309,7 @@ class Engine:
             said = " ".join(str(error).split()) or type(error).__name__
             said = self._where.without_secrets(said)[:_SHOWN_CHARACTERS]
             # Without its cause, which may show what the URL holds.
-            raise DataError(
+            raise DatabaseError(
                 f"The database could not {doing}: {said.rstrip('.')}.",
                 received={"db": self.label},
                 cure=self._hint(),

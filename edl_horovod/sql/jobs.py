@@ -41,6 +41,8 @@ class JobEntry:
     """Of the training or the prediction that runs; it is there once the rows have been read."""
     in_cluster: AttachedJob | None = None
     """The training or the prediction, where it runs in a cluster."""
+    predictions: str = ""
+    """What its output are predictions of, where those could not be written into their table."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,24 @@ class StatementJob:
     def note_in_cluster(self, job: AttachedJob | None) -> None:
         """Say which job in a cluster works for the statement, so that none is left behind."""
         self._note(in_cluster=asdict(job) if job is not None else None)
+
+    def keep_predictions(self, of: str) -> None:
+        """Leave the output to a later statement when this one fails.
+
+        Args:
+            of: Names the model and the rows.
+        """
+        self._note(predictions=of)
+
+    def take_predictions(self, of: str) -> bool:
+        """Make the output of an earlier statement that failed this one's; whether there is one."""
+        for entry in reversed(find_jobs(self.path.parent.parent)):
+            if entry.predictions == of and not entry.is_running:
+                output = StatementJob(entry.number, self.path.parent / str(entry.number)).output
+                with contextlib.suppress(OSError):  # Another statement may be faster.
+                    output.rename(self.output)
+                    return True
+        return False
 
     @property
     def may_run_in_cluster(self) -> bool:
@@ -149,7 +169,7 @@ def open_job(models: Path, what: str) -> Iterator[StatementJob]:
             # The job's own error says how to go on in a folder that is removed now.
             raise Interrupted("The statement was interrupted; nothing of it is left.") from e
         except EdlError:
-            is_kept = job.job_dir.exists()
+            is_kept = job.job_dir.exists() or job.output.exists()
             raise
         finally:
             if not is_kept and not job.may_run_in_cluster:
@@ -174,6 +194,7 @@ def find_jobs(models: Path) -> tuple[JobEntry, ...]:
                     is_running=is_running,
                     job_dir=Path(entry.get("job_dir", path / _JOB)),
                     in_cluster=AttachedJob(**in_cluster) if in_cluster else None,
+                    predictions=entry.get("predictions", ""),
                 )
             )
     return tuple(found)
@@ -210,15 +231,18 @@ def _paths(models: Path) -> list[Path]:
 
 
 def _clean(models: Path) -> None:
-    """Remove the rows that dead processes and failed jobs left, and all but the newest logs."""
+    """Remove what dead processes and failed jobs left, but the newest logs and predictions."""
     ended = [entry for entry in find_jobs(models) if not entry.is_running]
     for entry in ended:
         job = StatementJob(entry.number, models / _FOLDER / str(entry.number))
         if marker.kind_of(job.path) != _KIND or not _is_out_of_cluster(entry, job):
             continue
-        for folder in (job.data, job.validation, job.output, job.version):
+        if not entry.predictions:
+            shutil.rmtree(job.output, ignore_errors=True)
+        for folder in (job.data, job.validation, job.version):
             shutil.rmtree(folder, ignore_errors=True)
-        if entry in ended[:-MOST_KEPT] or not job.job_dir.exists():
+        is_empty = not job.job_dir.exists() and not job.output.exists()
+        if entry in ended[:-MOST_KEPT] or is_empty:
             shutil.rmtree(job.path, ignore_errors=True)
 
 

@@ -1,10 +1,12 @@
 """PREDICT: rows, a job, and its outputs as columns: a number, or a class and its probability."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted
 from edl_horovod.sql import planning
+from edl_horovod.sql.engine import DatabaseError
 from edl_horovod.sql.export import ExportedTable, NoRows
 from edl_horovod.sql.models import StoredModel, adapted_of
 from edl_horovod.sql.predictions import Predictions, read_predictions
@@ -115,6 +117,14 @@ def tell_unknown(work: Work, stored: StoredModel, table: ExportedTable) -> None:
         work.tell(str(each))
 
 
+def _digest(stored: StoredModel, table: ExportedTable) -> str:
+    """Names a model and the rows that it reads."""
+    digest = hashlib.sha256(f"{stored} {stored.about.trained}".encode())
+    for file in sorted(table.data.glob("*.parquet")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
 def predict(work: Work, statement: Predict) -> Result:
     """Predict for what a SELECT gives, into a table or as rows.
 
@@ -175,21 +185,31 @@ def predict(work: Work, statement: Predict) -> Result:
         kinds = {column.name: column.kind for column in table.columns}
         planning.check_kinds(stored.about, kinds, statement.using.place)
         tell_unknown(work, stored, table)
-        work.run(config, table.data, job)
+        rows_of_model = _digest(stored, table) if into is not None else ""
+        is_taken = into is not None and job.take_predictions(rows_of_model)
+        if is_taken:
+            work.tell("The predictions are those of an attempt that could not write them.")
+        else:
+            work.run(config, table.data, job)
         found = predicted_rows(
             read_predictions(job.output), stored, probabilities=plan.has_probabilities
         )
         if into is not None:
-            written = write_predictions(
-                work.engine,
-                into,
-                table,
-                found,
-                tell=work.tell,
-                on_progress=work.progress(
-                    job, f"of {table.num_rows:,} predictions are sent to the database"
-                ),
+            progress = work.progress(
+                job, f"of {table.num_rows:,} predictions are sent to the database"
             )
+            try:
+                written = write_predictions(
+                    work.engine, into, table, found, tell=work.tell, on_progress=progress
+                )
+            except Interrupted:
+                raise
+            except EdlError as e:
+                # What the database did not refuse would fail the same way again.
+                if not is_taken or isinstance(e, DatabaseError):
+                    job.keep_predictions(rows_of_model)
+                    work.tell("The predictions are kept: run the statement again to write them.")
+                raise
             message = f"{written.num_rows:,} rows of {into.table} have predictions of {stored}."
             return Result(message=message, model=str(stored))
         return Result(

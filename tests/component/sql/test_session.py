@@ -407,6 +407,61 @@ def test_the_rows_that_a_dead_process_left_are_removed(session, ring, tmp_path):
     assert (left / "job").is_dir()
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+def test_predictions_that_the_database_refused_are_written_later(request, ring, tmp_path, engine):
+    database = request.getfixturevalue(engine)
+    database.run(
+        "CREATE TABLE employee (name TEXT, role TEXT, salary REAL)",
+        "INSERT INTO employee VALUES ('Ann', 'clerk', 1), ('Bob', 'manager', 2)",
+        "CREATE TABLE testdata (id INTEGER PRIMARY KEY, name TEXT, role TEXT)",
+        "INSERT INTO testdata VALUES (1, 'Cyd', 'clerk'), (2, 'Dan', 'manager')",
+    )
+    settings = read_settings([f"db={database.url}", f"models={tmp_path}/models"], {})
+    predict = "SELECT * FROM testdata ORDER BY id PREDICT testdata.p USING m;"
+
+    def hide(*_):
+        session.work.tell = lambda sentence: None
+        database.run("ALTER TABLE testdata RENAME TO hidden")
+
+    with open_session(settings, ring, tell=lambda sentence: None) as session:
+        run(session, TRAINED)
+        ring.before_it_ends = hide
+        with pytest.raises(DataError):
+            run(session, predict)
+        database.run("ALTER TABLE hidden RENAME TO testdata")
+        num_jobs = len(ring.configs)
+        session.work.tell = hide  # As soon as the rows were read.
+        with pytest.raises(DataError):
+            run(session, predict)
+        database.run("ALTER TABLE hidden RENAME TO testdata")
+        assert "p" not in database.schema()["testdata"]
+        run(session, predict)
+        assert database.run("SELECT id, p FROM testdata ORDER BY id") == [(1, 0.0), (2, 1.0)]
+        assert len(ring.configs) == num_jobs
+        ring.before_it_ends = lambda: None
+        run(session, predict)  # They are written, so they are not there a second time.
+        assert len(ring.configs) == num_jobs + 1
+
+
+def test_predictions_of_rows_that_have_changed_are_not_written_later(session, database, ring):
+    def break_off():
+        with sqlite3.connect(database) as connection:
+            connection.execute("ALTER TABLE testdata RENAME TO hidden")
+
+    predict = "SELECT name, role FROM testdata PREDICT testdata.p USING m;"
+    run(session, TRAINED)
+    ring.before_it_ends = break_off
+    with pytest.raises(DataError):
+        run(session, predict)
+    with sqlite3.connect(database) as connection:
+        connection.execute("ALTER TABLE hidden RENAME TO testdata")
+        connection.execute("UPDATE testdata SET role = 'manager' WHERE name = 'n0'")
+    ring.before_it_ends = lambda: None
+    num_jobs = len(ring.configs)
+    run(session, predict)
+    assert len(ring.configs) == num_jobs + 1
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Interrupted])
 def test_an_interrupt_leaves_nothing(session, ring, tmp_path, error):
     def interrupt():
