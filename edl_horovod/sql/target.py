@@ -388,9 +388,10 @@ def _require_others(names: Sequence[str], others: Sequence[str], what: str) -> N
 def _predicted(connection: sa.Connection, found: _Found) -> frozenset[str]:
     """The columns of a table that carry our mark."""
     if connection.dialect.name == "sqlite":
-        schemas = sa.text("SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = :name")
-        text = connection.execute(schemas, {"name": found.name.name}).scalar() or ""
         quoted = connection.dialect.identifier_preparer.quote_identifier
+        schema = quoted(found.name.schema or "main")
+        texts = f"SELECT sql FROM {schema}.sqlite_schema WHERE type = 'table' AND name = ?"
+        text = connection.exec_driver_sql(texts, (found.name.name,)).scalar() or ""
         marked = re.compile(rf" \w+ /\* {MARK} \*/")
         return frozenset(
             name
@@ -449,8 +450,9 @@ def _first_lost(
         definition = f"AS SELECT {column} FROM {quoted_table(engine, found.name)} LIMIT 0"
         if engine.dialect == "sqlite":
             declared = AsGiven(declared_types(engine, connection, found.name)[name])
-            strict = sa.text("SELECT strict FROM pragma_table_list(:table)")
-            is_strict = connection.execute(strict, {"table": found.name.name}).scalar()
+            strict = sa.text("SELECT strict FROM pragma_table_list(:table) WHERE schema = :schema")
+            names = {"table": found.name.name, "schema": found.name.schema or "main"}
+            is_strict = connection.execute(strict, names).scalar()
             definition = f"({column} {declared.get_col_spec()}){' STRICT' if is_strict else ''}"
         connection.rollback()
         with engine.transaction(connection, writes=False):

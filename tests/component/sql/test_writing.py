@@ -198,6 +198,29 @@ def test_strict_tables_refuse_and_take_what_their_types_say(sqlite, predict):
     assert sqlite.run("SELECT id, score FROM testdata") == [(1, 10.0)]
 
 
+def test_a_table_of_an_attached_file_is_another_table(sqlite, tmp_path):
+    (tmp_path / "other.db").touch()
+    select, target = "SELECT * FROM other.t", ("other", "t", "p")
+    with open_engine(sqlite.url) as engine:
+        engine.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, x INTEGER)")
+        engine.execute("INSERT INTO t VALUES (1, 2)")
+        engine.execute(f"ATTACH '{tmp_path / 'other.db'}' AS other")
+        engine.execute("CREATE TABLE other.t (id INTEGER PRIMARY KEY, x INTEGER, p REAL)")
+        engine.execute("INSERT INTO other.t VALUES (1, 2, 3)")
+        plan = plan_target(engine, "SELECT * FROM t", ("t", "p"))
+        table = export(engine, plan.select, tmp_path / "out", nulls={}, tell=print, target=plan)
+        write_predictions(engine, plan, table, [(10.0,)], tell=print)
+        with pytest.raises(DataError, match="1 values of p"):
+            plan_target(engine, select, target)
+        engine.execute("ALTER TABLE other.t DROP COLUMN p")
+        for turn in range(2):
+            plan = plan_target(engine, select, target)
+            folder = tmp_path / f"other-{turn}"
+            table = export(engine, plan.select, folder, nulls={}, tell=print, target=plan)
+            write_predictions(engine, plan, table, [(20.0,)], tell=print)
+        assert engine.execute("SELECT p FROM other.t").rows == ((20.0,),)
+
+
 def test_what_predict_added_is_renewed(people, predict):
     predict(people, REFERENCE + " ORDER BY id", TARGET)
     people.run("INSERT INTO testdata (id, name, role) VALUES (7, 'Eve', 'a')")
