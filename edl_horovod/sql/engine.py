@@ -8,6 +8,7 @@ Once there is one, all else is done through it, too, and sees the same.
 """
 
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -39,6 +40,15 @@ _LOST = (
     "The connection is lost: what no COMMIT had ended is rolled back, and temporary tables and"
     " settings of the session are gone. The next statement begins a new one."
 )
+_LEAVES_NOTHING = re.compile(
+    r"[\s(]*(ALTER|ANALYZE|BEGIN|COMMENT|COMMIT|COPY|CREATE|DELETE|DESC|DESCRIBE|DROP|END|EXPLAIN"
+    r"|FROM|GRANT|INSERT|MERGE|OPTIMIZE|REINDEX|RELEASE|REPLACE|REVOKE|ROLLBACK|SAVEPOINT|SELECT"
+    r"|SHOW|START|TABLE|TRUNCATE|UPDATE|VACUUM|VALUES|WITH)\b",
+    re.IGNORECASE,
+)
+"""Statements that leave nothing in the connection beside a transaction, unless they make something
+temporary."""
+_TEMPORARY = re.compile(r"\bTEMP(ORARY)?\b", re.IGNORECASE)
 _MYSQL_IN_TRANSACTION = 1
 """`SERVER_STATUS_IN_TRANS` of the protocol."""
 _READING_ALONE: Mapping[str, tuple[str, str]] = {
@@ -131,6 +141,7 @@ class Engine:
         self._session: sa.Connection | None = None
         """Of the user's own statements; None before the first."""
         self._opened_by = ""
+        self._has_state = False
 
     def __repr__(self) -> str:
         return f"Engine({self.label!r})"
@@ -212,10 +223,19 @@ class Engine:
         with self.said("run the statement"):
             if self._session is None:
                 self._session = self._engine.connect()
+            if _TEMPORARY.search(text) or not _LEAVES_NOTHING.match(text):
+                self._has_state = True
             try:
                 return _taken(self._run(_driver_of(self._session), text))
             finally:
                 self._note_transaction(text)
+
+    @property
+    def session_state(self) -> str:
+        """What would be lost if the session ended now, as a phrase; empty for nothing."""
+        if self._opened_by:
+            return f"the open transaction of {self._opened_by!r}"
+        return "its temporary tables and settings" if self._has_state else ""
 
     @property
     def has_session(self) -> bool:
@@ -230,7 +250,8 @@ class Engine:
     def end_session(self) -> None:
         """Close the connection of the user's own statements, which rolls back what is open."""
         if self._session is not None:
-            session, self._session, self._opened_by = self._session, None, ""
+            session, self._session = self._session, None
+            self._opened_by, self._has_state = "", False
             with suppress(sa.exc.SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error):
                 _driver_of(session).rollback()
             with suppress(sa.exc.SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error):

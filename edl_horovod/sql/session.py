@@ -26,6 +26,9 @@ from edl_horovod.sql.work import RunJob, Work
 
 __all__ = ["Session", "open_session"]
 
+_READING = (Train, Predict, Evaluate, EvaluateColumns, Explain)
+"""Statements that read the rows of a SELECT."""
+
 
 @contextmanager
 def open_session(settings: SqlSettings, run_job: RunJob, **more: Any) -> Iterator["Session"]:
@@ -69,7 +72,7 @@ class Session:
         Raises:
             EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C or KILL.
         """
-        if isinstance(statement, Train | Predict | Evaluate | Explain):
+        if isinstance(statement, _READING):
             self._require_no_transaction(statement)
         match statement:
             case Train():
@@ -86,14 +89,14 @@ class Session:
                 return self._standard(statement)
         return run_own(statement, self.work.store, is_dry_run=self.work.is_dry_run)
 
-    def _require_no_transaction(self, statement: Train | Predict | Evaluate | Explain) -> None:
-        """Refuse a job within a transaction, whose locks it would hold, or wait for, all the time.
+    def _require_no_transaction(self, statement: Statement) -> None:
+        """Refuse what reads rows in a transaction of its own, and often runs for long.
 
         Raises:
             StatementError: One is open.
         """
         if opened_by := self.work.engine.open_transaction:
-            verb = type(statement).__name__.upper()
+            verb = type(statement).__name__.removesuffix("Columns").upper()
             raise StatementError(
                 f"{verb} cannot run within a transaction, and that of {opened_by!r} is open.",
                 statement.place,

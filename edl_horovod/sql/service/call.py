@@ -1,4 +1,4 @@
-"""The process of one call, as the service sees it."""
+"""The process of a session's calls, as the service sees it."""
 
 import asyncio
 import json
@@ -34,12 +34,20 @@ class CallFailed(Exception):
 
 
 class Call:
-    """Runs statements in a process of its own, which leads a session and so a process group."""
+    """Runs statements in a process of its own, which leads a session and so a process group.
+
+    After a call that leaves something in its connection to the database, as an open transaction,
+    the process waits for the next call of the same session.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         """Take a process that `start` started."""
         self._process = process
         self._is_interrupted = False
+        self.state = ""
+        """What the end of the process would lose, as a phrase; empty during a call."""
+        self.is_done = False
+        """Whether all statements of the call have been run, or one has failed."""
         assert process.stdin is not None
         assert process.stdout is not None
         self._stdin, self._stdout = process.stdin, process.stdout
@@ -57,9 +65,14 @@ class Call:
             start_new_session=True,
         )
         call = cls(process)
-        # It stays open: its end ends the statements.
-        call._stdin.write(json.dumps(asdict(order)).encode() + b"\n")
+        call.send(order)
         return call
+
+    def send(self, order: CallOrder) -> None:
+        """Have the process run statements; `responses` gives what they say."""
+        self.state, self.is_done = "", False
+        # It stays open: its end ends the statements.
+        self._stdin.write(json.dumps(asdict(order)).encode() + b"\n")
 
     async def responses(self) -> AsyncIterator[bytes]:
         """The serialized responses.
@@ -67,10 +80,16 @@ class Call:
         Raises:
             CallFailed: A statement failed, or the process died.
         """
+        state = ""
         try:
             while True:
                 kind, num_bytes = HEADER.unpack(await self._stdout.readexactly(HEADER.size))
                 content = await self._stdout.readexactly(num_bytes)
+                if kind == Kind.STATE:
+                    state = content.decode()
+                    continue
+                if kind in (Kind.DONE, Kind.FAILURE):
+                    self.state, self.is_done = state, not self._is_interrupted
                 if kind == Kind.DONE:
                     return
                 if kind == Kind.FAILURE:

@@ -1,4 +1,4 @@
-"""What the process of a call is told on stdin, and the frames that it writes to stdout."""
+"""What the process of a session is told on stdin, and the frames that it writes to stdout."""
 
 import struct
 from dataclasses import dataclass, field
@@ -31,9 +31,12 @@ class Kind(IntEnum):
     RESPONSE = 0
     """A `Response` of the protocol, serialized."""
     FAILURE = 1
-    """The name of a status code of gRPC, a line feed and a text; nothing follows."""
+    """The name of a status code of gRPC, a line feed and a text; it ends the call."""
     DONE = 2
-    """All statements have been run; nothing follows."""
+    """All statements have been run; it ends the call."""
+    STATE = 3
+    """Before the end of a call: what the end of the process would lose, as a phrase. Without one
+    the process ends."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,14 @@
-"""The process of one call: runs its statements, and ends when stdin does."""
+"""The process of a session's calls: runs their statements, and ends when stdin does.
+
+It ends after a call, too, unless that leaves something in the connection to the database.
+"""
 
 import contextlib
 import io
 import json
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
@@ -21,7 +25,7 @@ from edl_horovod.job import log as job_log
 from edl_horovod.proto.sqlflow_pb2 import Response
 from edl_horovod.sql.service.frames import HEADER, CallOrder, Kind, Settings, code_of
 from edl_horovod.sql.service.responses import end_of, message, responses_of
-from edl_horovod.sql.session import open_session
+from edl_horovod.sql.session import Session, open_session
 from edl_horovod.sql.settings import read_settings
 from edl_horovod.sql.statements import Evaluate, Explain, Predict, Standard, Statement, Train
 from edl_horovod.supervisor.run import JobResult
@@ -48,22 +52,35 @@ def main() -> None:
     # What others print must not come between the frames.
     frames = _Frames(os.fdopen(os.dup(1), "wb", buffering=0))
     os.dup2(2, 1)
-    failure = _failure(frames)
-    # The service lets go of this process as soon as it has read the last frame.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    frames.write(Kind.FAILURE if failure else Kind.DONE, failure.encode())
+    with contextlib.suppress(KeyboardInterrupt):  # While it waits for a call.
+        _run_calls(frames, _Orders())
 
 
-def _failure(frames: "_Frames") -> str:
-    """Run the statements; what failed, for a frame, or an empty text."""
-    lifeline = _Lifeline()
+def _run_calls(frames: "_Frames", orders: "_Orders") -> None:
+    orders.start()
+    with contextlib.ExitStack() as stack:
+        calls = _Calls(frames, orders, stack)
+        while True:
+            order = orders.next()
+            failure = _failure(calls, order)
+            state = calls.state
+            if not state:
+                # The service lets go of this process as soon as it has read the last frame.
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+            frames.write(Kind.STATE, state.encode())
+            frames.write(Kind.FAILURE if failure else Kind.DONE, failure.encode())
+            if not state:
+                return
+
+
+def _failure(calls: "_Calls", order: CallOrder) -> str:
+    """Run the statements of a call; what failed, for a frame, or an empty text."""
     try:
-        order = _read_order()
-        lifeline.start()
-        _run(order, frames, lifeline)
+        calls.run(order)
     except EdlError as e:
         return f"{code_of(e)}\n{e}"
     except KeyboardInterrupt as e:
+        calls.is_interrupted = True
         return f"{code_of(Interrupted(str(e)))}\nThe statement was interrupted."
     except Exception:
         log.exception("a statement failed")
@@ -106,20 +123,25 @@ class _Messages(io.StringIO):
         return len(text)
 
 
-class _Lifeline:
-    """Ends the statements when stdin ends: the service is gone, or it wants that."""
+class _Orders:
+    """The orders of calls on stdin; its end, by the service or with it, ends this process."""
 
     def __init__(self) -> None:
         self.is_in_database = False
         """Whether a statement of the database itself is running."""
-        self._thread = threading.Thread(target=self._wait, name="lifeline", daemon=True)
+        self._orders: queue.SimpleQueue[CallOrder] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._read, name="orders", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def _wait(self) -> None:
-        while os.read(sys.stdin.fileno(), 1024):
-            pass
+    def next(self) -> CallOrder:
+        """The next order, once there is one."""
+        return self._orders.get()
+
+    def _read(self) -> None:
+        for line in sys.stdin.buffer:
+            self._orders.put(_order_of(line))
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(DATABASE_SECONDS)
         if not self.is_in_database:
@@ -127,33 +149,61 @@ class _Lifeline:
         os.killpg(0, signal.SIGKILL)
 
 
-def _run(order: CallOrder, frames: _Frames, lifeline: _Lifeline) -> None:
-    own = {"db": order.db}
-    if order.settings.models:
-        own["models"] = order.settings.models
-    files = ConfigFiles(order.settings.config_dir, order.settings.config_name)
-    settings = replace(read_settings(order.settings.overrides, own, files), is_confined=True)
-    lines = _Messages(frames)
+class _Calls:
+    """Runs the calls of one session, which all have the same database and settings."""
 
-    def run_job(config: JobConfig) -> JobResult:
-        with PlainDisplay(lines) as display:
-            return api.run(config, on_events=display)
+    def __init__(self, frames: _Frames, orders: _Orders, stack: contextlib.ExitStack) -> None:
+        self._frames = frames
+        self._orders = orders
+        self._stack = stack
+        self._session: Session | None = None
+        self.is_interrupted = False
 
-    def tell(sentence: str) -> None:
-        frames.respond(message(sentence))
+    @property
+    def state(self) -> str:
+        """What would be lost if this process ended now; empty if it is to end."""
+        if self._session is None or self.is_interrupted:
+            return ""
+        return self._session.work.engine.session_state
 
-    with open_session(settings, run_job, tell=tell) as session:
-        statements = session.parse(order.sql)
+    def run(self, order: CallOrder) -> None:
+        """Run the statements of a call.
+
+        Raises:
+            EdlError: One failed.
+        """
+        if self._session is None:
+            self._session = self._open(order)
+        statements = self._session.parse(order.sql)
         if order.is_exit_wanted and any(isinstance(each, _WITH_JOBS) for each in statements):
-            tell("exit_on_submit is not followed: the call lasts as long as its jobs.")
+            self._tell("exit_on_submit is not followed: the call lasts as long as its jobs.")
         for statement in statements:
             began = time.monotonic()
-            lifeline.is_in_database = isinstance(statement, Standard)
-            result = session.run(statement)
-            lifeline.is_in_database = False
+            self._orders.is_in_database = isinstance(statement, Standard)
+            try:
+                result = self._session.run(statement)
+            finally:
+                self._orders.is_in_database = False
             for response in responses_of(result):
-                frames.respond(response)
-            frames.respond(end_of(_text_of(statement), time.monotonic() - began))
+                self._frames.respond(response)
+            self._frames.respond(end_of(_text_of(statement), time.monotonic() - began))
+
+    def _open(self, order: CallOrder) -> Session:
+        own = {"db": order.db}
+        if order.settings.models:
+            own["models"] = order.settings.models
+        files = ConfigFiles(order.settings.config_dir, order.settings.config_name)
+        settings = replace(read_settings(order.settings.overrides, own, files), is_confined=True)
+        lines = _Messages(self._frames)
+
+        def run_job(config: JobConfig) -> JobResult:
+            with PlainDisplay(lines) as display:
+                return api.run(config, on_events=display)
+
+        return self._stack.enter_context(open_session(settings, run_job, tell=self._tell))
+
+    def _tell(self, sentence: str) -> None:
+        self._frames.respond(message(sentence))
 
 
 def _text_of(statement: Statement) -> str:
@@ -163,9 +213,8 @@ def _text_of(statement: Statement) -> str:
     return text or rest.partition(";")[0].strip()
 
 
-def _read_order() -> CallOrder:
-    """What stdin says in its first line; nothing follows but its end."""
-    said = json.loads(sys.stdin.buffer.readline())
+def _order_of(line: bytes) -> CallOrder:
+    said = json.loads(line)
     settings = Settings(**{**said["settings"], "overrides": tuple(said["settings"]["overrides"])})
     return CallOrder(**{**said, "settings": settings})
 

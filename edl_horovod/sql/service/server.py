@@ -15,7 +15,7 @@ from edl_horovod.proto.sqlflow_pb2 import Request
 from edl_horovod.sql.service.access import Access, Listen
 from edl_horovod.sql.service.call import Call, CallFailed
 from edl_horovod.sql.service.frames import CallOrder, Settings
-from edl_horovod.sql.service.sessions import Sessions, TooMany
+from edl_horovod.sql.service.sessions import Session, Sessions, TooMany
 
 try:
     import grpc
@@ -126,9 +126,10 @@ class _Service:
     def __init__(self, access: Access, settings: Settings, most_sessions: int) -> None:
         self._access = access
         self._settings = settings
-        self._sessions = Sessions(most_sessions)
+        self._sessions = Sessions(most_sessions, end=self._end_process)
         self._intruders = _Intruders()
         self._calls: set[Call] = set()
+        self._endings: set[asyncio.Future[None]] = set()
         self._num_running = 0
         self._is_ending = False
         self._none_runs = asyncio.Event()
@@ -143,8 +144,8 @@ class _Service:
             name = f"user {request.session.user_id}"
             if not request.session.user_id:
                 name = f"peer {context.peer()}"
-            async with self._sessions.turn(name):
-                await self._run(order, context)
+            async with self._sessions.turn((name, order.db)) as session:
+                await self._run(order, context, session)
         except CallFailed as e:
             code, text = e.code, e.text
         except TooMany as e:
@@ -159,6 +160,7 @@ class _Service:
     async def end(self) -> None:
         """Refuse calls, and end those that run."""
         self._is_ending = True
+        self._sessions.end_idle()
         for call in self._calls:
             call.interrupt()
         await self._none_runs.wait()
@@ -184,12 +186,14 @@ class _Service:
             is_exit_wanted=request.session.exit_on_submit,
         )
 
-    async def _run(self, order: CallOrder, context: Any) -> None:
+    async def _run(self, order: CallOrder, context: Any, session: Session) -> None:
         if self._is_ending:
             raise CallFailed("UNAVAILABLE", "The service is ending.")
-        self._num_running += 1
-        self._none_runs.clear()
-        starting = asyncio.ensure_future(Call.start(order))
+        self._begin()
+        process, session.process = session.process, None
+        if process is not None:
+            process.send(order)
+        starting = asyncio.ensure_future(_already(process) if process else Call.start(order))
         try:
             call = await asyncio.shield(starting)
             self._calls.add(call)
@@ -202,20 +206,46 @@ class _Service:
             raise CallFailed("RESOURCE_EXHAUSTED", f"{what} Try again later.") from e
         finally:
             # Also where the client has gone, which cancels us: its statements end first.
-            await _to_the_end(self._end_call(starting))
+            await _to_the_end(self._end_call(starting, session))
 
-    async def _end_call(self, starting: "asyncio.Future[Call]") -> None:
+    async def _end_call(self, starting: "asyncio.Future[Call]", session: Session) -> None:
+        """Leave the process to the next call of its session, or end it."""
         try:
             with suppress(OSError):  # It did not start, as `_run` says.
                 call = await starting
                 try:
-                    await call.end()
+                    if call.is_done:
+                        session.state = ""
+                    if call.state and not self._is_ending:
+                        session.process = call
+                    else:
+                        await call.end()
                 finally:
                     self._calls.discard(call)
         finally:
-            self._num_running -= 1
-            if not self._num_running:
-                self._none_runs.set()
+            self._finish()
+
+    def _end_process(self, call: Call) -> None:
+        """End a process that waits for a call."""
+        self._begin()
+        ending = asyncio.ensure_future(call.end())
+        # The loop itself keeps no task.
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+        ending.add_done_callback(lambda _: self._finish())
+
+    def _begin(self) -> None:
+        self._num_running += 1
+        self._none_runs.clear()
+
+    def _finish(self) -> None:
+        self._num_running -= 1
+        if not self._num_running:
+            self._none_runs.set()
+
+
+async def _already(call: Call) -> Call:
+    return call
 
 
 class _Intruders:

@@ -239,6 +239,46 @@ def test_calls_of_a_session_run_in_order(running):
     assert rows(running.run("SELECT word FROM said ORDER BY rowid")) == [["first"], ["second"]]
 
 
+@pytest.mark.parametrize("name", ["sqlite", "postgresql"])
+def test_a_session_keeps_its_transaction_and_temporary_tables_between_calls(
+    request, tmp_path, name
+):
+    database = request.getfixturevalue(name)
+    database.run("CREATE TABLE t (x INTEGER)")
+    with service(tmp_path, EDL_DB=database.url) as found, found.channel() as channel:
+
+        def run(text, **session):
+            return rows(found.start(channel, text, **session))
+
+        run("BEGIN; INSERT INTO t VALUES (1)", user_id="ann")
+        assert run("SELECT x FROM t", user_id="ann") == [[1]]
+        assert run("SELECT x FROM t", user_id="bob") == []
+        train = "SELECT x AS a, x AS b FROM t TRAIN regressor.DNN INTO m"
+        code, text = found.fail(train, user_id="ann")
+        assert (code, "BEGIN" in text) == ("INVALID_ARGUMENT", True)
+        assert run("ROLLBACK; SELECT x FROM t", user_id="ann") == []
+        wait_until(lambda: not children_of(found.process.pid), "the end of a session without state")
+        run("CREATE TEMPORARY TABLE few AS SELECT 7 AS x")
+        assert run("SELECT x FROM few") == [[7]]
+        run("BEGIN; INSERT INTO t VALUES (1)")
+        found.process.send_signal(signal.SIGTERM)
+        assert found.process.wait(60) == 0
+    assert database.run("SELECT x FROM t") == []
+
+
+def test_a_session_whose_call_is_cancelled_tells_that_its_transaction_is_gone(running):
+    with running.channel() as channel:
+        list(running.start(channel, "BEGIN; DELETE FROM employee", user_id="one"))
+        slow = f"SELECT 1 AS one; {LONG.format(most=500_000_000)}"
+        call = running.start(channel, slow, user_id="one")
+        assert in_background(call).get(timeout=60).HasField("head")
+        call.cancel()
+        wait_until(lambda: not children_of(running.process.pid), "the end of the session")
+        code, text = running.fail("COMMIT", user_id="one")
+    assert (code, "BEGIN" in text) == ("ABORTED", True)
+    assert rows(running.run("SELECT count(*) AS n FROM employee", user_id="one")) == [[2]]
+
+
 def test_more_sessions_than_allowed_are_refused_until_one_ends(running):
     with running.channel() as channel:
         calls = [

@@ -81,6 +81,7 @@ def test_statements_with_jobs_are_refused_within_a_transaction_and_run_after_it(
         "SELECT name, role FROM employee PREDICT employee.p USING m",
         "SELECT * FROM employee EVALUATE m LABEL salary",
         "SELECT * FROM employee EXPLAIN m",
+        "SELECT salary, salary AS p FROM employee EVALUATE LABEL salary USING p",
     ):
         with pytest.raises(StatementError, match=r"BEGIN(.|\n)*COMMIT or ROLLBACK"):
             run(session, text)

@@ -1,6 +1,7 @@
 """Parts of the SQL service: cells as messages, codes of errors, who may use it, order."""
 
 import asyncio
+import dataclasses
 import datetime
 import decimal
 
@@ -19,6 +20,7 @@ from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed
 from edl_horovod.proto.sqlflow_pb2 import Row
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.service.access import Access, Listen
+from edl_horovod.sql.service.call import CallFailed
 from edl_horovod.sql.service.frames import code_of
 from edl_horovod.sql.service.responses import responses_of
 from edl_horovod.sql.service.sessions import Sessions, TooMany
@@ -91,7 +93,7 @@ def test_secrets_are_not_in_representations():
 
 def test_calls_of_a_session_keep_their_order():
     async def run():
-        sessions, began = Sessions(1), []
+        sessions, began = Sessions(1, end=print), []
 
         async def call(number):
             async with sessions.turn("one"):
@@ -107,7 +109,7 @@ def test_calls_of_a_session_keep_their_order():
 
 def test_a_session_that_has_ended_makes_room():
     async def run():
-        sessions = Sessions(1)
+        sessions = Sessions(1, end=print)
         async with sessions.turn("one"):
             with pytest.raises(TooMany, match="1 session"):
                 async with sessions.turn("two"):
@@ -116,3 +118,43 @@ def test_a_session_that_has_ended_makes_room():
             return True
 
     assert asyncio.run(run())
+
+
+@dataclasses.dataclass
+class Process:
+    """Stands for a process that waits for the next call of its session."""
+
+    state: str = "the open transaction"
+
+
+@pytest.mark.parametrize(("most", "seconds"), [(1, 60), (2, 0)])
+def test_a_session_that_ends_between_its_calls_tells_its_client_once(most, seconds):
+    async def run():
+        ended = []
+        sessions = Sessions(most, end=ended.append, idle_seconds=seconds)
+        async with sessions.turn("one") as session:
+            session.process = Process()
+        await asyncio.sleep(0.01)
+        async with sessions.turn("two"):
+            assert ended == [Process()]
+        with pytest.raises(CallFailed, match="the open transaction") as error:
+            async with sessions.turn("one"):
+                pass
+        async with sessions.turn("one") as session:
+            assert session.process is None
+        return error.value.code
+
+    assert asyncio.run(run()) == "ABORTED"
+
+
+def test_a_session_that_waits_keeps_its_process():
+    async def run():
+        sessions = Sessions(2, end=print, idle_seconds=60)
+        async with sessions.turn("one") as session:
+            session.process = Process()
+        async with sessions.turn("two"):
+            pass
+        async with sessions.turn("one") as session:
+            return session.process
+
+    assert asyncio.run(run()) == Process()
