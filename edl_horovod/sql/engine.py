@@ -10,7 +10,7 @@ Once there is one, all else is done through it, too, and sees the same.
 import importlib
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from edl_horovod.errors import DataError, Interrupted, MissingDependency, how_to_install
 from edl_horovod.sql import sqlite_rows
 from edl_horovod.sql.confinement import DUCKDB_CONFIG, MYSQL_ARGUMENTS, confine_sqlite
-from edl_horovod.sql.rows import Rows, SelectColumn, from_server
+from edl_horovod.sql.rows import Rows, SelectColumn, first_rows, from_server
 from edl_horovod.sql.sqlite_process import open_select
 from edl_horovod.sql.urls import DatabaseURL, parse_url
 
@@ -29,8 +29,6 @@ CONNECT_SECONDS = 10
 """How long a server may take to accept a connection."""
 LOCK_SECONDS = 30
 """How long another writer of a sqlite file is waited for."""
-MOST_ROWS = 10_000
-"""Rows of a statement's result that are read."""
 _SHOWN_CHARACTERS = 500
 _CONFINED = (
     "See to the statement, or to the database. In this service statements reach no files and load"
@@ -49,6 +47,16 @@ _LEAVES_NOTHING = re.compile(
 """Statements that leave nothing in the connection beside a transaction, unless they make something
 temporary."""
 _TEMPORARY = re.compile(r"\bTEMP(ORARY)?\b", re.IGNORECASE)
+_READS = re.compile(r"[\s(]*(SELECT|TABLE|VALUES|WITH)\b", re.IGNORECASE)
+_READING = ("BEGIN READ ONLY", "COMMIT", "ROLLBACK")
+_READING_WITHIN = (
+    "SAVEPOINT edl_reading; SET TRANSACTION READ ONLY",
+    "RELEASE edl_reading",
+    "ROLLBACK TO edl_reading; RELEASE edl_reading",
+)
+"""What begins, ends and undoes reading in PostgreSQL, the second within an open transaction."""
+_MORE_THAN_READING = ("0A000", "25001", "25006", "42601", "42P11")
+"""SQLSTATEs of what PostgreSQL refuses in a cursor, or in a transaction that reads."""
 _MYSQL_IN_TRANSACTION = 1
 """`SERVER_STATUS_IN_TRANS` of the protocol."""
 _READING_ALONE: Mapping[str, tuple[str, str]] = {
@@ -72,7 +80,7 @@ class StatementResult:
     """Empty if the statement gives no rows."""
     rows: tuple[tuple[Any, ...], ...] = ()
     has_more_rows: bool = False
-    """Whether there are more than the MOST_ROWS that were read."""
+    """Whether there are more than these, which are as many as a user gets."""
     num_changed: int | None = None
     """None if the engine does not say."""
 
@@ -226,9 +234,46 @@ class Engine:
             if _TEMPORARY.search(text) or not _LEAVES_NOTHING.match(text):
                 self._has_state = True
             try:
-                return _taken(self._run(_driver_of(self._session), text))
+                return self._execute(self._session, text)
             finally:
                 self._note_transaction(text)
+
+    def _execute(self, session: sa.Connection, text: str) -> StatementResult:
+        driver = _driver_of(session)
+        if self.dialect == "postgres" and _READS.match(text):
+            found = self._first_rows_of_server(session, text)
+            if found is not None:
+                return found
+        if self.dialect == "mysql":
+            # When it is closed it reads what is left, and forgets it: no statement ends early.
+            cursor = driver.cursor(importlib.import_module("pymysql.cursors").SSCursor)
+        else:
+            cursor = driver.cursor()
+        with closing(cursor):
+            cursor.execute(text)
+            return _taken(cursor)
+
+    def _first_rows_of_server(self, session: sa.Connection, text: str) -> StatementResult | None:
+        """The first rows of a SELECT of PostgreSQL, whose others stay in the server.
+
+        None if it does more than reading, which must happen for all rows: nothing is done then.
+        """
+        driver = _driver_of(session)
+        is_open = bool(driver.info.transaction_status)
+        begin, end, undo = _READING_WITHIN if is_open else _READING
+        try:
+            self._run(driver, begin)
+            with self.streaming(session, text) as cursor:
+                found = _taken(cursor)
+            self._run(driver, end)
+        except BaseException as e:
+            if getattr(e, "sqlstate", None) in _MORE_THAN_READING:
+                self._run(driver, undo)
+                return None
+            if not is_open and not driver.closed:
+                driver.rollback()
+            raise
+        return found
 
     @property
     def session_state(self) -> str:
@@ -479,11 +524,11 @@ def _taken(cursor: Any) -> StatementResult:
     if cursor.description is None:
         changed = cursor.rowcount
         return StatementResult(num_changed=changed if changed >= 0 else None)
-    rows = [tuple(row) for row in cursor.fetchmany(MOST_ROWS + 1)]
+    rows, has_more_rows = first_rows(cursor.fetchmany)
     return StatementResult(
         columns=tuple(str(column[0]) for column in cursor.description),
-        rows=tuple(rows[:MOST_ROWS]),
-        has_more_rows=len(rows) > MOST_ROWS,
+        rows=rows,
+        has_more_rows=has_more_rows,
     )
 
 

@@ -4,7 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BATCH_ROWS", "FetchRows", "Rows", "SelectColumn", "from_server"]
+__all__ = [
+    "BATCH_ROWS",
+    "MOST_ROWS",
+    "FetchRows",
+    "Rows",
+    "SelectColumn",
+    "first_rows",
+    "from_server",
+]
+
+MOST_ROWS = 10_000
+"""Rows of a result that a user gets."""
+MOST_BYTES = 16 << 20
+"""The same in bytes of their values, about."""
 
 BATCH_ROWS = 500
 """Rows that are best Python objects at a time.
@@ -12,6 +25,8 @@ BATCH_ROWS = 500
 They stay in the processor's cache until they were read, and are fewer than the 700 new objects at
 which the garbage collector runs.
 """
+_ASKED_BYTES = 1 << 20
+"""Bytes of the rows of a result that are asked for at a time, about."""
 _BATCHES = 4
 """Whole batches of a round trip to a server."""
 
@@ -56,3 +71,24 @@ def from_server(cursor: Any) -> FetchRows:
         return found
 
     return fetch
+
+
+def first_rows(fetch: FetchRows) -> tuple[tuple[tuple[Any, ...], ...], bool]:
+    """The rows of a result that a user gets, and whether there are more."""
+    rows: list[tuple[Any, ...]] = []
+    num_bytes, num_asked = 0, 1
+    while batch := fetch(num_asked):
+        for row in batch:
+            if len(rows) == MOST_ROWS or num_bytes > MOST_BYTES:
+                return tuple(rows), True
+            rows.append(tuple(row))
+            num_bytes += sum(map(_size, row))
+        mean = num_bytes // len(rows) + 1
+        num_asked = max(1, min(BATCH_ROWS, _ASKED_BYTES // mean))
+    return tuple(rows), False
+
+
+def _size(value: object) -> int:
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        return len(value)
+    return 8 if value is None or isinstance(value, int | float) else len(str(value))
