@@ -44,12 +44,12 @@ def column_dicts(clauses: Sequence[ColumnClause]) -> list[dict[str, Any]]:
 
 
 def _checked(term: ColumnTerm) -> dict[str, Any]:
-    found = _dict(term)
+    column = _dict(term)
     try:
-        read_clauses([found], parts=())
+        read_clauses([column], parts=())
     except ConfigError as e:
         raise StatementError(e.what, term.place, hint=e.cure) from e
-    return found
+    return column
 
 
 def column_names(clauses: Sequence[ColumnClause]) -> dict[str, Name]:
@@ -104,7 +104,7 @@ def _plain(call: ColumnCall) -> ColumnCall:
     """What SQLFlow writes as a function of DENSE or SPARSE, as the one that means the same."""
     function, arguments = call.function.upper(), call.arguments
     inner = _plain(arguments[0]) if arguments and isinstance(arguments[0], ColumnCall) else None
-    found = inner.function.upper() if inner is not None else ""
+    inner_function = inner.function.upper() if inner is not None else ""
     if function in ("DENSE", "SPARSE") and len(arguments) > 3 and _is_type(arguments[3]):
         return _plain(replace(call, arguments=(*arguments[:3], *arguments[4:])))
     if function == "DENSE" and len(arguments) == 1:
@@ -114,11 +114,11 @@ def _plain(call: ColumnCall) -> ColumnCall:
     if inner is None:
         is_sequence = function == "CATEGORY_ID" and len(arguments) == 3
         return replace(call, function="SEQ_CATEGORY_ID") if is_sequence else call
-    if function == "NUMERIC" and found in ("NUMERIC", "DENSE", "INDICATOR"):
+    if function == "NUMERIC" and inner_function in ("NUMERIC", "DENSE", "INDICATOR"):
         return inner
-    if function == "BUCKET" and found == "NUMERIC" and len(inner.arguments) == 1:
+    if function == "BUCKET" and inner_function == "NUMERIC" and len(inner.arguments) == 1:
         return replace(call, arguments=(inner.arguments[0], *arguments[1:]))
-    if function in ("EMBEDDING", "INDICATOR", "CATEGORY_ID") and found == "INDICATOR":
+    if function in ("EMBEDDING", "INDICATOR", "CATEGORY_ID") and inner_function == "INDICATOR":
         categories = inner.arguments[0]
         if function == "CATEGORY_ID" and isinstance(categories, ColumnCall):
             sizes = (*arguments[1:2], *categories.arguments[2:])
@@ -134,11 +134,11 @@ def _sequence(sparse: ColumnCall) -> ColumnCall:
         StatementError: It is without a number of categories, or its numbers have weights.
     """
     if len(sparse.arguments) < 2:
-        what = "SPARSE says how many different numbers its texts may hold."
-        raise StatementError(what, sparse.place, hint="Write SPARSE(column, number).")
+        problem = "SPARSE says how many different numbers its texts may hold."
+        raise StatementError(problem, sparse.place, hint="Write SPARSE(column, number).")
     if len(sparse.arguments) > 3:
-        what = "No model of the zoo takes weights of categories."
-        raise StatementError(what, sparse.place, hint=_WEIGHTED)
+        problem = "No model of the zoo takes weights of categories."
+        raise StatementError(problem, sparse.place, hint=_WEIGHTED)
     return replace(sparse, function="SEQ_CATEGORY_ID")
 
 

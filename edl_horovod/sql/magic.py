@@ -55,7 +55,7 @@ def _keywords_of(line: str) -> dict[str, str]:
     Raises:
         ConfigError: A word is no setting.
     """
-    found = {}
+    keywords = {}
     for word in shlex.split(line):
         key, equals, value = word.partition("=")
         if not equals:
@@ -64,8 +64,8 @@ def _keywords_of(line: str) -> dict[str, str]:
                 received=repr(word),
                 cure="Write %%edl db=sqlite:///hr.db and so on.",
             )
-        found[key] = value
-    return found
+        keywords[key] = value
+    return keywords
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -390,22 +390,24 @@ def _in_our_words(statement: Train, zoo: Path) -> tuple[Train, tuple[str, ...]]:
         StatementError: The zoo has no such model, or two attributes say the same.
     """
     model, attributes = statement.model, statement.attributes
-    told: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
     spelled = model_of(str(model)) if not _is_in_zoo(str(model), zoo) else None
     if spelled is not None and _is_in_zoo(spelled[0], zoo):
         parts = tuple(spelled[0].split("."))
         model = Name(parts=parts, folded=parts, place=model.place)
-        own = (Attribute(name=key, value=it, place=model.place) for key, it in spelled[1].items())
-        attributes = (*attributes, *own)
-        told = (f"{statement.model} is {model} here.",)
+        parameters_of_name = (
+            Attribute(name=key, value=value, place=model.place) for key, value in spelled[1].items()
+        )
+        attributes = (*attributes, *parameters_of_name)
+        sentences = (f"{statement.model} is {model} here.",)
     _check_model(model, zoo)
     parameters = list_parameters(zoo, str(model)) or ()
     attributes, without_effect = translate(attributes, parameters=parameters)
     columns = tuple(
         replace(clause, part=PARTS.get(clause.part, clause.part)) for clause in statement.columns
     )
-    found = replace(statement, model=model, attributes=attributes, columns=columns)
-    return found, (*told, *without_effect)
+    translated = replace(statement, model=model, attributes=attributes, columns=columns)
+    return translated, (*sentences, *without_effect)
 
 
 def _told_of_metrics(meaning: Meaning) -> tuple[str, ...]:

@@ -104,14 +104,14 @@ def model_of(name: str) -> tuple[str, dict[str, object]] | None:
 def why_no_model(name: str) -> tuple[str, str] | None:
     """Why there is no such model here, and what to write instead; None for a name of others."""
     if _TREES.search(name):
-        what = f"{name} is made of decision trees, and the models here are neural networks."
-        return what, "Write classifier.DNN for classes, or regressor.DNN for a number."
+        problem = f"{name} is made of decision trees, and the models here are neural networks."
+        return problem, "Write classifier.DNN for classes, or regressor.DNN for a number."
     if _CLUSTERS.search(name):
-        what = f"{name} learns without a label, and the models here learn a column."
-        return what, "Write classifier.DNN or regressor.DNN, and LABEL."
+        problem = f"{name} learns without a label, and the models here learn a column."
+        return problem, "Write classifier.DNN or regressor.DNN, and LABEL."
     if name.startswith(_ZOO):
-        what = f"{name} belongs to the models that come with SQLFlow."
-        return what, "Put its file into a folder, and write model_zoo=FOLDER."
+        problem = f"{name} belongs to the models that come with SQLFlow."
+        return problem, "Put its file into a folder, and write model_zoo=FOLDER."
     return None
 
 
@@ -127,21 +127,21 @@ def translate(
     Raises:
         StatementError: Two say the same.
     """
-    found: dict[str, Attribute] = {}
-    told = []
+    translated: dict[str, Attribute] = {}
+    sentences = []
     for attribute in attributes:
         name = attribute.name
         if why := next((why for key, why in _WITHOUT_EFFECT.items() if _is(name, key)), ""):
-            told.append(f"{name} has no effect: {why}.")
+            sentences.append(f"{name} has no effect: {why}.")
             continue
         if name.removeprefix("model.") not in parameters:
             name = _ATTRIBUTES.get(name, name)
-        if name in found:
-            what = f"{attribute.name} says what another attribute says, too."
-            hint = f"That stands on line {found[name].place.line}. Leave one out."
-            raise StatementError(what, attribute.place, hint=hint)
-        found[name] = replace(attribute, name=name, value=_value(name, attribute.value))
-    return tuple(found.values()), tuple(told)
+        if name in translated:
+            problem = f"{attribute.name} says what another attribute says, too."
+            hint = f"That stands on line {translated[name].place.line}. Leave one out."
+            raise StatementError(problem, attribute.place, hint=hint)
+        translated[name] = replace(attribute, name=name, value=_value(name, attribute.value))
+    return tuple(translated.values()), tuple(sentences)
 
 
 def _is(name: str, key: str) -> bool:
