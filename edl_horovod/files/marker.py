@@ -20,7 +20,16 @@ from typing import Any
 from edl_horovod.errors import OutputError
 from edl_horovod.files.whole_file import write_json
 
-__all__ = ["NAME", "claim", "kind_of", "read", "remove_leftovers", "work_folder", "write"]
+__all__ = [
+    "NAME",
+    "boot_id",
+    "claim",
+    "kind_of",
+    "read",
+    "remove_leftovers",
+    "work_folder",
+    "write",
+]
 
 NAME = ".edl_horovod.json"
 FORMAT_VERSION = 1
@@ -112,7 +121,7 @@ def work_folder(output: Path) -> Iterator[Path]:
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 # Without a lock nobody can know that the owner is dead.
-                "boot": _boot() if is_held else "",
+                "boot": boot_id() if is_held else "",
             }
             json.dump({"format": FORMAT_VERSION, "kind": PARTIAL, **owner}, stream)
             stream.flush()
@@ -143,11 +152,11 @@ def _remove_if_dead(folder: Path) -> None:
 
 def _is_of_this_machine(folder: Path) -> bool:
     found = read(folder / NAME) or {}
-    now = {"kind": PARTIAL, "name": folder.name, "host": socket.gethostname(), "boot": _boot()}
-    return bool(_boot()) and all(found.get(key) == value for key, value in now.items())
+    now = {"kind": PARTIAL, "name": folder.name, "host": socket.gethostname(), "boot": boot_id()}
+    return bool(boot_id()) and all(found.get(key) == value for key, value in now.items())
 
 
-def _boot() -> str:
+def boot_id() -> str:
     """The ID of this boot of the machine; empty if the kernel does not give one."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,10 +1,17 @@
-"""The jobs of statements: a numbered folder for each while it works, for SHOW JOBS and KILL."""
+"""The jobs of statements: a numbered folder for each while it works, for SHOW JOBS and KILL.
+
+A statement that works holds a lock on a file in its folder, and touches that file now and then.
+On the same running machine the lock decides whether it is dead. A shared folder may not tell
+other machines of locks: for them it is dead once nothing was heard of it for some time.
+"""
 
 import contextlib
 import fcntl
 import json
 import logging
+import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -23,6 +30,9 @@ log = logging.getLogger(__name__)
 _FOLDER, _KIND = ".jobs", "job of a statement"
 _ENTRY, _LOCK, _KILLED = "statement.json", ".lock", "killed"
 _DATA, _OUTPUT, _JOB, _VERSION = "data", "output", "job", "version"
+TOUCH_SECONDS = 30.0
+SILENT_SECONDS = 600.0
+"""After so long without a touch a statement of another machine is dead."""
 MOST_KEPT = 20
 """Failed jobs whose logs are kept."""
 
@@ -150,8 +160,10 @@ def open_job(models: Path, what: str) -> Iterator[StatementJob]:
             stack.callback(_clean, models)
             stream = stack.enter_context((path / _LOCK).open("w"))
             fcntl.flock(stream, fcntl.LOCK_EX)
+            stack.enter_context(_touching(path / _LOCK))
             # Only now is it seen by others, who take one without a lock for dead.
-            write_json(path / _ENTRY, {"what": what, "began": time.time()})
+            entry = {"what": what, "began": time.time(), "boot": marker.boot_id()}
+            write_json(path / _ENTRY, entry)
         except OSError as e:
             raise OutputError(
                 f"The folder of a job cannot be made: {e}.",
@@ -183,8 +195,7 @@ def find_jobs(models: Path) -> tuple[JobEntry, ...]:
         # It may be removed while we look.
         with contextlib.suppress(OSError, ValueError, KeyError):
             entry = json.loads((path / _ENTRY).read_bytes())
-            with (path / _LOCK).open("r+") as stream:
-                is_running = not _try_to_lock(stream)
+            is_running = _is_running(path / _LOCK, entry.get("boot", ""))
             in_cluster = entry.get("in_cluster")
             found.append(
                 JobEntry(
@@ -216,7 +227,7 @@ def _claim(models: Path) -> tuple[int, Path]:
     while True:
         path = folder / str(number)
         try:
-            path.mkdir()
+            path.mkdir(mode=0o700)  # The folder of models may be shared; the rows are not.
         except FileExistsError:
             number += 1
             continue
@@ -258,6 +269,31 @@ def _is_out_of_cluster(entry: JobEntry, job: StatementJob) -> bool:
     with contextlib.suppress(OSError):  # Another process may have removed it.
         job.note_in_cluster(None)
     return True
+
+
+def _is_running(lock: Path, boot: str) -> bool:
+    with lock.open("r+") as stream:
+        if not _try_to_lock(stream):
+            return True
+    is_of_this_machine = bool(boot) and boot == marker.boot_id()
+    return not is_of_this_machine and time.time() - lock.stat().st_mtime < SILENT_SECONDS
+
+
+@contextlib.contextmanager
+def _touching(lock: Path) -> Iterator[None]:
+    """Touch a file now and then, for machines that do not see its lock."""
+    ended = threading.Event()
+
+    def touch() -> None:
+        while not ended.wait(TOUCH_SECONDS):
+            with contextlib.suppress(OSError):  # The folder may be out of reach for a while.
+                os.utime(lock)
+
+    threading.Thread(target=touch, name="touch", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def _try_to_lock(stream: TextIO) -> bool:

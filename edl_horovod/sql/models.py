@@ -277,12 +277,14 @@ class ModelStore:
         home = self.folder / name
         with _writing(home):
             self.claim()
-            marker.claim(home, _MODEL, received=f"models={self.folder}", may_hold=(_LOCK,))
             (made / _ABOUT).write_text(json_text.dumps(asdict(about)), encoding="utf-8")
             marker.write(made, _VERSION)
             sync(made / _ABOUT)
             sync(made)
-            with _locked(home):
+            with self._locked():
+                marker.claim(home, _MODEL, received=f"models={self.folder}", may_hold=(_LOCK,))
+                if self._live(name) is None:  # A DROP was killed, or a training.
+                    self._remove(home, self.versions(name))
                 version = max(self.versions(name), default=0) + 1
                 while (home / str(version)).exists():
                     version += 1
@@ -302,7 +304,7 @@ class ModelStore:
         """
         self.find(named)
         home = self.folder / named.name
-        with _writing(home), _locked(home):
+        with _writing(home), self._locked():
             # It may have been dropped while we waited.
             found = self.find(named)
             write_text(home / _LIVE, str(found.version))
@@ -315,17 +317,16 @@ class ModelStore:
             StatementError: There is none, or it is live while others are there.
             OutputError: It cannot be removed.
         """
-        found = self.find(named)
+        self.find(named)
         home = self.folder / named.name
-        with _writing(home), _locked(home):
+        with _writing(home), self._locked():
+            # It may have been dropped while we waited.
+            found = self.find(named)
             if named.version is None:
                 # Without a live version there is no model, even if we are killed now.
                 (home / _LIVE).unlink(missing_ok=True)
                 self._remove(home, self.versions(named.name))
-                (home / marker.NAME).unlink(missing_ok=True)
-                (home / _LOCK).unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # Something that is not ours may stand there.
-                    home.rmdir()
+                self._remove_home(home)
             elif found.is_live:
                 hint = f"DROP MODEL {named.name} removes the model with all of its versions."
                 raise StatementError(
@@ -335,15 +336,42 @@ class ModelStore:
                 self._remove(home, (found.version,))
 
     def _remove(self, home: Path, versions: tuple[int, ...]) -> None:
+        self._remove_rest(home)  # Where one was killed, a name may be taken.
         for version in versions:
             (home / str(version)).rename(home / f"{_REMOVED}{version}")
+        self._remove_rest(home)
+
+    @staticmethod
+    def _remove_rest(home: Path) -> None:
+        """Remove versions that were renamed for that."""
         for folder in home.glob(f"{_REMOVED}*"):
+            rest = [path for path in folder.iterdir() if path.name != marker.NAME]
             if marker.kind_of(folder) == _VERSION:
                 # The marker goes last: what is left of a version must still be known as ours.
-                rest = [path for path in folder.iterdir() if path.name != marker.NAME]
                 for path in [*rest, folder / marker.NAME]:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-                folder.rmdir()
+            elif rest:
+                continue
+            folder.rmdir()
+
+    @staticmethod
+    def _remove_home(home: Path) -> None:
+        """Remove the folder of a model; where something else stands in it, the name stays ours."""
+        for path in (*home.glob(f".{_LIVE}.*.partial"), home / _LOCK):
+            path.unlink(missing_ok=True)
+        if [path.name for path in home.iterdir()] == [marker.NAME]:
+            (home / marker.NAME).unlink()
+            home.rmdir()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold what one process at a time has: the right to change which versions there are.
+
+        The lock is that of all models: a file in the folder of one would go with that.
+        """
+        with (self.folder / _LOCK).open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
 
     def _homes(self) -> Iterator[str]:
         if not self.folder.is_dir():
@@ -384,14 +412,6 @@ def _about(found: dict[str, Any]) -> About:
     trials = tuple(Trial(**each) for each in found.pop("trials", ()))
     read = {"columns": columns, "trials": trials, "told": tuple(found["told"])}
     return About(**{**found, **read})
-
-
-@contextlib.contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    """Hold what one process at a time has: the right to change which versions there are."""
-    with (home / _LOCK).open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from edl_horovod.sql.export import ExportedTable, NoRows
 from edl_horovod.sql.models import StoredModel, adapted_of
 from edl_horovod.sql.predictions import Predictions, read_predictions
 from edl_horovod.sql.results import Result
+from edl_horovod.sql.rows import MOST_ROWS
 from edl_horovod.sql.statements import Predict
 from edl_horovod.sql.target import COLUMN, NUMBER, plan_target
 from edl_horovod.sql.unknown import unknown_values
@@ -27,9 +28,6 @@ __all__ = [
     "predicted_rows",
     "tell_unknown",
 ]
-
-MOST_ROWS = 10_000
-"""Predictions that a statement without a target gives as rows."""
 
 VALUE, CLASS, PROBABILITIES = "prediction", "class", "probabilities"
 """The outputs of the zoo's models of tables."""

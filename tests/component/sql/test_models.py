@@ -1,5 +1,6 @@
 """Trained models by name and version: what is live, whatever dies while that changes."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -185,10 +186,13 @@ def test_killed_at_any_step_the_live_version_is_whole(action, tmp_path):
             assert content == {1: "old", 2: "new"}[live.version]
             assert live.about.num_rows == {1: 3, 2: 9}[live.version]
             seen.add(content)
-        # What was killed is no hindrance to the next.
-        again = store.add("m", made(tmp_path / f"again-{step}", "again"), ABOUT, replace=True)
+        # What was killed is no hindrance to the next, and no version comes back.
+        is_there = store.exists("m")
+        again = store.add("m", made(tmp_path / f"again-{step}", "again"), ABOUT, replace=is_there)
         assert (store.find(named("m")).trained_model / "weights").read_text() == "again"
         assert store.versions("m") == (again.version,)
+        store.drop(named("m"))
+        assert not (store.folder / "m").exists()
     assert seen == {"old", "none" if action == "drop" else "new"}
 
 
@@ -208,3 +212,24 @@ def test_two_trainings_at_once_get_versions_of_their_own(tmp_path):
     store = ModelStore(models)
     assert store.versions("m") == (1, 2, 3, 4)
     assert store.find(named("m")).version == 4
+
+
+def test_a_training_that_ends_beside_a_drop_gets_its_version(tmp_path):
+    models = tmp_path / "models"
+    store = ModelStore(models)
+    folders = [made(tmp_path / str(number)) for number in range(60)]
+    if (child := os.fork()) == 0:
+        try:
+            for folder in folders:
+                ModelStore(models).add("m", folder, ABOUT)
+        except BaseException:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(0)
+    ended, status = 0, 0
+    while not ended:
+        with contextlib.suppress(StatementError, DataError):  # It may have none just now.
+            store.drop(named("m"))
+        ended, status = os.waitpid(child, os.WNOHANG)
+    assert status == 0
+    store.add("m", made(tmp_path / "last"), ABOUT, replace=True)
+    assert len(store.versions("m")) == 1

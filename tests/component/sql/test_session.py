@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sqlite3
+import time
 from pathlib import Path
 
 import numpy as np
@@ -405,6 +406,42 @@ def test_the_rows_that_a_dead_process_left_are_removed(session, ring, tmp_path):
     assert found.model == "m@1"
     assert {path.name for path in left.iterdir()} <= {"job", "statement.json", ".lock", NAME}
     assert (left / "job").is_dir()
+
+
+def test_rows_on_their_way_are_for_their_user_alone(session, ring, tmp_path):
+    modes = []
+    jobs = tmp_path / "models" / ".jobs"
+    ring.before_it_ends = lambda: modes.extend(path.stat().st_mode for path in jobs.iterdir())
+    (found,) = run(session, TRAINED)
+    assert [mode & 0o077 for mode in modes] == [0]
+    trained = tmp_path / "models" / "m" / "1"
+    assert (found.model, trained.stat().st_mode & 0o777) == ("m@1", 0o777 & ~umask())
+
+
+def umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_rows_of_another_machine_are_removed_only_where_nothing_is_heard_of_it(
+    session, ring, tmp_path
+):
+    ring.before_it_ends = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    if (child := os.fork()) == 0:
+        run(session, TRAINED)
+        os._exit(0)
+    os.waitpid(child, 0)
+    job = tmp_path / "models" / ".jobs" / "1"
+    entry = json.loads((job / "statement.json").read_bytes())
+    (job / "statement.json").write_text(json.dumps(entry | {"boot": "another machine's"}))
+    ring.before_it_ends = lambda: None
+    run(session, TRAINED)
+    assert (job / "data").is_dir()
+    long_ago = time.time() - 3_600
+    os.utime(job / ".lock", (long_ago, long_ago))
+    run(session, TRAINED)
+    assert not (job / "data").exists()
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
