@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edl_horovod.image import BuiltImage
     from edl_horovod.launch.target import SubmittedJob
     from edl_horovod.preparation import PrepareResult
+    from edl_horovod.supervisor.forks import WarmServer
     from edl_horovod.supervisor.run import JobResult
     from edl_horovod.sweeps.run import SweepResult
 
@@ -290,12 +291,18 @@ def submit(task: str, **settings: Any) -> "SubmittedJob":
     return submitted
 
 
-def run(config: "JobConfig", *, on_events: OnEvents | None = None) -> "JobResult":
+def run(
+    config: "JobConfig",
+    *,
+    on_events: OnEvents | None = None,
+    warm: "WarmServer | None" = None,
+) -> "JobResult":
     """Run a job whose settings are composed already.
 
     Args:
         config: All settings.
         on_events: Called with the job's new events while it runs.
+        warm: Holds what workers are forked from, between the jobs of a program.
 
     Raises:
         EdlError: A subclass says what went wrong.
@@ -305,7 +312,7 @@ def run(config: "JobConfig", *, on_events: OnEvents | None = None) -> "JobResult
     target.require_here(config)
     here = target.find(config.launch.kind)
     try:
-        result: JobResult = here.launch(here.plan(config), on_events=on_events)
+        result: JobResult = here.launch(here.plan(config), on_events=on_events, warm=warm)
         return result
     except KeyboardInterrupt as error:
         # Before the job began, or a second time while it ended.

@@ -33,6 +33,7 @@ from edl_horovod.launch.target import DryRun, LaunchTarget, SubmittedJob
 if TYPE_CHECKING:
     from edl_horovod.cluster.client import Cluster
     from edl_horovod.launch.kubernetes_jobs import KubernetesJobs
+    from edl_horovod.supervisor.forks import WarmServer
 
 __all__ = ["KubernetesPlan", "KubernetesTarget"]
 
@@ -83,7 +84,13 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
         names = (f"{item['kind'].lower()}/{item['metadata']['name']}" for item in job.all)
         return "".join(f"{name} would be created ({check} dry run)\n" for name in names)
 
-    def launch(self, plan: KubernetesPlan, *, on_events: OnEvents | None = None) -> SubmittedJob:
+    def launch(
+        self,
+        plan: KubernetesPlan,
+        *,
+        on_events: OnEvents | None = None,
+        warm: "WarmServer | None" = None,
+    ) -> SubmittedJob:
         """Build the job's image unless it has one, and create the job.
 
         Raises:

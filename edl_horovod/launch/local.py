@@ -16,6 +16,7 @@ from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.launch.target import DryRun, LaunchTarget
 from edl_horovod.models import git_zoo, spec_zoo
 from edl_horovod.models.framework_name import with_framework
+from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan, thread_variables
 from edl_horovod.supervisor.run import JobResult, run_plan
 
@@ -51,6 +52,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
                     "HOROVOD_GLOO_IFACE": "lo",
                 },
                 can_fork=True,
+                imports=f"{config.framework}, buckets of {config.train.bucket_bytes} bytes",
             ),
         )
 
@@ -77,9 +79,15 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
             lines.append(f"static ring: {plan.ring}")
         return resolved.to_yaml(config) + "".join(f"# {line}\n" for line in lines)
 
-    def launch(self, plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResult:
+    def launch(
+        self,
+        plan: LaunchPlan,
+        *,
+        on_events: OnEvents | None = None,
+        warm: WarmServer | None = None,
+    ) -> JobResult:
         """Run the job to its end."""
-        return run_plan(plan, on_events=on_events)
+        return run_plan(plan, on_events=on_events, warm=warm)
 
     def names(self, job: str) -> bool:
         """Whether it is the directory of a job, or of something else of ours."""

@@ -12,6 +12,7 @@ from edl_horovod.job.events import OnEvents
 
 if TYPE_CHECKING:
     from edl_horovod.launch.jobs import Jobs
+    from edl_horovod.supervisor.forks import WarmServer
 
 __all__ = ["TARGETS", "DryRun", "LaunchTarget", "SubmittedJob", "find", "require_here"]
 
@@ -64,12 +65,20 @@ class LaunchTarget(ABC, Generic[P, R]):
         """
 
     @abstractmethod
-    def launch(self, plan: P, *, on_events: OnEvents | None = None) -> R:
+    def launch(
+        self,
+        plan: P,
+        *,
+        on_events: OnEvents | None = None,
+        warm: "WarmServer | None" = None,
+    ) -> R:
         """Launch the job; where the target is not detached, return when the job has ended.
 
         Args:
             plan: What to launch.
             on_events: Called with new events of the job while it runs here.
+            warm: Holds what workers are forked from, between the jobs of this program; for targets
+                that fork them here.
 
         Raises:
             EdlError: The job was not launched, or did not reach its result.

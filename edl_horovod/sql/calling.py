@@ -16,6 +16,7 @@ from edl_horovod.sql.parameters import bind
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.session import Session, open_session
 from edl_horovod.sql.settings import SqlSettings, read_settings
+from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["open_program", "run_program", "settings_of", "sql"]
@@ -85,13 +86,13 @@ def open_program(
                 for hook in hooks:
                     hook(events)
 
-            return api.run(config, on_events=shown if hooks else None)
+            return api.run(config, on_events=shown if hooks else None, warm=warm)
 
     def tell(sentence: str) -> None:
         if progress:
             sys.stderr.write(f"{sentence}\n")
 
-    with open_session(settings, run_job, tell=tell) as session:
+    with WarmServer() as warm, open_session(settings, run_job, tell=tell) as session:
         yield session
 
 

@@ -21,13 +21,17 @@ from edl_horovod.job.fork_server import MAX_REQUEST_BYTES, READY
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import Child, Process, signals_held, start_process
 
-__all__ = ["ForkServer"]
+__all__ = ["ForkServer", "WarmServer"]
 
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 10.0
 """A fork takes some milliseconds."""
+IDLE_SECONDS = 300.0
+"""How long a server waits for the next job."""
 STANDARD_OUTPUT = 1
+_OF_ONE_JOB = ("EDL_COORDINATOR", "EDL_SECRET_FILE", "TMPDIR")
+"""Variables that workers read after they are forked, so that a server's own do not matter."""
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _SUBREAPER = threading.Lock()
 """To be one is a property of the whole process, and jobs may run in several of its threads."""
@@ -36,15 +40,19 @@ _SUBREAPER = threading.Lock()
 class ForkServer:
     """Forks the workers of a command, which outlive it; restarted if it ends."""
 
-    def __init__(self, command: Command, log_path: Path | None) -> None:
+    def __init__(
+        self, command: Command, log_path: Path | None, warm: "WarmServer | None" = None
+    ) -> None:
         """Start nothing yet: `is_ready` does.
 
         Args:
             command: Of the workers.
             log_path: Takes what the server itself prints; None makes it this process' own.
+            warm: Holds what an earlier job left, and takes this one's in `leave`.
         """
         self._command = command
         self._log_path = log_path
+        self._warm = warm
         self._server: _Server | None = None
         self._is_given_up = False
 
@@ -56,7 +64,8 @@ class ForkServer:
     def is_ready(self) -> bool:
         """Whether `start` has something to fork from by now; call it often."""
         if not self._is_given_up and self._server is None:
-            self._server = _Server(self._command, self._log_path)
+            self._server = self._warm.take(self._command) if self._warm is not None else None
+            self._server = self._server or _Server(self._command, self._log_path)
         elif self._server is not None and self._server.exit_code is not None:
             self._after_the_end(self._server)
         return self._is_given_up or (self._server is not None and self._server.is_ready())
@@ -74,12 +83,18 @@ class ForkServer:
         if self._server is not None:
             try:
                 descriptor = output.fileno() if output is not None else STANDARD_OUTPUT
-                return self._server.fork({**command.environment, **variables}, descriptor)
+                return self._server.fork(command, variables, descriptor)
             except OSError as error:
                 log.warning("a worker cannot be forked (%s): it is started from nothing", error)
                 self._server.close()
                 self._server = None
         return start_process(command, variables, output)
+
+    def leave(self) -> None:
+        """Leave the server to the next job, if there is a place for it."""
+        if self._warm is not None and self._server is not None and self._server.is_ready():
+            self._warm.keep(self._command, self._server)
+            self._server = None
 
     def _after_the_end(self, server: "_Server") -> None:
         if server.has_imported:
@@ -94,6 +109,52 @@ class ForkServer:
             )
         server.close()
         self._server = None
+
+
+class WarmServer:
+    """Holds the server of a job that has ended, for the next job of this program (docs/adr/0030).
+
+    Use it in a `with`, which ends the server.
+    """
+
+    def __init__(self) -> None:
+        self._server: _Server | None = None
+        self._kind: object = None
+
+    def __enter__(self) -> "WarmServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._server = None
+
+    def take(self, command: Command) -> "_Server | None":
+        """What workers of a command can be forked from; None where nothing fits, or it ended."""
+        server, self._server = self._server, None
+        if server is None:
+            return None
+        if self._kind == _kind_of(command) and server.exit_code is None:
+            return server
+        server.close()
+        return None
+
+    def keep(self, command: Command, server: "_Server") -> None:
+        """Hold what workers of a command were forked from; it ends when nothing wants it."""
+        self.__exit__()
+        try:
+            server.wait_for_work(IDLE_SECONDS)
+        except OSError:  # It is dead.
+            server.close()
+            return
+        self._kind, self._server = _kind_of(command), server
+
+
+def _kind_of(command: Command) -> object:
+    """What a process had when it imported: another job's workers need the same."""
+    environment = {**os.environ, **command.environment}
+    shared = {name: value for name, value in environment.items() if name not in _OF_ONE_JOB}
+    return (command.imports, os.getcwd(), shared)
 
 
 class _Server(Child):
@@ -113,18 +174,27 @@ class _Server(Child):
             self.has_imported = self._channel.recv(len(READY)) == READY
         return self.has_imported
 
-    def fork(self, variables: Mapping[str, str], output: int) -> "_Forked":
+    def wait_for_work(self, seconds: float) -> None:
+        """Have it end if nothing is asked for so long.
+
+        Raises:
+            OSError: It is dead.
+        """
+        self._channel.send(json.dumps({"idle_seconds": seconds}).encode())
+
+    def fork(self, command: Command, variables: Mapping[str, str], output: int) -> "_Forked":
         """Fork one worker, whose output goes to that descriptor.
 
         Raises:
             OSError: There is no answer, or no memory or room for another process.
         """
+        environment = {**command.environment, **variables}
+        request = json.dumps({"variables": environment, "argv": command.argv})
         standard_input, lifeline = os.pipe()
         try:
             # An interrupt would lose a worker's pid, and the next answer would be taken for it.
             with signals_held(), _subreaper():
-                request = json.dumps(variables).encode()
-                socket.send_fds(self._channel, [request], [standard_input, output])
+                socket.send_fds(self._channel, [request.encode()], [standard_input, output])
                 answer = int(self._channel.recv(MAX_REQUEST_BYTES) or -errno.EPIPE)
             if answer < 0:
                 raise OSError(-answer, os.strerror(-answer))

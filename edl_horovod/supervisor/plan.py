@@ -26,6 +26,9 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
     can_fork: bool = False
     """Whether the program takes `--fork-server`: one process of it forks all others."""
+    imports: str = ""
+    """What it imports, beside its environment: the same for two commands whose processes may be
+    forked from one."""
 
     def __str__(self) -> str:
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]

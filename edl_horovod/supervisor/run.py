@@ -46,6 +46,7 @@ from edl_horovod.models import git_zoo, lookup, spec_zoo
 from edl_horovod.models.framework_name import framework_name, with_framework
 from edl_horovod.records.sources.table import check_sources
 from edl_horovod.supervisor.deaths import Memory, exit_text, what_killed
+from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.needs import require_mpi, require_worker_packages
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan
 from edl_horovod.supervisor.processes import Child, end_all
@@ -86,8 +87,15 @@ class JobResult:
     """Wall time of the whole job."""
 
 
-def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResult:
+def run_plan(
+    plan: LaunchPlan, *, on_events: OnEvents | None = None, warm: WarmServer | None = None
+) -> JobResult:
     """Run a job as it was planned; one that an earlier launcher left is taken over.
+
+    Args:
+        plan: Of the job.
+        on_events: Called with its new events.
+        warm: Holds what workers are forked from, between the jobs of this program.
 
     Raises:
         EdlError: The job did not reach its result; the subclass says what kind of reason.
@@ -133,8 +141,11 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
 
         try:
             with _signals_interrupt(), _own_temporary_files(plan) as run_as:
-                run_ring = _run_static if plan.coordinator is None else _run_elastic
-                ended = _outcome(plan) or run_ring(run_as, events, show)
+                ended = _outcome(plan)
+                if ended is None and plan.coordinator is None:
+                    ended = _run_static(run_as, events, show)
+                elif ended is None:
+                    ended = _run_elastic(run_as, events, show, warm)
                 # A job that was asked to stop may already have ended by itself.
                 ended = ended or _outcome(plan)
                 if ended is None:
@@ -277,7 +288,9 @@ def _own_temporary_files(plan: LaunchPlan) -> Iterator[LaunchPlan]:
         yield replace(plan, worker=put(plan.worker), ring=put(plan.ring))
 
 
-def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | None:
+def _run_elastic(
+    plan: LaunchPlan, events: EventLog, show: Show, warm: WarmServer | None
+) -> Outcome | None:
     """The outcome of the job; None where it was asked to stop."""
     assert plan.coordinator is not None
     coordinator = _restarting(plan, "coordinator", plan.coordinator)
@@ -293,7 +306,8 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | No
             environment = {**plan.worker.environment, "EDL_COORDINATOR": address}
             worker = replace(plan.worker, environment=environment)
             patience = plan.config.elastic.restart_backoff_seconds
-            slots = Slots(worker, plan.job_dir.logs, events, backoff_seconds=patience)
+            logs_dir = plan.job_dir.logs
+            slots = Slots(worker, logs_dir, events, backoff_seconds=patience, warm=warm)
         events.write(JobEvent(state="running", task=plan.config.task))
         while (ended := _outcome(plan)) is None:
             for child in restarting:
@@ -310,6 +324,7 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | No
             time.sleep(POLL_SECONDS)
         if slots is not None and isinstance(ended, Success):
             _let_go(slots)
+            slots.leave_server()
         return ended
     finally:
         children = [*(slots.processes if slots else []), *(worker.child for worker in restarting)]

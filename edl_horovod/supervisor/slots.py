@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edl_horovod.job.events import EventLog, WorkerEvent
 from edl_horovod.supervisor.deaths import Memory, exit_text, what_killed
-from edl_horovod.supervisor.forks import ForkServer
+from edl_horovod.supervisor.forks import ForkServer, WarmServer
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command
 from edl_horovod.supervisor.processes import Child, start_process
 
@@ -56,6 +56,7 @@ class Slots:
         *,
         backoff_seconds: float,
         host: str = LOCAL_HOST,
+        warm: WarmServer | None = None,
     ) -> None:
         """Start with no slot.
 
@@ -65,6 +66,7 @@ class Slots:
             events: Told of starts and failures.
             backoff_seconds: Wait before the second restart in a row.
             host: What host discovery calls this host.
+            warm: Holds what an earlier job's workers were forked from; see `leave_server`.
         """
         self._host = host
         self._command = command
@@ -74,7 +76,7 @@ class Slots:
         self._forks: ForkServer | None = None
         if command.can_fork:
             log_path = log_dir / "forks.log" if log_dir is not None else None
-            self._forks = ForkServer(command, log_path)
+            self._forks = ForkServer(command, log_path, warm)
         self._slots: dict[int, _Slot] = {}
         self._leaving: dict[int, _Slot] = {}
         self._furthest = (0, 0)
@@ -89,6 +91,11 @@ class Slots:
     def processes(self) -> list[Child]:
         """All workers, and what forks them."""
         return [*self.children, *(self._forks.children if self._forks is not None else [])]
+
+    def leave_server(self) -> None:
+        """Leave what forks the workers to the next job, now that no worker is wanted any more."""
+        if self._forks is not None:
+            self._forks.leave()
 
     def note_progress(self, place: tuple[int, int]) -> None:
         """Note where the job is: where it has never been as far, earlier failures count no longer.

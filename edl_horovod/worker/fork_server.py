@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import time
 
 from edl_horovod.job.fork_server import MAX_REQUEST_BYTES, READY
@@ -19,29 +20,43 @@ __all__ = ["serve"]
 _MAX_PID_BYTES = 32
 
 
-def serve(channel: socket.socket) -> None:
+def serve(channel: socket.socket) -> list[str]:
     """Fork a worker for each request, until the other end is closed; returns in the workers alone.
 
-    A request is the worker's variables beyond the server's own, as JSON, with two descriptors: its
-    standard input, and its output. The answer is its pid, or a negative errno. The worker
-    is a child of the requesting process as long as that one is a subreaper.
+    A request is JSON with two descriptors, the worker's standard input and its output: `variables`
+    beyond the server's own, and its `argv`. The answer is its pid, or a negative errno. The worker
+    is a child of the requesting process as long as that one is a subreaper. A message without
+    descriptors says after how many `idle_seconds` without another one the server ends.
+
+    Returns:
+        The command of the worker.
     """
     channel.send(READY)
     while True:
-        request, files, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 2)
-        if not request:
+        try:
+            message, files, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 2)
+        except TimeoutError:
             os._exit(0)
+        if not message:
+            os._exit(0)
+        request = json.loads(message)
+        channel.settimeout(request.get("idle_seconds"))
+        if not files:
+            continue
         pid_read, pid_write = os.pipe()
         status = _fork_twice()
         if status is None:
             os.setsid()
             _take_files(files)
-            os.environ.update(json.loads(request))
+            os.environ.update(request["variables"])
+            # It was looked up for the job that started the server.
+            tempfile.tempdir = None
             os.write(pid_write, str(os.getpid()).encode())
             for descriptor in (pid_read, pid_write):
                 os.close(descriptor)
             channel.close()
-            return
+            command: list[str] = request["argv"]
+            return command
         for descriptor in (pid_write, *files):
             os.close(descriptor)
         channel.send(f"-{status}".encode() if status else os.read(pid_read, _MAX_PID_BYTES))

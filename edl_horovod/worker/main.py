@@ -38,8 +38,9 @@ def main() -> int:
     args = parser.parse_args()
     if args.fork_server is not None:
         import_all(resolved.load(args.config))
-        fork_server.serve(socket.socket(fileno=args.fork_server))
+        command = fork_server.serve(socket.socket(fileno=args.fork_server))
         # From here on this is a worker like any other: the server itself never comes back.
+        args = parser.parse_args(command[command.index("--config") :])
     faulthandler.enable()
     environment = WorkerEnvironment.of(os.environ)
     end_with_parent()

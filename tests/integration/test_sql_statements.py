@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 import edl_horovod
+from edl_horovod.job.events import JobEvent, WorkerEvent
 from edl_horovod.sql.jobs import find_jobs
 from edl_horovod.sql.problems import StatementError
 from tests import databases
 from tests.frameworks import NEEDS_KERAS
+from tests.sql_service import children_of, is_running
 
 REPOSITORY = Path(__file__).parents[2]
 TRAINED = """SELECT name, role, salary FROM employee
@@ -110,6 +112,27 @@ def test_the_model_is_listed_described_and_measured(trained):
     assert [row[0] for row in measured["rows"]] == ["rmse", "r2"]
     assert predicted["columns"] == ["name", "role", "prediction"]
     assert [row[2] == pytest.approx(152, abs=15) for row in predicted["rows"]] == [True] * 3
+
+
+@pytest.mark.timeout(600)
+def test_a_second_prediction_waits_for_no_import(trained):
+    before = list(filter(is_running, children_of(os.getpid())))
+    waits, running = [], 0.0
+
+    def on_events(found):
+        nonlocal running
+        for moment, _, event in found:
+            if isinstance(event, JobEvent) and event.state == "running":
+                running = moment
+            if isinstance(event, WorkerEvent) and event.state == "started":
+                waits.append(moment - running)
+
+    predicted = "SELECT name, role FROM testdata PREDICT USING my_trained_model;"
+    places = {"db": f"sqlite:///{trained}/hr.db", "models": trained / "models"}
+    assert len(edl_horovod.sql(2 * predicted, on_events=on_events, **places)) == 30
+    first, second = waits
+    assert second < first / 2
+    assert list(filter(is_running, children_of(os.getpid()))) == before
 
 
 @pytest.mark.timeout(600)

@@ -79,6 +79,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         from edl_horovod.sql import prompt
         from edl_horovod.sql.session import open_session
         from edl_horovod.sql.settings import read_settings
+        from edl_horovod.supervisor.forks import WarmServer
     except ModuleNotFoundError as e:
         if (e.name or "").startswith("edl_horovod"):
             raise
@@ -96,13 +97,16 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
         with open_displays(is_quiet=flags.quiet) as on_events:
             log.setup("edl", level="error" if flags.quiet else config.log_level)
-            return api.run(config, on_events=on_events)
+            return api.run(config, on_events=on_events, warm=warm)
 
     def tell(sentence: str) -> None:
         if not flags.quiet:
             print(sentence, file=sys.stderr, flush=True)
 
-    with open_session(settings, run_job, tell=tell, is_dry_run=flags.dry_run) as session:
+    with (
+        WarmServer() as warm,
+        open_session(settings, run_job, tell=tell, is_dry_run=flags.dry_run) as session,
+    ):
         if text is not None:
             _run_all(session, text, show, flags.picture)
             return 0

@@ -28,6 +28,7 @@ from edl_horovod.sql.service.responses import end_of, message, responses_of
 from edl_horovod.sql.session import Session, open_session
 from edl_horovod.sql.settings import read_settings
 from edl_horovod.sql.statements import Evaluate, Explain, Predict, Standard, Statement, Train
+from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["main"]
@@ -198,8 +199,9 @@ class _Calls:
 
         def run_job(config: JobConfig) -> JobResult:
             with PlainDisplay(lines) as display:
-                return api.run(config, on_events=display)
+                return api.run(config, on_events=display, warm=warm)
 
+        warm = self._stack.enter_context(WarmServer())
         return self._stack.enter_context(open_session(settings, run_job, tell=self._tell))
 
     def _tell(self, sentence: str) -> None:

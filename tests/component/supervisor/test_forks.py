@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 import edl_horovod
 from edl_horovod.job.events import EventLog
 from edl_horovod.supervisor import forks
-from edl_horovod.supervisor.forks import ForkServer
+from edl_horovod.supervisor.forks import ForkServer, WarmServer
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import Child, end_all
 from edl_horovod.supervisor.slots import Slots
@@ -25,6 +26,9 @@ LIMIT_SECONDS = 8.0
 SERVE = "import os, socket, sys, time; from edl_horovod.job import lifeline; "
 SERVE += "from edl_horovod.worker import fork_server; "
 SERVE += "fork_server.serve(socket.socket(fileno=int(sys.argv[2]))); "
+NEXT = SERVE.replace("fork_server.serve", "command = fork_server.serve").replace(
+    "sys.argv[2]", "sys.argv[sys.argv.index('--fork-server') + 1]"
+)
 LIFELINE = "lifeline.end_with_parent(); "
 SLEEP = LIFELINE + "print('up', flush=True); time.sleep(60)"
 PR_GET_CHILD_SUBREAPER = 37
@@ -192,6 +196,46 @@ def test_slots_fork_their_workers_and_the_successors_of_the_lost(make, tmp_path)
         finally:
             end_all(slots.processes)
     assert not any(is_alive(child.pid) for child in slots.processes)
+
+
+def run_job(make, warm, *words, **environment):
+    """What a worker of one job prints, and the pid of what forked it."""
+    workers = make("print(os.environ['EDL_SLOT'], command[3:], flush=True)", before=NEXT)
+    base = workers.command
+    argv, variables = (*base.argv, *words), {**base.environment, **environment}
+    workers.command = dataclasses.replace(base, argv=argv, environment=variables)
+    workers.server = ForkServer(workers.command, workers.folder / "forks.log", warm)
+    child = workers.ready().start(EDL_SLOT="0")
+    assert child.wait(LIMIT_SECONDS)
+    pid = workers.server_pid
+    printed = child.tail()
+    child.log_path.unlink()
+    workers.server.leave()
+    return printed, pid
+
+
+def test_the_next_job_forks_its_workers_from_the_server_of_the_last(make):
+    with WarmServer() as warm:
+        first, server = run_job(make, warm, "a", TMPDIR="/tmp/a")
+        second, same = run_job(make, warm, "b", TMPDIR="/tmp/b")
+        assert (first, second) == ("0 ['a']", "0 ['b']")
+        assert same == server
+        _, other = run_job(make, warm, "b", OMP_NUM_THREADS="3")
+        assert other != server
+        assert not is_alive(server)
+        os.kill(other, signal.SIGKILL)
+        until(lambda: not is_alive(other))
+        _, third = run_job(make, warm, "b", OMP_NUM_THREADS="3")
+        assert is_alive(third)
+    assert not is_alive(third)
+
+
+def test_a_server_that_no_job_wants_ends(make, monkeypatch):
+    monkeypatch.setattr(forks, "IDLE_SECONDS", 0.1)
+    with WarmServer() as warm:
+        _, server = run_job(make, warm, "a")
+        until(lambda: not is_alive(server))
+        assert run_job(make, warm, "a")[0] == "0 ['a']"
 
 
 def test_nothing_is_taken_in_that_others_orphan(make):

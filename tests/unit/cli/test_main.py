@@ -41,7 +41,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[JobConfig]:
     configs: list[JobConfig] = []
 
     class Recorder(LocalTarget):
-        def launch(self, plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResult:
+        def launch(
+            self, plan: LaunchPlan, *, on_events: OnEvents | None = None, warm: object = None
+        ) -> JobResult:
             configs.append(plan.config)
             if on_events:
                 on_events([recorded("log", message="hello")])
@@ -251,7 +253,9 @@ def test_an_error_of_the_job_is_its_exit_code(
     edl: Run, monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int
 ):
     class Failing(LocalTarget):
-        def launch(self, plan: LaunchPlan, *, on_events: object = None) -> JobResult:
+        def launch(
+            self, plan: LaunchPlan, *, on_events: object = None, warm: object = None
+        ) -> JobResult:
             raise raised
 
     monkeypatch.setitem(TARGETS, "local", Failing)

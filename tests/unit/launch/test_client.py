@@ -294,7 +294,7 @@ class Recorder(LocalTarget):
     def __init__(self) -> None:
         self.configs: list[JobConfig] = []
 
-    def launch(self, plan: LaunchPlan, *, on_events: Any = None) -> JobResult:
+    def launch(self, plan: LaunchPlan, *, on_events: Any = None, warm: object = None) -> JobResult:
         self.configs.append(plan.config)
         return JobResult(output="", job_dir="", steps=20)
 

@@ -37,7 +37,7 @@ class RecordingTarget(LaunchTarget[JobConfig, JobResult]):
     def describe(self, plan: JobConfig, *, check: DryRun = "client", whole: bool = False) -> str:
         return f"{plan.launch.np} ranks would be recorded\n"
 
-    def launch(self, plan: JobConfig, *, on_events: Any = None) -> JobResult:
+    def launch(self, plan: JobConfig, *, on_events: Any = None, warm: object = None) -> JobResult:
         self.said.append(f"launch {plan.task}")
         return JobResult(output=plan.output, job_dir="", steps=plan.launch.np)
 

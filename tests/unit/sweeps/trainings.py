@@ -41,7 +41,7 @@ class Trainings(LocalTarget):
         """Raise an error in the training of this number, counted from 1."""
         self._ends[at] = error
 
-    def launch(self, plan: LaunchPlan, *, on_events: Any = None) -> JobResult:
+    def launch(self, plan: LaunchPlan, *, on_events: Any = None, warm: object = None) -> JobResult:
         config = plan.config
         rate = config.train.learning_rate
         self.rates.append(rate)
