@@ -137,7 +137,7 @@ MODELS = {
 }
 REFUSED = {
     "dac_ctr.elasticdl_train": (criteo, "deepctr"),
-    "deepfm_edl_embedding.deepfm_edl_embedding": (ids, "Give input_dim"),
+    "deepfm_edl_embedding.deepfm_edl_embedding": (ids, "input_dim"),
     "resnet50_subclass.resnet50_subclass": (jpeg, "tensorflow.python.keras"),
 }
 

@@ -1,1 +1,1 @@
-"""What ElasticDL's model files use besides the names of a model, on Keras 3."""
+"""ElasticDL's layers and feature columns on Keras 3."""

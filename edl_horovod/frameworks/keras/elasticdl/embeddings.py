@@ -1,6 +1,7 @@
-"""Embedding layers as ElasticDL's model files call them.
+"""Embedding layers with the interface that ElasticDL's model files expect.
 
-Their tables lie on every rank. ElasticDL's own grow on its parameter servers, which are not here.
+Every rank holds the whole table. ElasticDL's tables grow on parameter servers, which do not exist
+here.
 """
 
 from typing import Any
@@ -16,10 +17,10 @@ _COMBINERS = ("mean", "sqrtn", "sum")
 
 
 class SparseEmbedding(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
-    """One vector an example: the vectors of its ids combined; zeros where it has none.
+    """Combines the vectors of an example's ids into one vector; zeros for no ids.
 
-    Takes a sparse or ragged tensor of ids, shape (batch, ids of an example); gives (batch,
-    output_dim).
+    Takes a sparse or ragged tensor of ids, shape (batch, ids of an example), and returns shape
+    (batch, output_dim).
     """
 
     def __init__(
@@ -30,26 +31,27 @@ class SparseEmbedding(keras.layers.Layer):  # type: ignore[misc]  # Keras ships 
         combiner: str = "mean",
         **kwargs: Any,
     ) -> None:
-        """Keep the size of the table.
+        """Set the size of the table, which `build` creates.
 
         Args:
-            input_dim: How many ids there are; an id is below it.
-            output_dim: Size of a vector.
-            embeddings_initializer: A Keras initializer, or the name of one.
-            combiner: "mean", "sum", or "sqrtn" (the sum over the root of their number).
-            kwargs: Those of a Keras layer.
+            input_dim: The number of ids, which range from 0 to `input_dim - 1`.
+            output_dim: The size of a vector.
+            embeddings_initializer: A Keras initializer, or its name.
+            combiner: "mean", "sum", or "sqrtn" (the sum divided by the square root of the number
+                of ids).
+            kwargs: Passed to `keras.layers.Layer`.
 
         Raises:
-            UserCodeError: There is no such combiner, or no number of ids.
+            UserCodeError: The combiner is unknown, or `input_dim` is missing.
         """
         super().__init__(**kwargs)
         if combiner not in _COMBINERS:
             raise UserCodeError(
-                f"{type(self).__name__} combines by one of {', '.join(_COMBINERS)}.",
+                f"The combiner of {type(self).__name__} must be one of {', '.join(_COMBINERS)}.",
                 received={"combiner": combiner},
             )
         if not input_dim:
-            raise _without_size(type(self).__name__)
+            raise _missing_size(type(self).__name__)
         self.input_dim = input_dim
         self.output_dim = output_dim
         self.combiner = combiner
@@ -57,7 +59,7 @@ class SparseEmbedding(keras.layers.Layer):  # type: ignore[misc]  # Keras ships 
         self._convert_input_args = False
 
     def build(self, input_shape: Any) -> None:
-        """Make the table."""
+        """Create the table."""
         self.embeddings = self.add_weight(
             shape=(self.input_dim, self.output_dim),
             initializer=self._initializer,
@@ -65,13 +67,13 @@ class SparseEmbedding(keras.layers.Layer):  # type: ignore[misc]  # Keras ships 
         )
 
     def call(self, inputs: Any) -> tf.Tensor:
-        """The combined vectors of sparse or ragged ids."""
+        """Combine the vectors of sparse or ragged ids."""
         ids = inputs.to_sparse() if isinstance(inputs, tf.RaggedTensor) else inputs
         if not isinstance(ids, tf.SparseTensor):
             raise UserCodeError(
                 f"{type(self).__name__} takes a sparse or a ragged tensor of ids.",
-                received=f"a dense one of shape {ids.shape}",
-                cure="Put ToSparse or ToRagged before it, or take Embedding.",
+                received=f"a dense tensor of shape {ids.shape}",
+                cure="Insert ToSparse or ToRagged before it, or use Embedding.",
             )
         vectors = tf.nn.safe_embedding_lookup_sparse(
             self.embeddings.value, tf.cast(ids, tf.int64), combiner=self.combiner
@@ -79,14 +81,14 @@ class SparseEmbedding(keras.layers.Layer):  # type: ignore[misc]  # Keras ships 
         return tf.ensure_shape(vectors, (None, self.output_dim))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, int]:
-        """(batch, output_dim)."""
+        """Return (batch, output_dim)."""
         return (input_shape[0], self.output_dim)
 
 
 class Embedding(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
-    """Vectors of ids: each id's own, or with a combiner one an example.
+    """Looks up the vector of each id; with a combiner, one vector for each example.
 
-    Without a combiner a dense tensor of ids, shape (batch, ids), gives (batch, ids, output_dim).
+    Without a combiner, dense ids of shape (batch, ids) give shape (batch, ids, output_dim).
     """
 
     def __init__(
@@ -99,46 +101,46 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no typ
         combiner: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """Keep the size of the table.
+        """Create the layer that looks up the vectors.
 
         Args:
-            output_dim: Size of a vector.
-            input_dim: How many ids there are. ElasticDL takes none; here it is needed.
-            embeddings_initializer: A Keras initializer, or the name of one.
-            mask_zero: Whether the id 0 stands for none, and is masked.
-            input_length: Means nothing here, as in Keras 3.
-            combiner: As of `SparseEmbedding`; None gives the vector of each id.
-            kwargs: Those of a Keras layer.
+            output_dim: The size of a vector.
+            input_dim: The number of ids. Optional in ElasticDL but required here.
+            embeddings_initializer: A Keras initializer, or its name.
+            mask_zero: Whether the id 0 is padding and is masked.
+            input_length: Ignored, as in Keras 3.
+            combiner: As for `SparseEmbedding`; None returns the vector of each id.
+            kwargs: Passed to `keras.layers.Layer`.
 
         Raises:
-            UserCodeError: There is no such combiner, or no number of ids.
+            UserCodeError: The combiner is unknown, or `input_dim` is missing.
         """
         super().__init__(**kwargs)
         if not input_dim:
-            raise _without_size(type(self).__name__)
+            raise _missing_size(type(self).__name__)
         self.supports_masking = mask_zero
         self._convert_input_args = False
-        made: Any = (
+        layer: Any = (
             keras.layers.Embedding(
                 input_dim, output_dim, embeddings_initializer, mask_zero=mask_zero
             )
             if combiner is None
             else SparseEmbedding(input_dim, output_dim, embeddings_initializer, combiner)
         )
-        self._layer = made
+        self._layer = layer
 
     def call(self, inputs: Any) -> tf.Tensor:
-        """The vectors of ids."""
+        """Look up the vectors of ids."""
         return self._layer(inputs)
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """Where an id is not 0, if `mask_zero`."""
+        """Mask the ids that are 0 if `mask_zero` is set."""
         return self._layer.compute_mask(inputs, previous_mask)
 
 
-def _without_size(kind: str) -> UserCodeError:
+def _missing_size(kind: str) -> UserCodeError:
     return UserCodeError(
-        f"{kind} without input_dim grows on ElasticDL's parameter servers, which are not here: the"
-        " ranks hold the whole table.",
-        cure="Give input_dim, the largest id + 1, or put a Hashing layer before it.",
+        f"{kind} needs input_dim. In ElasticDL the table may grow on parameter servers, but here"
+        " every rank holds the whole table.",
+        cure="Set input_dim to the largest id + 1, or insert a Hashing layer before it.",
     )

@@ -1,6 +1,6 @@
-"""`tf.feature_column` in Keras 3, which has no `DenseFeatures`.
+"""Support `tf.feature_column` in Keras 3, which has no `DenseFeatures`.
 
-TensorFlow still has the columns. A layer gives them variables and hands them their features.
+TensorFlow still has the columns. The layer here creates their variables and passes them features.
 """
 
 import itertools
@@ -16,32 +16,32 @@ __all__ = ["DenseFeatures", "concatenated_categorical_column", "embedding_column
 
 _columns = tf.__internal__.feature_column
 _CategoricalColumn: Any = next(
-    kind
-    for kind in type(tf.feature_column.categorical_column_with_identity("any", 1)).__mro__
-    if kind.__name__ == "CategoricalColumn"
+    base
+    for base in type(tf.feature_column.categorical_column_with_identity("any", 1)).__mro__
+    if base.__name__ == "CategoricalColumn"
 )
-"""The base class of all columns of ids, which TensorFlow does not export."""
+"""The base class of all categorical columns, which TensorFlow does not export."""
 
 embedding_column = tf.feature_column.embedding_column
 
 
 class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
-    """The dense tensor that feature columns make of a dict of features, as in Keras 2.
+    """Computes a dense tensor from a dict of features with feature columns, as in Keras 2.
 
-    Takes a dict of tensors by the names that the columns have; gives (batch, sum of the columns'
-    sizes), the columns in the order of their names.
+    Takes a dict of tensors by the features' names and returns shape (batch, sum of the columns'
+    sizes), with the columns in the order of their names.
     """
 
     def __init__(self, feature_columns: Any, **kwargs: Any) -> None:
-        """Keep the columns.
+        """Sort and check the columns.
 
         Args:
-            feature_columns: A dense column, or a list of such: numeric, bucketized, embedding or
+            feature_columns: A dense column or a list of them: numeric, bucketized, embedding or
                 indicator columns.
-            kwargs: Those of a Keras layer.
+            kwargs: Passed to `keras.layers.Layer`.
 
         Raises:
-            UserCodeError: One is not dense.
+            UserCodeError: A column is not dense.
         """
         super().__init__(**kwargs)
         self._convert_input_args = False
@@ -54,24 +54,24 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no
         for column in columns:
             if not isinstance(column, _columns.DenseColumn):
                 raise UserCodeError(
-                    "DenseFeatures takes dense columns.",
+                    "DenseFeatures only takes dense columns.",
                     received=getattr(column, "name", repr(column)),
-                    cure="Wrap a column of ids in embedding_column or indicator_column.",
+                    cure="Wrap a categorical column in embedding_column or indicator_column.",
                 )
-        # Not a list: Keras would look for layers in the named tuples that columns are.
+        # Wrapped, because Keras would search a list of columns, which are named tuples, for layers.
         self._by_name = _Columns(sorted(columns, key=lambda column: str(column.name)))
         self._state = _State(self)
 
     def build(self, input_shape: Any) -> None:
-        """Make the columns' variables."""
+        """Create the columns' variables."""
         for column in self._by_name.columns:
             column.create_state(self._state)
 
     def call(self, features: Mapping[str, Any]) -> tf.Tensor:
-        """What the columns make of the features that they name."""
+        """Compute and concatenate the columns' dense tensors."""
         if not isinstance(features, Mapping):
             raise UserCodeError(
-                "DenseFeatures takes a dict of features by their names.",
+                "DenseFeatures takes a dict of features by name.",
                 received=type(features).__name__,
             )
         cache = _columns.FeatureTransformationCache(dict(features))
@@ -85,20 +85,20 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no
         return tf.concat(parts, axis=-1)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[None, int]:
-        """(batch, sum of the columns' sizes)."""
+        """Return (batch, sum of the columns' sizes)."""
         sizes = (column.variable_shape.num_elements() for column in self._by_name.columns)
         return (None, sum(sizes))
 
 
 class _Columns:
-    """Columns, out of the sight of Keras."""
+    """A holder of columns that Keras does not search for layers."""
 
     def __init__(self, columns: Sequence[Any]) -> None:
         self.columns = tuple(columns)
 
 
 class _State(_columns.StateManager):  # type: ignore[misc,name-defined]  # It ships no types.
-    """The variables and tables of a layer's columns; see TensorFlow's `StateManager`."""
+    """The variables and lookup tables of a layer's columns."""
 
     def __init__(self, layer: DenseFeatures) -> None:
         self._layer = layer
@@ -127,7 +127,7 @@ class _State(_columns.StateManager):  # type: ignore[misc,name-defined]  # It sh
         )
 
     def get_variable(self, feature_column: Any, name: str) -> Any:
-        # TensorFlow's variable, so that an embedding's gradient is that of some of its rows.
+        # TensorFlow's variable, so that an embedding's gradient is sparse.
         return self._variables[feature_column.name, name].value
 
     def add_resource(self, feature_column: Any, name: str, resource: Any) -> None:
@@ -141,22 +141,22 @@ class _State(_columns.StateManager):  # type: ignore[misc,name-defined]  # It sh
 
 
 def concatenated_categorical_column(categorical_columns: list[Any]) -> Any:
-    """A column of the ids of several: each column's ids are moved behind those before it.
+    """Concatenate categorical columns: each column's ids are offset by the sizes before it.
 
     Raises:
-        UserCodeError: They are no list of columns of ids.
+        UserCodeError: The argument is not a list of categorical columns.
     """
     for column in categorical_columns if isinstance(categorical_columns, list) else [None]:
         if not isinstance(column, _CategoricalColumn):
             raise UserCodeError(
-                "concatenated_categorical_column takes a list of columns of ids.",
+                "concatenated_categorical_column takes a list of categorical columns.",
                 received=repr(categorical_columns if column is None else column),
             )
     return _Concatenated(categorical_columns)
 
 
 class _Concatenated(_CategoricalColumn):  # type: ignore[misc]  # TensorFlow ships no types.
-    """See TensorFlow's `CategoricalColumn`."""
+    """A categorical column with the ids of several columns, each with its own range of ids."""
 
     def __init__(self, columns: Sequence[Any]) -> None:
         self._parts = tuple(columns)
@@ -192,25 +192,25 @@ class _Concatenated(_CategoricalColumn):  # type: ignore[misc]  # TensorFlow shi
             column.get_sparse_tensors(transformation_cache, state_manager).id_tensor
             for column in self._parts
         ]
-        moved = [
-            one.with_values(_moved(tf.cast(one.values, tf.int64), start))
-            for one, start in zip(ids, self._starts, strict=True)
+        offset_ids = [
+            tensor.with_values(_add_offset(tf.cast(tensor.values, tf.int64), start))
+            for tensor, start in zip(ids, self._starts, strict=True)
         ]
-        return tf.sparse.concat(-1, moved)
+        return tf.sparse.concat(-1, offset_ids)
 
     def get_sparse_tensors(self, transformation_cache: Any, state_manager: Any) -> Any:
         return self.IdWeightPair(transformation_cache.get(self, state_manager), None)
 
     def get_config(self) -> dict[str, Any]:
-        raise NotImplementedError("Its model's file makes it anew.")
+        raise NotImplementedError("The model file creates this column again.")
 
     @classmethod
     def from_config(
         cls, config: dict[str, Any], custom_objects: Any = None, columns_by_name: Any = None
     ) -> Self:
-        raise NotImplementedError("Its model's file makes it anew.")
+        raise NotImplementedError("The model file creates this column again.")
 
 
-def _moved(ids: tf.Tensor, start: int) -> tf.Tensor:
-    # A value that a vocabulary lacks is -1: moved, it would be the last of the column before.
+def _add_offset(ids: tf.Tensor, start: int) -> tf.Tensor:
+    # An out-of-vocabulary value is -1; with an offset, it would be an id of the previous column.
     return tf.where(ids < 0, ids, ids + start)

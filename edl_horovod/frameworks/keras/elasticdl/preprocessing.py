@@ -1,8 +1,8 @@
-"""Layers that turn raw columns into numbers and ids: ElasticDL's preprocessing layers.
+"""ElasticDL's preprocessing layers, which turn raw columns into numbers and ids.
 
-Names, arguments and results are those of ElasticDL's tutorial of its preprocessing layers
+Names, arguments and results follow ElasticDL's tutorial of its preprocessing layers
 (https://github.com/sql-machine-learning/elasticdl, `docs/tutorials/preprocessing_tutorial.md`).
-Each takes a dense, a sparse or a ragged tensor, and gives one of the same kind and shape.
+Each layer takes a dense, sparse or ragged tensor, and most return one of the same kind and shape.
 """
 
 from abc import abstractmethod
@@ -29,31 +29,31 @@ __all__ = [
 ]
 
 
-class _OfEachValue(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
-    """A layer without weights that does the same to each value."""
+class _Elementwise(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+    """A layer without weights that transforms each value separately."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._convert_input_args = False  # Texts and integers are no floats to be cast.
+        self._convert_input_args = False  # Strings and integers must not be cast to floats.
 
     def call(self, inputs: Any) -> Any:
-        """The results, in a tensor of the kind and shape of the values."""
+        """Transform the values and keep the kind and shape of their tensor."""
         if isinstance(inputs, tf.SparseTensor):
-            return inputs.with_values(self._of_values(inputs.values))
+            return inputs.with_values(self._transform(inputs.values))
         if isinstance(inputs, tf.RaggedTensor):
-            return inputs.with_flat_values(self._of_values(inputs.flat_values))
-        return self._of_values(inputs)
+            return inputs.with_flat_values(self._transform(inputs.flat_values))
+        return self._transform(inputs)
 
     @abstractmethod
-    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
-        """The results for a dense tensor of values."""
+    def _transform(self, values: tf.Tensor) -> tf.Tensor:
+        """Transform a dense tensor of values."""
 
 
-class Normalizer(_OfEachValue):
-    """`(x - subtractor) / divisor`, in float32."""
+class Normalizer(_Elementwise):
+    """Computes `(x - subtractor) / divisor` in float32."""
 
     def __init__(self, subtractor: float, divisor: float, **kwargs: Any) -> None:
-        """Keep both numbers.
+        """Check the divisor.
 
         Raises:
             UserCodeError: The divisor is 0.
@@ -62,35 +62,35 @@ class Normalizer(_OfEachValue):
             raise UserCodeError(
                 "Normalizer cannot divide by 0.",
                 received={"divisor": divisor},
-                cure="Give the range or the standard deviation of a column that is not constant.",
+                cure="Use the range or the standard deviation of a column that is not constant.",
             )
         super().__init__(**kwargs)
         self.subtractor = subtractor
         self.divisor = divisor
 
-    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
+    def _transform(self, values: tf.Tensor) -> tf.Tensor:
         return (tf.cast(values, tf.float32) - self.subtractor) / self.divisor
 
 
-class Discretization(_OfEachValue):
-    """The number of the range that a value lies in; each boundary begins a range. int64."""
+class Discretization(_Elementwise):
+    """Maps a value to the index of its range, int64; each boundary starts a range."""
 
     def __init__(self, bins: Sequence[float], **kwargs: Any) -> None:
-        """Keep the boundaries, in ascending order; `len(bins) + 1` ranges."""
+        """Set the boundaries, in ascending order, of `len(bins) + 1` ranges."""
         super().__init__(**kwargs)
         self.bins = list(bins)
 
     def num_bins(self) -> int:
-        """How many ranges there are."""
+        """Return the number of ranges."""
         return len(self.bins) + 1
 
-    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
+    def _transform(self, values: tf.Tensor) -> tf.Tensor:
         boundaries = [float(boundary) for boundary in self.bins]
         return tf.cast(tf.raw_ops.Bucketize(input=values, boundaries=boundaries), tf.int64)
 
 
-class _Rounded(_OfEachValue):
-    """Rounded to an integer in `[0, size)`; `default_value` where it is none. int64."""
+class _Rounding(_Elementwise):
+    """Rounds to an integer in `[0, size)`, int64; values outside become `default_value`."""
 
     def __init__(self, size: int, default_value: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -103,19 +103,19 @@ class _Rounded(_OfEachValue):
         return tf.where(is_inside, whole, tf.cast(self.default_value, tf.int64))
 
 
-class LogRound(_Rounded):
-    """`round(log(x))`, an integer below `num_bins`; `default_value` where it is none. int64."""
+class LogRound(_Rounding):
+    """Computes `round(log(x))`, int64; values outside `[0, num_bins)` become `default_value`."""
 
     def __init__(
         self, num_bins: int, default_value: int = 0, base: float | None = None, **kwargs: Any
     ) -> None:
-        """Keep the number of results and the base of the logarithm, e where it is None."""
+        """Set the number of results and the base of the logarithm; None means e."""
         super().__init__(num_bins, default_value, **kwargs)
         self.num_bins = num_bins
         self.base = base
 
-    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
-        # In float64, so that a power of the base is one: log(8) / log(2) is below 3 in float32.
+    def _transform(self, values: tf.Tensor) -> tf.Tensor:
+        # In float64 for exact powers of the base: log(8) / log(2) is below 3 in float32.
         logarithms = tf.math.log(tf.cast(values, tf.float64))
         if self.base is not None:
             logarithms /= tf.math.log(tf.constant(self.base, tf.float64))
@@ -123,54 +123,55 @@ class LogRound(_Rounded):
         return self._in_range(tf.where(is_number, logarithms, tf.constant(-1.0, tf.float64)))
 
 
-class RoundIdentity(_Rounded):
-    """`round(x)`, an integer below `num_buckets`; `default_value` where it is none. int64."""
+class RoundIdentity(_Rounding):
+    """Computes `round(x)`, int64; values outside `[0, num_buckets)` become `default_value`."""
 
     def __init__(self, num_buckets: int, default_value: int = 0, **kwargs: Any) -> None:
-        """Keep the number of results."""
+        """Set the number of results."""
         super().__init__(num_buckets, default_value, **kwargs)
         self.num_buckets = num_buckets
 
-    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
+    def _transform(self, values: tf.Tensor) -> tf.Tensor:
         return self._in_range(values)
 
 
-class Hashing(_OfEachValue):
-    """`hash(x) % num_bins` of a text, or of an integer as a text (FarmHash64). int64."""
+class Hashing(_Elementwise):
+    """Computes `hash(x) % num_bins` of a string or an integer as a string (FarmHash64), int64."""
 
     def __init__(self, num_bins: int, **kwargs: Any) -> None:
-        """Keep the number of bins.
+        """Check the number of bins.
 
         Raises:
-            UserCodeError: It is not 1 or more.
+            UserCodeError: `num_bins` is less than 1.
         """
         if num_bins is None or num_bins < 1:
             raise UserCodeError(
-                "Hashing needs a number of bins, 1 or more.", received={"num_bins": num_bins}
+                "num_bins of Hashing must be 1 or more.", received={"num_bins": num_bins}
             )
         super().__init__(**kwargs)
         self.num_bins = num_bins
 
-    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
+    def _transform(self, values: tf.Tensor) -> tf.Tensor:
         texts = values if values.dtype == tf.string else tf.strings.as_string(values)
         return tf.strings.to_hash_bucket_fast(texts, self.num_bins)
 
 
-class IndexLookup(_OfEachValue):
-    """The place of a text in a vocabulary; behind it the places of texts that it lacks. int64."""
+class IndexLookup(_Elementwise):
+    """Maps a string to its index in a vocabulary, int64; other strings get the indices after it."""
 
     def __init__(
         self, vocabulary: Sequence[str] | str, num_oov_tokens: int = 1, **kwargs: Any
     ) -> None:
-        """Make the table.
+        """Create the lookup table.
 
         Args:
-            vocabulary: The texts, or the path of a text file with one a line.
-            num_oov_tokens: Over how many places other texts are spread by their hash; 1 or more.
-            kwargs: Those of a Keras layer.
+            vocabulary: The strings, or the path of a text file with one string a line.
+            num_oov_tokens: The number of indices, 1 or more, over which the hashes of other
+                strings are distributed.
+            kwargs: Passed to `keras.layers.Layer`.
 
         Raises:
-            UserCodeError: The vocabulary is empty, or holds a text twice.
+            UserCodeError: The vocabulary is empty or contains a string twice.
         """
         super().__init__(**kwargs)
         texts = (
@@ -178,101 +179,106 @@ class IndexLookup(_OfEachValue):
             if isinstance(vocabulary, str)
             else list(vocabulary)
         )
-        twice = sorted({text for text in texts if texts.count(text) > 1}) if texts else []
-        if twice or not texts:
+        duplicates = sorted({text for text in texts if texts.count(text) > 1}) if texts else []
+        if duplicates or not texts:
             raise UserCodeError(
-                "IndexLookup needs a vocabulary, each text once.",
-                received=f"{', '.join(map(repr, twice))} twice" if twice else "an empty one",
+                "The vocabulary of IndexLookup must not be empty or contain a string twice.",
+                received=(
+                    f"{', '.join(map(repr, duplicates))} more than once"
+                    if duplicates
+                    else "an empty vocabulary"
+                ),
             )
         self.vocabulary = texts
         self.num_oov_tokens = num_oov_tokens
-        places = tf.range(len(texts), dtype=tf.int64)
+        indices = tf.range(len(texts), dtype=tf.int64)
         self._table = tf.lookup.StaticVocabularyTable(
-            tf.lookup.KeyValueTensorInitializer(tf.constant(texts), places), num_oov_tokens
+            tf.lookup.KeyValueTensorInitializer(tf.constant(texts), indices), num_oov_tokens
         )
 
     def vocab_size(self) -> int:
-        """How many places there are, with those of texts that the vocabulary lacks."""
+        """Return the number of indices, including those of out-of-vocabulary strings."""
         return len(self.vocabulary) + self.num_oov_tokens
 
-    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
+    def _transform(self, values: tf.Tensor) -> tf.Tensor:
         return self._table.lookup(values)
 
 
-class ToNumber(_OfEachValue):
-    """A text, or a number of another type, as a number; an empty text is the default."""
+class ToNumber(_Elementwise):
+    """Converts strings and numbers to a numeric type; an empty string becomes the default."""
 
     def __init__(self, out_type: Any, default_value: float, **kwargs: Any) -> None:
-        """Keep the type of the results.
+        """Check the type of the results.
 
         Raises:
-            UserCodeError: It is no type of numbers.
+            UserCodeError: The type is not numeric.
         """
         super().__init__(**kwargs)
         self.out_type = tf.as_dtype(out_type)
         self.default_value = default_value
         if not (self.out_type.is_floating or self.out_type.is_integer):
             raise UserCodeError(
-                "ToNumber makes integers or floats.", received={"out_type": self.out_type.name}
+                "out_type of ToNumber must be an integer or a float type.",
+                received={"out_type": self.out_type.name},
             )
 
-    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
+    def _transform(self, values: tf.Tensor) -> tf.Tensor:
         if values.dtype != tf.string:
             return tf.cast(values, self.out_type)
         filled = tf.where(tf.equal(values, ""), str(self.default_value), values)
         return tf.strings.to_number(filled, self.out_type)
 
 
-class _Leaving(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
-    """Leaves out what stands for a missing value."""
+class _DroppingMissing(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
+    """A layer that drops missing values."""
 
     def __init__(self, ignore_value: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.ignore_value = ignore_value
         self._convert_input_args = False
 
-    def _is_there(self, values: tf.Tensor, *, of_floats: float | None) -> tf.Tensor:
-        """Whether a value is there, for dense values, of their shape."""
+    def _is_present(self, values: tf.Tensor, *, missing_float: float | None) -> tf.Tensor:
+        """Compute a mask of the values that are not missing, for dense values."""
         missing = self.ignore_value
         if missing is None:
             missing = "" if values.dtype == tf.string else -1
             if values.dtype.is_floating:
-                missing = of_floats
+                missing = missing_float
         if missing is None:
             return tf.ones_like(values, tf.bool)
         return tf.not_equal(values, tf.cast(missing, values.dtype))
 
 
-class ToSparse(_Leaving):
-    """A sparse tensor of the values that are there.
+class ToSparse(_DroppingMissing):
+    """Converts a dense tensor to a sparse one without its missing values.
 
-    Missing is `ignore_value`; by default the empty text, the integer -1, the float 0.
+    A missing value equals `ignore_value`, by default the empty string, the integer -1, or 0.0.
     """
 
     def call(self, inputs: Any) -> tf.SparseTensor:
-        """The values that are there, of a dense tensor; a sparse one as it is."""
+        """Convert a dense tensor; return a sparse tensor unchanged."""
         if isinstance(inputs, tf.SparseTensor):
             return inputs
-        is_there = self._is_there(inputs, of_floats=0.0)
+        is_present = self._is_present(inputs, missing_float=0.0)
         return tf.SparseTensor(
-            tf.where(is_there), tf.boolean_mask(inputs, is_there), tf.shape(inputs, tf.int64)
+            tf.where(is_present), tf.boolean_mask(inputs, is_present), tf.shape(inputs, tf.int64)
         )
 
 
-class ToRagged(_Leaving):
-    """A ragged tensor of the values that are there.
+class ToRagged(_DroppingMissing):
+    """Converts a tensor to a ragged one without its missing values.
 
-    Missing is `ignore_value`; by default the empty text and the integer -1, and no float. Texts of
-    shape (batch, 1) that hold several values are split first.
+    A missing value equals `ignore_value`, by default the empty string or the integer -1; floats
+    have no default. Strings are first split at `sep`.
     """
 
     def __init__(self, sep: str = ",", ignore_value: Any = None, **kwargs: Any) -> None:
-        """Keep what separates the values in a text."""
+        """Set the separator of the values within a string."""
         super().__init__(ignore_value, **kwargs)
         self.sep = sep
 
     def call(self, inputs: Any) -> tf.RaggedTensor:
-        """The values that are there, of a tensor of any kind."""
+        """Convert a dense, sparse or ragged tensor."""
         ragged = inputs
         if isinstance(ragged, tf.SparseTensor):
             ragged = tf.RaggedTensor.from_sparse(ragged)
@@ -280,36 +286,40 @@ class ToRagged(_Leaving):
             ragged = tf.RaggedTensor.from_tensor(ragged)
         if ragged.dtype == tf.string:
             ragged = tf.strings.split(ragged, self.sep).merge_dims(1, -1)
-        is_there = ragged.with_flat_values(self._is_there(ragged.flat_values, of_floats=None))
-        return tf.ragged.boolean_mask(ragged, is_there)
+        is_present = ragged.with_flat_values(
+            self._is_present(ragged.flat_values, missing_float=None)
+        )
+        return tf.ragged.boolean_mask(ragged, is_present)
 
 
 class ConcatenateWithOffset(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
-    """Joins the ids of several columns; each column's are moved by an offset of its own."""
+    """Concatenates the ids of several columns after adding an offset for each column."""
 
     def __init__(self, offsets: Sequence[int] | None, axis: int = -1, **kwargs: Any) -> None:
-        """Keep the offsets, one a column; None moves nothing."""
+        """Set the offsets, one for each column; None means no offsets."""
         super().__init__(**kwargs)
         self.offsets = None if offsets is None else list(offsets)
         self.axis = axis
         self._convert_input_args = False
 
     def call(self, inputs: Any) -> Any:
-        """All columns' ids, each column a tensor of the same kind."""
+        """Concatenate the columns' ids, which are tensors of the same kind."""
         columns = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         offsets = [0] * len(columns) if self.offsets is None else self.offsets
         if len(offsets) != len(columns):
             raise UserCodeError(
-                "ConcatenateWithOffset needs one offset a column.",
+                "ConcatenateWithOffset needs one offset for each column.",
                 received=f"{len(offsets)} offsets, {len(columns)} columns",
             )
-        moved = [_moved(*each) for each in zip(columns, offsets, strict=True)]
-        if isinstance(moved[0], tf.SparseTensor):
-            return tf.sparse.concat(self.axis, moved)
-        return tf.concat(moved, self.axis)
+        offset_ids = [
+            _add_offset(column, offset) for column, offset in zip(columns, offsets, strict=True)
+        ]
+        if isinstance(offset_ids[0], tf.SparseTensor):
+            return tf.sparse.concat(self.axis, offset_ids)
+        return tf.concat(offset_ids, self.axis)
 
 
-def _moved(column: Any, offset: int) -> Any:
+def _add_offset(column: Any, offset: int) -> Any:
     if not offset:
         return column
     if isinstance(column, tf.SparseTensor):
