@@ -1,7 +1,7 @@
-"""Models of Keras and TensorFlow that lie in files, as specs; see `models.file_model.FileModels`.
+"""Specs of models that are stored in files of Keras or TensorFlow (`models.file_model.FileModels`).
 
-What the files hold is read and looked through before anything of it is made. A model that Keras 2
-wrote is said as today's Keras says it, and then made by Keras 3.
+The files are read and checked before any object is created from them. The configuration of a model
+that Keras 2 wrote is translated to that of Keras 3.
 """
 
 import re
@@ -12,12 +12,12 @@ from typing import Any, cast
 import keras
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.files.building import built, todays_config
+from edl_horovod.frameworks.keras.files.building import build_model, current_config
 from edl_horovod.frameworks.keras.files.compiled import CompileArguments, missing_parts
 from edl_horovod.frameworks.keras.files.definition import read_definition
 from edl_horovod.frameworks.keras.files.examples import examples_of
 from edl_horovod.frameworks.keras.files.summary import summary_of
-from edl_horovod.frameworks.keras.files.unsafe import all_findings, refuse
+from edl_horovod.frameworks.keras.files.unsafe import all_findings, reject_findings
 from edl_horovod.frameworks.keras.files.writing import write
 from edl_horovod.models.custom_objects import load_custom_objects
 from edl_horovod.models.file_model import FileModel, FileModelSummary
@@ -28,37 +28,37 @@ __all__ = ["spec_of", "summarize", "write"]
 
 
 def summarize(model: FileModel) -> FileModelSummary:
-    """Describe the files without running anything of them.
+    """Describe the files without running code from them.
 
     Raises:
-        UserCodeError: A file is not there, or is not what its name claims.
+        UserCodeError: A file is missing or does not have the format that its name claims.
     """
     return summary_of(model, read_definition(model))
 
 
 def spec_of(model: FileModel) -> type[ElasticDLSpec]:
-    """A spec class whose `create_model` gives the model of the files, compiled.
+    """Build a spec class whose `create_model` returns the compiled model of the files.
 
-    Each call of `create_model` reads the weights anew. The state of the optimizer stays in the
-    file: a training begins with a new one.
+    Each call of `create_model` reads the weights again. The optimizer's state in the file is
+    ignored: a training starts with a new state.
 
     Raises:
-        UserCodeError: The files hold code and are not trusted, lack something, do not fit each
-            other, or an option names nothing.
+        UserCodeError: The files contain untrusted code, are incomplete, do not match each other,
+            or an option has an unknown value.
     """
     definition = read_definition(model)
-    refuse(all_findings(definition, model), is_trusted=model.is_trusted)
+    reject_findings(all_findings(definition, model), is_trusted=model.is_trusted)
     missing = missing_parts(definition, model)
     custom = load_custom_objects(model)
     if not definition.is_program:
-        todays_config(definition, custom)
+        current_config(definition, custom)
     arguments = CompileArguments(definition=definition, model=model, custom=custom)
     arguments.make()
 
     def create_model(self: ElasticDLSpec) -> keras.Model:
-        made = built(model, definition, custom)
-        made.compile(**arguments.make())
-        return made
+        built = build_model(model, definition, custom)
+        built.compile(**arguments.make())
+        return built
 
     def create_dataset(self: ElasticDLSpec, dataset: Any, mode: Mode) -> Any:
         return examples_of(dataset, mode, label=model.name)
@@ -68,13 +68,13 @@ def spec_of(model: FileModel) -> type[ElasticDLSpec]:
         "create_dataset": create_dataset,
         "__module__": __name__,
     }
-    # Settings of the job may take their place.
+    # The job's settings may replace these parts, so they only raise when they are used.
     methods |= {METHODS[key]: _raising(error) for key, error in missing.items()}
     name = re.sub(r"\W", "_", model.name)
-    made = types.new_class(
+    spec = types.new_class(
         name, (ElasticDLSpec,), exec_body=lambda namespace: namespace.update(methods)
     )
-    return cast(type[ElasticDLSpec], made)
+    return cast(type[ElasticDLSpec], spec)
 
 
 def _raising(error: UserCodeError) -> Callable[..., Any]:

@@ -1,1 +1,1 @@
-"""Models of Keras and TensorFlow that lie in files."""
+"""Read and write model files of Keras and TensorFlow."""

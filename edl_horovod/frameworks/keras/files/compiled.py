@@ -1,4 +1,4 @@
-"""Optimizer, loss and metrics of a model in files: what the spec says, else what its file holds."""
+"""Optimizer, loss and metrics of a model in files: from its spec, else from its file."""
 
 import inspect
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import keras
 
 from edl_horovod.errors import UserCodeError, did_you_mean
 from edl_horovod.frameworks.keras.files.definition import Definition
-from edl_horovod.frameworks.keras.files.optimizers import known_optimizers, optimizer_of
+from edl_horovod.frameworks.keras.files.optimizers import known_optimizers, make_optimizer
 from edl_horovod.models.calling import user_code, wrong_optimizer
 from edl_horovod.models.custom_objects import imported
 from edl_horovod.models.file_model import CustomObject, FileModel
@@ -19,24 +19,25 @@ __all__ = ["CompileArguments", "missing_parts"]
 
 _OPTIONS = ("optimizer", "loss", "metrics")
 _OPTION_KEYS = ("value", "path", "args")
-_OLDER_LOSSES = {
+_RENAMED_LOSSES = {
     "cosine": "cosine_similarity",
     "cosine_proximity": "cosine_similarity",
     "kullback_leibler_divergence": "kl_divergence",
     "logcosh": "log_cosh",
 }
-_BY_LABELS = ("accuracy", "acc", "crossentropy", "ce")
-"""Metrics that Keras chooses by the shapes of labels and outputs."""
+_RESOLVED_BY_SHAPE = ("accuracy", "acc", "crossentropy", "ce")
+"""Metric names that Keras resolves by the shapes of labels and outputs."""
 _NOT_PARTS = frozenset({"Loss", "Metric", "deserialize", "get", "serialize"})
 _WRAPPERS = ("MeanMetricWrapper", "LossFunctionWrapper")
-"""Classes of Keras 2 around a function, whose name is the setting `fn`."""
+"""Classes of Keras 2 that wrap a function, whose name is in the setting `fn`."""
 
 
 def missing_parts(definition: Definition, model: FileModel) -> dict[str, UserCodeError]:
-    """The optimizer and the loss, as far as neither the file nor the options have them.
+    """Find out whether the file and the options lack an optimizer or a loss.
 
     Returns:
-        By `optimizer` and `loss`, what to say where the settings of the job have none either.
+        For each missing part (`optimizer`, `loss`), the error to raise if the job's settings do not
+        provide it either.
 
     Raises:
         UserCodeError: An option has an unknown name.
@@ -44,199 +45,205 @@ def missing_parts(definition: Definition, model: FileModel) -> dict[str, UserCod
     for key in model.compile_options:
         if key not in _OPTIONS:
             raise UserCodeError(
-                f"The spec of {model.name!r} has a compile option that Keras lacks.",
+                f"The spec of {model.name!r} has an unknown compile option.",
                 received={key: model.compile_options[key]},
-                cure=f"{did_you_mean(key, _OPTIONS)} There are: {', '.join(_OPTIONS)}.",
+                cure=f"{did_you_mean(key, _OPTIONS)} Allowed options: {', '.join(_OPTIONS)}.",
             )
     compiled = definition.compiled or {}
-    found = {
+    from_file = {
         "optimizer": compiled.get("optimizer_config") or compiled.get("optimizer"),
         "loss": compiled.get("loss"),
     }
     return {
         key: UserCodeError(
-            f"{definition.file} holds no {key}, and the spec of {model.name!r} gives none.",
-            cure=f"Write it as compile_model_options: {{{key}: ...}} in the spec, by its name in"
-            f" Keras; or set {key}=... for the job, or compile the model before it is saved.",
+            f"{definition.file} contains no {key}, and the spec of {model.name!r} sets none.",
+            cure=f"Set compile_model_options: {{{key}: ...}} in the spec to its name in Keras, set"
+            f" {key}=... for the job, or compile the model before it is saved.",
         )
-        for key, value in found.items()
+        for key, value in from_file.items()
         if model.compile_options.get(key) is None and not value
     }
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompileArguments:
-    """Makes the arguments of `compile`, new ones at each call."""
+    """Creates new arguments for `compile` at each call."""
 
     definition: Definition
     model: FileModel
     custom: Mapping[str, Any]
-    """The user's objects by the names in the files."""
+    """The user's objects by the names that the files use."""
 
     def make(self) -> dict[str, Any]:
-        """The arguments of `model.compile`.
+        """Create the arguments of `model.compile`.
 
         Raises:
-            UserCodeError: One of them names nothing, or cannot be made.
+            UserCodeError: An argument has an unknown name or cannot be created.
         """
         options, compiled = self.model.compile_options, self.definition.compiled or {}
         arguments: dict[str, Any] = {}
         if (option := options.get("optimizer")) is not None:
             arguments["optimizer"] = self._optimizer_option(option)
         else:
-            found = compiled.get("optimizer_config") or compiled.get("optimizer")
-            # Keras wants one; where there is none, this one is never used.
-            arguments["optimizer"] = self._optimizer(found or "SGD")
+            config = compiled.get("optimizer_config") or compiled.get("optimizer")
+            # Keras requires one; if there is none, this default is never used.
+            arguments["optimizer"] = self._optimizer(config or "SGD")
         if (option := options.get("loss")) is not None:
-            arguments["loss"] = _each(option, lambda one: self._option("loss", one))
+            arguments["loss"] = _map_parts(option, lambda part: self._option("loss", part))
         else:
-            arguments["loss"] = _each(compiled.get("loss"), lambda one: self._part("loss", one))
+            arguments["loss"] = _map_parts(
+                compiled.get("loss"), lambda part: self._part("loss", part)
+            )
             if compiled.get("loss_weights") is not None:
                 arguments["loss_weights"] = compiled["loss_weights"]
         if (option := options.get("metrics")) is not None:
             metrics = [option] if isinstance(option, str) else option
-            arguments["metrics"] = _each(metrics, lambda one: self._option("metrics", one))
+            arguments["metrics"] = _map_parts(metrics, lambda part: self._option("metrics", part))
         else:
             for key in ("metrics", "weighted_metrics"):
-                if found := _only_list(compiled.get(key)):
-                    arguments[key] = _each(found, lambda one: self._part("metrics", one))
+                if config := _flatten_single_output(compiled.get(key)):
+                    arguments[key] = _map_parts(config, lambda part: self._part("metrics", part))
         return arguments
 
     @property
-    def _place(self) -> str:
+    def _source(self) -> str:
         return str(self.definition.file)
 
     def _optimizer_option(self, option: Any) -> keras.optimizers.Optimizer:
         name, settings, path = _read_option("optimizer", option)
         if path is not None or name in self.custom:
-            place = f"{name} of {path or 'custom_objects'}"
-            made = self._made_by_user(name, settings, path)
-            if not isinstance(made, keras.optimizers.Optimizer):
-                raise wrong_optimizer(made, place)
-            return made
-        place = f"the spec of {self.model.name!r}"
-        return optimizer_of(_bare(name), settings, place=place, is_keras_2=False)
+            source = f"{name} of {path or 'custom_objects'}"
+            optimizer = self._custom_object(name, settings, path)
+            if not isinstance(optimizer, keras.optimizers.Optimizer):
+                raise wrong_optimizer(optimizer, source)
+            return optimizer
+        source = f"the spec of {self.model.name!r}"
+        return make_optimizer(_without_module(name), settings, source=source, is_keras_2=False)
 
     def _optimizer(self, config: Any) -> keras.optimizers.Optimizer:
         if isinstance(config, str):
             config = {"class_name": config, "config": {}}
         name, is_keras_2 = str(config.get("class_name")), self.definition.is_keras_2
-        is_named = name.rpartition(">")[2].lower() in map(str.lower, known_optimizers())
-        if is_named and (is_keras_2 or "module" not in config):
+        is_known = name.rpartition(">")[2].lower() in map(str.lower, known_optimizers())
+        if is_known and (is_keras_2 or "module" not in config):
             settings = config.get("config") or {}
-            return optimizer_of(name, settings, place=self._place, is_keras_2=is_keras_2)
-        return self._deserialized("optimizer", name, config)
+            return make_optimizer(name, settings, source=self._source, is_keras_2=is_keras_2)
+        return self._deserialize("optimizer", name, config)
 
     def _option(self, part: str, option: Any) -> Any:
-        """A loss or a metric of the spec: a name, or `{value, path, args}`."""
+        """Create a loss or a metric of the spec, which is a name or `{value, path, args}`."""
         name, settings, path = _read_option(part, option)
         if path is not None or name in self.custom:
-            return self._made_by_user(name, settings, path)
-        return self._named(part, _bare(name), settings, f"the spec of {self.model.name!r}")
+            return self._custom_object(name, settings, path)
+        return self._named(
+            part, _without_module(name), settings, f"the spec of {self.model.name!r}"
+        )
 
     def _part(self, part: str, config: Any) -> Any:
-        """A loss or a metric of the file: a name, or a configuration."""
+        """Create a loss or a metric of the file, which is a name or a configuration."""
         if config is None:
             return None
         if isinstance(config, str):
             if config in self.custom:
                 return self.custom[config]
-            return self._named(part, config, {}, self._place)
+            return self._named(part, config, {}, self._source)
         name, settings = str(config.get("class_name")), config.get("config")
         if name == "function":
             return self._part(part, str(settings))
-        known = inspect.isclass(getattr(_module(part), name, None))
+        is_known = inspect.isclass(getattr(_module(part), name, None))
         if name in _WRAPPERS and isinstance(settings.get("fn"), str | Mapping):
-            return self._wrapped(part, settings)
-        if known and (self.definition.is_keras_2 or "module" not in config):
-            kept = {k: v for k, v in settings.items() if k != "fn"}
-            if kept.get("reduction") == "auto":
-                kept["reduction"] = "sum_over_batch_size"
-            return self._named(part, name, kept, self._place)
-        return self._deserialized(part, name, config)
+            return self._unwrap(part, settings)
+        if is_known and (self.definition.is_keras_2 or "module" not in config):
+            arguments = {k: v for k, v in settings.items() if k != "fn"}
+            if arguments.get("reduction") == "auto":
+                arguments["reduction"] = "sum_over_batch_size"
+            return self._named(part, name, arguments, self._source)
+        return self._deserialize(part, name, config)
 
-    def _wrapped(self, part: str, settings: Mapping[str, Any]) -> Any:
-        """A function that Keras 2 wrapped, under the name that it had."""
-        found = settings["fn"]
-        name = str(found.get("config")) if isinstance(found, Mapping) else str(found)
-        name = _OLDER_LOSSES.get(name, name)
+    def _unwrap(self, part: str, settings: Mapping[str, Any]) -> Any:
+        """Create the function that a class of Keras 2 wrapped, under its original name."""
+        serialized = settings["fn"]
+        name = str(serialized.get("config")) if isinstance(serialized, Mapping) else str(serialized)
+        name = _RENAMED_LOSSES.get(name, name)
         function = self.custom.get(name, getattr(_module(part), name, None))
         if not callable(function):
-            return self._named(part, name, {}, self._place)
+            return self._named(part, name, {}, self._source)
         if part == "loss":
             return function
         return keras.metrics.MeanMetricWrapper(function, name=settings.get("name", name))
 
-    def _named(self, part: str, name: str, settings: Mapping[str, Any], place: str) -> Any:
+    def _named(self, part: str, name: str, settings: Mapping[str, Any], source: str) -> Any:
         module = _module(part)
-        if part == "metrics" and name in _BY_LABELS and not settings:
+        if part == "metrics" and name in _RESOLVED_BY_SHAPE and not settings:
             return name
-        name = _OLDER_LOSSES.get(name, name)
-        found = getattr(module, name, None)
-        if name in _NOT_PARTS or not callable(found):
-            found = None
+        name = _RENAMED_LOSSES.get(name, name)
+        value = getattr(module, name, None)
+        if name in _NOT_PARTS or not callable(value):
+            value = None
             if not name.startswith("_"):
                 try:
-                    found = module.get(name)
+                    value = module.get(name)
                 except (TypeError, ValueError):
-                    found = None
-        if found is None:
+                    value = None
+        if value is None:
             known = [key for key in vars(module) if key[0] != "_" and key not in _NOT_PARTS]
             raise UserCodeError(
-                f"Keras has no {part} {name!r}, which {place} names.",
+                f"Keras has no {part} {name!r}, which {source} refers to.",
                 received={part: name},
-                cure=f"{did_you_mean(name, known)} Give a function of yours as custom_objects (key,"
-                " value, path), or write the name of one of Keras among compile_model_options.",
+                cure=f"{did_you_mean(name, known)} Provide your own function in custom_objects"
+                " (key, value, path), or set one of Keras in compile_model_options.",
             )
-        if inspect.isclass(found):
+        if inspect.isclass(value):
             try:
-                return found(**settings)
+                return value(**settings)
             except (TypeError, ValueError) as e:
-                raise UserCodeError(f"The {part} {name!r} of {place} cannot be made: {e}") from e
+                raise UserCodeError(
+                    f"The {part} {name!r} of {source} cannot be created: {e}"
+                ) from e
         if part == "metrics" and not settings:
-            return name  # By which Keras then shows it.
-        if settings and not isinstance(found, keras.metrics.Metric | keras.losses.Loss):
+            return name  # Keras then reports the metric by this name.
+        if settings and not isinstance(value, keras.metrics.Metric | keras.losses.Loss):
             raise UserCodeError(
-                f"The {part} {name!r} of {place} is a function, which takes no settings.",
+                f"The {part} {name!r} of {source} is a function, which takes no args.",
                 received={"args": dict(settings)},
-                cure="Write the name of its class.",
+                cure="Use the name of its class, or remove args.",
             )
-        return found
+        return value
 
-    def _made_by_user(self, name: str, settings: Mapping[str, Any], path: Path | None) -> Any:
+    def _custom_object(self, name: str, settings: Mapping[str, Any], path: Path | None) -> Any:
         if path is None:
-            found = self.custom[name]
+            value = self.custom[name]
         else:
-            wanted = CustomObject(key=name, value=name, path=path)
-            found = imported(wanted, is_trusted=self.model.is_trusted)
-        if not inspect.isclass(found) and not settings:
-            return found
-        with user_code(f"Making {name}", root=path or self.definition.file.parent):
-            return found(**settings)
+            reference = CustomObject(key=name, value=name, path=path)
+            value = imported(reference, is_trusted=self.model.is_trusted)
+        if not inspect.isclass(value) and not settings:
+            return value
+        with user_code(f"Creating {name}", root=path or self.definition.file.parent):
+            return value(**settings)
 
-    def _deserialized(self, part: str, name: str, config: Any) -> Any:
-        """What today's Keras wrote, or a class of the user's."""
+    def _deserialize(self, part: str, name: str, config: Any) -> Any:
+        """Create a part that Keras 3 serialized, or an instance of a class of the user."""
         if not isinstance(config, Mapping) or "class_name" not in config:
             raise UserCodeError(
-                f"{self._place} does not say what its {part} is.", received=str(config)[:80]
+                f"{self._source} does not describe its {part}.", received=str(config)[:80]
             )
-        given = {"module": None, "registered_name": name, **config}
+        serialized = {"module": None, "registered_name": name, **config}
         try:
             return keras.saving.deserialize_keras_object(
-                given, custom_objects=dict(self.custom), safe_mode=not self.model.is_trusted
+                serialized, custom_objects=dict(self.custom), safe_mode=not self.model.is_trusted
             )
         except (TypeError, ValueError) as e:
             known = list(vars(_module(part)))
             raise UserCodeError(
-                f"The {part} {name!r} of {self._place} cannot be made.",
+                f"The {part} {name!r} of {self._source} cannot be created.",
                 received=str(e).partition("\n")[0][:200],
-                cure=f"{did_you_mean(name, known)} If it is yours, give it as custom_objects (key,"
-                " value, path); or write another among compile_model_options.",
+                cure=f"{did_you_mean(name, known)} If it is yours, provide it in custom_objects"
+                " (key, value, path), or set another in compile_model_options.",
             ) from e
 
 
 def _read_option(part: str, option: Any) -> tuple[str, dict[str, Any], Path | None]:
-    """The name, the arguments and the file of an option."""
+    """Split an option into its name, its arguments and its file."""
     if isinstance(option, str):
         return option, {}, None
     if not isinstance(option, Mapping) or not isinstance(option.get("value"), str):
@@ -250,30 +257,30 @@ def _read_option(part: str, option: Any) -> tuple[str, dict[str, Any], Path | No
             raise UserCodeError(
                 f"The compile option {part} has an unknown key.",
                 received={key: option[key]},
-                cure=f"{did_you_mean(key, _OPTION_KEYS)} There are: {', '.join(_OPTION_KEYS)}.",
+                cure=f"{did_you_mean(key, _OPTION_KEYS)} Allowed keys: {', '.join(_OPTION_KEYS)}.",
             )
     path = option.get("path")
     return option["value"], dict(option.get("args") or {}), Path(path) if path else None
 
 
-def _each(value: Any, make: Any) -> Any:
-    """What is made of each part, where there is one for each output, by place or by name."""
+def _map_parts(value: Any, create: Any) -> Any:
+    """Apply `create` to a part, or to each part of a list or dict with one for each output."""
     if isinstance(value, list | tuple):
-        return [_each(one, make) for one in value]
+        return [_map_parts(part, create) for part in value]
     is_part = isinstance(value, Mapping) and {"class_name", "value"} & value.keys()
     if isinstance(value, Mapping) and not is_part:
-        return {key: _each(one, make) for key, one in value.items()}
-    return make(value)
+        return {key: _map_parts(part, create) for key, part in value.items()}
+    return create(value)
 
 
-def _only_list(metrics: Any) -> Any:
-    """Metrics of the only output; Keras 2 wrote a list for each of the outputs."""
+def _flatten_single_output(metrics: Any) -> Any:
+    """Unwrap the list of a single output's metrics; Keras 2 wrote one list for each output."""
     is_nested = isinstance(metrics, list) and len(metrics) == 1 and isinstance(metrics[0], list)
     return metrics[0] if is_nested else metrics
 
 
-def _bare(name: str) -> str:
-    """A name without the module of Keras before it: `tf.keras.losses.MeanSquaredError`."""
+def _without_module(name: str) -> str:
+    """Strip a module of Keras from a name such as `tf.keras.losses.MeanSquaredError`."""
     return name.rpartition(".")[2] if name.startswith(("keras.", "tf.", "tensorflow.")) else name
 
 

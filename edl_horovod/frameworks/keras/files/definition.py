@@ -1,4 +1,4 @@
-"""Read what a model's files say of its layers and of how it was compiled; nothing is made."""
+"""Read a model's layers and compile arguments from its files without creating any object."""
 
 import contextlib
 import dataclasses
@@ -14,14 +14,14 @@ from edl_horovod.frameworks.keras.files.hdf5 import (
     MAX_EXPANSION,
     SMALL_BYTES,
     json_attribute,
-    opened,
+    open_hdf5,
     require_file,
     text_attribute,
 )
 from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
 from edl_horovod.models.file_model import FileModel
 
-__all__ = ["ARCHIVE_WEIGHTS", "Definition", "is_archive", "opened_archive", "read_definition"]
+__all__ = ["ARCHIVE_WEIGHTS", "Definition", "is_archive", "open_archive", "read_definition"]
 
 ARCHIVE_WEIGHTS = "model.weights.h5"
 _CONFIG = "config.json"
@@ -34,89 +34,89 @@ _KERAS_1_SETTINGS = frozenset({"nb_filter", "nb_row", "output_dim", "border_mode
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """The layers of a model, and how it was compiled, as its files say it."""
+    """The layers and the compile arguments of a model, as its files contain them."""
 
     file: Path
     form: str
     """`HDF5`, `JSON`, `archive` or `SavedModel`."""
     version: str
-    """Of the Keras that wrote it; empty where the file does not say."""
+    """Version of the Keras that wrote the file; empty if the file does not contain it."""
     config: dict[str, Any]
     compiled: dict[str, Any] | None
-    """None where the model was not compiled, or the file does not say how."""
+    """None if the model was not compiled, or the file does not contain the arguments."""
     is_program: bool = False
-    """Whether what the layers compute is there as a program alone."""
+    """Whether the computation is only available as a program, not as Keras layers."""
 
     @property
     def is_keras_2(self) -> bool:
-        """Whether Keras 2 wrote it; JSON that names modules and no version is of Keras 3."""
+        """Whether Keras 2 wrote the file; without a version, a key `module` means Keras 3."""
         return self.version.startswith("2") if self.version else "module" not in self.config
 
     @property
     def kind(self) -> str:
-        """What it is, for people."""
+        """The format and the version of Keras, for display."""
         return f"{self.form} of Keras {self.version or ('2' if self.is_keras_2 else '3')}"
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file's name says that it is one of Keras' archives."""
+    """Whether a file's name is that of a Keras archive."""
     return path.suffix == ".keras"
 
 
 def read_definition(model: FileModel) -> Definition:
-    """What the files of a model say.
+    """Read the definition of a model from its files.
 
     Raises:
-        UserCodeError: There is no file, or one too many, or it is not what its name claims, or a
-            Keras before 2 wrote it.
+        UserCodeError: A file is missing or redundant, does not have the format that its name
+            claims, or was written by Keras 1.
     """
     if model.definition is not None and model.architecture is not None:
         raise UserCodeError(
-            "A model has either a definition, which is all of it, or an architecture.",
+            "A model has either a definition, which is the whole model, or an architecture.",
             received={"definition": model.definition, "architecture": model.architecture},
-            cure="Leave out one of them.",
+            cure="Remove one of them.",
         )
     if model.definition is not None and model.weights is not None:
         raise UserCodeError(
-            "A definition holds the weights; others beside it would take their place.",
+            "A definition already contains the weights, so separate weights are ambiguous.",
             received={"definition": model.definition, "weights": model.weights},
-            cure="Leave out one, or give the layers alone as architecture.",
+            cure="Remove one of them, or set the layers alone as architecture.",
         )
     path = model.definition or model.architecture
     if path is None:
         raise UserCodeError(
             f"The model {model.name!r} has no files.",
-            cure="Give model_definition, or model_architecture with model_weights.",
+            cure="Set model_definition, or model_architecture with model_weights.",
         )
     if model.architecture is not None:
-        found = _of_json(path)
+        definition = _read_json(path)
     elif path.is_dir():
-        found = _of_saved_model(path)
+        definition = _read_saved_model(path)
     elif path.suffix in _HDF5_ENDINGS:
-        found = _of_hdf5(path)
+        definition = _read_hdf5(path)
     elif is_archive(path):
-        found = _of_archive(path)
+        definition = _read_archive(path)
     else:
-        raise _other_file(path)
-    _require_keras_2(found)
-    return found
+        raise _unsupported_file(path)
+    _reject_keras_1(definition)
+    return definition
 
 
-def _of_hdf5(path: Path) -> Definition:
-    with opened(path) as file:
+def _read_hdf5(path: Path) -> Definition:
+    with open_hdf5(path) as file:
         config = json_attribute(file, "model_config", path)
         version = text_attribute(file, "keras_version")
         compiled = json_attribute(file, "training_config", path)
     if config is None:
         raise UserCodeError(
-            f"{path} holds weights alone, no layers.",
-            cure="Give it as model_weights, beside model_architecture; or the file that model.save"
-            " wrote.",
+            f"{path} only contains weights, not the layers of a model.",
+            cure="Set it as model_weights together with model_architecture, or use the file that"
+            " model.save wrote.",
         )
-    return _definition(path, "HDF5", config, version, compiled)
+    return _make_definition(path, "HDF5", config, version, compiled)
 
 
-def _of_json(path: Path) -> Definition:
+def _read_json(path: Path) -> Definition:
     require_file(path)
     try:
         config = json.loads(path.read_bytes())
@@ -127,42 +127,44 @@ def _of_json(path: Path) -> Definition:
     is_object = isinstance(config, dict)
     version = config.get("keras_version", "") if is_object else ""
     compiled = config.pop("compile_config", None) if is_object else None
-    return _definition(path, "JSON", config, str(version), compiled)
+    return _make_definition(path, "JSON", config, str(version), compiled)
 
 
-def _of_archive(path: Path) -> Definition:
-    with opened_archive(path) as archive:
-        config = _json_of(archive, _CONFIG, path)
-        metadata = _json_of(archive, _METADATA, path)
-        # Keras looks into it for each weight, and must not be led elsewhere.
-        with archive.open(ARCHIVE_WEIGHTS) as content, opened(path, content):  # type: ignore[arg-type]  # It can be read and sought, which is all that h5py needs.
+def _read_archive(path: Path) -> Definition:
+    with open_archive(path) as archive:
+        config = _json_member(archive, _CONFIG, path)
+        metadata = _json_member(archive, _METADATA, path)
+        # Checked because Keras reads the weights from it; it must not refer to other files.
+        with archive.open(ARCHIVE_WEIGHTS) as content, open_hdf5(path, content):  # type: ignore[arg-type]  # Readable and seekable, as h5py requires.
             pass
     version = str(metadata.get("keras_version", ""))
     compiled = config.pop("compile_config", None)
-    return _definition(path, "archive", config, version, compiled)
+    return _make_definition(path, "archive", config, version, compiled)
 
 
-def _of_saved_model(path: Path) -> Definition:
-    found = read_saved_model(path)
-    root = found.root
+def _read_saved_model(path: Path) -> Definition:
+    saved = read_saved_model(path)
+    root = saved.root
     config = root.get("model_config") or {key: root.get(key) for key in ("class_name", "config")}
     if not isinstance(config.get("class_name"), str):
         raise UserCodeError(
-            f"The SavedModel {path} holds no Keras model.",
-            cure="Write it with model.save of Keras 2, or give a file .keras.",
+            f"The SavedModel {path} does not contain a Keras model.",
+            cure="Write it with model.save of Keras 2, or use a .keras file.",
         )
     version = str(root.get("keras_version") or "2")
     compiled = root.get("training_config")
-    inside = config.get("config")
-    if isinstance(inside, dict) and isinstance(inside.get("layers"), list):
-        return _definition(path, "SavedModel", config, version, compiled)
+    settings = config.get("config")
+    if isinstance(settings, dict) and isinstance(settings.get("layers"), list):
+        return _make_definition(path, "SavedModel", config, version, compiled)
     name = str(root.get("name") or config["class_name"])
-    inside = {"name": name, "layers": found.layers()}
-    made = _definition(path, "SavedModel", {**config, "config": inside}, version, compiled)
-    return dataclasses.replace(made, is_program=True)
+    settings = {"name": name, "layers": saved.layers()}
+    definition = _make_definition(
+        path, "SavedModel", {**config, "config": settings}, version, compiled
+    )
+    return dataclasses.replace(definition, is_program=True)
 
 
-def _definition(
+def _make_definition(
     path: Path, form: str, config: Any, version: str, compiled: dict[str, Any] | None
 ) -> Definition:
     if not isinstance(config, dict) or "class_name" not in config or "config" not in config:
@@ -175,115 +177,115 @@ def _definition(
         file=path,
         form=form,
         version=version,
-        config=_plain(config, path),
-        compiled=_plain(compiled, path),
+        config=_tuples_to_lists(config, path),
+        compiled=_tuples_to_lists(compiled, path),
     )
 
 
-def _plain(value: Any, path: Path, depth: int = 0) -> Any:
-    """Lists for what Keras 2 wrote as tuples and shapes."""
+def _tuples_to_lists(value: Any, path: Path, depth: int = 0) -> Any:
+    """Convert the tuples and shapes of Keras 2 to lists."""
     if depth > _MAX_DEPTH:
         raise UserCodeError(
-            f"{path} nests its layers deeper than any model does.",
+            f"{path} nests its layers deeper than any real model.",
             received=f"more than {_MAX_DEPTH} levels",
-            cure="Such a file is made to do harm: do not use it.",
+            cure="Do not use the file: it was probably made to cause harm.",
         )
     if isinstance(value, dict):
         if value.get("class_name") in ("__tuple__", "TensorShape") and "items" in value:
-            return [_plain(each, path, depth + 1) for each in value["items"]]
-        return {key: _plain(each, path, depth + 1) for key, each in value.items()}
+            return [_tuples_to_lists(item, path, depth + 1) for item in value["items"]]
+        return {key: _tuples_to_lists(item, path, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(each, path, depth + 1) for each in value]
+        return [_tuples_to_lists(item, path, depth + 1) for item in value]
     return value
 
 
 @contextlib.contextmanager
-def opened_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """One of Keras' archives, after a look at what it holds.
+def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a Keras archive after checking its members.
 
     Raises:
-        UserCodeError: It is no archive, or its members are not those that Keras writes.
+        UserCodeError: The file is not an archive, or Keras does not write such members.
     """
     require_file(path)
     try:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError) as e:
         raise UserCodeError(
-            f"{path} is no archive of Keras: {e}.", cure="Write it with model.save."
+            f"{path} is not a Keras archive: {e}.", cure="Write it with model.save."
         ) from e
     with archive:
         members = {info.filename: info for info in archive.infolist()}
         for name, info in members.items():
-            _require_harmless(name, info, path)
+            _require_safe_member(name, info, path)
         for name in (_CONFIG, _METADATA, ARCHIVE_WEIGHTS):
             if name not in members:
                 raise UserCodeError(
-                    f"The archive {path} lacks {name}.",
+                    f"The archive {path} does not contain {name}.",
                     received=f"the members {', '.join(members) or '(none)'}",
                     cure="Write it with model.save.",
                 )
         yield archive
 
 
-def _require_harmless(name: str, info: zipfile.ZipInfo, path: Path) -> None:
+def _require_safe_member(name: str, info: zipfile.ZipInfo, path: Path) -> None:
     parts = PurePosixPath(name)
     is_known = name in (_CONFIG, _METADATA, ARCHIVE_WEIGHTS) or name.startswith(_ASSETS)
     if parts.is_absolute() or ".." in parts.parts or "\\" in name or not is_known:
         raise UserCodeError(
-            f"The archive {path} holds a member that Keras does not write.",
+            f"The archive {path} contains a member that Keras does not write.",
             received={"member": name},
-            cure="Do not use it, or save the model anew with model.save.",
+            cure="Do not use the file, or save the model again with model.save.",
         )
     if info.file_size > SMALL_BYTES and info.file_size > MAX_EXPANSION * info.compress_size:
         raise UserCodeError(
-            f"The archive {path} holds {info.compress_size:,} bytes that would become"
+            f"The archive {path} contains {info.compress_size:,} bytes that would expand to"
             f" {info.file_size:,}.",
             received={"member": name},
-            cure="Such a file is made to fill the memory: do not use it.",
+            cure="Do not use the file: it was probably made to exhaust the memory.",
         )
 
 
-def _json_of(archive: zipfile.ZipFile, name: str, path: Path) -> dict[str, Any]:
+def _json_member(archive: zipfile.ZipFile, name: str, path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(archive.read(name))
+        value = json.loads(archive.read(name))
     except (ValueError, RecursionError, zipfile.BadZipFile) as e:
         raise UserCodeError(f"{name} of the archive {path} is not JSON: {e}.") from e
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise UserCodeError(
-            f"{name} of the archive {path} holds no object.", received=str(found)[:80]
+            f"{name} of the archive {path} is not a JSON object.", received=str(value)[:80]
         )
-    return found
+    return value
 
 
-def _other_file(path: Path) -> UserCodeError:
+def _unsupported_file(path: Path) -> UserCodeError:
     if path.suffix in (".pkl", ".pickle", ".joblib"):
         return UserCodeError(
-            f"{path} is a pickle, which is a program, and no file of Keras.",
+            f"{path} is a pickle, which is a program, not a Keras file.",
             cure="Save the model with model.save('model.keras').",
         )
     if not path.exists():
-        return UserCodeError(f"The model's file {path} is not there.", cure="Give its path.")
+        return UserCodeError(f"The model's file {path} does not exist.", cure="Check the path.")
     return UserCodeError(
-        f"{path} is no kind of file that Keras models are read from.",
+        f"{path} does not have a supported format for Keras models.",
         received={"model_definition": path},
-        cure="Give a file .h5, .hdf5 or .keras, or the folder of a SavedModel.",
+        cure="Use a file .h5, .hdf5 or .keras, or the folder of a SavedModel.",
     )
 
 
-def _require_keras_2(found: Definition) -> None:
-    """Refuse Keras 1, whose settings have other names; only some of its files say a version."""
-    is_old = found.version.startswith("1.")
-    if not found.version and found.is_keras_2:
-        layers = found.config["config"]
+def _reject_keras_1(definition: Definition) -> None:
+    """Reject files of Keras 1, whose settings have other names; some lack a version."""
+    is_old = definition.version.startswith("1.")
+    if not definition.version and definition.is_keras_2:
+        layers = definition.config["config"]
         layers = layers.get("layers", []) if isinstance(layers, dict) else layers
-        given = [each.get("config") for each in layers if isinstance(each, dict)]
-        settings = {key for each in given if isinstance(each, dict) for key in each}
-        embeds = {"input_dim", "embeddings_initializer"} <= settings
-        is_old = bool(settings & _KERAS_1_SETTINGS) and not embeds
-        is_old = is_old or found.form == "HDF5"
+        configs = [layer.get("config") for layer in layers if isinstance(layer, dict)]
+        settings = {key for config in configs if isinstance(config, dict) for key in config}
+        is_embedding = {"input_dim", "embeddings_initializer"} <= settings
+        is_old = bool(settings & _KERAS_1_SETTINGS) and not is_embedding
+        is_old = is_old or definition.form == "HDF5"
     if is_old:
         raise UserCodeError(
-            f"{found.file} is of Keras 1.",
-            received={"keras_version": found.version},
-            cure="Load it with Keras 2.2, and save it there.",
+            f"{definition.file} was written by Keras 1.",
+            received={"keras_version": definition.version},
+            cure="Load the model with Keras 2.2 and save it again.",
         )

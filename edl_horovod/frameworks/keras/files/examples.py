@@ -1,4 +1,4 @@
-"""Examples of records with columns, for a model whose files say nothing of the data."""
+"""Build examples from records with columns, for a model whose files do not describe its data."""
 
 from typing import Any
 
@@ -11,22 +11,22 @@ __all__ = ["examples_of"]
 
 
 def examples_of(dataset: tf.data.Dataset, mode: Mode, *, label: str) -> tf.data.Dataset:
-    """Features and labels of records; those that are examples already stay as they are.
+    """Split records into features and labels; tuples are already examples and stay unchanged.
 
     Args:
         dataset: Records of a step, each a dict of columns.
-        mode: In a prediction there are features alone.
-        label: Names the model in messages.
+        mode: In `Mode.PREDICTION`, examples have no labels.
+        label: Name of the model in messages.
 
     Raises:
-        UserCodeError: The records have no columns of numbers, or none of them is the label.
+        UserCodeError: The records have no numeric columns, or none of them is the label.
     """
     columns = dataset.element_spec
     if isinstance(columns, tuple):
         return dataset
-    if not isinstance(columns, dict) or any(each.dtype == tf.string for each in columns.values()):
+    if not isinstance(columns, dict) or any(spec.dtype == tf.string for spec in columns.values()):
         shown = columns if isinstance(columns, dict) else {"record": columns}
-        received = ", ".join(f"{name}: {each.dtype.name}" for name, each in shown.items())
+        received = ", ".join(f"{name}: {spec.dtype.name}" for name, spec in shown.items())
         raise records_without_columns(label, received)
     roles = column_roles(list(columns), label=label, needs_label=mode is not Mode.PREDICTION)
 

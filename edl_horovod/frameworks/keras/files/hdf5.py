@@ -1,4 +1,4 @@
-"""Open the HDF5 files of models: one that points out of itself, or is no such file, is refused."""
+"""Open the HDF5 files of models; damaged files and references to other files are rejected."""
 
 import contextlib
 import json
@@ -18,74 +18,74 @@ __all__ = [
     "holds_named_layers",
     "json_attribute",
     "layer_datasets",
-    "opened",
+    "open_hdf5",
     "require_file",
     "text_attribute",
     "weights_group",
 ]
 
 SMALL_BYTES = 64 << 20
-"""What is declared up to here needs no other check: any machine has room for it."""
+"""Declared sizes up to this limit are accepted, because they fit in any machine's memory."""
 MAX_EXPANSION = 100
-"""How often larger than its bytes in the file something may be; weights hardly compress at all."""
+"""Maximum ratio of a declared size to the bytes in the file; weights hardly compress."""
 
 
 def require_file(path: Path) -> None:
-    """Require that a file of a model is there.
+    """Require that a model's file exists.
 
     Raises:
-        UserCodeError: It is not, or is a folder.
+        UserCodeError: The file does not exist, or is a folder.
     """
     if not path.is_file():
-        is_what = "is a folder" if path.is_dir() else "is not there"
+        problem = "is a folder" if path.is_dir() else "does not exist"
         raise UserCodeError(
-            f"The model's file {path} {is_what}.", cure="Give the path of the file."
+            f"The model's file {path} {problem}.", cure="Give the path of the file."
         )
 
 
 @contextlib.contextmanager
-def opened(path: Path, content: BinaryIO | None = None) -> Iterator[h5py.File]:
-    """A model's HDF5 file, after a look at all that it declares.
+def open_hdf5(path: Path, content: BinaryIO | None = None) -> Iterator[h5py.File]:
+    """Open a model's HDF5 file after checking all its objects.
 
     Args:
-        path: The file, for messages; and what is opened where there is no content.
-        content: The bytes, as those of a member of an archive.
+        path: The file to open if there is no `content`; else its name in messages.
+        content: The file's content, such as a member of an archive.
 
     Raises:
-        UserCodeError: It is no HDF5 file, is damaged, refers to other files, or declares far more
-            than it holds.
+        UserCodeError: The file is not HDF5, is damaged, refers to other files, or declares far
+            more bytes than it contains.
     """
     if content is None:
         require_file(path)
         if not h5py.is_hdf5(path):
             with path.open("rb") as file:
-                begin = file.read(16)
+                first_bytes = file.read(16)
             raise UserCodeError(
-                f"{path} is no HDF5 file, whatever its name says.",
-                received=f"a file that begins with {begin!r}",
-                cure="Give the file that model.save or model.save_weights wrote.",
+                f"{path} is not an HDF5 file.",
+                received=f"a file that starts with {first_bytes!r}",
+                cure="Use the file that model.save or model.save_weights wrote.",
             )
     try:
         file = h5py.File(content or path, "r")
     except OSError as e:
         raise UserCodeError(
-            f"The HDF5 file {path} is damaged: {e}.", cure="Copy or write it again."
+            f"The HDF5 file {path} is damaged: {e}.", cure="Copy or write the file again."
         ) from e
     with file:
-        _require_own_content(file, path)
+        _require_self_contained(file, path)
         yield file
 
 
 def text_attribute(group: h5py.Group, name: str) -> str:
-    """An attribute as text, whether it was written as text or as bytes; empty where it is not."""
+    """Read an attribute that was written as text or bytes; empty if it is missing."""
     return _text(group.attrs[name]) if name in group.attrs else ""
 
 
 def json_attribute(group: h5py.Group, name: str, path: Path) -> Any:
-    """What an attribute holds as JSON; None where it is not there.
+    """Parse an attribute as JSON; None if it is missing.
 
     Raises:
-        UserCodeError: It is not JSON.
+        UserCodeError: The attribute is not JSON.
     """
     text = text_attribute(group, name)
     if not text:
@@ -97,47 +97,47 @@ def json_attribute(group: h5py.Group, name: str, path: Path) -> Any:
 
 
 def weights_group(file: h5py.File) -> h5py.Group:
-    """The group of the layers' weights, in the file of a whole model or of weights alone."""
-    found = file.get("model_weights")
-    return found if isinstance(found, h5py.Group) else file
+    """Return the group of the layers' weights in a file of a whole model or of weights alone."""
+    group = file.get("model_weights")
+    return group if isinstance(group, h5py.Group) else file
 
 
 def holds_named_layers(group: h5py.Group) -> bool:
-    """Whether weights lie in groups by layer, as before Keras' `.weights.h5`."""
+    """Whether weights are grouped by layer name, as before the format `.weights.h5`."""
     return "layer_names" in group.attrs or "layer_names0" in group.attrs
 
 
 def layer_datasets(group: h5py.Group, path: Path) -> dict[str, list[h5py.Dataset]]:
-    """The weights of each layer that has some, in the order of the file.
+    """Return the weights of each layer with weights, in the order of the file.
 
     Raises:
-        UserCodeError: The file names weights that it lacks, or that are not numbers.
+        UserCodeError: Weights that the file lists are missing or not numeric.
     """
     names = _names(group, "layer_names")
     layers = {name: _datasets(group, name, path) for name in names}
     top = "top_level_model_weights"
-    if top in group and (own := _datasets(group, top, path)):
-        layers[top] = own
+    if top in group and (top_datasets := _datasets(group, top, path)):
+        layers[top] = top_datasets
     return {name: datasets for name, datasets in layers.items() if datasets}
 
 
 def _datasets(group: h5py.Group, name: str, path: Path) -> list[h5py.Dataset]:
     layer = group.get(name)
-    found = []
+    datasets = []
     for weight in _names(layer, "weight_names") if isinstance(layer, h5py.Group) else [None]:
         dataset = layer.get(weight) if weight is not None else None
         if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in "fiub":
             raise UserCodeError(
-                f"{path} names the weights {weight or ''!r} of the layer {name!r}, which it does"
-                " not hold as numbers.",
-                cure="Copy or write it again.",
+                f"{path} lists the weights {weight or ''!r} of the layer {name!r}, but does not"
+                " contain them as numbers.",
+                cure="Copy or write the file again.",
             )
-        found.append(dataset)
-    return found
+        datasets.append(dataset)
+    return datasets
 
 
 def _names(group: h5py.Group, attribute: str) -> list[str]:
-    """A list of names; a long one is cut into numbered attributes."""
+    """Read a list of names; Keras splits a long list into numbered attributes."""
     if attribute in group.attrs:
         return [_text(name) for name in group.attrs[attribute]]
     names: list[str] = []
@@ -152,41 +152,41 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _require_own_content(file: h5py.File, path: Path) -> None:
-    """Require that all data lie in this file, and that it holds about what it declares."""
+def _require_self_contained(file: h5py.File, path: Path) -> None:
+    """Require that all data are in this file and that declared sizes are plausible."""
 
-    # What is returned ends the visit; HDF5 does not let exceptions through.
-    def look_at_link(name: str | bytes, link: Any) -> UserCodeError | None:
+    # A returned value ends the visit; HDF5 does not propagate exceptions.
+    def check_link(name: str | bytes, link: Any) -> UserCodeError | None:
         if isinstance(link, h5py.HardLink):
             return None
-        to = getattr(link, "filename", "") or getattr(link, "path", "")
-        return _points_elsewhere(path, name, f"a link ({type(link).__name__}) to {to!r}")
+        target = getattr(link, "filename", "") or getattr(link, "path", "")
+        return _external_reference(path, name, f"a link ({type(link).__name__}) to {target!r}")
 
-    def look_at_object(name: str | bytes, found: Any) -> UserCodeError | None:
-        if not isinstance(found, h5py.Dataset):
+    def check_object(name: str | bytes, value: Any) -> UserCodeError | None:
+        if not isinstance(value, h5py.Dataset):
             return None
-        if found.external:
-            return _points_elsewhere(path, name, f"data in the file {found.external[0][0]!r}")
-        if found.is_virtual:
-            return _points_elsewhere(path, name, "a virtual dataset")
-        declared = math.prod(found.shape or ()) * found.dtype.itemsize
-        stored = found.id.get_storage_size()
+        if value.external:
+            return _external_reference(path, name, f"data in the file {value.external[0][0]!r}")
+        if value.is_virtual:
+            return _external_reference(path, name, "a virtual dataset")
+        declared = math.prod(value.shape or ()) * value.dtype.itemsize
+        stored = value.id.get_storage_size()
         if declared <= SMALL_BYTES or declared <= MAX_EXPANSION * stored:
             return None
         return UserCodeError(
-            f"{path} declares {declared:,} bytes in {name!r} and holds {stored:,} of them.",
-            received=f"shape {found.shape}",
-            cure="Such a file is made to fill the memory: do not use it.",
+            f"{path} declares {declared:,} bytes in {name!r} but contains only {stored:,} of them.",
+            received=f"shape {value.shape}",
+            cure="Do not use the file: it was probably made to exhaust the memory.",
         )
 
-    error = file.visititems_links(look_at_link) or file.visititems(look_at_object)
+    error = file.visititems_links(check_link) or file.visititems(check_object)
     if error is not None:
         raise error
 
 
-def _points_elsewhere(path: Path, name: str | bytes, received: str) -> UserCodeError:
+def _external_reference(path: Path, name: str | bytes, received: str) -> UserCodeError:
     return UserCodeError(
-        f"{path} refers to what lies outside of it, at {name!r}.",
+        f"{path} refers to data outside of the file, at {name!r}.",
         received=received,
-        cure="No model that Keras writes does that: do not use the file.",
+        cure="Do not use the file: Keras does not write such references.",
     )

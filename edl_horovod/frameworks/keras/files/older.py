@@ -1,7 +1,7 @@
-"""Configurations of models that Keras 2 wrote, or Keras 3 into HDF5, as today's Keras writes them.
+"""Translate model configurations of Keras 2, or of Keras 3 in HDF5, to the format of Keras 3.
 
-What Keras 3 computes otherwise is either said in its own terms or refused by name. The names of
-layers stay, since weights are found by them.
+Where Keras 3 computes differently, the setting is translated to an equivalent or rejected by name.
+The names of layers stay the same, because weights are assigned by them.
 """
 
 import inspect
@@ -13,9 +13,9 @@ import keras
 
 from edl_horovod.errors import UserCodeError, did_you_mean
 from edl_horovod.frameworks.keras.files.channels import CHANNELS_FIRST
-from edl_horovod.frameworks.keras.files.nodes import as_todays_graph, input_of
+from edl_horovod.frameworks.keras.files.nodes import input_settings, to_current_graph
 
-__all__ = ["HARD_SIGMOID", "Older", "hard_sigmoid", "known_layers", "unknown_layer"]
+__all__ = ["HARD_SIGMOID", "ConfigUpgrade", "hard_sigmoid", "known_layers", "unknown_layer"]
 
 HARD_SIGMOID = "edl_horovod>hard_sigmoid"
 _MODELS = {"Model": "Functional", "Functional": "Functional", "Sequential": "Sequential"}
@@ -30,7 +30,7 @@ _RENAMED_SETTINGS = {
     ("InputLayer", "batch_input_shape"): "batch_shape",
     ("LeakyReLU", "alpha"): "negative_slope",
 }
-_WITHOUT_EFFECT = frozenset(
+_IGNORABLE = frozenset(
     {
         "batch_input_shape",
         "batch_shape",
@@ -43,26 +43,26 @@ _WITHOUT_EFFECT = frozenset(
         "trainable",
     }
 )
-"""Settings of older layers that do not change what a layer computes, where it takes them no more.
+"""Settings that may be dropped if a layer of Keras 3 does not accept them.
 
-`trainable` is among them for layers without weights alone: all others take it.
+They do not change the computation. Layers with weights all accept `trainable`.
 """
-_INHERITED = {
+_UNUSED = {
     "DepthwiseConv1D": ("filters", "kernel_initializer", "kernel_regularizer", "kernel_constraint"),
     "DepthwiseConv2D": ("filters", "kernel_initializer", "kernel_regularizer", "kernel_constraint"),
     "MultiHeadAttention": ("query_shape", "key_shape", "value_shape"),
     "SeparableConv1D": ("kernel_initializer", "kernel_regularizer", "kernel_constraint"),
     "SeparableConv2D": ("kernel_initializer", "kernel_regularizer", "kernel_constraint"),
 }
-"""Settings that older layers wrote and did not use."""
+"""Settings that older layers saved but did not use."""
 _NEUTRAL = {"groups": 1, "renorm_momentum": 0.99}
-"""Values that change nothing, besides None, False and what is empty."""
+"""Values without effect, besides None, False and empty values."""
 _OBJECTS = {
     "_constraint": "keras.constraints",
     "_initializer": "keras.initializers",
     "_regularizer": "keras.regularizers",
 }
-_LAYERS_INSIDE = ("backward_layer", "cell", "forward_layer", "layer")
+_INNER_LAYERS = ("backward_layer", "cell", "forward_layer", "layer")
 _ALIASES = ("hard_swish", "swish")
 _ACTIVATIONS = ("activation", "recurrent_activation")
 
@@ -71,150 +71,151 @@ _ACTIVATIONS = ("activation", "recurrent_activation")
     "edl_horovod", "hard_sigmoid"
 )
 def hard_sigmoid(x: Any) -> Any:
-    """What Keras 2 calls `hard_sigmoid`; that of Keras 3 rises by a sixth, not by 0.2."""
+    """Compute the `hard_sigmoid` of Keras 2, with slope 0.2; in Keras 3 the slope is 1/6."""
     return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
 
 
 def known_layers() -> dict[str, type]:
-    """Keras' layers by name."""
+    """Map the names of Keras' layers to their classes."""
     return {
-        name: kind
-        for name, kind in vars(keras.layers).items()
-        if inspect.isclass(kind) and issubclass(kind, keras.Layer)
+        name: value
+        for name, value in vars(keras.layers).items()
+        if inspect.isclass(value) and issubclass(value, keras.Layer)
     }
 
 
-def unknown_layer(kind: str, name: str, file: str) -> UserCodeError:
-    """The error for a class that is no layer of Keras 3.
+def unknown_layer(class_name: str, name: str, file: str) -> UserCodeError:
+    """Build the error for a class that is not a layer of Keras 3.
 
     Args:
-        kind: The class.
-        name: The layer's.
-        file: Where it is.
+        class_name: The unknown class.
+        name: Name of the layer in the model.
+        file: Name of the model's file.
     """
     return UserCodeError(
-        f"Keras 3 has no layer {kind}, which {name!r} of {file} is.",
-        received={"class_name": kind},
-        cure=f"{did_you_mean(kind, known_layers())} If the class is yours, give it as"
+        f"Keras 3 has no layer {class_name}, the class of {name!r} in {file}.",
+        received={"class_name": class_name},
+        cure=f"{did_you_mean(class_name, known_layers())} If the class is yours, provide it in"
         " custom_objects (key, value, path).",
     )
 
 
 @dataclass(frozen=True)
-class Older:
-    """Says an older configuration as today's."""
+class ConfigUpgrade:
+    """Translates an older configuration to the format of Keras 3."""
 
     file: str
-    """Named in messages."""
+    """Name of the file in messages."""
     is_keras_2: bool
-    """Whether Keras 2 wrote it; else Keras 3 did, in its layout for HDF5."""
+    """Whether Keras 2 wrote the file; else Keras 3 wrote it in its format for HDF5."""
     custom: Collection[str] = ()
-    """Names that the user brings objects for."""
+    """Names for which the user provides objects."""
 
-    def layer(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """A layer or a model, with all that is inside of it.
+    def layer(self, serialized: Mapping[str, Any]) -> dict[str, Any]:
+        """Translate a layer or a model with all its inner layers.
 
         Raises:
-            UserCodeError: Keras 3 has no such layer, or lacks a setting of it.
+            UserCodeError: Keras 3 lacks the layer or one of its settings.
         """
-        if not isinstance(given, Mapping) or not isinstance(given.get("class_name"), str):
+        if not isinstance(serialized, Mapping) or not isinstance(serialized.get("class_name"), str):
             raise UserCodeError(
-                f"{self.file} holds no layer where one must be.", received=str(given)[:80]
+                f"{self.file} contains a value that is not a layer where a layer is required.",
+                received=str(serialized)[:80],
             )
-        if "module" in given and not self.is_keras_2:
-            return dict(given)
-        kind, config = given["class_name"], given.get("config") or {}
-        if kind in self.custom or given.get("registered_name") in self.custom:
-            name = kind if kind in self.custom else given["registered_name"]
-            return _described(None, kind, dict(config), name)
-        if kind in _MODELS:
-            return self._model(_MODELS[kind], config)
+        if "module" in serialized and not self.is_keras_2:
+            return dict(serialized)
+        class_name, config = serialized["class_name"], serialized.get("config") or {}
+        if class_name in self.custom or serialized.get("registered_name") in self.custom:
+            name = class_name if class_name in self.custom else serialized["registered_name"]
+            return _serialized(None, class_name, dict(config), name)
+        if class_name in _MODELS:
+            return self._model(_MODELS[class_name], config)
         layers = known_layers()
-        today = _RENAMED.get(kind, kind)
-        if today not in layers:
-            raise unknown_layer(kind, self._name(config), self.file)
-        settings = self._settings(kind, today, layers[today], config)
-        if settings.get("data_format") == "channels_first" and today in CHANNELS_FIRST:
-            return _described(None, today, settings, CHANNELS_FIRST[today])
-        return _described("keras.layers", today, settings)
+        current_name = _RENAMED.get(class_name, class_name)
+        if current_name not in layers:
+            raise unknown_layer(class_name, self._name(config), self.file)
+        settings = self._settings(class_name, current_name, layers[current_name], config)
+        if settings.get("data_format") == "channels_first" and current_name in CHANNELS_FIRST:
+            return _serialized(None, current_name, settings, CHANNELS_FIRST[current_name])
+        return _serialized("keras.layers", current_name, settings)
 
-    def _model(self, kind: str, config: Any) -> dict[str, Any]:
-        if isinstance(config, list):  # As before Keras 2.2.3.
+    def _model(self, class_name: str, config: Any) -> dict[str, Any]:
+        if isinstance(config, list):  # The format before Keras 2.2.3.
             config = {"name": "sequential", "layers": config}
         if not isinstance(config.get("layers"), list):
             raise UserCodeError(
-                f"{self.file} holds a model of its own class: its layers are not in the file.",
-                received={"class_name": kind, "name": config.get("name", "")},
-                cure="Give the class as custom_objects (key, value, path).",
+                f"{self.file} contains a model of a custom class, but not its layers.",
+                received={"class_name": class_name, "name": config.get("name", "")},
+                cure="Provide the class in custom_objects (key, value, path).",
             )
-        if kind == "Sequential":
-            return _described("keras", kind, self._sequential(config))
+        if class_name == "Sequential":
+            return _serialized("keras", class_name, self._sequential(config))
         layers = [
             {
-                **self.layer(each),
-                "name": each.get("name") or self._name(each["config"]),
-                "inbound_nodes": each.get("inbound_nodes", []),
+                **self.layer(layer),
+                "name": layer.get("name") or self._name(layer["config"]),
+                "inbound_nodes": layer.get("inbound_nodes", []),
             }
-            for each in config["layers"]
+            for layer in config["layers"]
         ]
-        graph = as_todays_graph(
+        graph = to_current_graph(
             {**config, "layers": layers}, file=self.file, is_keras_2=self.is_keras_2
         )
-        kept = {key: config[key] for key in ("name", "trainable") if key in config}
-        return _described("keras.src.models.functional", kind, {**kept, **graph})
+        settings = {key: config[key] for key in ("name", "trainable") if key in config}
+        return _serialized("keras.src.models.functional", class_name, {**settings, **graph})
 
     def _sequential(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Its first layer says what the input is, unless there is an input layer."""
-        layers = [self.layer(each) for each in config["layers"]]
+        """Translate a sequential model; add an input layer if the first layer defines the input."""
+        layers = [self.layer(layer) for layer in config["layers"]]
         first = config["layers"][0] if config["layers"] else {}
-        given = input_of(first)
-        if given is not None and first.get("class_name") != "InputLayer":
-            settings = {**given, "name": f"{layers[0]['config'].get('name', 'first')}_input"}
-            layers.insert(0, _described("keras.layers", "InputLayer", settings))
-        made = {"name": config.get("name", "sequential"), "layers": layers}
+        input_config = input_settings(first)
+        if input_config is not None and first.get("class_name") != "InputLayer":
+            settings = {**input_config, "name": f"{layers[0]['config'].get('name', 'first')}_input"}
+            layers.insert(0, _serialized("keras.layers", "InputLayer", settings))
+        translated = {"name": config.get("name", "sequential"), "layers": layers}
         if config.get("build_input_shape"):
-            made["build_input_shape"] = config["build_input_shape"]
-        return made
+            translated["build_input_shape"] = config["build_input_shape"]
+        return translated
 
     def _settings(
-        self, kind: str, today: str, layer: type, config: Mapping[str, Any]
+        self, class_name: str, current_name: str, layer_class: type, config: Mapping[str, Any]
     ) -> dict[str, Any]:
-        taken = _taken_by(layer)
+        accepted = _accepted_settings(layer_class)
         settings: dict[str, Any] = {}
-        for given, value in config.items():
-            key = _RENAMED_SETTINGS.get((today, given), given)
-            if key in taken and not (key == "batch_shape" and today != "InputLayer"):
-                settings[key] = self._value(today, key, value)
-            elif not self._changes_nothing(today, given, value):
+        for old_key, value in config.items():
+            key = _RENAMED_SETTINGS.get((current_name, old_key), old_key)
+            if key in accepted and not (key == "batch_shape" and current_name != "InputLayer"):
+                settings[key] = self._value(current_name, key, value)
+            elif not self._has_no_effect(current_name, old_key, value):
                 raise UserCodeError(
-                    f"Keras 3 lacks a setting of the layer {self._name(config)!r} of {self.file}.",
-                    received={given: value},
-                    cure=f"{did_you_mean(given, taken)} Write the model without it, or give a class"
-                    f" of yours for {kind} as custom_objects (key, value, path).",
+                    f"Keras 3 lacks a setting of the layer {self._name(config)!r} in {self.file}.",
+                    received={old_key: value},
+                    cure=f"{did_you_mean(old_key, accepted)} Save the model without it, or provide"
+                    f" your own class for {class_name} in custom_objects (key, value, path).",
                 )
-        if self.is_keras_2 and today == "GRU":
-            # Keras 2.1 and TensorFlow 1 knew but one, and CuDNN knows but the other.
-            settings.setdefault("reset_after", kind == "CuDNNGRU")
-        if today == "Lambda" and isinstance(settings.get("function"), list):
+        if self.is_keras_2 and current_name == "GRU":
+            # Keras 2.1 and TensorFlow 1 had only reset_after=False, and CuDNN has only True.
+            settings.setdefault("reset_after", class_name == "CuDNNGRU")
+        if current_name == "Lambda" and isinstance(settings.get("function"), list):
             code, defaults, closure = settings["function"]
             parts = {"code": code, "defaults": defaults, "closure": closure}
             settings["function"] = {"class_name": "__lambda__", "config": parts}
         return settings
 
     def _value(self, layer: str, key: str, value: Any) -> Any:
-        if key in _LAYERS_INSIDE and isinstance(value, Mapping):
+        if key in _INNER_LAYERS and isinstance(value, Mapping):
             return self.layer(value)
         if key in ("cells", "layers") and isinstance(value, list):
-            return [self.layer(each) for each in value]
+            return [self.layer(inner) for inner in value]
         if key in _ACTIVATIONS:
             return self._activation(value, layer)
         if key == "dtype":
             return _dtype(value)
         if key == "axis" and layer == "BatchNormalization" and isinstance(value, list):
-            return self._only(value, layer)
+            return self._single_axis(value, layer)
         for ending, module in _OBJECTS.items():
             if key.endswith(ending) and isinstance(value, Mapping) and "module" not in value:
-                return self._object(module, value)
+                return self._keras_object(module, value)
         return value
 
     def _activation(self, value: Any, layer: str) -> Any:
@@ -229,89 +230,94 @@ class Older:
         known = [*_ALIASES, *(name for name in vars(keras.activations) if name[0] != "_")]
         if value not in known:
             raise UserCodeError(
-                f"Keras has no activation {value!r}, which a layer {layer} of {self.file} has.",
+                f"Keras has no activation {value!r}, which a layer {layer} in {self.file} uses.",
                 received={"activation": value},
-                cure=f"{did_you_mean(str(value), known)} If the function is yours, give it as"
+                cure=f"{did_you_mean(str(value), known)} If the function is yours, provide it in"
                 " custom_objects (key, value, path).",
             )
         return value
 
-    def _object(self, module: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """An initializer, a regularizer or a constraint."""
+    def _keras_object(self, module: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Translate an initializer, a regularizer or a constraint."""
         name, settings = value.get("class_name", ""), dict(value.get("config") or {})
-        kind = getattr(_module(module), name, None)
+        object_class = getattr(_module(module), name, None)
         if name in self.custom:
-            return _described(None, name, settings, name)
-        if not inspect.isclass(kind):
+            return _serialized(None, name, settings, name)
+        if not inspect.isclass(object_class):
             known = [
                 key
-                for key, each in vars(_module(module)).items()
-                if inspect.isclass(each) and each.__name__ == key
+                for key, candidate in vars(_module(module)).items()
+                if inspect.isclass(candidate) and candidate.__name__ == key
             ]
             raise UserCodeError(
-                f"{module} has no {name!r}, which {self.file} names.",
+                f"{module} has no {name!r}, which {self.file} uses.",
                 received={"class_name": name},
-                cure=f"{did_you_mean(name, known)} If the class is yours, give it as custom_objects"
-                " (key, value, path).",
+                cure=f"{did_you_mean(name, known)} If the class is yours, provide it in"
+                " custom_objects (key, value, path).",
             )
-        taken = inspect.signature(kind).parameters
-        return _described(module, name, {k: v for k, v in settings.items() if k in taken})
+        accepted = inspect.signature(object_class).parameters
+        return _serialized(module, name, {k: v for k, v in settings.items() if k in accepted})
 
-    def _changes_nothing(self, layer: str, key: str, value: Any) -> bool:
-        if key in _WITHOUT_EFFECT or key in _INHERITED.get(layer, ()):
+    def _has_no_effect(self, layer: str, key: str, value: Any) -> bool:
+        if key in _IGNORABLE or key in _UNUSED.get(layer, ()):
             return True
         if layer == "Lambda" and key in ("module", "function_type", "output_shape_type"):
             return True
         return value in (None, False, [], {}, "") or _NEUTRAL.get(key) == value
 
-    def _only(self, axes: list[Any], layer: str) -> int:
+    def _single_axis(self, axes: list[Any], layer: str) -> int:
         if len(axes) == 1:
             return int(axes[0])
         raise UserCodeError(
-            f"Keras 3 normalises over one axis, {layer} of {self.file} over several.",
+            f"Keras 3 only normalizes over a single axis, but {layer} in {self.file} has several.",
             received={"axis": axes},
-            cure="Write the model with one axis.",
+            cure="Save the model with a single axis.",
         )
 
     def _name(self, config: Any) -> str:
         return str(config.get("name", "")) if isinstance(config, Mapping) else ""
 
 
-def _described(
-    module: str | None, kind: str, settings: dict[str, Any] | str, registered: str | None = None
+def _serialized(
+    module: str | None,
+    class_name: str,
+    settings: dict[str, Any] | str,
+    registered: str | None = None,
 ) -> dict[str, Any]:
     return {
         "module": module,
-        "class_name": kind,
+        "class_name": class_name,
         "config": settings,
         "registered_name": registered,
     }
 
 
 def _function(name: str) -> dict[str, Any]:
-    """A function that is registered, or among the custom objects."""
-    return _described("builtins", "function", name, "function")
+    """Serialize a reference to a function that is registered or a custom object."""
+    return _serialized("builtins", "function", name, "function")
 
 
 def _dtype(value: Any) -> Any:
-    """A policy's name, where Keras 2 wrote an object."""
+    """Return the name of a dtype policy, which Keras 2 may have saved as an object."""
     if isinstance(value, Mapping) and value.get("class_name") in ("Policy", "PolicyV1"):
         return value["config"]["name"]
     return value
 
 
-def _taken_by(layer: type) -> set[str]:
-    """The settings that a layer's class takes, and those of the classes that it hands others to."""
-    taken: set[str] = set()
-    for kind in layer.__mro__:
-        constructor: Callable[..., Any] | None = vars(kind).get("__init__")
+def _accepted_settings(layer: type) -> set[str]:
+    """Collect the settings that a layer's constructor accepts, or passes on to base classes."""
+    accepted: set[str] = set()
+    for base in layer.__mro__:
+        constructor: Callable[..., Any] | None = vars(base).get("__init__")
         if constructor is None:
             continue
         parameters = inspect.signature(constructor).parameters.values()
-        taken |= {each.name for each in parameters} - {"self", "args", "kwargs"}
-        if kind is keras.Layer or not any(each.kind is each.VAR_KEYWORD for each in parameters):
+        accepted |= {parameter.name for parameter in parameters} - {"self", "args", "kwargs"}
+        if base is keras.Layer or not any(
+            parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
+        ):
             break
-    return taken
+    return accepted
 
 
 def _module(name: str) -> Any:

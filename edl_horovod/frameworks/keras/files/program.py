@@ -1,4 +1,4 @@
-"""A SavedModel of a class of its own, trained as the program that it is."""
+"""A Keras model that runs the program of a SavedModel whose class is unknown."""
 
 from pathlib import Path
 from typing import Any
@@ -12,60 +12,60 @@ __all__ = ["SavedProgram"]
 
 
 class SavedProgram(keras.Model):  # type: ignore[misc]  # Keras ships no types.
-    """Calls what a SavedModel holds; its variables are those of this model."""
+    """Calls the program of a SavedModel and owns its trainable variables."""
 
     def __init__(self, path: Path, name: str) -> None:
         """Load the program.
 
         Args:
-            path: The folder, which is trusted.
-            name: Of the model.
+            path: The SavedModel's folder. Its program must be trusted.
+            name: Name of the model.
 
         Raises:
-            UserCodeError: It cannot be called, or changes variables by itself.
+            UserCodeError: The program cannot be called, or has variables that it changes itself.
         """
         super().__init__(name=name)
         self._program = tf.saved_model.load(str(path))
         if not callable(self._program):
             raise UserCodeError(
-                f"The SavedModel {path} holds no model that can be called.",
+                f"The SavedModel {path} does not contain a callable model.",
                 received=type(self._program).__name__,
                 cure="Write it with model.save of Keras 2.",
             )
         trained = list(getattr(self._program, "trainable_variables", ()))
-        others = {each.name for each in getattr(self._program, "variables", ())}
-        others -= {each.name for each in trained}
-        if others:
-            # They would change inside of a step, also of one that fails and is repeated.
+        untrained_names = {variable.name for variable in getattr(self._program, "variables", ())}
+        untrained_names -= {variable.name for variable in trained}
+        if untrained_names:
+            # The program would change them within a step, even if that step fails and is repeated.
             raise UserCodeError(
-                f"The program of the SavedModel {path} has variables that it changes by itself.",
-                received=", ".join(sorted(others)),
-                cure="Write the class as a Keras 3 model in the model zoo.",
+                f"The program of the SavedModel {path} has variables that it changes itself.",
+                received=", ".join(sorted(untrained_names)),
+                cure="Rewrite the class as a Keras 3 model in the model zoo.",
             )
-        for each in trained:
+        for variable in trained:
             self._track_variable(
                 keras.Variable(
-                    initializer=each,
-                    dtype=each.dtype,
-                    shape=each.shape,
-                    name=each.name.partition(":")[0].replace("/", "_"),
+                    initializer=variable,
+                    dtype=variable.dtype,
+                    shape=variable.shape,
+                    name=variable.name.partition(":")[0].replace("/", "_"),
                 )
             )
         self.built = True
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        """What the program computes of a batch, as in training where it knows a difference."""
-        inputs = self._as_written(inputs)
+        """Run the program on a batch, with `training` if the program accepts it."""
+        inputs = self._cast_inputs(inputs)
         try:
             return self._program(inputs, training=training)
         except (TypeError, ValueError):
-            # A class whose `call` has no `training` was saved without it.
+            # The program lacks `training` if the `call` of its class does.
             return self._program(inputs)
 
-    def _as_written(self, inputs: Any) -> Any:
-        """Inputs of the types that the program was written with: TensorFlow takes no others.
+    def _cast_inputs(self, inputs: Any) -> Any:
+        """Cast floats to the types of the program's signature, as TensorFlow requires.
 
-        Those are often of float64, as NumPy makes them.
+        The signature often has float64, the default of NumPy.
         """
         for function in getattr(self._program.__call__, "concrete_functions", ()):
             (first, *_), _ = function.structured_input_signature

@@ -1,7 +1,7 @@
-"""Read the folder of a SavedModel as data: layers and variables. Its graphs, programs, do not run.
+"""Read the layers and variables of a SavedModel as data, without running its graphs.
 
-Keras 2 wrote the configuration of each layer into it, beside graphs of what they compute. The
-variables lie in a checkpoint, by the names of the attributes that lead to them.
+Keras 2 saved the configuration of each layer beside the graphs. The variables are in a checkpoint,
+under keys that follow the attributes from the model to the variable.
 """
 
 import json
@@ -24,22 +24,22 @@ _METADATA = "keras_metadata.pb"
 _CHECKPOINT = "variables/variables"
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _LISTS = ("trainable_variables", "variables")
-"""Attributes of a layer, in whose order its variables are wanted; the second holds all."""
+"""Attributes of a layer that list its variables, in the required order; the second has all."""
 _ROOT = 0
 _FIELDS = {"node_id": (2, "INT32"), "identifier": (4, "STRING"), "metadata": (5, "STRING")}
-"""Those of an object in Keras' metadata that are read here, with their numbers and types."""
+"""The fields of an object in Keras' metadata that are read here: number and type by name."""
 
 
 class SavedLayers:
     """The layers of a SavedModel, and their variables in its checkpoint."""
 
     def __init__(self, path: Path, metadata: Mapping[int, Mapping[str, Any]], graph: Any) -> None:
-        """Keep what was read.
+        """Store the parsed content.
 
         Args:
             path: The folder.
-            metadata: What Keras wrote of each object, by its number.
-            graph: All objects with the attributes that lead from one to the other.
+            metadata: Keras' metadata of each object, by the object's number.
+            graph: The object graph, whose edges are attributes.
         """
         self._path = path
         self._metadata = metadata
@@ -47,40 +47,40 @@ class SavedLayers:
 
     @property
     def root(self) -> Mapping[str, Any]:
-        """What Keras wrote of the model itself; empty where another program wrote the folder."""
+        """Keras' metadata of the model; empty if another program wrote the folder."""
         return self._metadata.get(_ROOT, {})
 
     def layers(self) -> list[dict[str, Any]]:
-        """The class and the name of each layer, as a configuration without settings."""
-        found = [self._metadata[number] for number in self._layers().values()]
+        """List the class and the name of each layer, as a configuration without settings."""
+        layers = [self._metadata[number] for number in self._layers().values()]
         return [
-            {"class_name": str(each.get("class_name", "")), "config": {"name": each["name"]}}
-            for each in found
+            {"class_name": str(layer.get("class_name", "")), "config": {"name": layer["name"]}}
+            for layer in layers
         ]
 
     def shapes(self) -> dict[str, list[tuple[int, ...]]]:
-        """The shapes of each layer's variables, trainable ones first."""
+        """Map each layer's name to the shapes of its variables, trainable ones first."""
         return {
             name: [
                 tuple(axis.size for axis in self._graph.nodes[number].variable.shape.dim)
-                for _, number in found
+                for _, number in variables
             ]
-            for name, found in self._variables()
+            for name, variables in self._variables()
         }
 
     def arrays(self) -> dict[str, list[np.ndarray]]:
-        """The variables of each layer that has some, trainable ones first.
+        """Map the name of each layer with variables to their values, trainable ones first.
 
         Raises:
-            UserCodeError: The checkpoint is not there, or lacks one of them.
+            UserCodeError: The checkpoint is missing or incomplete.
         """
         try:
             reader = tf.train.load_checkpoint(str(self._path / _CHECKPOINT))
             saved = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
                 reader.get_tensor(_GRAPH)
             )
-            found = {
-                name: [reader.get_tensor(_key_of(saved, names)) for names, _ in variables]
+            arrays_by_layer = {
+                name: [reader.get_tensor(_checkpoint_key(saved, path)) for path, _ in variables]
                 for name, variables in self._variables()
             }
         except (tf.errors.OpError, ValueError, KeyError, DecodeError) as e:
@@ -88,108 +88,108 @@ class SavedLayers:
                 f"The variables of the SavedModel {self._path} cannot be read: {e}",
                 cure="Copy or write the whole folder again.",
             ) from e
-        return {name: arrays for name, arrays in found.items() if arrays}
+        return {name: arrays for name, arrays in arrays_by_layer.items() if arrays}
 
     def _layers(self) -> dict[str, int]:
-        """The number of each layer, by the first attribute of the model that leads to it."""
-        found: dict[str, int] = {}
+        """Map the first attribute of the model that refers to a layer to the layer's number."""
+        layers: dict[str, int] = {}
         for attribute, number in self._children(_ROOT).items():
             is_layer = "name" in self._metadata.get(number, {}) and _LISTS[0] in self._children(
                 number
             )
-            if is_layer and number not in found.values():
-                found[attribute] = number
-        return found
+            if is_layer and number not in layers.values():
+                layers[attribute] = number
+        return layers
 
     def _variables(self) -> Iterator[tuple[str, list[tuple[tuple[str, ...], int]]]]:
-        """Each layer's name, with the attributes that lead to its variables, and their numbers."""
+        """Yield each layer's name with the attribute paths and the numbers of its variables."""
         for attribute, layer in self._layers().items():
-            found: dict[int, tuple[str, ...]] = {}
-            for kind in _LISTS:
-                inside = self._children(layer).get(kind)
-                places = {} if inside is None else self._children(inside)
-                for place in sorted(filter(str.isdecimal, places), key=int):
-                    found.setdefault(places[place], (attribute, kind, place))
+            paths: dict[int, tuple[str, ...]] = {}
+            for list_name in _LISTS:
+                list_number = self._children(layer).get(list_name)
+                children = {} if list_number is None else self._children(list_number)
+                for index in sorted(filter(str.isdecimal, children), key=int):
+                    paths.setdefault(children[index], (attribute, list_name, index))
             name = str(self._metadata[layer]["name"])
-            yield name, [(names, number) for number, names in found.items()]
+            yield name, [(path, number) for number, path in paths.items()]
 
     def _children(self, number: int) -> dict[str, int]:
-        return {each.local_name: each.node_id for each in self._graph.nodes[number].children}
+        return {child.local_name: child.node_id for child in self._graph.nodes[number].children}
 
 
 def is_saved_model(path: Path) -> bool:
-    """Whether a path is the folder of a SavedModel, by the name of the file that it must hold."""
+    """Whether a path is the folder of a SavedModel, which contains `saved_model.pb`."""
     return (path / _MODEL).is_file()
 
 
 def read_saved_model(path: Path) -> SavedLayers:
-    """What a SavedModel says of its layers.
+    """Read the layers of a SavedModel.
 
     Args:
         path: The folder.
 
     Raises:
-        UserCodeError: It is not a SavedModel, or is damaged.
+        UserCodeError: The folder is not a SavedModel, or is damaged.
     """
     if not is_saved_model(path):
         raise UserCodeError(
-            f"The folder {path} is no SavedModel.",
+            f"The folder {path} is not a SavedModel.",
             received=f"a folder without {_MODEL}",
-            cure="Give the folder that model.save wrote, or a file .h5 or .keras.",
+            cure="Use the folder that model.save wrote, or a file .h5 or .keras.",
         )
     try:
         saved = saved_model_pb2.SavedModel.FromString((path / _MODEL).read_bytes())
         graph = saved.meta_graphs[0].object_graph_def
-        metadata = _metadata_in(path / _METADATA)
-        if not metadata:  # As before TensorFlow 2.5.
+        metadata = _read_metadata(path / _METADATA)
+        if not metadata:  # The format before TensorFlow 2.5.
             metadata = {
                 number: node.user_object.metadata
                 for number, node in enumerate(graph.nodes)
                 if node.user_object.metadata
             }
-        found = {number: json.loads(text) for number, text in metadata.items()}
+        parsed = {number: json.loads(text) for number, text in metadata.items()}
     except (DecodeError, IndexError, ValueError, RecursionError) as e:
         raise UserCodeError(
             f"The SavedModel {path} is damaged: {e}", cure="Copy or write the whole folder again."
         ) from e
-    return SavedLayers(path, found, graph)
+    return SavedLayers(path, parsed, graph)
 
 
-def _key_of(saved: Any, names: tuple[str, ...]) -> str:
-    """The name in the checkpoint of the variable that some attributes lead to."""
+def _checkpoint_key(saved: Any, path: tuple[str, ...]) -> str:
+    """Find the checkpoint key of the variable at a path of attributes."""
     node = saved.nodes[_ROOT]
-    for name in names:
-        children = {each.local_name: each.node_id for each in node.children}
+    for name in path:
+        children = {child.local_name: child.node_id for child in node.children}
         node = saved.nodes[children[name]]
     return str(node.attributes[0].checkpoint_key)
 
 
-def _metadata_in(path: Path) -> dict[int, str]:
+def _read_metadata(path: Path) -> dict[int, str]:
     if not path.is_file():
         return {}
-    read = _message_type().FromString(path.read_bytes())
-    return {each.node_id: each.metadata for each in read.nodes if each.metadata}
+    message = _message_type().FromString(path.read_bytes())
+    return {node.node_id: node.metadata for node in message.nodes if node.metadata}
 
 
 def _message_type() -> Any:
-    """Keras' message of that file, as far as it is read here; TensorFlow brings none for it."""
-    kinds = descriptor_pb2.FieldDescriptorProto
+    """Build the message type of Keras' metadata file, which TensorFlow does not provide."""
+    field_types = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="edl_horovod/keras_metadata.proto", package="edl_horovod", syntax="proto3"
     )
     inner = file.message_type.add(name="SavedObject")
-    for name, (number, kind) in _FIELDS.items():
-        kinds_type = getattr(kinds, f"TYPE_{kind}")
-        inner.field.add(name=name, number=number, type=kinds_type, label=kinds.LABEL_OPTIONAL)
+    for name, (number, type_name) in _FIELDS.items():
+        field_type = getattr(field_types, f"TYPE_{type_name}")
+        inner.field.add(name=name, number=number, type=field_type, label=field_types.LABEL_OPTIONAL)
     outer = file.message_type.add(name="SavedMetadata")
     outer.field.add(
         name="nodes",
         number=1,
-        type=kinds.TYPE_MESSAGE,
+        type=field_types.TYPE_MESSAGE,
         type_name=".edl_horovod.SavedObject",
-        label=kinds.LABEL_REPEATED,
+        label=field_types.LABEL_REPEATED,
     )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = pool.FindMessageTypeByName("edl_horovod.SavedMetadata")
-    return message_factory.GetMessageClass(found)
+    descriptor = pool.FindMessageTypeByName("edl_horovod.SavedMetadata")
+    return message_factory.GetMessageClass(descriptor)

@@ -1,4 +1,4 @@
-"""What of a model's configuration would run code, or names what is not a part of a model."""
+"""Find code and foreign classes in model configurations."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.files.definition import Definition
 from edl_horovod.models.file_model import FileModel
 
-__all__ = ["Finding", "all_findings", "findings", "refuse"]
+__all__ = ["Finding", "all_findings", "config_findings", "reject_findings"]
 
 _PROGRAMS = frozenset(
     {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "__lambda__"}
 )
-"""Classes whose configuration is code, or names files that hold some."""
-_OPTION_OF = {
+"""Classes whose configuration is code or refers to files with code."""
+_OVERRIDING_OPTION = {
     "loss": "loss",
     "loss_weights": "loss",
     "metrics": "metrics",
@@ -24,8 +24,8 @@ _OPTION_OF = {
     "optimizer_config": "optimizer",
     "weighted_metrics": "metrics",
 }
-"""The option that takes the place of a part of what a file was compiled with."""
-_MODULES = frozenset(
+"""For each compile argument in a file, the option that replaces it."""
+_PART_MODULES = frozenset(
     {
         "activations",
         "constraints",
@@ -42,121 +42,123 @@ _MODULES = frozenset(
         "regularizers",
     }
 )
-"""Those of Keras that hold parts of models; others read files and run programs."""
-_OF_KERAS = frozenset(
+"""Modules of Keras that only contain parts of models; others read files and run programs."""
+_TOP_LEVEL_PARTS = frozenset(
     {"DTypePolicy", "DTypePolicyMap", "FloatDTypePolicy", "Functional", "Model", "Sequential"}
 )
-"""Names of Keras itself that are parts of models."""
-_UNTIL_KERAS_3 = frozenset({"engine", "mixed_precision", "feature_column"})
-"""Modules of the classes that Keras 2 wrote into its files; none of them is imported here."""
+"""Names in Keras' top-level module that are parts of models."""
+_KERAS_2_MODULES = frozenset({"engine", "mixed_precision", "feature_column"})
+"""Further modules in files of Keras 2; they are never imported."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something in a model's files that is not let through."""
+    """A part of a model's files that is not accepted."""
 
-    what: str
-    """What it is and where: `Lambda layer 'scale' of model.h5`."""
+    description: str
+    """The part and its location, such as `Lambda layer 'scale' of model.h5`."""
     is_program: bool
-    """Whether it is code that trust would let run; else trust changes nothing."""
+    """Whether the part is code, which is accepted from a trusted author."""
 
 
 def all_findings(definition: Definition, model: FileModel) -> list[Finding]:
-    """What was found in a model's files, but for what they were compiled with and is not used.
+    """Find unacceptable parts in a model's files, except unused compile arguments.
 
     Args:
-        definition: What was read of them.
-        model: Its options take the place of some, and it brings objects for some names.
+        definition: The definition that was read from the files.
+        model: Its options replace compile arguments, and it provides custom objects.
     """
     file, options = definition.file.name, model.compile_options
-    custom = [each.key for each in model.custom_objects]
+    custom = [custom_object.key for custom_object in model.custom_objects]
     used = {
         key: value
         for key, value in (definition.compiled or {}).items()
-        if options.get(_OPTION_OF.get(key, "")) is None
+        if options.get(_OVERRIDING_OPTION.get(key, "")) is None
     }
-    found = [
-        each for part in (definition.config, used) for each in findings(part, file, custom=custom)
+    findings = [
+        finding
+        for part in (definition.config, used)
+        for finding in config_findings(part, file, custom=custom)
     ]
     if definition.is_program:
-        found.append(Finding(f"{definition.config['class_name']}, the program of {file}", True))
-    return found
+        findings.append(Finding(f"{definition.config['class_name']}, the program of {file}", True))
+    return findings
 
 
-def findings(config: Any, file: str, *, custom: Collection[str]) -> list[Finding]:
-    """Look at each part of a configuration, at any depth; nothing of it is made.
+def config_findings(config: Any, file: str, *, custom: Collection[str]) -> list[Finding]:
+    """Inspect all parts of a configuration at any depth without creating any object.
 
     Args:
-        config: As JSON gives it.
-        file: Its name, for the findings.
-        custom: Names that the user brings objects for.
+        config: The parsed JSON.
+        file: Name of the file in the findings.
+        custom: Names for which the user provides objects.
     """
-    found: list[Finding] = []
-    todo: list[tuple[Any, str]] = [(config, "")]
-    while todo:
-        value, name = todo.pop()
+    findings: list[Finding] = []
+    pending: list[tuple[Any, str]] = [(config, "")]
+    while pending:
+        value, name = pending.pop()
         if isinstance(value, dict):
             inner = value.get("config")
-            own = inner.get("name") if isinstance(inner, dict) else None
-            name = str(own or value.get("name") or name)
-            found += _of(value, f"{name!r} of {file}" if name else file, custom)
-            todo += [(each, name) for each in value.values()]
+            config_name = inner.get("name") if isinstance(inner, dict) else None
+            name = str(config_name or value.get("name") or name)
+            findings += _inspect(value, f"{name!r} of {file}" if name else file, custom)
+            pending += [(item, name) for item in value.values()]
         elif isinstance(value, list | tuple):
-            todo += [(each, name) for each in value]
-    return list(dict.fromkeys(found))
+            pending += [(item, name) for item in value]
+    return list(dict.fromkeys(findings))
 
 
-def refuse(found: Collection[Finding], *, is_trusted: bool) -> None:
-    """Refuse what was found.
+def reject_findings(findings: Collection[Finding], *, is_trusted: bool) -> None:
+    """Reject foreign classes, and code from an untrusted author.
 
     Raises:
-        UserCodeError: Some of it is not let through.
+        UserCodeError: A finding is not acceptable.
     """
-    foreign = [each.what for each in found if not each.is_program]
+    foreign = [finding.description for finding in findings if not finding.is_program]
     if foreign:
         raise UserCodeError(
-            "The model names what is no part of Keras' models.",
+            "The model refers to classes or functions that are not parts of Keras models.",
             received="; ".join(foreign),
-            cure="If it is a class or function of yours, give it as custom_objects (key, value,"
-            " path); else do not use the file.",
+            cure="If they are yours, provide them in custom_objects (key, value, path); else do not"
+            " use the file.",
         )
-    programs = [each.what for each in found if each.is_program]
+    programs = [finding.description for finding in findings if finding.is_program]
     if programs and not is_trusted:
         raise UserCodeError(
-            "The model holds code, which would run here.",
+            "The model contains code that would run here.",
             received="; ".join(programs),
-            cure="Set trust=model if you trust whoever wrote it; or write the model without it.",
+            cure="Set trust=model if you trust its author, or save the model without the code.",
         )
 
 
-def _of(value: dict[str, Any], place: str, custom: Collection[str]) -> Iterator[Finding]:
-    kind = value.get("class_name")
+def _inspect(value: dict[str, Any], location: str, custom: Collection[str]) -> Iterator[Finding]:
+    class_name = value.get("class_name")
     if isinstance(value.get("vocabulary"), str):
-        yield Finding(f"the vocabulary file {value['vocabulary']!r} of layer {place}", True)
-    if not isinstance(kind, str):
+        yield Finding(f"the vocabulary file {value['vocabulary']!r} of layer {location}", True)
+    if not isinstance(class_name, str):
         return
-    name = value.get("config") if kind == "function" else kind
-    if kind in _PROGRAMS:
-        what = "A function as bytes in" if kind == "__lambda__" else kind
-        yield Finding(f"{what} layer {place}", True)
-    elif _is_brought({str(name), str(value.get("registered_name"))}, custom):
+    name = value.get("config") if class_name == "function" else class_name
+    if class_name in _PROGRAMS:
+        description = "A function as bytes in" if class_name == "__lambda__" else class_name
+        yield Finding(f"{description} layer {location}", True)
+    elif _is_provided({str(name), str(value.get("registered_name"))}, custom):
         return
     elif "module" in value and value["module"] is None:
-        yield Finding(f"{name} in layer {place}", False)
-    elif not _is_of_keras(value.get("module"), str(name), is_function=kind == "function"):
-        yield Finding(f"{value['module']}.{name} in layer {place}", False)
+        yield Finding(f"{name} in layer {location}", False)
+    elif not _is_keras_part(value.get("module"), str(name), is_function=class_name == "function"):
+        yield Finding(f"{value['module']}.{name} in layer {location}", False)
 
 
-def _is_brought(names: set[str], custom: Collection[str]) -> bool:
-    """Whether the user brings one of these names, or it is registered, as are those of ours."""
+def _is_provided(names: set[str], custom: Collection[str]) -> bool:
+    """Whether the user provides one of these names, or this package has registered it."""
     return any(name in custom or keras.saving.get_registered_object(name) for name in names)
 
 
-def _is_of_keras(module: Any, name: str, *, is_function: bool) -> bool:
-    """Whether a module that a configuration names is one that holds parts of models."""
-    if module is None:  # Keras 2 named none.
+def _is_keras_part(module: Any, name: str, *, is_function: bool) -> bool:
+    """Whether a configuration's module and name refer to a part of Keras models."""
+    if module is None:  # Keras 2 did not save modules.
         return True
-    if module == "builtins":  # So Keras writes the names of its own functions.
+    if module == "builtins":  # Keras saves its functions under this module.
         return is_function
     first, *rest = str(module).split(".")
     if rest[:1] == ["src"]:
@@ -164,5 +166,5 @@ def _is_of_keras(module: Any, name: str, *, is_function: bool) -> bool:
     if first not in ("keras", "tf_keras"):
         return False
     if not rest or rest[0] == "models":
-        return name in _OF_KERAS
-    return rest[0] in _MODULES | _UNTIL_KERAS_3
+        return name in _TOP_LEVEL_PARTS
+    return rest[0] in _PART_MODULES | _KERAS_2_MODULES

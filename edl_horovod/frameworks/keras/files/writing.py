@@ -1,4 +1,4 @@
-"""Writing a model of a zoo as the file of a model spec."""
+"""Write a model of a zoo as the file of a model spec."""
 
 from pathlib import Path
 
@@ -20,28 +20,30 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
     """Write the model with its weights and its optimizer.
 
     Raises:
-        UserCodeError: The model cannot be made or saved, or is of classes that a file cannot hold.
+        UserCodeError: The model cannot be created or saved, or needs classes that a file cannot
+            contain.
     """
-    with user_code(f"Making and saving the model of {loaded.label}", root=loaded.zoo):
+    with user_code(f"Building and saving the model of {loaded.label}", root=loaded.zoo):
         model = call_declared(loaded.spec.create_model, {})
         if not isinstance(model, keras.Model) or not model.built:
             raise UserCodeError(
-                f"create_model of {loaded.label} must return a keras.Model whose weights have their"
-                " shapes.",
+                f"create_model of {loaded.label} must return a keras.Model whose weights are"
+                " built.",
                 received=type(model).__name__,
-                cure="Begin it with keras.Input, or give its first layer an input_shape.",
+                cure="Start the model with keras.Input, or set input_shape in its first layer.",
             )
         if loaded.gives("create_optimizer"):
             model.compile(optimizer=loaded.optimizer(None), loss=None)
         model.save(folder / _FILE)
     written = FileModel(name=loaded.symbol, definition=folder / _FILE)
-    if found := all_findings(read_definition(written), written):
+    if findings := all_findings(read_definition(written), written):
         raise UserCodeError(
-            f"The model of {loaded.label} holds what a model spec cannot name without its code.",
-            received="; ".join(each.what for each in found),
-            cure="Make it of layers of Keras.",
+            f"The model of {loaded.label} contains parts that a model spec cannot describe without"
+            " their code.",
+            received="; ".join(finding.description for finding in findings),
+            cure="Build it from layers of Keras.",
         )
-    left_out = []
+    omitted = []
     if loaded.gives("create_loss"):
-        left_out.append("the loss, which is code: set loss=... where the model is trained")
-    return WrittenModel({"model_definition": _FILE}, tuple(left_out))
+        omitted.append("the loss, which is code: set loss=... when the model is trained")
+    return WrittenModel({"model_definition": _FILE}, tuple(omitted))

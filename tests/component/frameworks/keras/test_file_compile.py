@@ -85,9 +85,9 @@ def test_a_decay_is_the_schedule_that_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
-        ("TFOptimizer", {}, "no optimizer 'TFOptimizer'|cannot be made"),
-        ("SGD", {"lr": 0.1, "gamma": 2}, "SGD takes no 'gamma'.*gamma=2"),
-        ("SGD", {"lr": 0.1, "learning_rate": 0.2}, "both the learning rate"),
+        ("TFOptimizer", {}, "optimizer 'TFOptimizer'"),
+        ("SGD", {"lr": 0.1, "gamma": 2}, "SGD .*'gamma'.*gamma=2"),
+        ("SGD", {"lr": 0.1, "learning_rate": 0.2}, "lr=0.1, learning_rate=0.2"),
     ],
 )
 def test_an_optimizer_that_keras_lacks_is_refused(tmp_path, name, settings, says):
@@ -148,10 +148,10 @@ def test_a_model_without_a_loss_takes_the_options(tmp_path):
         ({"optimizer": "adamm", "loss": "mse"}, "no optimizer 'adamm'.*Did you mean 'Adam'"),
         ({"optimizer": "sgd", "loss": "mean_square_error"}, "Did you mean 'mean_squared_error'"),
         ({"optimizer": "sgd", "loss": "mse", "metrics": ["accuracyy"]}, "no metrics 'accuracyy'"),
-        ({"optimiser": "sgd", "loss": "mse"}, "Keras lacks.*Did you mean 'optimizer'"),
+        ({"optimiser": "sgd", "loss": "mse"}, "optimiser=.*Did you mean 'optimizer'"),
         ({"optimizer": {"name": "sgd"}, "loss": "mse"}, "a name, or an object with value"),
         ({"optimizer": {"value": "sgd", "arg": {}}, "loss": "mse"}, "Did you mean 'args'"),
-        ({"optimizer": {"value": "sgd", "args": {"rate": 1}}, "loss": "mse"}, "takes no 'rate'"),
+        ({"optimizer": {"value": "sgd", "args": {"rate": 1}}, "loss": "mse"}, "'rate'"),
     ],
 )
 def test_an_option_that_names_nothing_is_an_error(tmp_path, options, says):
@@ -163,9 +163,9 @@ def test_an_option_that_names_nothing_is_an_error(tmp_path, options, says):
 def test_what_nobody_gives_is_asked_for_where_it_is_needed(tmp_path):
     path = write_h5(tmp_path / "model.h5", CONFIG, WEIGHTS, compiled=None)
     spec = spec_of(file_model(path))()
-    with pytest.raises(UserCodeError, match=r"holds no optimizer.*compile_model_options: {optim"):
+    with pytest.raises(UserCodeError, match=r"no optimizer.*compile_model_options: {optim"):
         spec.create_optimizer()
-    with pytest.raises(UserCodeError, match=r"holds no loss.*compile_model_options: {loss"):
+    with pytest.raises(UserCodeError, match=r"no loss.*compile_model_options: {loss"):
         spec.create_loss()
     given = spec_of(file_model(path, compile_options={"optimizer": "sgd"}))
     assert not gives(given, "create_optimizer")

