@@ -1,8 +1,8 @@
 """Batches of a rank's steps: the user's pipeline, applied to one step at a time (D5).
 
-One Python call a step, not a record: it gives all records of a step as one string tensor. The
-user's `create_dataset` runs on them inside the tf.data graph, two steps at a time, ahead of
-training.
+There is one Python call for each step, not for each record: it returns all records of a step as one
+string tensor. The user's `create_dataset` runs on them inside the tf.data graph, two steps at a
+time, ahead of training.
 """
 
 import contextlib
@@ -32,28 +32,35 @@ from edl_horovod.spec import Mode, padding_of
 __all__ = ["KerasBatches", "all_examples"]
 
 STEPS_IN_PARALLEL = 2
-MOST_PARTS = 3
-"""Features, labels and weights."""
-_GRAPH_PLACE = re.compile(
+MAX_PARTS = 3
+"""The maximum number of parts in an element: features, labels and weights."""
+_GRAPH_LOCATION = re.compile(
     r"\{\{function_node [^}]*\}\} "
     r"|Error in user-defined function passed to .*? with iterator: \S+ "
     r"| \[Op:IteratorGetNext\] name: *$"
 )
-_NO_END = np.iinfo(np.int64).max
+_MAX_INT64 = np.iinfo(np.int64).max
 
 
 class KerasBatches:
-    """Batches of consecutive steps; `restart` points it at other lanes or another step.
+    """Batches of consecutive steps; `restart` starts a new run at other lanes or another step.
 
-    The tf.data graph is built and traced once. Its iterator goes from one run to the next as long
-    as none of them is read to its end, because a new one takes some 40 ms before its first element.
-    What it has made ready of the former run by then is passed over.
+    The tf.data graph is built and traced once. The iterator continues from one run to the next
+    unless a run was read to its end, because a new iterator takes some 40 ms before its first
+    element. Prefetched elements of an earlier run are skipped.
     """
 
     def __init__(
         self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
     ) -> None:
-        """Build the graph; see `base.Framework.batches`.
+        """Build the tf.data graph.
+
+        Args:
+            source: Reads the records.
+            plan: Determines the records of a step.
+            loaded: The user's spec.
+            mode: Passed to `create_dataset`.
+            prefetch: The number of steps to prepare ahead.
 
         Raises:
             UserCodeError: `create_dataset` raised, or returned something that is not a dataset of
@@ -68,19 +75,18 @@ class KerasBatches:
         self._mode = mode
         if self._spec.parses_batches and self._tensors.needs_assembly:
             raise UserCodeError(
-                f"{loaded.label} has parses_batches = True, and the records hold tensors of"
-                " differing shapes, ragged or sparse ones, which cannot be stacked.",
+                f"{loaded.label} has parses_batches = True, but the records contain tensors of"
+                " different shapes, ragged or sparse ones, which cannot be stacked.",
                 received=source.describe(),
-                cure="Set parses_batches = False: create_dataset then gets one record after the"
-                " other.",
+                cure="Set parses_batches = False: create_dataset then gets the records one by one.",
             )
         self._dataset = self._build(prefetch)
         self._iterator: Iterator[Any] | None = None
         self._num_iterators = 0
-        self._is_changing = False
-        """Whether the iterator may still give elements of a former run."""
+        self._may_be_stale = False
+        """Whether the iterator may still return elements of an earlier run."""
         self._next_step = 0
-        self._held: tuple[int, Batch] | None = None
+        self._buffered: tuple[int, Batch] | None = None
         self._expected = ExpectedRestart(self._restart_and_pull)
         self.record_ids: Ids = NO_IDS
 
@@ -93,113 +99,113 @@ class KerasBatches:
     def restart(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> None:
-        """Read these lanes from a step on; what was made ready before is dropped."""
+        """Read these lanes from `first_step` on; prefetched batches are dropped."""
         if not self._expected.is_this(lanes, first_step, last_step, spans):
             self._restart(lanes, first_step, last_step, spans)
 
     def expect(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> None:
-        """Begin in a thread a `restart` that is likely to follow with just these arguments."""
+        """Run a `restart` with these arguments in a thread, because it is likely to follow."""
         self._expected.begin(lanes, first_step, last_step, spans)
 
     def try_first(self) -> Batch | None:
-        """Make the examples of the first lane's first records; None where these gave none."""
-        # Longer than is asked for, so that the iterator is there for the first true run.
+        """Build the examples of the first lane's first records; None if these yield no example."""
+        # A longer run than needed, so that the iterator can continue with the first real run.
         spans = self._plan.spans(1)
         self.restart(range(1), 0, spans.first_step_of(1), spans)
         return self.next_batch()
 
     def close(self) -> None:
-        """Nothing is open that does not end with the process."""
+        """Do nothing: all resources end with the process."""
 
     def next_batch(self) -> Batch | None:
-        """The examples of the next step; None where this rank has none in it."""
+        """Return the examples of the next step; None if this rank has none in it."""
         step, self._next_step = self._next_step, self._next_step + 1
         if step not in self._records:
             self.record_ids = NO_IDS
             return None
-        if self._held is None:
-            self._held = self._pull(step)
-        # Read ahead: what follows this step, or the end, has come out already.
+        if self._buffered is None:
+            self._buffered = self._pull(step)
+        # `_buffered` may already hold a later step; None means the end of the run.
         self.record_ids = self._records.take_ids(step)
-        if self._held is None or self._held[0] != step:
+        if self._buffered is None or self._buffered[0] != step:
             return None
-        batch = self._held[1]
-        self._held = None
+        batch = self._buffered[1]
+        self._buffered = None
         return batch
 
     def _restart(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None
     ) -> None:
         self._records.restart(lanes, first_step, last_step, spans)
-        self._next_step, self._held = first_step, None
+        self._next_step, self._buffered = first_step, None
         if self._iterator is None:
-            self._iterate()
+            self._start_iterator()
         else:
-            self._is_changing = True
+            self._may_be_stale = True
 
     def _restart_and_pull(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None
     ) -> None:
         self._restart(lanes, first_step, last_step, spans)
-        self._held = self._pull(first_step)
+        self._buffered = self._pull(first_step)
 
-    def _iterate(self) -> None:
+    def _start_iterator(self) -> None:
         self._iterator = None
         self._num_iterators += 1
-        self._is_changing = False
+        self._may_be_stale = False
         self._iterator = iter(self._dataset)
 
     def _pull(self, step: int) -> tuple[int, Batch] | None:
         try:
-            found = self._next_of_run()
+            element = self._next_element()
         except tf.errors.OpError as error:
-            unread = self._records.failure_of(step)
-            if unread is not None:
-                raise unread from error
+            read_error = self._records.failure_of(step)
+            if read_error is not None:
+                raise read_error from error
             raise DataError(
                 f"create_dataset of {self._label} in mode {self._mode.value} fails for records of "
-                f"step {step}: {_said(error)} Look whether it fits these records, "
-                "which are whole: no setting leaves them out."
+                f"step {step}: {_summary(error)} The records are not damaged, so no setting skips "
+                "them: check that create_dataset fits them."
             ) from error
-        if found is None:
+        if element is None:
             return None
-        _, at, features, *rest = found
+        _, element_step, features, *rest = element
         labels, weights = (*rest, None, None)[:2]
-        return int(at), Batch(features, labels, int(num_examples(features)), weights)
+        return int(element_step), Batch(features, labels, int(num_examples(features)), weights)
 
-    def _next_of_run(self) -> Any:
-        """The next element of the latest run; None after its last."""
+    def _next_element(self) -> Any:
+        """Return the next element of the latest run; None after its last."""
         while True:
             if self._iterator is None:
                 return None
             try:
-                found = next(self._iterator, None)
+                element = next(self._iterator, None)
             except tf.errors.OpError:
-                if not self._is_changing:
+                if not self._may_be_stale:
                     raise
-                self._iterate()  # It was about a former run, or it is raised again.
+                self._start_iterator()  # An error of an earlier run; else it will be raised again.
                 continue
-            if found is None:
-                has_taken_it = self._records.has_taken_run(self._num_iterators)
+            if element is None:
+                has_taken_run = self._records.has_taken_run(self._num_iterators)
                 self._iterator = None
-                if not has_taken_it:
-                    self._iterate()  # It had come to its end before the latest run began.
-            elif int(found[0]) == self._records.run_number:
-                self._is_changing = False
-                return found
+                if not has_taken_run:
+                    self._start_iterator()  # It ended before the latest run began.
+            elif int(element[0]) == self._records.run_number:
+                self._may_be_stale = False
+                return element
 
     def _build(self, prefetch: int) -> tf.data.Dataset:
-        # Autograph would put the user's function into words of its own, also in its errors; to
-        # convert ours, which gain nothing by it, takes a third of the time that a worker gets warm.
-        examples, records_of = map(
+        # Not converted by Autograph: conversion would rewrite the user's function, also in its
+        # error messages, and take a third of a worker's warm-up time for our own functions.
+        batch_of_step, steps_of_runs = map(
             tf.autograph.experimental.do_not_convert, (self._examples, self._runs)
         )
-        # Not `from_generator`: that spends 0.1 ms a step more on the same call.
-        records = tf.data.Dataset.from_tensors(0).flat_map(records_of)
+        # `from_generator` would take 0.1 ms a step more for the same call.
+        records = tf.data.Dataset.from_tensors(0).flat_map(steps_of_runs)
         dataset = records.interleave(
-            examples,
+            batch_of_step,
             cycle_length=STEPS_IN_PARALLEL,
             block_length=1,
             num_parallel_calls=STEPS_IN_PARALLEL,
@@ -207,15 +213,15 @@ class KerasBatches:
         )
         options = tf.data.Options()
         options.autotune.enabled = False
-        # The fused form of map and batch prepares room for a whole batch, and ours has no bound.
+        # Fused map and batch allocates a whole batch in advance, and our batch size is unbounded.
         options.experimental_optimization.map_and_batch_fusion = False
         return dataset.prefetch(prefetch).with_options(options)
 
     def _runs(self, _: tf.Tensor) -> tf.data.Dataset:
-        """Steps with their records: of the run that is the latest, and then of those that follow.
+        """Build the data set of steps with their records, of the latest run and later ones.
 
-        It ends where a run is at its end and none has followed; as long as some are there, it goes
-        to the latest one as soon as it is asked for another step.
+        A new run replaces the current one at the next requested step. The data set ends after the
+        last step of a run that no other run has replaced.
         """
 
         def run_of(_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -228,10 +234,10 @@ class KerasBatches:
                 step, *arrays = tf.numpy_function(self._read, [run, number], types)
                 return run, tf.ensure_shape(step, ()), self._tensors.records(arrays)
 
-            return tf.data.Dataset.range(num_steps).map(records_of).take_while(_is_there)
+            return tf.data.Dataset.range(num_steps).map(records_of).take_while(_is_step)
 
         iterator = tf.numpy_function(lambda: np.int64(self._num_iterators), [], tf.int64)
-        runs = tf.data.Dataset.range(_NO_END).map(run_of).take_while(lambda run, _: run >= 0)
+        runs = tf.data.Dataset.range(_MAX_INT64).map(run_of).take_while(lambda run, _: run >= 0)
         dataset = runs.flat_map(steps_of)
         inline_maps(tf.compat.v1.get_default_graph())
         return dataset
@@ -241,30 +247,30 @@ class KerasBatches:
         return np.int64(run), np.int64(num_steps)
 
     def _read(self, run: np.int64, number: np.int64) -> list[Any]:
-        """A step and its records; tf.data threads call it one call after the other."""
+        """Read a step's number and its records; tf.data threads never call this concurrently."""
         step, records = self._records.read(int(run), int(number))
         return [np.int64(step), *self._tensors.arrays(records)]
 
     def _examples(self, run: tf.Tensor, step: tf.Tensor, records: Any) -> tf.data.Dataset:
-        """One step's records as at most one element: (run, step, features[, labels[, weights]])."""
-        make = self._one_by_one
+        """Turn a step's records into at most one (run, step, features[, labels[, weights]])."""
+        to_dataset = self._one_by_one
         if self._spec.parses_batches:
-            make = _at_once_if_any if self._plan.is_growing else tf.data.Dataset.from_tensors
+            to_dataset = _whole_if_any if self._plan.is_growing else tf.data.Dataset.from_tensors
         doing = f"create_dataset of {self._label} in mode {self._mode.value}"
-        # What it maps is converted all the same, as where tf.data is used without us.
-        as_outside = ag_ctx.ControlStatusCtx(status=ag_ctx.Status.UNSPECIFIED)
-        with user_code(doing, root=self._zoo), as_outside:
-            dataset = self._spec.create_dataset(make(records), self._mode)
-        self._check(dataset)
+        # Functions that the user maps are still converted by Autograph, as usual in tf.data.
+        default_conversion = ag_ctx.ControlStatusCtx(status=ag_ctx.Status.UNSPECIFIED)
+        with user_code(doing, root=self._zoo), default_conversion:
+            dataset = self._spec.create_dataset(to_dataset(records), self._mode)
+        self._require_dataset(dataset)
         inline_maps(tf.compat.v1.get_default_graph())
         if (padding := padding_of(dataset)) is not None:
             dataset = pad_to_lengths(dataset, padding)
         elif not self._spec.parses_batches:
-            # Larger than any step: the whole step becomes one batch, however much was expanded.
+            # Larger than any step, so that the step becomes one batch even after a flat_map.
             dataset = dataset.batch(1 << 40)
         if not isinstance(dataset.element_spec, tuple):
             return dataset.map(lambda features: (run, step, features))
-        if self._mode is Mode.PREDICTION:  # Labels and weights are left out, as Keras does.
+        if self._mode is Mode.PREDICTION:  # Labels and weights are dropped, as in Keras.
             return dataset.map(lambda features, *_: (run, step, features))
         return dataset.map(lambda *parts: (run, step, *parts))
 
@@ -274,7 +280,7 @@ class KerasBatches:
             return dataset
         return dataset.map(tf.autograph.experimental.do_not_convert(self._tensors.element))
 
-    def _check(self, dataset: Any) -> None:
+    def _require_dataset(self, dataset: Any) -> None:
         name = f"create_dataset of {self._label}"
         if not gives(type(self._spec), "create_dataset"):
             name = f"{self._label} has no create_dataset (input_fn), so the data"
@@ -282,23 +288,23 @@ class KerasBatches:
             raise UserCodeError(
                 f"{name} must return a tf.data.Dataset.",
                 received=type(dataset).__name__,
-                cure="Return the dataset at its end.",
+                cure="Return the data set at the end of the function.",
             )
         element = dataset.element_spec
         if self._mode is Mode.PREDICTION:
-            if isinstance(element, tuple) and len(element) > MOST_PARTS:
+            if isinstance(element, tuple) and len(element) > MAX_PARTS:
                 raise UserCodeError(
-                    f"{name} must give features in mode prediction.",
+                    f"{name} must return features in mode prediction.",
                     received=f"elements of {len(element)} parts",
-                    cure="A tuple is features, labels and weights, as in Keras: return features"
-                    " that are a tuple as the only part of one, (features,).",
+                    cure="A tuple means (features, labels, weights), as in Keras. Wrap features"
+                    " that are a tuple in another tuple: (features,).",
                 )
-        elif not isinstance(element, tuple) or len(element) not in (2, MOST_PARTS):
+        elif not isinstance(element, tuple) or len(element) not in (2, MAX_PARTS):
             raise UserCodeError(
-                f"{name} must give (features, labels) or (features, labels, sample_weight) in mode"
-                f" {self._mode.value}.",
+                f"{name} must return (features, labels) or (features, labels, sample_weight) in"
+                f" mode {self._mode.value}.",
                 received=str(element),
-                cure="Return them as a tuple of two or three.",
+                cure="Return a tuple of two or three parts.",
             )
 
 
@@ -306,20 +312,20 @@ class KerasBatches:
 def all_examples(
     source: RecordSource, plan: DataPlan, loaded: LoadedSpec
 ) -> Iterator[tf.data.Dataset]:
-    """The training examples of one epoch: features, labels, and weights if any, in batches.
+    """Open the training examples of one epoch in batches: features, labels, and weights if any.
 
     Raises:
-        DataError: A record could not be read, in place of the error that TensorFlow makes of it.
+        DataError: A record could not be read; replaces the error that TensorFlow raises for it.
         UserCodeError: As for `KerasBatches`.
     """
     failures: list[DataError] = []
 
-    def make() -> KerasBatches:
+    def open_batches() -> KerasBatches:
         return KerasBatches(source, plan, loaded, Mode.TRAINING, prefetch=1)
 
     def epoch() -> Iterator[tuple[Any, ...]]:
-        # Its own for each reading: two may go on at the same time, as in `zip`.
-        batches, spans = make(), plan.spans(1)
+        # New batches for each iteration, because two may run at the same time, as in `zip`.
+        batches, spans = open_batches(), plan.spans(1)
         num_steps = spans.first_step_of(1)
         batches.restart(range(plan.num_lanes), 0, num_steps, spans)
         for _ in range(num_steps):
@@ -333,26 +339,26 @@ def all_examples(
                 yield (batch.features, batch.labels, *weights)
 
     try:
-        yield tf.data.Dataset.from_generator(epoch, output_signature=make().element_spec)
-    except UserCodeError:  # TensorFlow's report of it, as the user's code got it.
+        yield tf.data.Dataset.from_generator(epoch, output_signature=open_batches().element_spec)
+    except UserCodeError:  # Raised from TensorFlow's error in the user's code.
         if not failures:
             raise
         raise failures[0] from failures[0].__cause__
 
 
-def _is_there(run: tf.Tensor, step: tf.Tensor, records: Any) -> tf.Tensor:
+def _is_step(run: tf.Tensor, step: tf.Tensor, records: Any) -> tf.Tensor:
     return step >= 0
 
 
-def _at_once_if_any(records: Any) -> tf.data.Dataset:
-    # Where the batch grows with the ring, a rank may have no record in a step amid an epoch.
-    some = tf.nest.flatten(records)[0]
-    rows = some.nrows() if isinstance(some, tf.RaggedTensor) else tf.shape(some, tf.int64)[0]
-    num = tf.minimum(rows, 1)
-    return tf.data.Dataset.from_tensors(records).take(num)
+def _whole_if_any(records: Any) -> tf.data.Dataset:
+    # If the batch grows with the ring, a rank may have no record in a step within an epoch.
+    first = tf.nest.flatten(records)[0]
+    rows = first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first, tf.int64)[0]
+    num_elements = tf.minimum(rows, 1)
+    return tf.data.Dataset.from_tensors(records).take(num_elements)
 
 
-def _said(error: tf.errors.OpError) -> str:
-    """What an op of the user's pipeline, or a record's reader, said; not where it is in ours."""
-    lines = [_GRAPH_PLACE.sub("", line).strip() for line in error.message.splitlines()]
+def _summary(error: tf.errors.OpError) -> str:
+    """Extract the first line of an error of the pipeline, without its location in the graph."""
+    lines = [_GRAPH_LOCATION.sub("", line).strip() for line in error.message.splitlines()]
     return next((line[:500] for line in lines if line), type(error).__name__)

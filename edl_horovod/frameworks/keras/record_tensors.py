@@ -1,4 +1,4 @@
-"""A step's records as tensors: one string tensor, or the columns of a source that has them."""
+"""Convert a step's records to tensors: one string tensor, or one tensor for each column."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,14 +17,14 @@ Array = npt.NDArray[Any]
 
 
 class RecordTensors:
-    """How the records of one source become tensors; a call from a graph hands on flat arrays."""
+    """Converts the records of one source, by way of the flat arrays that a graph's op returns."""
 
     def __init__(self, layout: Layout | None) -> None:
         self._layout = layout
 
     @property
     def types(self) -> list[tf.DType]:
-        """The types of the arrays that `arrays` gives."""
+        """The types of the arrays that `arrays` returns."""
         if self._layout is None:
             return [tf.string]
         types = []
@@ -35,41 +35,41 @@ class RecordTensors:
 
     @property
     def needs_assembly(self) -> bool:
-        """Whether `element` must make the tensors of each record."""
+        """Whether `element` must be mapped over the records to build their tensors."""
         return self._layout is not None and self._layout.needs_assembly
 
     def arrays(self, records: Records | None) -> list[Array]:
-        """The arrays of some records, or of none."""
+        """Convert records to flat arrays; None gives empty arrays."""
         if self._layout is None:
             return [np.array(records or [], dtype=object)]
-        found: Sequence[Any] = empty(self._layout) if records is None else records
-        return [array for values in found for array in _arrays(values)]
+        columns: Sequence[Any] = empty(self._layout) if records is None else records
+        return [array for values in columns for array in _arrays(values)]
 
     def records(self, tensors: Sequence[tf.Tensor]) -> Any:
-        """The records as tensors of those arrays: one for each column, packed as a record is."""
+        """Pack the tensors of `arrays` into the structure of a record, with one tensor a column."""
         if self._layout is None:
             return tf.ensure_shape(tensors[0], (None,))
-        left = iter(tensors)
-        return self._layout.pack([_tensor(column, left) for column in self._layout.columns])
+        remaining = iter(tensors)
+        return self._layout.pack([_tensor(column, remaining) for column in self._layout.columns])
 
     def element(self, *record: Any) -> Any:
-        """The tensors of one record, of what `records` gave of it; for `tf.data.Dataset.map`."""
+        """Build one record's tensors from its slice of `records`; for `tf.data.Dataset.map`."""
         assert self._layout is not None
         structure = self._layout.structure
         assert structure is not None
-        # Where a record is a tuple, tf.data hands on its parts.
-        return _assembled(structure, record if isinstance(structure, tuple) else record[0])
+        # tf.data unpacks a record that is a tuple into arguments.
+        return _assemble(structure, record if isinstance(structure, tuple) else record[0])
 
 
-def _assembled(structure: Structure, packed: Any) -> Any:
+def _assemble(structure: Structure, packed: Any) -> Any:
     if isinstance(structure, dict):
-        return {name: _assembled(inner, packed[name]) for name, inner in structure.items()}
+        return {name: _assemble(inner, packed[name]) for name, inner in structure.items()}
     if isinstance(structure, tuple):
-        return tuple(map(_assembled, structure, packed))
+        return tuple(map(_assemble, structure, packed))
     if structure.is_column:
         return packed
-    left = iter(packed)
-    parts = [_part(part, left) for part in structure.parts]
+    remaining = iter(packed)
+    parts = [_part(part, remaining) for part in structure.parts]
     if structure.kind == "ragged":
         return tf.RaggedTensor.from_nested_row_splits(parts[0], parts[1:], validate=False)
     return tf.SparseTensor(*parts) if structure.kind == "sparse" else parts[0]

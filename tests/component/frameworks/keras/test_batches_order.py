@@ -147,8 +147,8 @@ def test_an_expected_restart_is_that_restart_and_another_one_is_not(opened) -> N
 def test_one_iterator_goes_from_run_to_run(opened, monkeypatch: pytest.MonkeyPatch) -> None:
     stream, _ = opened
     made: list[int] = []
-    iterate = stream._iterate
-    monkeypatch.setattr(stream, "_iterate", lambda: (made.append(1), iterate()))
+    start = stream._start_iterator
+    monkeypatch.setattr(stream, "_start_iterator", lambda: (made.append(1), start()))
     for number in range(20):
         stream.restart(lanes_of_rank(number % 3, 3, LANES), number, 1_000_000_000)
         stream.next_batch()
