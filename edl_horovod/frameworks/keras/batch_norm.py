@@ -1,8 +1,8 @@
 """BatchNormalization over the examples of all ranks, each example counted once.
 
-Keras' own `synchronized=True` sums by tf.distribute, which has no part in this ring. Here each
-layer adds up one row of numbers in the forward pass and one in the backward pass; all the rest is
-what TensorFlow makes of the formula.
+Keras implements `synchronized=True` with tf.distribute, which this ring does not use. Here each
+layer sums one row of numbers over the ring in the forward pass, and one in the backward pass by
+TensorFlow's automatic differentiation.
 """
 
 import functools
@@ -16,20 +16,20 @@ from edl_horovod.frameworks.keras.ring_sums import RingSums
 __all__ = ["RingStatistics"]
 
 _HINT = (
-    "Call it once for all positions (a BatchNormalization normalises the last axis of any number of"
-    " dimensions), without @tf.function, or leave out synchronized and train.batch_norm."
+    "Call it once for all positions (BatchNormalization normalizes the last axis of inputs of any"
+    " number of dimensions) and without @tf.function, or remove synchronized and train.batch_norm."
 )
 
 
 class RingStatistics:
-    """The moments of a model's layers, which a step of a ring takes over all of its examples."""
+    """Computes the moments of a model's BatchNormalization layers over a step's whole ring."""
 
     def __init__(self, model: keras.Model, sums: RingSums, *, sums_all: bool) -> None:
         """Replace the method by which the layers compute their moments.
 
         Args:
-            model: Built; its layers and their configuration stay.
-            sums: Of the steps of this model.
+            model: The built model; its layers keep their identity and configuration.
+            sums: Sums over the ring within this model's steps.
             sums_all: Whether all BatchNormalization layers are summed, or only those with
                 `synchronized=True`.
         """
@@ -41,8 +41,8 @@ class RingStatistics:
             and (sums_all or layer.synchronized)
         ]
         for number, layer in enumerate(self._layers):
-            # A functional model holds its layers in many places, so they stay what they are. Keras
-            # has no public way to a layer's moments.
+            # A functional model refers to its layers in many places, so they cannot be replaced.
+            # Keras has no public hook for a layer's moments.
             name = f"batch_norm.{number}"
             layer._moments = functools.partial(self._moments, layer, name)
 
@@ -53,7 +53,7 @@ class RingStatistics:
     def _moments(
         self, layer: keras.layers.BatchNormalization, name: str, inputs: tf.Tensor, mask: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean and variance of a batch, shape (features,), as the layer's own method gives them."""
+        """Compute mean and variance, each of shape (features,), like the layer's own method."""
         axes, num_features = layer._reduction_axes, inputs.shape[layer.axis]
 
         def summed(values: tf.Tensor) -> tf.Tensor:
@@ -62,16 +62,16 @@ class RingStatistics:
             return tf.reduce_sum(values, axes, keepdims=True)
 
         if mask is None:
-            numbers = tf.cast(tf.size(inputs) // num_features, inputs.dtype)
-            count = tf.fill([num_features], numbers)
+            num_values = tf.cast(tf.size(inputs) // num_features, inputs.dtype)
+            count = tf.fill([num_features], num_values)
         else:
             count = tf.reshape(summed(tf.ones_like(inputs)), [-1])
         total = summed(inputs)
-        own_mean = tf.math.divide_no_nan(total, tf.reshape(count, tf.shape(total)))
-        # What is left of large squares after a subtraction would be noise in float32.
-        spread = summed(tf.square(inputs - own_mean))
+        local_mean = tf.math.divide_no_nan(total, tf.reshape(count, tf.shape(total)))
+        # Subtract the mean first: differences of large squares would be noise in float32.
+        spread = summed(tf.square(inputs - local_mean))
         count, mean, spread = (
-            tf.cast(tf.reshape(value, [-1]), tf.float64) for value in (count, own_mean, spread)
+            tf.cast(tf.reshape(value, [-1]), tf.float64) for value in (count, local_mean, spread)
         )
         row = tf.concat([count, count * mean, spread + count * tf.square(mean)], 0)
         count, total, squares = tf.split(

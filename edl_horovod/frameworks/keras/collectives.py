@@ -1,7 +1,7 @@
 """Horovod's collectives on plain TensorFlow tensors.
 
-Everything else of Horovod's TensorFlow package (DistributedOptimizer, its states, its tape) does
-not work on Keras 3; plain-tensor collectives do.
+The rest of Horovod's TensorFlow package (DistributedOptimizer, its states, its tape) does not work
+with Keras 3.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,15 +23,16 @@ HOROVOD = Horovod(hvd, op_errors=(tf.errors.OpError,))
 catch_failures = HOROVOD.catch_failures
 
 _IN_PLACE_TYPES = {tf.uint8, tf.int8, tf.int32, tf.int64, tf.float16, tf.float32, tf.float64}
-"""Those that Horovod's broadcast in place knows."""
+"""Types that Horovod's in-place broadcast supports."""
 
 
 def sum_grouped(tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-    """Sum each tensor over the ring, all of them in one collective.
+    """Sum each tensor over the ring, all in one collective.
 
     Args:
         tensors: Same shapes and types on all ranks.
-        name: Pairs the calls of the ranks; functions that may meet in one collective share it.
+        name: Matches the calls of the ranks, so ranks that run different functions for one
+            collective use the same name in them.
     """
     reduced: list[tf.Tensor] = hvd.grouped_allreduce(
         list(tensors), op=hvd.Sum, name=name, ignore_name_scope=True
@@ -40,7 +41,7 @@ def sum_grouped(tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
 
 
 class KerasCollectives:
-    """See `frameworks.base.Collectives`; all run eagerly, so none is traced for a ring's size."""
+    """The collectives of a ring. They run eagerly, so none is traced for one ring size."""
 
     def sum(self, values: NDArray[Any], name: str) -> NDArray[Any]:
         """Add the ranks' arrays, which have the same shape and type."""
@@ -50,16 +51,16 @@ class KerasCollectives:
         return summed
 
     def gather_rows(self, row: Sequence[int], name: str) -> NDArray[np.int64]:
-        """Gather one row of integers of each rank; shape (size, len(row)), in rank order."""
+        """Gather one row of integers from each rank; shape (size, len(row)), in rank order."""
         with catch_failures():
             gathered = hvd.allgather(tf.constant([row], tf.int64), name=name)
         rows: NDArray[np.int64] = gathered.numpy()
         return rows
 
     def broadcast(self, variables: Sequence[Variable], root: int, name: str) -> None:
-        """Give every rank the root's values: large ones in place, small ones packed together.
+        """Broadcast the root's values: large variables in place, small ones packed together.
 
-        A collective of its own costs a small variable much more than its bytes.
+        For a small variable the overhead of a separate collective outweighs its bytes.
         """
         large = [variable for variable in variables if _is_large(variable)]
         small = [variable for variable in variables if not _is_large(variable)]
@@ -69,37 +70,39 @@ class KerasCollectives:
             self._broadcast_packed(pack, root, f"{name}.pack.{number}")
 
     def broadcast_rows(self, rows: Sequence[Rows], number: int, root: int, name: str) -> int:
-        """Give every rank these rows of the root's variables, in one collective."""
-        own = [_as_bytes(_rows_of(each)) for each in rows]
-        numbers = _as_bytes(tf.constant([number], tf.int64))
-        packed = tf.concat([*own, numbers], 0)
+        """Broadcast these rows of the root's variables and a number in one collective."""
+        local_parts = [_as_bytes(_rows_of(part)) for part in rows]
+        number_bytes = _as_bytes(tf.constant([number], tf.int64))
+        packed = tf.concat([*local_parts, number_bytes], 0)
         with catch_failures():
             packed = hvd.broadcast(packed, root_rank=root, name=name)
         if hvd.rank() == root:
             return number
-        *parts, numbers = tf.split(packed, [*(flat.shape[0] for flat in own), numbers.shape[0]])
-        for each, mine, flat in zip(rows, own, parts, strict=True):
-            if not np.array_equal(mine.numpy(), flat.numpy()):
-                _write(each, _value_of(flat, each.shape, each.variable.dtype))
-        return int(tf.bitcast(numbers, tf.int64))
+        *received_parts, number_bytes = tf.split(
+            packed, [*(local.shape[0] for local in local_parts), number_bytes.shape[0]]
+        )
+        for part, local, received in zip(rows, local_parts, received_parts, strict=True):
+            if not np.array_equal(local.numpy(), received.numpy()):
+                _write(part, _value_of(received, part.shape, part.variable.dtype))
+        return int(tf.bitcast(number_bytes, tf.int64))
 
     def blank_like(self, variables: Sequence[Variable]) -> list[Variable]:
         """New variables of the same shapes and types."""
         return [
-            tf.Variable(tf.zeros(each.shape, each.dtype))
-            if isinstance(each, tf.Variable)
-            else Array(np.zeros_like(each.numpy()))
-            for each in variables
+            tf.Variable(tf.zeros(variable.shape, variable.dtype))
+            if isinstance(variable, tf.Variable)
+            else Array(np.zeros_like(variable.numpy()))
+            for variable in variables
         ]
 
     def checksum(self, variable: Variable) -> int:
-        """A number that is the same where a variable has the same bits."""
-        # A view: what `numpy()` gives of a TensorFlow variable is a copy.
+        """Compute a checksum that is equal for variables with the same bits."""
+        # `numpy()` of a TensorFlow variable would copy; a memoryview does not.
         return checksum(np.frombuffer(memoryview(_bytes_of(variable)), np.uint8))
 
     def _broadcast_in_place(self, variables: Sequence[Variable], root: int, name: str) -> None:
-        # All in one call, so the ranks agree once and the network is never idle. Not by
-        # `hvd.broadcast_`: it pairs the ranks by the variables' own names, which depend on what a
+        # All in one call, so that the ranks negotiate once and the network is never idle.
+        # `hvd.broadcast_` would match the ranks by the variables' names, which depend on what the
         # process has built before.
         with catch_failures():
             mpi_ops.MPI_LIB.horovod_broadcast_inplace_resource(
@@ -121,12 +124,12 @@ class KerasCollectives:
 
 
 def _is_large(variable: Variable) -> bool:
-    is_fit = isinstance(variable, tf.Variable) and variable.dtype in _IN_PLACE_TYPES
-    return is_fit and sizes([variable])[0] >= LARGE_BYTES
+    is_supported = isinstance(variable, tf.Variable) and variable.dtype in _IN_PLACE_TYPES
+    return is_supported and sizes([variable])[0] >= LARGE_BYTES
 
 
 def _bytes_of(variable: Variable) -> tf.Tensor:
-    """The bytes of a value, mostly without a copy."""
+    """Get the bytes of a value, without a copy where TensorFlow allows it."""
     return _as_bytes(
         tf.convert_to_tensor(variable if isinstance(variable, tf.Variable) else variable.numpy())
     )
@@ -139,7 +142,7 @@ def _as_bytes(value: tf.Tensor) -> tf.Tensor:
 
 
 def _value_of(flat: tf.Tensor, shape: Iterable[int], dtype: Any) -> tf.Tensor:
-    """The value of a shape and type that has these bytes."""
+    """Build the value of this shape and type from its bytes."""
     shape, dtype = list(shape), tf.as_dtype(dtype.name)
     if dtype.size == 1:
         value = tf.reshape(flat, shape)
@@ -148,7 +151,7 @@ def _value_of(flat: tf.Tensor, shape: Iterable[int], dtype: Any) -> tf.Tensor:
 
 
 def _rows_of(rows: Rows) -> tf.Tensor:
-    """Their value; while it is there, a change of the variable copies all of it."""
+    """Read the rows. While the result lives, assigning to the variable copies all of it."""
     variable = rows.variable
     if isinstance(variable, tf.Variable):
         _end_copy_on_read(variable)
@@ -174,5 +177,5 @@ def _write(rows: Rows, value: tf.Tensor) -> None:
 
 
 def _end_copy_on_read(variable: tf.Variable) -> None:
-    # What changes single rows of a variable leaves it such that each reading copies all of it.
+    # Assigning to a slice switches a variable to a mode in which every read copies all of it.
     tf.raw_ops.DisableCopyOnRead(resource=variable.handle)

@@ -1,11 +1,11 @@
-"""The divisor of a scalar loss, found while the loss is traced.
+"""Determine the divisor of a scalar loss while the loss is traced.
 
-A mean over a batch is a sum divided by the number of examples, by the number of steps that a mask
-leaves, or by a sum of weights. Over a ring, sums and divisors are added up one by one: the mean of
-the ranks' means is another number where their divisors differ.
+A mean over a batch is a sum divided by the number of examples, by the number of unmasked steps, or
+by a sum of weights. On a ring, sums and divisors are added up separately, because the mean of the
+ranks' means is wrong if their divisors differ.
 
-Keras' losses tell their divisor when they reduce their values; a division or a mean that the user
-writes is found in the graph.
+The divisors of Keras' losses are recorded when Keras reduces the values. Divisions and means that
+the user writes are found in the graph.
 """
 
 import contextlib
@@ -18,29 +18,30 @@ from keras.src.losses import loss as keras_loss
 
 __all__ = ["OverRing", "Reductions", "RingMean", "depends_on"]
 
-_PASSING = {"Identity", "Cast", "Reshape", "Squeeze", "EnsureShape"}
-"""Ops that pass a number on."""
-_OF_TERMS = {"AddV2", "Add", "AddN", "Sub", "Neg", "Mul", "Pack", "Sum"}
-"""Ops that make a number of others; `Pack` and `Sum` are how Keras adds losses."""
+_PASS_THROUGH = {"Identity", "Cast", "Reshape", "Squeeze", "EnsureShape"}
+"""Ops that return their input's value, possibly in another type or shape."""
+_COMBINING = {"AddV2", "Add", "AddN", "Sub", "Neg", "Mul", "Pack", "Sum"}
+"""Ops that combine terms of a loss; Keras adds losses with `Pack` and `Sum`."""
 _DIVISIONS = {"RealDiv", "DivNoNan"}
-_OF_SHAPES = {"Const", "Mul", "Pack", "Prod", "Shape", "Size", "StridedSlice", *_PASSING}
-"""Ops that compute a number of elements."""
+_SHAPE_OPS = {"Const", "Mul", "Pack", "Prod", "Shape", "Size", "StridedSlice", *_PASS_THROUGH}
+"""Ops that occur in the computation of a number of elements."""
 _MAX_DEPTH = 24
-"""The number of ops between a loss and its means beyond which a graph is not searched."""
+"""The maximum number of ops between a loss and its means in the search of the graph."""
 
 
 OverRing = Callable[[tf.Tensor], tf.Tensor]
+"""Sums a row of numbers over the ring."""
 
 
 @dataclass(frozen=True)
 class RingMean:
-    """A loss as what a ring adds up: a sum, and what it is divided by."""
+    """A loss as a sum and its divisor, which a ring adds up separately."""
 
     total: tf.Tensor
     weight: tf.Tensor
-    """A scalar of the type of the total."""
+    """The divisor, a scalar of the type of `total`."""
     has_gradient: tf.Tensor | None = None
-    """Whether the gradient is to be taken; false where it is that of 0 / 0. None for always."""
+    """Whether the gradient is valid; false if it is that of 0 / 0. None means always valid."""
 
 
 @dataclass(frozen=True)
@@ -49,35 +50,35 @@ class _Term:
 
     divisor: tf.Tensor
     source: Hashable
-    """Identifies what the divisor is computed from; None for the number of examples."""
+    """Identifies the source of the divisor; None for the number of examples."""
     may_be_nan: bool = False
-    """Whether it is no number where nothing counts; Keras' own are 0."""
+    """Whether the mean is NaN if its divisor is 0; the means of Keras' losses are then 0."""
 
 
 class Reductions:
-    """The reductions of Keras' losses while a loss is traced."""
+    """Records the reductions of Keras' losses while a loss is traced."""
 
     def __init__(self, count: tf.Tensor, over_ring: OverRing | None = None) -> None:
-        """Begin without any.
+        """Start with an empty record.
 
         Args:
             count: Number of examples.
-            over_ring: Adds a row of numbers over the ring. Then each mean is divided by the ring's
-                divisor, so that what a ring weighs by examples is right for all of them.
+            over_ring: Sums a row of numbers over the ring. If set, each mean is divided by the
+                ring's divisor and rescaled, so that the loss may be weighted by examples.
         """
         self._count, self._over_ring = tf.cast(count, tf.float32), over_ring
         self._terms: dict[Any, _Term] = {}
 
     @property
     def num_divisors(self) -> int:
-        """How many different divisors there are; the number of examples is one."""
+        """The number of different divisors, including the number of examples."""
         return len({term.source for term in self._terms.values()})
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record them within this context.
+        """Record reductions within this context.
 
-        Keras has no public place where a loss and its mask meet.
+        This replaces a private function of Keras, which has no public hook for a loss's mask.
         """
         original = keras_loss.reduce_weighted_values
 
@@ -103,11 +104,11 @@ class Reductions:
             keras_loss.reduce_weighted_values = original
 
     def ring_mean(self, loss: tf.Tensor, outputs: Any) -> RingMean:
-        """A scalar loss as what a ring adds up.
+        """Split a scalar loss into a sum and its divisor.
 
         Args:
-            loss: Traced while reductions were recorded.
-            outputs: Of the model. What is divided by something that depends on them is no mean.
+            loss: The loss, traced while reductions were recorded.
+            outputs: The model's outputs. A quotient whose divisor depends on them is not a mean.
         """
         count = tf.cast(self._count, loss.dtype)
         by_examples = RingMean(loss * count, count)
@@ -123,7 +124,7 @@ class Reductions:
         return RingMean(total, weight, has_gradient=weight != 0)
 
     def _share(self, divisor: tf.Tensor, over_ring: OverRing) -> tf.Tensor:
-        """What makes a sum divided by the ring's divisor, weighed by examples, of a mean."""
+        """Compute the factor from the local mean to the ring's mean, weighted by examples."""
         row = tf.stack([tf.cast(divisor, tf.float32), self._count])
         total, all_examples = tf.unstack(over_ring(tf.stop_gradient(row)))
         return tf.math.divide_no_nan(divisor * all_examples, total * self._count)
@@ -136,72 +137,74 @@ class Reductions:
         op = tensor.op
         if op.type in _DIVISIONS and tensor.shape.rank == 0:
             dividend, divisor = op.inputs
-            above = self._terms_in(dividend, outputs, depth + 1)
-            if above or divisor.shape.rank != 0 or depends_on(divisor, outputs):
-                return above
+            terms = self._terms_in(dividend, outputs, depth + 1)
+            if terms or divisor.shape.rank != 0 or depends_on(divisor, outputs):
+                return terms
             divisor = _unclamped(divisor)
             return [_Term(divisor, None if _is_size(divisor) else divisor.ref(), may_be_nan=True)]
         if op.type == "Mean" and tensor.shape.rank == 0 and op.inputs[0].shape.rank:
             values = op.inputs[0]
-            return [_Term(tf.size(values), tensor.ref(), may_be_nan=_are_chosen(values))]
-        if op.type in _OF_TERMS | _PASSING:
+            return [_Term(tf.size(values), tensor.ref(), may_be_nan=_are_selected(values))]
+        if op.type in _COMBINING | _PASS_THROUGH:
             inputs = op.inputs[:1] if op.type in ("Sum", "Reshape") else op.inputs
-            return [term for each in inputs for term in self._terms_in(each, outputs, depth + 1)]
+            return [term for value in inputs for term in self._terms_in(value, outputs, depth + 1)]
         return []
 
 
 def _term_of(values: Any, sample_weight: Any, mask: Any, reduction: str) -> _Term:
-    """The divisor of a reduction of Keras."""
+    """Determine the divisor of a reduction by Keras."""
     if reduction == "mean_with_sample_weight" and not (sample_weight is None and mask is None):
         weights = keras_loss.apply_mask(sample_weight, mask, values.dtype, reduction)
         return _Term(tf.reduce_sum(weights), object())
     size = tf.cast(tf.size(values), tf.float32)
     if mask is None:
         return _Term(size, None)
-    share = tf.reduce_mean(tf.cast(mask, tf.float32))
-    return _Term(size * share, (mask.ref(), tuple(values.shape)))
+    unmasked_share = tf.reduce_mean(tf.cast(mask, tf.float32))
+    return _Term(size * unmasked_share, (mask.ref(), tuple(values.shape)))
 
 
-def _passed(tensor: tf.Tensor) -> tf.Tensor:
-    """The number that ops have passed on."""
-    while tensor.op.type in _PASSING:
+def _skip_pass_through(tensor: tf.Tensor) -> tf.Tensor:
+    """Follow ops that only pass their input on, back to the tensor that they pass on."""
+    while tensor.op.type in _PASS_THROUGH:
         tensor = tensor.op.inputs[0]
     return tensor
 
 
 def _unclamped(divisor: tf.Tensor) -> tf.Tensor:
-    """A divisor without the bound that keeps it from 0: nothing counts where it is reached."""
-    divisor = _passed(divisor)
+    """Remove the lower bound that keeps a divisor from 0; at the bound, the true divisor is 0."""
+    divisor = _skip_pass_through(divisor)
     if divisor.op.type == "Maximum":
-        free = [tensor for tensor in divisor.op.inputs if _passed(tensor).op.type != "Const"]
-        return free[0] if len(free) == 1 else divisor
+        unbounded = [
+            tensor for tensor in divisor.op.inputs if _skip_pass_through(tensor).op.type != "Const"
+        ]
+        return unbounded[0] if len(unbounded) == 1 else divisor
     return divisor
 
 
-def _are_chosen(values: tf.Tensor) -> bool:
-    """Whether values are those of some places only, of which there may be none."""
-    waiting, seen = [values], set()
-    while waiting:
-        tensor = waiting.pop()
+def _are_selected(values: tf.Tensor) -> bool:
+    """Whether values were selected by a mask, which may select none."""
+    pending, seen = [values], set()
+    while pending:
+        tensor = pending.pop()
         if tensor.op.type in ("Where", "DynamicPartition"):
             return True
         if tensor.ref() not in seen:
             seen.add(tensor.ref())
-            waiting += tensor.op.inputs
+            pending += tensor.op.inputs
     return False
 
 
 def _is_size(divisor: tf.Tensor) -> bool:
     """Whether a divisor is computed from shapes alone."""
-    waiting, seen = [divisor], set()
-    while waiting:
-        tensor = waiting.pop()
+    pending, seen = [divisor], set()
+    while pending:
+        tensor = pending.pop()
         if tensor.ref() in seen or tensor.op.type in ("Shape", "Size"):
             continue
         seen.add(tensor.ref())
-        if tensor.op.type not in _OF_SHAPES:
+        if tensor.op.type not in _SHAPE_OPS:
             return False
-        waiting += tensor.op.inputs
+        pending += tensor.op.inputs
     return True
 
 
@@ -209,13 +212,13 @@ def depends_on(divisor: tf.Tensor, outputs: Any) -> bool:
     """Whether a divisor is computed from a model's outputs, or from its variables."""
     flat = tf.nest.flatten(outputs, expand_composites=True)
     refs = {tensor.ref() for tensor in flat if tf.is_tensor(tensor)}
-    waiting, seen = [divisor], set()
-    while waiting:
-        tensor = waiting.pop()
+    pending, seen = [divisor], set()
+    while pending:
+        tensor = pending.pop()
         if tensor.ref() in refs or tensor.op.type == "ReadVariableOp":
             return True
         if tensor.ref() in seen or tensor.op.type in ("Shape", "Size"):
             continue
         seen.add(tensor.ref())
-        waiting += tensor.op.inputs
+        pending += tensor.op.inputs
     return False

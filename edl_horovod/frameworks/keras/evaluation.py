@@ -1,4 +1,4 @@
-"""Loss and metrics of a Keras model over a batch, as sums."""
+"""Evaluate a Keras model: the loss and metrics of batches as sums that add up."""
 
 from typing import Any
 
@@ -18,13 +18,19 @@ __all__ = ["KerasEvaluation"]
 
 
 class KerasEvaluation:
-    """The evaluation of a batch, traced."""
+    """The traced evaluation of one batch."""
 
     def __init__(self, loaded: LoadedSpec, model: keras.Model, element_spec: Any) -> None:
-        """Trace it; `element_spec` has the `tf.TypeSpec`s of features, labels, and weights if any.
+        """Trace the evaluation.
+
+        Args:
+            loaded: The user's spec.
+            model: The built model.
+            element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
 
         Raises:
-            UserCodeError: Loss or metrics cannot be built for these examples, or not be added up.
+            UserCodeError: The loss or a metric cannot be built for these examples, or its values
+                cannot be added up.
         """
         self._loaded = loaded
         self._objective = Objective(loaded, model, element_spec, Mode.EVALUATION)
@@ -33,20 +39,20 @@ class KerasEvaluation:
             self._sums = tf.function(self._trace, autograph=False).get_concrete_function(
                 element_spec
             )
-        size = sum(each.size for each in self._metrics)
+        size = sum(metric.size for metric in self._metrics)
         self.names = ["loss", *self._values(np.zeros(size), 1.0)]
         self.zeros = EvaluationSums.zeros(size)
 
     def sums(self, batch: Batch) -> EvaluationSums:
-        """The sums of a batch; see `base.Evaluation`."""
+        """Compute the sums of a batch."""
         self._objective.require_mean(batch.examples)
         with running("The evaluation", self._loaded, batch.examples):
             count, loss, weight, *metrics = self._sums(batch.examples).numpy()
         return EvaluationSums(count, loss, weight, np.array(metrics))
 
     def values(self, sums: EvaluationSums) -> dict[str, float]:
-        """The numbers by name."""
-        # Where nothing counts, a masked loss is 0 in Keras.
+        """Compute the loss and the metrics by name from the sums of at least one example."""
+        # Keras defines a fully masked loss as 0.
         loss = sums.mean_loss if sums.loss_weight else 0.0
         return {"loss": loss, **self._values(sums.metrics, sums.num_examples)}
 

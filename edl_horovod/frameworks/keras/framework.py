@@ -1,4 +1,4 @@
-"""Keras 3 on TensorFlow, as the ring sees it."""
+"""The framework interface for Keras 3 on TensorFlow."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -27,7 +27,7 @@ __all__ = ["FRAMEWORK"]
 
 
 class KerasFramework:
-    """See `base.Framework`."""
+    """Trains, evaluates and runs Keras models."""
 
     name = "keras"
     horovod = HOROVOD
@@ -35,7 +35,7 @@ class KerasFramework:
     plain_models = PLAIN_MODELS
 
     def begin(self, *, slot: int, seed: int) -> int:
-        """Take a GPU for each local rank, its memory as it is needed, and seed all generators."""
+        """Select the slot's GPU, allocate its memory on demand, and seed all random generators."""
         devices = tf.config.list_physical_devices("GPU")
         if devices:
             device = devices[slot % len(devices)]
@@ -45,7 +45,7 @@ class KerasFramework:
         return len(devices)
 
     def use_precision(self, precision: str) -> None:
-        """Set the policy of layers that are made from now on."""
+        """Set the dtype policy of layers that are created from now on."""
         keras.config.set_dtype_policy(precision)
 
     def batches(
@@ -58,20 +58,20 @@ class KerasFramework:
         prefetch: int,
         processes: int = 0,
     ) -> Batches:
-        """Make examples of records by the user's `create_dataset`."""
+        """Build batches of records with the user's `create_dataset`."""
         if processes:
             raise ConfigError(
-                "data_plan.processes is for PyTorch: a pipeline of tf.data works in parallel by"
-                " itself.",
+                "data_plan.processes only applies to PyTorch: a tf.data pipeline runs in parallel"
+                " by itself.",
                 received={"data_plan.processes": processes},
-                cure="Leave it out.",
+                cure="Remove data_plan.processes.",
             )
         return KerasBatches(source, plan, loaded, mode, prefetch=prefetch)
 
     def examples(
         self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec
     ) -> AbstractContextManager[tf.data.Dataset]:
-        """All training examples in batches, as a `tf.data.Dataset` that can be read repeatedly."""
+        """Open all training examples in batches, as a repeatable `tf.data.Dataset`."""
         return all_examples(source, plan, loaded)
 
     def model(self, loaded: LoadedSpec, element_spec: Any) -> Model:
@@ -109,7 +109,7 @@ class KerasFramework:
         )
 
 
-# Before any file of a model is run: it may import these names.
+# Installed before any model file runs, because it may import these names.
 keras_2.install()
 
 FRAMEWORK: Framework = KerasFramework()

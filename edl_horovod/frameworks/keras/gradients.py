@@ -1,4 +1,4 @@
-"""What happens to a step's gradients before the optimizer sees them: parts added, lengths cut."""
+"""Accumulate and clip a step's gradients before the optimizer applies them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,62 +16,68 @@ __all__ = ["GradientOptions", "add_over_parts", "are_usable", "clip"]
 
 @dataclass(frozen=True, kw_only=True)
 class GradientOptions:
-    """How gradients are made and bounded."""
+    """How gradients are computed, clipped and reduced."""
 
     clip_norm: float = 0.0
-    """Longest gradient over all variables; 0 means no limit."""
+    """Maximum global norm of the gradients; 0 disables clipping."""
     clip_value: float = 0.0
-    """Largest absolute value in it; 0 means no limit."""
+    """Maximum absolute value of a gradient element; 0 disables clipping."""
     num_parts: int = 1
-    """Parts into which a rank cuts its examples of a step."""
+    """Number of parts in which a rank processes its examples of a step."""
     sums_batch_norm: bool = False
-    """Whether BatchNormalization takes the examples of all ranks together."""
+    """Whether BatchNormalization computes its statistics over the examples of all ranks."""
     scales_loss: bool = False
     """Whether the loss is scaled up so that float16 can hold its gradients."""
     reduction: Reduction = field(default_factory=Reduction)
-    """How they are added over a ring."""
+    """How gradients are reduced over a ring."""
 
 
 def clip(gradients: Sequence[Sum], options: GradientOptions, scale: tf.Tensor | float) -> list[Sum]:
-    """Bound the mean gradients of a step; every rank has the same ones and bounds them alike.
+    """Clip the mean gradients of a step. All ranks clip equal gradients, so they stay equal.
 
     Args:
-        gradients: Reduced over the ring; not finite where float16 could not hold them. No row is in
-            an `IndexedSlices` twice, so the rows that are not there are 0.
-        options: The bounds.
-        scale: Of the loss, and so of the gradients.
+        gradients: Gradients after the reduction; non-finite after an overflow of float16. Each row
+            occurs at most once in an `IndexedSlices`; missing rows are 0.
+        options: The limits.
+        scale: The factor by which the loss, and so the gradients, are scaled.
     """
-    bounded = list(gradients)
+    clipped = list(gradients)
     if options.clip_value:
-        most = options.clip_value * scale
-        bounded = [with_values(each, lambda values: _cut(values, most)) for each in bounded]
+        limit = options.clip_value * scale
+        clipped = [
+            with_values(gradient, lambda values: _clip_finite(values, limit))
+            for gradient in clipped
+        ]
     if options.clip_norm:
-        bounded, _ = tf.clip_by_global_norm(bounded, options.clip_norm * scale)
-    return list(bounded)
+        clipped, _ = tf.clip_by_global_norm(clipped, options.clip_norm * scale)
+    return list(clipped)
 
 
 def are_usable(gradients: Sequence[Sum], optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
-    """Whether an optimizer can make a step by gradients: all are finite numbers.
+    """Whether an optimizer can apply the gradients, that is, whether all are finite.
 
-    One that scales the loss leaves a step out by itself where they are not.
+    Always true for an optimizer that scales the loss, because it skips non-finite steps itself.
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or not gradients:
         return tf.constant(True)
-    values = [each.values if isinstance(each, tf.IndexedSlices) else each for each in gradients]
-    # A sum takes less time than to look at each number, and only large ones overflow in it.
-    total = tf.add_n([tf.cast(tf.reduce_sum(each), tf.float32) for each in values])
-    # A bound of each value makes a large number of an infinite one.
+    values = [
+        gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        for gradient in gradients
+    ]
+    # A sum is faster than a test of each element, and a sum of finite values rarely overflows.
+    total = tf.add_n([tf.cast(tf.reduce_sum(value), tf.float32) for value in values])
+    # Clipping by value turns infinite elements into finite ones.
     is_bad = tf.math.is_nan if optimizer.clipvalue else lambda x: ~tf.math.is_finite(x)
     return tf.cond(
         tf.math.is_finite(total),
         lambda: tf.constant(True),
-        lambda: ~tf.reduce_any([tf.reduce_any(is_bad(each)) for each in values]),
+        lambda: ~tf.reduce_any([tf.reduce_any(is_bad(value)) for value in values]),
     )
 
 
-def _cut(values: tf.Tensor, most: tf.Tensor | float) -> tf.Tensor:
-    # What is not finite must stay so: the loss scaling looks for it.
-    return tf.where(tf.math.is_finite(values), tf.clip_by_value(values, -most, most), values)
+def _clip_finite(values: tf.Tensor, limit: tf.Tensor | float) -> tf.Tensor:
+    # Non-finite values must stay non-finite: loss scaling looks for them.
+    return tf.where(tf.math.is_finite(values), tf.clip_by_value(values, -limit, limit), values)
 
 
 Compute = Callable[[Any, list[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]
@@ -86,17 +92,17 @@ def add_over_parts(
     num_parts: int,
     sum_specs: Sequence[Any],
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Cut a batch into parts and add what each gives, with the memory of one part.
+    """Split a batch into parts and add up their sums, with the memory of one part.
 
-    No part is empty: of few examples there are fewer parts.
+    Parts are not empty: a batch with few examples has fewer parts.
 
     Args:
-        compute: From a part and the moving values to sums over its examples, and the moving values
-            after it. Of the same shapes for every part.
-        compute_last: The same for the last part, which is outside of the loop over the others.
-        batch: Tensors whose first dimension is the examples; at least one.
-        moving: Values that each part takes from the one before.
-        num_parts: Most parts.
+        compute: Maps a part and the moving values to sums over its examples and the new moving
+            values. The shapes are the same for every part.
+        compute_last: The same for the last part, which runs outside of the loop over the others.
+        batch: Tensors whose first dimension is the examples; at least one example.
+        moving: Values of the non-trainable variables, which each part takes from the previous one.
+        num_parts: The maximum number of parts.
         sum_specs: Shapes and types of the sums.
 
     Returns:
@@ -111,8 +117,8 @@ def add_over_parts(
         return some_examples(batch, start, tf.minimum(start + size, count))
 
     def add(start: tf.Tensor, sums: Any, moved: Any) -> Any:
-        more, moved = compute(part(start), moved)
-        return start + size, _added(sums, more), moved
+        part_sums, moved = compute(part(start), moved)
+        return start + size, _add_pairwise(sums, part_sums), moved
 
     zeros = [tf.zeros(spec.shape, spec.dtype) for spec in sum_specs]
     start, sums, moved = tf.while_loop(
@@ -121,9 +127,9 @@ def add_over_parts(
         (tf.constant(0), zeros, list(moving)),
         parallel_iterations=1,
     )
-    last, moved = compute_last(part(start), moved)
-    return _added(sums, last), moved
+    last_sums, moved = compute_last(part(start), moved)
+    return _add_pairwise(sums, last_sums), moved
 
 
-def _added(some: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    return [one + other for one, other in zip(some, others, strict=True)]
+def _add_pairwise(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    return [a + b for a, b in zip(left, right, strict=True)]

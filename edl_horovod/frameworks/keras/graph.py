@@ -1,4 +1,4 @@
-"""The graphs of a training step: sums of a batch, their reduction, and the change that follows."""
+"""The graphs of a training step: sums of a batch, their reduction, and the update."""
 
 import contextlib
 import logging
@@ -13,7 +13,7 @@ from edl_horovod.frameworks.keras.functional import MetricSums, num_examples
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, are_usable, clip
 from edl_horovod.frameworks.keras.inlined import inlined
 from edl_horovod.frameworks.keras.learning_rate import ScaledLearningRate
-from edl_horovod.frameworks.keras.moving import as_sum, move, salted, sum_dtype
+from edl_horovod.frameworks.keras.moving import assign_from_sum, salted, sum_dtype, to_sum
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.reduction import (
     Sum,
@@ -21,22 +21,23 @@ from edl_horovod.frameworks.keras.reduction import (
     unique_rows,
     with_values,
 )
-from edl_horovod.frameworks.keras.ring_sums import RingSums, once_made, sum_row
+from edl_horovod.frameworks.keras.ring_sums import RingSums, after_sums, sum_row
 
 __all__ = ["EXAMPLES", "LOSS", "LOSS_WEIGHT", "METRICS", "WANTS_CHANGE", "StepGraph"]
 
 log = logging.getLogger(__name__)
 
-# The step's numbers, in this order, then one sum for each metric.
+# Indices into the row of a step's numbers; the metrics' sums start at METRICS.
 EXAMPLES, LOSS, LOSS_WEIGHT, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(6)
 
 
 class StepGraph:
     """The step, traced for the variables that are trained now.
 
-    The forward pass is functional (`without_effects`): what it would change (BatchNorm statistics,
-    seeds) comes out as values and is assigned with the gradients' update, after the collective.
-    What a step does not change is not reduced, and keeps its bits.
+    The forward pass is functional (`without_effects`): the new values of variables that it would
+    assign (BatchNorm statistics, seeds) are outputs, which are reduced with the gradients and
+    assigned with the update. Variables that a step does not change are not reduced, so they keep
+    their bits.
     """
 
     def __init__(
@@ -48,81 +49,87 @@ class StepGraph:
         *,
         options: GradientOptions,
         ring_sums: RingSums,
-        is_synchronised: bool,
+        is_synchronized: bool,
         rate: ScaledLearningRate | None,
-        has_come: tf.Variable,
+        is_waiting: tf.Variable,
     ) -> None:
-        """Trace the step alone and in a ring, with and without examples.
+        """Trace the step for a single rank and for a ring, with and without examples.
 
         Args:
-            model: Built.
-            objective: Its loss and metrics in training.
-            optimizer: Built for all variables that are trained now.
+            model: The built model.
+            objective: The model's loss and metrics in training.
+            optimizer: An optimizer that is built for all variables that are trained now.
             element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
-            options: How gradients are made and bounded.
-            ring_sums: Of the model's steps.
-            is_synchronised: Whether layers of the model sum over the ring within a pass.
-            rate: The optimizer's learning rate, if it is to be multiplied.
-            has_come: Becomes true as soon as this rank's sums are made.
+            options: How gradients are computed, clipped and reduced.
+            ring_sums: Sums over the ring within the step's passes.
+            is_synchronized: Whether layers of the model sum over the ring within a pass.
+            rate: The optimizer's learning rate if it is scaled, else None.
+            is_waiting: Set to true by the step when this rank's sums are computed.
         """
         self._objective, self._optimizer, self._options = objective, optimizer, options
-        self._ring_sums, self._rate, self._has_come = ring_sums, rate, has_come
+        self._ring_sums, self._rate, self._is_waiting = ring_sums, rate, is_waiting
         self._trainable = list(model.trainable_variables)
-        self._others = list(model.non_trainable_variables)
-        # Tracing a batch tells which of them a step changes.
+        self._non_trainable = list(model.non_trainable_variables)
+        # Set while a batch is traced: the variables that the loss depends on or that are assigned.
         self._trained: list[keras.Variable] = []
-        self._is_moved: list[bool] = []
+        self._is_assigned: list[bool] = []
         self._metrics: list[MetricSums] = []
         self.metric_names: list[str] = []
-        """Of the values at the end of what the step gives."""
+        """Names of the metric values at the end of a step's result."""
         scalar = tf.TensorSpec((), tf.float32)
         salt = tf.TensorSpec((), tf.uint32)
-        # Each is traced once, for all kinds of step that need it.
-        others = [tf.TensorSpec(each.shape, each.dtype) for each in self._others]
+        # Each function is traced once and shared by the steps that need it.
+        non_trainable = [tf.TensorSpec(v.shape, v.dtype) for v in self._non_trainable]
         self._row_specs: dict[str, tf.TensorSpec] = {}
-        alone = _trace(self._traceable_part(in_ring=False), element_spec, others, scalar)
+        alone = _trace(self._part_function(in_ring=False), element_spec, non_trainable, scalar)
         self._parts = {False: alone, True: alone}
         if objective.num_divisors > 1 and options.num_parts > 1:
             raise UserCodeError(
-                "The loss has terms that are divided by different sums, which are not known when"
-                " the first part of a batch is computed.",
+                "The loss has terms with different divisors, which are not known until all parts of"
+                " a batch are computed.",
                 received={"train.accumulate_steps": options.num_parts},
                 cure="Set train.accumulate_steps=1.",
             )
-        if is_synchronised or objective.num_divisors > 1:
-            in_ring = self._traceable_part(in_ring=True)
-            self._parts[True] = _trace(in_ring, element_spec, others, scalar)
-        self._moving = [v for v, is_one in zip(self._others, self._is_moved, strict=True) if is_one]
-        self._change = tf.function(self._change_if_good, autograph=False)
+        if is_synchronized or objective.num_divisors > 1:
+            in_ring = self._part_function(in_ring=True)
+            self._parts[True] = _trace(in_ring, element_spec, non_trainable, scalar)
+        self._assigned = [
+            variable
+            for variable, is_assigned in zip(self._non_trainable, self._is_assigned, strict=True)
+            if is_assigned
+        ]
+        self._update = tf.function(self._update_if_finite, autograph=False)
         self.steps: dict[bool, Any] = {}
-        """From whether there is a ring to the step of (flag, examples, salt, 0)."""
+        """By whether there is a ring: the step as a function of (flag, examples, salt, 0)."""
         self.empty_steps: dict[bool, Any] = {}
-        """The same for a rank without examples, of (flag, 0)."""
+        """The same for a rank without examples: a function of (flag, 0)."""
         for in_ring in (False, True):
-            self._trace_both(in_ring, scalar, element_spec, salt)
+            self._trace_steps(in_ring, scalar, element_spec, salt)
 
     @property
     def num_metric_sums(self) -> int:
-        """How many numbers the metrics count; they follow the first ones of what a step gives."""
-        return sum(each.size for each in self._metrics)
+        """The number of the metrics' sums, which start at METRICS in a step's result."""
+        return sum(metric.size for metric in self._metrics)
 
     def metric_values(self, counted: Any, count: Any) -> dict[str, float]:
-        """The metrics by name, of what they have counted in some steps of so many examples."""
+        """Compute the metrics by name from their summed state over `count` examples."""
         return {name: float(value) for name, value in self._values(counted, count).items()}
 
     def _values(self, counted: Any, count: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for metric, its in zip(self._metrics, self._split(counted), strict=True):
-            found |= metric.values(its, count)
-        return found
+        values: dict[str, Any] = {}
+        for metric, sums in zip(self._metrics, self._split(counted), strict=True):
+            values |= metric.values(sums, count)
+        return values
 
     def _split(self, sums: Any) -> list[Any]:
-        return list(tf.split(sums, [each.size for each in self._metrics])) if self._metrics else []
+        return (
+            list(tf.split(sums, [metric.size for metric in self._metrics])) if self._metrics else []
+        )
 
-    def _trace_both(
+    def _trace_steps(
         self, in_ring: bool, scalar: Any, element_spec: tuple[Any, ...], salt: Any
     ) -> None:
-        # Functions of their own: a concrete function counts a partial's bound argument as missing.
+        # Not partials: a concrete function treats a partial's bound argument as missing.
         def step(
             flag: tf.Tensor, examples: tuple[Any, ...], salt: tf.Tensor, zero: tf.Tensor
         ) -> tf.Tensor:
@@ -131,12 +138,12 @@ class StepGraph:
 
         def empty_step(flag: tf.Tensor, zero: tf.Tensor) -> tf.Tensor:
             if in_ring:
-                # All ranks: those with examples make the same sums within their passes.
+                # All ranks reach these: with examples, they run the same sums within their passes.
                 totals = [
                     sum_row(_fill(row, zero), number, name)
                     for number, (name, row) in enumerate(self._row_specs.items())
                 ]
-                zero = once_made(totals, zero, zero)
+                zero = after_sums(totals, zero, zero)
             return self._finish(self._empty_sums(flag, zero), in_ring)
 
         self.steps[in_ring] = _trace(step, scalar, element_spec, salt, scalar)
@@ -151,84 +158,92 @@ class StepGraph:
         *,
         in_ring: bool,
     ) -> list[Sum]:
-        """What this rank adds to the step: for each variable, then the step's numbers."""
+        """Compute this rank's sums: one for each changed variable, then the row of numbers."""
         count = _count(examples)
-        before = [tf.convert_to_tensor(variable.value) for variable in self._others]
-        fed = [
+        before = [tf.convert_to_tensor(variable.value) for variable in self._non_trainable]
+        salted_values = [
             salted(variable, value, salt)
-            for variable, value in zip(self._others, before, strict=True)
+            for variable, value in zip(self._non_trainable, before, strict=True)
         ]
 
         part_sums = self._parts[in_ring]
 
-        def compute(batch: Any, others: list[tf.Tensor]) -> Any:
-            return part_sums(batch, others, zero)
+        def compute(batch: Any, non_trainable: list[tf.Tensor]) -> Any:
+            return part_sums(batch, non_trainable, zero)
 
-        def compute_last(batch: Any, others: list[tf.Tensor]) -> Any:
-            # Its gradients go out one by one, while it computes the others.
-            return inlined(part_sums, batch, others, zero) if in_ring else compute(batch, others)
+        def compute_last(batch: Any, non_trainable: list[tf.Tensor]) -> Any:
+            # Inlined, so that each gradient is sent while the others are computed.
+            return (
+                inlined(part_sums, batch, non_trainable, zero)
+                if in_ring
+                else compute(batch, non_trainable)
+            )
 
         sums, after = add_over_parts(
             compute,
             compute_last,
             examples,
-            fed,
+            salted_values,
             num_parts=self._options.num_parts,
             sum_specs=part_sums.structured_outputs[0],
         )
-        moved = [
-            as_sum(old, new, was_fed, count)
-            for old, new, was_fed, is_one in zip(before, after, fed, self._is_moved, strict=True)
-            if is_one
+        state_sums = [
+            to_sum(old, new, salted_value, count)
+            for old, new, salted_value, is_assigned in zip(
+                before, after, salted_values, self._is_assigned, strict=True
+            )
+            if is_assigned
         ]
         numbers = tf.concat([[count], sums[-1][:2], [flag, 1.0], sums[-1][2:]], 0)
-        return [*sums[:-1], *moved, numbers]
+        return [*sums[:-1], *state_sums, numbers]
 
-    def _traceable_part(self, *, in_ring: bool) -> Any:
-        """`_part_sums`, alone or with layers that are synchronised over the ring."""
+    def _part_function(self, *, in_ring: bool) -> Any:
+        """Return `_part_sums` for tracing, for a single rank or with sums over the ring inside."""
 
-        def part_sums(examples: tuple[Any, ...], others: list[tf.Tensor], zero: tf.Tensor) -> Any:
+        def part_sums(
+            examples: tuple[Any, ...], non_trainable: list[tf.Tensor], zero: tf.Tensor
+        ) -> Any:
             with self._ring_sums.tracing(in_ring=in_ring) as totals:
                 over_ring = self._sum_divisors if in_ring else None
-                (*sums, row), after = self._part_sums(examples, others, zero, over_ring)
+                (*sums, row), after = self._part_sums(examples, non_trainable, zero, over_ring)
             self._row_specs = {
                 name: tf.TensorSpec(total.shape, total.dtype) for name, total in totals.items()
             }
-            # Also those that nothing depends on: a rank without examples makes all of them.
-            return [*sums, once_made(totals.values(), row, zero)], after
+            # Also sums without consumers, because a rank without examples computes all of them.
+            return [*sums, after_sums(totals.values(), row, zero)], after
 
         return part_sums
 
     def _sum_divisors(self, row: tf.Tensor) -> tf.Tensor:
-        """The sum over the ring of what a mean in the loss is divided by, and of the examples."""
+        """Sum a row over the ring: the divisor of a mean in the loss, and the examples."""
         return self._ring_sums.add(
-            row, "loss", "The loss, which divides by several sums,", "Leave out @tf.function."
+            row, "loss", "The loss, which has several divisors,", "Remove @tf.function."
         )
 
     def _part_sums(
         self,
         examples: tuple[Any, ...],
-        others: list[tf.Tensor],
+        non_trainable: list[tf.Tensor],
         zero: tf.Tensor,
         over_ring: OverRing | None,
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Sums over the examples of a batch: the gradients', and of loss and metrics as one row.
+        """Compute sums over a batch: one for each gradient, and a row for the loss and the metrics.
 
         Args:
             examples: Features, labels, and weights if any.
-            others: Values of the non-trainable variables.
-            zero: 0, of which TensorFlow does not know that: what it knows it computes when it
-                optimises the graph, and that with a collective in it would be a call too many.
-            over_ring: Adds a row over the ring; None alone.
+            non_trainable: Values of the non-trainable variables.
+            zero: 0, but unknown to TensorFlow, which would otherwise evaluate constant parts while
+                it optimizes the graph, and so run the collectives in them once too often.
+            over_ring: Sums a row over the ring; None on a single rank.
         """
         trainable = [variable.value for variable in self._trainable]
         with tf.GradientTape() as tape:
-            tape.watch(trainable)  # Keras' variables know what is trained; TensorFlow's need not.
-            outcome = self._objective.of_batch(*examples, moving=others, over_ring=over_ring)
-            # The sum, so that the gradients are sums without a pass over them.
+            tape.watch(trainable)  # Keras, not TensorFlow, decides what is trainable.
+            outcome = self._objective.of_batch(*examples, moving=non_trainable, over_ring=over_ring)
+            # Differentiate the sum, so that the gradients need no further pass to become sums.
             summed, weight = outcome.loss.total, outcome.loss.weight
-            # The scale is made for means: with sums float16 would not reach as far. It is the same
-            # on all ranks, as gradients may pass from one to another.
+            # The loss scale is meant for means; with sums float16 would overflow earlier. All ranks
+            # use the same factor, because synchronized layers exchange gradients.
             factor = self._options.reduction.batch_size if self._is_scaling else None
             scaled = (
                 summed if factor is None else summed * tf.cast(self._scale, summed.dtype) / factor
@@ -246,75 +261,79 @@ class StepGraph:
                 )
                 for gradient in gradients
             ]
-        # As Keras' optimizers do: what the loss does not depend on is not even decayed.
-        found = [
-            (variable, _of_known_shape(gradient, variable))
+        # As in Keras: the optimizer skips variables that the loss does not depend on.
+        pairs = [
+            (variable, _with_known_shape(gradient, variable))
             for variable, gradient in zip(self._trainable, gradients, strict=True)
             if gradient is not None
         ]
-        if self._trainable and not found:
+        if self._trainable and not pairs:
             raise UserCodeError(
-                "The loss depends on none of the model's trainable variables.",
-                cure="Compute it of the model's outputs with TensorFlow or keras.ops.",
+                "The loss does not depend on any trainable variable of the model.",
+                cure="Compute it from the model's outputs with TensorFlow or keras.ops.",
             )
-        self._trained = [variable for variable, _ in found]
-        if len(found) < len(self._trainable):
-            trained = {id(variable) for variable in self._trained}
-            rest = [each.path for each in self._trainable if id(each) not in trained]
-            log.warning("the loss does not depend on %s: it stays as it is", ", ".join(rest))
-        self._metrics, self._is_moved = outcome.metrics, outcome.is_moved
-        sums = [self._gradient_sum(variable, each, factor) for variable, each in found]
+        self._trained = [variable for variable, _ in pairs]
+        if len(pairs) < len(self._trainable):
+            trained_ids = {id(variable) for variable in self._trained}
+            independent = [v.path for v in self._trainable if id(v) not in trained_ids]
+            log.warning(
+                "the loss does not depend on %s: these variables are not trained",
+                ", ".join(independent),
+            )
+        self._metrics, self._is_assigned = outcome.metrics, outcome.is_assigned
+        sums = [self._gradient_sum(variable, gradient, factor) for variable, gradient in pairs]
         row = [tf.cast([summed, weight], tf.float32), *(m.sums for m in outcome.metrics)]
         return [*sums, tf.concat(row, 0)], outcome.after
 
     def _empty_sums(self, flag: tf.Tensor, zero: tf.Tensor) -> list[Sum]:
-        """What a rank without examples adds: nothing, but it is changed as all are."""
-        kinds = self._parts[False].structured_outputs[0]
+        """Build the zero sums of a rank without examples, whose variables are updated like all."""
+        specs = self._parts[False].structured_outputs[0]
         sums = [
-            _no_rows(kind, zero) if isinstance(kind, tf.IndexedSlices) else _fill(kind, zero)
-            for kind in kinds[:-1]
+            _no_rows(spec, zero) if isinstance(spec, tf.IndexedSlices) else _fill(spec, zero)
+            for spec in specs[:-1]
         ]
-        moved = [
+        state_sums = [
             tf.fill(variable.shape, tf.cast(zero, sum_dtype(variable.value)))
-            for variable in self._moving
+            for variable in self._assigned
         ]
-        rest = [zero for _ in range(self.num_metric_sums)]
-        return [*sums, *moved, tf.stack([zero, zero, zero, flag, zero, *rest])]
+        metric_sums = [zero for _ in range(self.num_metric_sums)]
+        return [*sums, *state_sums, tf.stack([zero, zero, zero, flag, zero, *metric_sums])]
 
     def _finish(self, sums: list[Sum], in_ring: bool) -> tf.Tensor:
-        """Add the sums over the ring, then update, the same on all ranks."""
+        """Reduce the sums over the ring, then update the variables equally on all ranks."""
         if in_ring:
             with tf.control_dependencies(_flat(sums)):
-                self._has_come.assign(True)
+                self._is_waiting.assign(True)
             num_trained = len(self._trained)
             sums = add_over_ring(sums[:num_trained], sums[num_trained:], self._options.reduction)
-        # All sums are there before any variable changes.
+        # All sums are reduced before any variable changes.
         with tf.control_dependencies(_flat(sums)):
-            return self._change(sums)
+            return self._update(sums)
 
     def _gradient_sum(self, variable: keras.Variable, gradient: Any, factor: int | None) -> Sum:
         if isinstance(gradient, tf.IndexedSlices) and self._options.num_parts == 1:
             shape = tf.constant([*variable.shape], gradient.indices.dtype)
             gradient = unique_rows(tf.IndexedSlices(gradient.values, gradient.indices, shape))
         else:
-            # Where a layer of text gives a length that is not known yet, the gradient's is not.
+            # A text layer may have an output length that is unknown while tracing.
             gradient = tf.ensure_shape(gradient, variable.shape)
         if factor is None:
             return gradient
         return with_values(gradient, lambda values: values * tf.cast(factor, values.dtype))
 
-    def _change_if_good(self, reduced: list[Sum]) -> tf.Tensor:
-        """Change the variables, if the step's loss and gradients are finite; returns its numbers.
+    def _update_if_finite(self, reduced: list[Sum]) -> tf.Tensor:
+        """Update the variables if the step's loss and gradients are finite.
 
-        What the metrics have counted, their values, and whether the gradients are finite stand at
-        the end.
+        Returns:
+            The row of the step's numbers, with the metrics' state from METRICS on, followed by the
+            metrics' values and whether the gradients are finite.
         """
         *totals, numbers = reduced
-        gradient_sums, moved = totals[: len(self._trained)], totals[len(self._trained) :]
+        gradient_sums, state_sums = totals[: len(self._trained)], totals[len(self._trained) :]
         count, weight = numbers[EXAMPLES], numbers[LOSS_WEIGHT]
 
-        def change() -> tf.Tensor:
-            # Where nothing counts, the gradients of a masked loss are 0 in Keras.
+        def update() -> tf.Tensor:
+            # The weight of a fully masked loss is 0; Keras then uses zero gradients.
             gradients = [
                 with_values(
                     total,
@@ -327,32 +346,35 @@ class StepGraph:
                 self._optimizer.apply(gradients, self._trained)
             for variable, gradient in zip(self._trained, gradients, strict=True):
                 if isinstance(gradient, tf.IndexedSlices):
-                    # Writing some rows leaves a variable such that each reading copies all of it.
+                    # Updating single rows switches a variable to a mode in which every read
+                    # copies all of it.
                     tf.raw_ops.DisableCopyOnRead(resource=variable.value.handle)
-            for variable, total in zip(self._moving, moved, strict=True):
-                move(variable.value, total, count, numbers[CONTRIBUTORS])
+            for variable, total in zip(self._assigned, state_sums, strict=True):
+                assign_from_sum(variable.value, total, count, numbers[CONTRIBUTORS])
             return tf.constant(True)
 
-        are_good = are_usable(gradient_sums, self._optimizer)
-        is_good = tf.math.is_finite(numbers[LOSS]) & (count > 0) & are_good
-        done = tf.cond(is_good, change, lambda: tf.constant(False))
-        its = zip(self._metrics, self._split(numbers[METRICS:]), strict=True)
-        counted = tf.concat([numbers[:METRICS], *(each.counted(of, count) for each, of in its)], 0)
-        values = self._values(counted[METRICS:], count)
+        are_finite = are_usable(gradient_sums, self._optimizer)
+        is_usable = tf.math.is_finite(numbers[LOSS]) & (count > 0) & are_finite
+        updated = tf.cond(is_usable, update, lambda: tf.constant(False))
+        metric_parts = zip(self._metrics, self._split(numbers[METRICS:]), strict=True)
+        state_row = tf.concat(
+            [numbers[:METRICS], *(metric.counted(sums, count) for metric, sums in metric_parts)], 0
+        )
+        values = self._values(state_row[METRICS:], count)
         self.metric_names = list(values)
-        with tf.control_dependencies([done]):
-            row = [tf.reshape(tf.cast(v, tf.float32), [1]) for v in (*values.values(), are_good)]
-            return tf.concat([counted, *row], 0)
+        with tf.control_dependencies([updated]):
+            row = [tf.reshape(tf.cast(v, tf.float32), [1]) for v in (*values.values(), are_finite)]
+            return tf.concat([state_row, *row], 0)
 
     @property
     def _is_scaling(self) -> bool:
-        """Whether the optimizer undoes a scaling of the loss; one of the user's may, too."""
+        """Whether the optimizer unscales gradients; a user's optimizer may do so, too."""
         is_dynamic = isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer)
         return is_dynamic or self._optimizer.loss_scale_factor is not None
 
     @property
     def _scale(self) -> tf.Tensor:
-        """What the optimizer wants the loss, and so the gradients, to be multiplied by."""
+        """The factor by which the optimizer expects the loss and the gradients to be scaled."""
         return tf.convert_to_tensor(self._optimizer.scale_loss(tf.constant(1.0)))
 
 
@@ -360,11 +382,12 @@ def _trace(function: Any, *signature: Any) -> Any:
     return tf.function(function, autograph=False).get_concrete_function(*signature)
 
 
-def _of_known_shape(gradient: Sum, variable: keras.Variable) -> Sum:
-    """A gradient whose shape is known also where a feature's is not, as of sparse features."""
+def _with_known_shape(gradient: Sum, variable: keras.Variable) -> Sum:
+    """Set the variable's shape on a dense gradient of unknown shape, as from sparse features."""
     if isinstance(gradient, tf.IndexedSlices) or gradient.shape.is_fully_defined():
         return gradient
-    return tf.ensure_shape(gradient, variable.shape)  # An op, so that copies of the graph have it.
+    # An op, so that copies of the graph keep the shape.
+    return tf.ensure_shape(gradient, variable.shape)
 
 
 def _fill(like: Any, value: tf.Tensor) -> tf.Tensor:
@@ -372,11 +395,11 @@ def _fill(like: Any, value: tf.Tensor) -> tf.Tensor:
 
 
 def _no_rows(like: tf.IndexedSlices, zero: tf.Tensor) -> tf.IndexedSlices:
-    """None of the rows of an array; as `zero`, nothing that TensorFlow could know beforehand."""
+    """Build a sparse sum without rows that TensorFlow cannot evaluate as a constant."""
     count = tf.cast(zero, tf.int32)
     values = tf.fill([count, *like.values.shape[1:]], tf.cast(zero, like.values.dtype))
     indices = tf.fill([count], tf.cast(zero, like.indices.dtype))
-    # `like` is of another graph.
+    # `like` belongs to another graph, so its shape cannot be used here.
     return tf.IndexedSlices(values, indices, tf.constant(tf.get_static_value(like.dense_shape)))
 
 
@@ -385,5 +408,5 @@ def _flat(sums: list[Sum]) -> list[tf.Tensor]:
 
 
 def _count(examples: tuple[Any, ...]) -> tf.Tensor:
-    """Number of examples, as a float."""
+    """Compute the number of examples as a float32 scalar."""
     return tf.cast(num_examples(examples[0]), tf.float32)

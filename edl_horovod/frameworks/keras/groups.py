@@ -1,4 +1,4 @@
-"""Which variables of a model and its optimizer a step changes by each other's values (D18)."""
+"""Group the variables of a model and its optimizer that depend on each other in a step (D18)."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from edl_horovod.frameworks.values import StateGroup, Variable, num_bytes
 
 __all__ = ["groups_of"]
 
-_BY_ELEMENTS = {
+_ELEMENTWISE = {
     keras.optimizers.Adadelta,
     keras.optimizers.Adagrad,
     keras.optimizers.Adam,
@@ -22,13 +22,13 @@ _BY_ELEMENTS = {
     keras.optimizers.RMSprop,
     keras.optimizers.SGD,
 }
-"""Those that change each number by the same one of its slots and of the gradient."""
-_BY_VARIABLES = {
+"""Optimizers whose update of an element uses only the same element of slots and gradient."""
+_VARIABLEWISE = {
     keras.optimizers.Adafactor,
     keras.optimizers.Lamb,
     keras.optimizers.Muon,
 }
-"""Those that change a variable by its own slots and gradient, but by norms over all of it."""
+"""Optimizers whose update uses only the variable's slots and gradient, but norms over all of it."""
 _SMALL_BYTES = 1 << 16
 
 
@@ -38,45 +38,50 @@ def groups_of(
     optimizer: keras.optimizers.Optimizer,
     trained: Sequence[keras.Variable],
 ) -> list[StateGroup]:
-    """The groups of a training step's variables.
+    """Group a training step's variables.
 
-    A variable that is frozen now is a group as it is when it is trained: what no step changes is
-    as good as what steps keep current.
+    A variable that is frozen now is grouped as if it were trained: steps do not change it, so its
+    group stays consistent.
 
     Args:
-        variables: All, by name.
-        model: Of them.
-        optimizer: Built.
-        trained: The variables that it was built for.
+        variables: All variables of the model and the optimizer, by name.
+        model: The model that is trained.
+        optimizer: The built optimizer.
+        trained: The variables that the optimizer was built for.
 
     Returns:
-        The groups. None for optimizers that are not Keras' own: nobody can say what they look at.
-        And none where it adds up gradients over steps, as it may bound the sum over all variables.
+        The groups. Empty for optimizers that Keras does not define, because the dependencies of
+        their updates are unknown. Empty also for an optimizer that accumulates gradients over
+        steps, because it may clip the sum by a norm over all variables.
     """
     optimizer = inner_optimizer(optimizer)
-    kind = type(optimizer)
-    if kind not in _BY_ELEMENTS | _BY_VARIABLES or optimizer.gradient_accumulation_steps:
+    optimizer_class = type(optimizer)
+    if optimizer_class not in _ELEMENTWISE | _VARIABLEWISE or optimizer.gradient_accumulation_steps:
         return []
     names = {id(variable): name for name, variable in variables.items()}
     slots: dict[int, list[keras.Variable]] = defaultdict(list)
     for pairs in slots_of(optimizer, trained):
         for variable, slot in pairs:
             slots[id(variable)].append(slot)
-    known = {id(variable) for variable in trained}
-    found = []
+    trained_ids = {id(variable) for variable in trained}
+    groups = []
     for variable in trained:
         members = [variable, *slots[id(variable)]]
-        is_alike = len({tuple(each.shape) for each in members}) == 1 and len(variable.shape) > 0
-        # A constraint may bound a norm over rows.
-        by_rows = is_alike and kind in _BY_ELEMENTS and variable.constraint is None
-        found.append(StateGroup(tuple(names[id(each.value)] for each in members), by_rows))
-    # Each number of theirs follows from the same one of a sum over the ring, or never changes.
-    found += [
-        StateGroup((names[id(each.value)],), is_by_rows=len(each.shape) > 0)
-        for each in model.variables
-        if id(each) not in known
+        has_one_shape = (
+            len({tuple(member.shape) for member in members}) == 1 and len(variable.shape) > 0
+        )
+        # A constraint may limit a norm over rows.
+        by_rows = has_one_shape and optimizer_class in _ELEMENTWISE and variable.constraint is None
+        groups.append(StateGroup(tuple(names[id(member.value)] for member in members), by_rows))
+    # Each element depends on the same element of a sum over the ring, or never changes.
+    groups += [
+        StateGroup((names[id(variable.value)],), is_by_rows=len(variable.shape) > 0)
+        for variable in model.variables
+        if id(variable) not in trained_ids
     ]
-    grouped = {name for group in found for name in group.names}
-    others = [each for name, each in variables.items() if name not in grouped]
-    is_known = all(num_bytes(each.shape, each.dtype) <= _SMALL_BYTES for each in others)
-    return found if is_known else []
+    grouped = {name for group in groups for name in group.names}
+    ungrouped = [variable for name, variable in variables.items() if name not in grouped]
+    all_small = all(
+        num_bytes(variable.shape, variable.dtype) <= _SMALL_BYTES for variable in ungrouped
+    )
+    return groups if all_small else []

@@ -1,6 +1,6 @@
-"""Puts a traced function's ops into the graph that calls it, so that each output comes by itself.
+"""Copy a traced function's ops into the calling graph, so that each output is ready on its own.
 
-A call is one node of a graph: all its outputs appear when its last op is done.
+A call is one node of a graph: its outputs are only ready when its last op is done.
 """
 
 from typing import Any
@@ -11,29 +11,31 @@ __all__ = ["inlined"]
 
 
 def inlined(function: Any, *arguments: Any) -> Any:
-    """Do what `function(*arguments)` does, op by op, in the graph that is being traced.
+    """Add the ops of `function(*arguments)` to the graph that is being traced.
 
-    A trace takes seconds of Python for a large model, and a copy of its ops far less. So what
-    several graphs need is traced once, called where it runs alone, and copied where other ops are
-    to run beside it.
+    Tracing a large model takes seconds of Python, and copying its ops far less. So a function that
+    several graphs need is traced once, called where it runs alone, and copied where other ops
+    should run concurrently with it.
 
     Args:
         function: A `tf.types.experimental.ConcreteFunction`.
-        *arguments: Structures of tensors, as it was traced for.
+        *arguments: Structures of tensors that match the function's signature.
 
     Returns:
-        What it returns, as a structure of this graph's tensors.
+        The function's result, in tensors of the current graph.
     """
     inner = function.graph
     outer = tf.compat.v1.get_default_graph()
     captures = [outer.capture(value) for value in function.captured_inputs]
-    given = [*tf.nest.flatten(arguments, expand_composites=True), *captures]
-    feeds = {one.name: other for one, other in zip(inner.inputs, given, strict=True)}
-    made = tf.graph_util.import_graph_def(
+    inputs = [*tf.nest.flatten(arguments, expand_composites=True), *captures]
+    feeds = {
+        placeholder.name: tensor for placeholder, tensor in zip(inner.inputs, inputs, strict=True)
+    }
+    copied = tf.graph_util.import_graph_def(
         inner.as_graph_def(),
         input_map=feeds,
-        return_elements=[each.name for each in inner.outputs],
+        return_elements=[output.name for output in inner.outputs],
         name="",
     )
     outputs = inner.structured_outputs
-    return tf.nest.pack_sequence_as(outputs, made, expand_composites=True)
+    return tf.nest.pack_sequence_as(outputs, copied, expand_composites=True)

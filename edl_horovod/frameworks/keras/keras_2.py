@@ -1,4 +1,4 @@
-"""What model files of Keras 2 call and Keras 3 lacks."""
+"""Provide names that model files for Keras 2 use and Keras 3 lacks."""
 
 import warnings
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from edl_horovod.frameworks.keras.symbolic import allow_functions
 __all__ = ["install", "name_only_input", "require_keras_3"]
 
 _PRIVATE = "tensorflow.python.keras"
-"""TensorFlow's own copy of Keras 2, which it exports no more."""
+"""TensorFlow's copy of Keras 2, which it no longer exports."""
 
 
 def install() -> None:
-    """Provide `DenseFeatures`, and TensorFlow's functions on symbolic tensors.
+    """Provide `DenseFeatures` and allow TensorFlow's functions on symbolic tensors.
 
-    It replaces nothing: without it, what it provides is an error. What Keras 3 would ignore with a
-    warning, and so train another model, becomes an error.
+    This replaces no existing name. Arguments that Keras 3 ignores with a warning, although the
+    model would then train differently, become errors.
     """
     warnings.filterwarnings("error", message="Argument `decay` is no longer supported")
-    # Keras found the input by its name, and yet warns that it got a list for a single tensor.
+    # Keras warns about a list for a single tensor although it matched the input by its name.
     warnings.filterwarnings(
         "ignore",
         message=r"The structure of `inputs` doesn't match the expected structure.\nExpected: \w+\n",
@@ -36,13 +36,13 @@ def install() -> None:
 
 
 def require_keras_3(model: keras.Model, name: str) -> None:
-    """Refuse layers of another Keras: Keras 3 sees none of their weights, and trains none.
+    """Reject layers of another Keras: Keras 3 would not find or train their weights.
 
     Raises:
-        UserCodeError: The model, or a layer of it, holds one.
+        UserCodeError: The model or one of its layers contains such a layer.
     """
     for layer in model._flatten_layers():
-        for attribute, value in _values(layer):
+        for attribute, value in _attributes(layer):
             kind = type(value)
             if kind.__module__.startswith((f"{_PRIVATE}.", "tf_keras.")):
                 raise UserCodeError(
@@ -55,21 +55,21 @@ def require_keras_3(model: keras.Model, name: str) -> None:
 
 
 def name_only_input(model: keras.Model, features: Any) -> None:
-    """Call the only input of a functional model as the only feature is called.
+    """Give the only input of a functional model the name of the only feature.
 
-    Keras 2 handed a dict of one feature to a model of one input whatever their names.
+    Keras 2 accepted a dict of one feature for a model with one input regardless of the names.
     """
     inputs = getattr(model, "inputs", None)
     if isinstance(features, dict) and len(features) == 1 and inputs and len(inputs) == 1:
         (name,) = features
         if not isinstance(model.input, dict):
-            # Keras looks at both names.
+            # Keras compares both names.
             inputs[0].name = inputs[0]._keras_history.operation.name = name
 
 
-def _values(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
+def _attributes(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
     for name, value in vars(layer).items():
         if isinstance(value, list | tuple):
-            yield from ((name, one) for one in value)
+            yield from ((name, item) for item in value)
         else:
             yield name, value

@@ -1,7 +1,7 @@
-"""Keras metrics on a ring: what they count is added over batches and ranks, then makes the value.
+"""Keras metrics on a ring: their state is summed over batches and ranks, then yields the value.
 
-AUC or precision of a whole data set is not a mean of those of its batches. What Keras counts for
-them is a sum, so it may be counted anywhere, in any batches, and be added up.
+The AUC or precision of a data set is not the mean over its batches. The state that Keras keeps for
+such a metric is a sum over examples, so it can be computed in any batches on any rank and added up.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ import tensorflow as tf
 from edl_horovod.errors import UserCodeError
 
 __all__ = [
-    "Measured",
+    "MetricCall",
     "as_keras_metric",
     "as_tensors",
     "first_examples",
-    "made_up",
+    "random_examples",
     "require_number",
     "require_sums",
     "result_of",
@@ -31,127 +31,128 @@ _TRIED_EXAMPLES = (3, 5)
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A Keras metric, and what it is told of a batch."""
+class MetricCall:
+    """A Keras metric and the arguments of its update for one batch."""
 
     metric: keras.metrics.Metric
     labels: Any
     outputs: Any
     label: str
-    """Names the metric in messages."""
+    """Name of the metric in messages."""
 
     def counts(self) -> tf.Tensor:
-        """What the metric counts in this batch alone, as one row of float32.
+        """Compute the metric's state after this batch alone, as one row of float32.
 
         Raises:
-            UserCodeError: What it keeps is not a sum over the examples.
+            UserCodeError: The metric's state is not a sum over the examples.
         """
-        with tf.init_scope():  # Made and tried once, not in each traced batch.
+        with tf.init_scope():  # Eagerly, not in the graph that is being traced.
             require_sums(self)
         after = _after(self.metric, _zeros(self.metric), self.labels, self.outputs)
         return row_of(after)
 
 
 def as_keras_metric(metric: Any) -> keras.metrics.Metric | None:
-    """A Keras metric, also one that was given as its class; None for anything else."""
+    """Return a Keras metric, instantiated if it is a class; None for anything else."""
     if isinstance(metric, type) and issubclass(metric, keras.metrics.Metric):
         metric = metric()
     return metric if isinstance(metric, keras.metrics.Metric) else None
 
 
 def row_of(values: Sequence[Any]) -> tf.Tensor:
-    """The values of a metric's variables as one row of float32."""
+    """Concatenate the values of a metric's variables into one row of float32."""
     return tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in values], 0)
 
 
 def result_of(metric: keras.metrics.Metric, counts: Any) -> Any:
-    """What a metric gives that has counted `counts`, the sum of all batches' rows.
+    """Compute a metric's result from `counts`, the sum of the state rows of all batches.
 
-    A scalar tensor, or a dict of them by name.
+    Returns a scalar tensor, or a dict of scalar tensors by name.
     """
     return metric.stateless_result(_as_state(metric, counts))
 
 
 def value_of(metric: keras.metrics.Metric, counts: np.ndarray) -> float:
-    """The value of a metric that has counted `counts`, where it is one number."""
+    """Compute a single-valued metric's result from `counts` as a float."""
     return float(result_of(metric, counts))
 
 
-def require_sums(measured: Measured) -> None:
-    """Try with made-up examples whether what a metric keeps may be added up.
+def require_sums(call: MetricCall) -> None:
+    """Check with random examples that a metric's state adds up over batches.
 
     Raises:
-        UserCodeError: It may not, or the metric does not fit these examples, or gives no number.
+        UserCodeError: It does not, or the metric rejects these examples or does not return one
+            number.
     """
-    metric, label = measured.metric, measured.label
+    metric, label = call.metric, call.label
     rng = np.random.default_rng(0)
-    given = (measured.labels, measured.outputs)
-    parts = [made_up(given, number, rng) for number in _TRIED_EXAMPLES]
-    whole = tf.nest.map_structure(lambda *some: np.concatenate(some), *parts)
+    arguments = (call.labels, call.outputs)
+    parts = [random_examples(arguments, number, rng) for number in _TRIED_EXAMPLES]
+    joined = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
     try:
-        metric.update_state(*whole)  # Some make their variables only now.
+        metric.update_state(*joined)  # Some create their variables here.
         metric.reset_state()
         is_empty = not any(np.any(np.asarray(variable)) for variable in metric.variables)
-        value = metric.stateless_result(_after(metric, _zeros(metric), *whole))
-        adds_up = is_empty and _adds_up(metric, parts, whole, rng)
+        value = metric.stateless_result(_after(metric, _zeros(metric), *joined))
+        adds_up = is_empty and _adds_up(metric, parts, joined, rng)
     except (TypeError, ValueError, tf.errors.OpError) as e:
-        shapes = [tf.nest.map_structure(lambda tensor: tensor.shape, value) for value in given]
+        shapes = [tf.nest.map_structure(lambda tensor: tensor.shape, value) for value in arguments]
         raise UserCodeError(
             f"{label} cannot be computed from labels of shape {shapes[0]} and outputs of shape"
             f" {shapes[1]}: {e}"
         ) from e
     if not adds_up:
         raise UserCodeError(
-            f"{label} cannot be added up over a ring: what {type(metric).__name__} keeps depends on"
-            " the order or the size of the batches. Let its update_state only add sums over the"
-            " examples to variables that begin at 0, and its result put them together."
+            f"{label} cannot be summed over a ring: the state of {type(metric).__name__} depends on"
+            " the order or the size of the batches. Make update_state only add sums over the"
+            " examples to variables that start at 0, and compute the value in result."
         )
     require_number(metric, value, label)
 
 
 def require_number(metric: keras.metrics.Metric, value: Any, label: str) -> None:
-    """Refuse a metric whose result is not one number.
+    """Reject a metric whose result is not one number.
 
     Raises:
-        UserCodeError: It is a dict or an array.
+        UserCodeError: The result is a dict or an array.
     """
     if isinstance(value, dict) or np.ndim(value):
         raise UserCodeError(
-            f"{label} must give one number.",
+            f"{label} must return one number.",
             received=(
                 f"{type(metric).__name__} with a result of"
                 f" {'a dict' if isinstance(value, dict) else f'shape {np.shape(value)}'}"
             ),
             cure=(
-                "Have it take a mean over the classes (average='macro'), or return a metric for"
-                " each."
+                "Average it over the classes (average='macro'), or return one metric for each"
+                " class."
             ),
         )
 
 
-def _adds_up(metric: keras.metrics.Metric, parts: list[Any], whole: Any, rng: Any) -> bool:
-    """Whether the order and the size of batches, and what was counted before, do not matter."""
+def _adds_up(metric: keras.metrics.Metric, parts: list[Any], joined: Any, rng: Any) -> bool:
+    """Whether the state is independent of batch order, batch size and the previous state."""
     empty = _zeros(metric)
-    some = [tf.cast(rng.integers(1, 9, size=zero.shape), zero.dtype) for zero in empty]
+    start = [tf.cast(rng.integers(1, 9, size=zero.shape), zero.dtype) for zero in empty]
     first, second = (_after(metric, empty, *part) for part in parts)
-    together = _after(metric, empty, *whole)
-    later = _after(metric, some, *whole)
+    state = _after(metric, empty, *joined)
+    later_state = _after(metric, start, *joined)
     return all(
         np.allclose(a + b, total, rtol=1e-4, atol=1e-5)
-        and np.allclose(base + total, after, rtol=1e-4, atol=1e-5)
-        for a, b, total, base, after in zip(first, second, together, some, later, strict=True)
+        and np.allclose(base + total, later, rtol=1e-4, atol=1e-5)
+        for a, b, total, base, later in zip(first, second, state, start, later_state, strict=True)
     )
 
 
-def made_up(like: Any, number: int, rng: Any) -> Any:
-    """So many examples like those of a batch: numbers between 0 and 1, class 0 or 1, no text.
+def random_examples(like: Any, number: int, rng: Any) -> Any:
+    """Generate examples like those of a batch: floats in [0, 1), integers 0 or 1, empty strings.
 
-    Of the integers of an example one at least is not 0, as 0 may be masked.
+    An example with several integers has at least one that is not 0, because 0 may be masked.
 
     Args:
-        like: Tensors or `tf.TensorSpec`s, in any structure.
-        number: How many.
-        rng: Makes the numbers.
+        like: Tensors or `tf.TypeSpec`s of a batch, in any structure.
+        number: The number of examples.
+        rng: A NumPy random generator.
     """
 
     def array(tensor: Any) -> Any:
@@ -176,14 +177,14 @@ def made_up(like: Any, number: int, rng: Any) -> Any:
 
 
 def first_examples(like: Any) -> Any:
-    """One example like those of a batch, as tensors."""
-    return as_tensors(made_up(like, 1, np.random.default_rng(0)))
+    """Generate one random example like those of a batch, as tensors."""
+    return as_tensors(random_examples(like, 1, np.random.default_rng(0)))
 
 
-def as_tensors(made: Any) -> Any:
-    """Arrays as tensors; what is no array as it is."""
+def as_tensors(values: Any) -> Any:
+    """Convert the arrays in a structure to tensors and keep everything else."""
     return tf.nest.map_structure(
-        lambda value: tf.constant(value) if isinstance(value, np.ndarray) else value, made
+        lambda value: tf.constant(value) if isinstance(value, np.ndarray) else value, values
     )
 
 

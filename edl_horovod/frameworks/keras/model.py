@@ -1,4 +1,4 @@
-"""A user's Keras model: built, named, saved."""
+"""Build, load and save a user's Keras model."""
 
 import logging
 import shutil
@@ -24,14 +24,18 @@ log = logging.getLogger(__name__)
 
 
 class KerasModel:
-    """See `base.Model`."""
+    """A user's Keras model, built for batches of one kind."""
 
     def __init__(self, loaded: LoadedSpec, features: Any) -> None:
-        """Create the user's model and run it once for `features`, the `tf.TypeSpec`s of a batch.
+        """Create the user's model and call it once so that its weights get their shapes.
+
+        Args:
+            loaded: The user's spec.
+            features: `tf.TypeSpec`s of a batch's features.
 
         Raises:
-            UserCodeError: `create_model` raised, returned no model, or the model refuses these
-                features.
+            UserCodeError: `create_model` raised or returned no model, or the model rejects
+                these features.
         """
         self._loaded = loaded
         name = loaded.label
@@ -43,30 +47,30 @@ class KerasModel:
             )
         require_keras_3(model, name)
         name_only_input(model, features)
-        doing = f"Running the model of {name} on what create_dataset gives ({features})"
+        doing = f"Running the model of {name} on the features of create_dataset ({features})"
         with user_code(doing, root=loaded.zoo):
             model(first_examples(features), training=False)
         self.keras = model
 
     @property
     def weights(self) -> dict[str, Variable]:
-        """Its parameters, by the names that a trained model's files have for them."""
+        """The model's variables by the names that a trained model's files use."""
         return by_name(self.keras.weights)
 
     def evaluation(self, element_spec: Any) -> Evaluation:
-        """Trace its evaluation."""
+        """Trace the evaluation of a batch."""
         return KerasEvaluation(self._loaded, self.keras, element_spec)
 
     def prediction(self, element_spec: Any) -> Prediction:
-        """Trace its prediction."""
+        """Trace the prediction of a batch."""
         return KerasPrediction(self._loaded, self.keras, element_spec)
 
     def load(self, file: Path, *, is_trusted: bool) -> None:
-        """Refuse the file: Keras names weights in files by what a model makes of them."""
+        """Reject the file: the weight names in a Keras file depend on how the model was built."""
         raise ConfigError(
-            "A model of Keras begins with the weights of a trained model, and init_from is a file.",
+            "A Keras model can only start from the output of a training, but init_from is a file.",
             received={"init_from": file},
-            cure="Give the directory that a training wrote as its output, or load the file in"
+            cure="Set init_from to the output directory of a training, load the file in"
             " create_model (model.load_weights), or describe it as a model spec"
             " (docs/how-to/model-specs.md).",
         )
@@ -76,17 +80,17 @@ class KerasModel:
         path = folder / "model.keras"
         try:
             self.keras.save(path)
-        except (NotImplementedError, TypeError, ValueError) as e:  # What Keras raises for a config.
+        except (NotImplementedError, TypeError, ValueError) as e:  # Raised by user configs.
             path.unlink(missing_ok=True)
             log.warning(
                 "The trained model has no model.keras, because Keras cannot save this model: %s."
-                " Evaluate and predict work without it; get_config of the model's classes mends"
-                " it.",
+                " Evaluation and prediction work without it. To get the file, implement get_config"
+                " in the model's classes.",
                 e,
             )
 
     def export(self, folder: Path, *, saved_model: bool, onnx: bool) -> None:
-        """Write `saved_model/`; the settings have refused ONNX."""
+        """Write `saved_model/`. The settings reject ONNX for Keras."""
         assert saved_model
         assert not onnx
         path = folder / "saved_model"
@@ -101,7 +105,7 @@ class KerasModel:
 
 
 def by_name(variables: Sequence[keras.Variable]) -> dict[str, Variable]:
-    """Variables by their paths, each once; a number tells several of one path apart."""
+    """Map each variable once by its path, with a numeric suffix where a path repeats."""
     named: dict[str, Variable] = {}
     seen: dict[str, int] = {}
     for variable in {id(variable.value): variable for variable in variables}.values():

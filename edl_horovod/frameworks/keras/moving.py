@@ -1,37 +1,37 @@
-"""Variables that the forward pass changes, as sums over a ring: statistics, counters, seeds."""
+"""Reduce variables that the forward pass assigns: statistics, counters, seeds."""
 
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-__all__ = ["as_sum", "move", "salted", "sum_dtype"]
+__all__ = ["assign_from_sum", "salted", "sum_dtype", "to_sum"]
 
 
 def salted(variable: keras.Variable, value: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:
-    """A seed generator's state, set apart for this rank; anything else as it is."""
+    """Add this rank's salt to the state of a seed generator; return other values unchanged."""
     if variable.value.dtype == tf.uint32 and value.shape == (2,):
         return value + tf.stack([salt, tf.constant(0, tf.uint32)])
     return value
 
 
 def sum_dtype(value: tf.Variable | tf.Tensor) -> tf.DType:
-    """Type of a moving variable's sum."""
+    """Return the type in which a variable's value is summed."""
     return value.dtype if value.dtype.is_floating else tf.float32
 
 
-def as_sum(before: tf.Tensor, after: Any, fed: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """What a rank adds to a moving variable's sum: weighted value, or how far a counter went."""
+def to_sum(before: tf.Tensor, after: Any, salted_value: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Compute a rank's summand: the value times `count`, or the increment of an integer."""
     after = tf.convert_to_tensor(after)
     if before.dtype.is_floating:
         return after * tf.cast(count, after.dtype)
-    return tf.cast(tf.cast(after, tf.int64) - tf.cast(fed, tf.int64), tf.float32)
+    return tf.cast(tf.cast(after, tf.int64) - tf.cast(salted_value, tf.int64), tf.float32)
 
 
-def move(
+def assign_from_sum(
     variable: tf.Variable, total: tf.Tensor, count: tf.Tensor, contributors: tf.Tensor
 ) -> None:
-    """Give a moving variable what its sum over the ring says."""
+    """Set a variable to the weighted mean over the ring, or advance an integer by the mean."""
     if variable.dtype.is_floating:
         variable.assign(total / tf.cast(count, total.dtype))
     else:

@@ -1,7 +1,7 @@
-"""What a batch is worth to a training or an evaluation: its loss and its metrics.
+"""Compute the loss and the metrics of a batch, in training or evaluation.
 
-They are the spec's own, else those that the model brings: `compute_loss`, `compute_metrics`, and
-what it was compiled with.
+The spec's loss and metrics are used, else the model's: `compute_loss`, `compute_metrics`, and the
+arguments of `compile`.
 """
 
 import logging
@@ -24,7 +24,12 @@ from edl_horovod.frameworks.keras.functional import (
     some_examples,
     without_effects,
 )
-from edl_horovod.frameworks.keras.own_parts import OwnParts, any_number, overrides, sum_over_batch
+from edl_horovod.frameworks.keras.own_parts import (
+    CompiledObjective,
+    any_number,
+    overrides,
+    sum_over_batch,
+)
 from edl_horovod.frameworks.values import BATCH_DEPENDENT, are_same_loss, is_sum_over_batch
 from edl_horovod.models.calling import call_declared, declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -39,15 +44,15 @@ _TRIED_EXAMPLES = 8
 
 @dataclass(frozen=True)
 class Outcome:
-    """What comes out of a batch."""
+    """The loss, the metrics and the model's new state after one batch."""
 
     loss: RingMean
-    """With what the layers add."""
+    """Includes the losses that layers add."""
     metrics: list[MetricSums]
     after: list[tf.Tensor]
-    """Values that the non-trainable variables are to have."""
-    is_moved: list[bool]
-    """Which of these the model has assigned."""
+    """New values of the non-trainable variables."""
+    is_assigned: list[bool]
+    """For each value in `after`, whether the model has assigned it."""
 
 
 class Objective:
@@ -62,91 +67,97 @@ class Objective:
         *,
         class_weight: Sequence[float] = (),
     ) -> None:
-        """Choose whose loss and metrics count, and try those of the model.
+        """Choose between the loss and metrics of the spec and of the model, and check the model's.
 
         Args:
             loaded: The user's spec.
-            model: Built.
+            model: The built model.
             element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
             mode: `Mode.TRAINING` or `Mode.EVALUATION`.
-            class_weight: Weights of examples by their class; none for the same of all.
+            class_weight: Example weight for each class, by class number; empty for equal weights.
 
         Raises:
-            UserCodeError: There is no loss, there are two, the model has a step of its own, or its
-                loss or metrics cannot be added up over a ring.
+            UserCodeError: There is no loss or more than one, the model overrides the step, or its
+                loss or metrics cannot be summed over a ring.
         """
         self._loaded, self._model, self._mode = loaded, model, mode
         self._class_weight = list(class_weight)
-        _require_no_step(model, mode, loaded.label)
+        _reject_custom_step(model, mode, loaded.label)
         if class_weight and len(element_spec) > 2:
             raise UserCodeError(
-                f"create_dataset of {loaded.label} gives weights of the examples, and"
-                " train.class_weight is set, too.",
+                f"create_dataset of {loaded.label} returns example weights, but train.class_weight"
+                " is set, too.",
                 received={"train.class_weight": self._class_weight},
-                cure="Use one of them.",
+                cure="Use only one of them.",
             )
-        brings_loss = _choose(loaded, model, "create_loss", "compute_loss")
-        if brings_loss and not (model.compiled or overrides(model, "compute_loss")):
+        uses_model_loss = _uses_model(loaded, model, "create_loss", "compute_loss")
+        if uses_model_loss and not (model.compiled or overrides(model, "compute_loss")):
             raise UserCodeError(
-                f"{loaded.label} lacks loss.",
-                cure="Give the class default_loss or the spec create_loss, or its file a function"
-                " loss, or compile the model with one, or set loss=...",
+                f"{loaded.label} has no loss.",
+                cure="Define default_loss in the class, create_loss in the spec, or a function loss"
+                " in its file; or compile the model with one, or set loss=...",
             )
-        self._brings_loss = brings_loss
-        self._brings_metrics = _choose(loaded, model, "create_metrics", "compute_metrics") and (
-            brings_loss or model.compiled or overrides(model, "compute_metrics")
-        )
+        self._uses_model_loss = uses_model_loss
+        self._uses_model_metrics = _uses_model(
+            loaded, model, "create_metrics", "compute_metrics"
+        ) and (uses_model_loss or model.compiled or overrides(model, "compute_metrics"))
         self._is_mean = False
         self.num_divisors = 1
-        """How many sums the loss divides by; known when it has been traced."""
-        self._own: OwnParts | None = None
-        if brings_loss or self._brings_metrics:
-            doing = f"Trying loss and metrics of the model of {loaded.label}"
+        """The number of different divisors in the loss, known after it has been traced."""
+        self._compiled: CompiledObjective | None = None
+        if uses_model_loss or self._uses_model_metrics:
+            doing = f"Checking the loss and the metrics of the model of {loaded.label}"
             with user_code(doing, root=loaded.zoo):
-                self._own = OwnParts(model, element_spec, has_loss=brings_loss, label=loaded.label)
+                self._compiled = CompiledObjective(
+                    model, element_spec, has_loss=uses_model_loss, label=loaded.label
+                )
 
     def require_mean(self, examples: tuple[Any, ...]) -> None:
-        """Refuse a loss that is a sum over the batch; only the first call looks at it.
+        """Reject a loss that is a sum over the batch; only the first call checks this.
 
         Args:
-            examples: Features, labels, and weights if any; of at least one example of the data, as
-                labels that are made up may well be masked.
+            examples: Features, labels, and weights if any, of at least one example. They must be
+                real data, because generated labels may be masked.
 
         Raises:
-            UserCodeError: It is a sum, or a part of it is.
+            UserCodeError: The loss or a part of it is a sum.
         """
         if self._is_mean:
             return
         few, label = some_examples(examples, 0, _TRIED_EXAMPLES), self._loaded.label
         try:
-            with user_code(f"Trying the loss of {label}", root=self._loaded.zoo):
-                outputs, added = self._tried(few[0])
-                values, adds_up = self._losses_of(few, outputs)
+            with user_code(f"Checking the loss of {label}", root=self._loaded.zoo):
+                outputs, layer_losses = self._trial_outputs(few[0])
+                values, adds_up = self._trial_losses(few, outputs)
                 losses = [values]
-                if added and not overrides(self._model, "compute_loss"):
-                    again = [self._tried(repeated(few[0], times))[1] for times in (2, 3)]
-                    losses += map(list, zip(added, *again, strict=True))
+                if layer_losses and not overrides(self._model, "compute_loss"):
+                    repeated_losses = [
+                        self._trial_outputs(repeated(few[0], times))[1] for times in (2, 3)
+                    ]
+                    losses += map(list, zip(layer_losses, *repeated_losses, strict=True))
         except UserCodeError as e:
             if not isinstance(e.__cause__, tf.errors.InvalidArgumentError):
                 raise
-            return  # What does not fit here fails in the step, too, which names the whole batch.
-        if any(is_sum_over_batch(*map(float, each)) for each in losses):
+            return  # The step fails, too, and its message describes the whole batch.
+        if any(is_sum_over_batch(*map(float, loss)) for loss in losses):
             raise sum_over_batch(label)
         once, twice, _ = values
         if not adds_up or not are_same_loss(once, twice):
             log.warning(BATCH_DEPENDENT, label)
         self._is_mean = True
 
-    def _tried(self, features: Any) -> tuple[Any, list[Any]]:
-        """What the model gives for examples, and the losses that its layers add."""
+    def _trial_outputs(self, features: Any) -> tuple[Any, list[Any]]:
+        """Compute the model's outputs for examples, and the losses that its layers add."""
         with without_effects(self._model):
             outputs = at_least_float32(self._model(features, training=False))
             return outputs, list(self._model.losses)
 
-    def _losses_of(self, examples: tuple[Any, ...], outputs: Any) -> tuple[list[float], bool]:
-        """The loss, without what layers add, of the same examples once, twice and three times.
+    def _trial_losses(self, examples: tuple[Any, ...], outputs: Any) -> tuple[list[float], bool]:
+        """Compute the loss of examples without what layers add, and check that it adds up.
 
-        And whether the sums of two parts of them are that of the whole.
+        Returns:
+            The loss of the examples repeated once, twice and three times, and whether the sums of
+            two parts of them equal the sum of the whole.
         """
 
         def loss(outputs: Any, examples: tuple[Any, ...]) -> Any:
@@ -156,35 +167,37 @@ class Objective:
                 weights = weights_of_classes(labels, self._class_weight, label=label)
             count = num_examples(features)
             with without_effects(self._model):
-                if self._own is None or not self._brings_loss:
-                    mean = self._loss_of_spec(outputs, labels, weights, count)
+                if self._compiled is None or not self._uses_model_loss:
+                    mean = self._spec_loss(outputs, labels, weights, count)
                 else:
-                    mean = self._own_loss(features, labels, outputs, weights, count)
+                    mean = self._model_loss(features, labels, outputs, weights, count)
             return mean.total, mean.weight
 
-        # As the step is traced: for any number of examples.
+        # Traced for any number of examples, like the step.
         traced = tf.function(loss, autograph=False).get_concrete_function(
             *tf.nest.map_structure(any_number, (outputs, examples))
         )
 
-        def of(outputs: Any, examples: Any) -> tuple[float, float]:
+        def total_and_weight(outputs: Any, examples: Any) -> tuple[float, float]:
             total, weight = traced(outputs, examples)
             return float(total), float(weight)
 
-        some = (outputs, examples)
-        sums = [of(*repeated(some, times)) for times in (1, 2, 3)]
+        trial = (outputs, examples)
+        sums = [total_and_weight(*repeated(trial, times)) for times in (1, 2, 3)]
         means = [total / weight if weight else 0.0 for total, weight in sums]
-        # Two parts, none of them of one example alone.
+        # Two parts with more than one example each.
         count = int(num_examples(examples[0]))
         times = 1 if count > 3 else 3
-        whole, middle = repeated(some, times), count * times // 2
+        repeated_trial, middle = repeated(trial, times), count * times // 2
         bounds = ((0, middle), (middle, count * times))
-        parts = [of(*some_examples(whole, first, last)) for first, last in bounds]
+        parts = [
+            total_and_weight(*some_examples(repeated_trial, first, last)) for first, last in bounds
+        ]
         total, weight = (sum(numbers) for numbers in zip(*parts, strict=True))
         mean = total / weight if weight else 0.0
         return means, self.num_divisors > 1 or are_same_loss(means[2], mean)
 
-    def _own_loss(
+    def _model_loss(
         self,
         features: Any,
         labels: Any,
@@ -193,13 +206,13 @@ class Objective:
         count: tf.Tensor,
         over_ring: OverRing | None = None,
     ) -> RingMean:
-        """The loss that the model brings, with what its layers add."""
-        parts, training = self._own, self._mode is Mode.TRAINING
-        assert parts is not None
+        """Compute the model's loss, including the losses of its layers."""
+        compiled, training = self._compiled, self._mode is Mode.TRAINING
+        assert compiled is not None
 
         with logging_warnings(f"the loss of {self._loaded.label}"):
             return self._ring_mean(
-                lambda: parts.loss(features, labels, outputs, weights, training=training),
+                lambda: compiled.loss(features, labels, outputs, weights, training=training),
                 outputs,
                 count,
                 over_ring,
@@ -212,8 +225,8 @@ class Objective:
         count: tf.Tensor,
         over_ring: OverRing | None,
     ) -> RingMean:
-        """A loss as what a ring adds up."""
-        # The step is traced alone first, which tells.
+        """Trace a loss as a sum and a divisor, which a ring adds up."""
+        # `num_divisors` is known here: the step for a single rank is traced first.
         reductions = Reductions(count, over_ring if self.num_divisors > 1 else None)
         with reductions.recorded():
             value = loss()
@@ -222,9 +235,9 @@ class Objective:
             total, weight = (self._scalar(tf.convert_to_tensor(part)) for part in value)
             if depends_on(weight, outputs):
                 raise UserCodeError(
-                    f"create_loss of {self._loaded.label} must return a weight that the sum is"
-                    " divided by.",
-                    received="one that depends on the model's outputs",
+                    f"create_loss of {self._loaded.label} must return a pair (sum, weight) whose"
+                    " weight does not depend on the model's outputs.",
+                    received="a weight that depends on the model's outputs",
                     cure="Return the sum of the losses and the sum of their weights, for instance"
                     " tf.reduce_sum(losses * mask), tf.reduce_sum(mask).",
                 )
@@ -240,39 +253,44 @@ class Objective:
         moving: Sequence[tf.Tensor] | None = None,
         over_ring: OverRing | None = None,
     ) -> Outcome:
-        """Compute the loss and count the metrics of a batch; nothing of the model changes.
+        """Compute the loss and the metrics of a batch without changing the model.
 
         Args:
-            features: Of the examples.
-            labels: Of the examples.
-            weights: Of the examples; None where they weigh the same.
-            moving: Values of the non-trainable variables; None for their own.
-            over_ring: Adds a row over the ring, for a loss with several divisors; None alone.
+            features: The batch's features.
+            labels: The batch's labels.
+            weights: Example weights; None for equal weights.
+            moving: Values of the non-trainable variables; None for their current values.
+            over_ring: Sums a row over the ring, for a loss with several divisors; None on a single
+                rank.
         """
-        model, own, variables = self._model, self._own, self._model.non_trainable_variables
+        model, compiled, variables = (
+            self._model,
+            self._compiled,
+            self._model.non_trainable_variables,
+        )
         training = self._mode is Mode.TRAINING
         if self._class_weight:
             label = self._loaded.label
             weights = weights_of_classes(labels, self._class_weight, label=label)
         count = tf.cast(num_examples(features), tf.float32)
-        counting = own.metrics if own is not None else ()
-        with without_effects(model, moving=moving, metrics=counting) as scope:
+        compiled_metrics = compiled.metrics if compiled is not None else ()
+        with without_effects(model, moving=moving, metrics=compiled_metrics) as scope:
             before = [scope.get_current_value(variable) for variable in variables]
             outputs = at_least_float32(model(features, training=training))
             extra_losses = list(model.losses)
             metrics: list[MetricSums] = []
             loss = None
-            if own is not None:
-                if self._brings_loss:
-                    loss = self._own_loss(features, labels, outputs, weights, count, over_ring)
-                if self._brings_metrics:
-                    metrics = own.measure(scope, features, labels, outputs, weights, count)
+            if compiled is not None:
+                if self._uses_model_loss:
+                    loss = self._model_loss(features, labels, outputs, weights, count, over_ring)
+                if self._uses_model_metrics:
+                    metrics = compiled.measure(scope, features, labels, outputs, weights, count)
         after = [scope.get_current_value(variable) for variable in variables]
         if loss is None:
-            loss = self._loss_of_spec(outputs, labels, weights, count, over_ring)
-            extra = [tf.cast(each, loss.total.dtype) * loss.weight for each in extra_losses]
+            loss = self._spec_loss(outputs, labels, weights, count, over_ring)
+            extra = [tf.cast(value, loss.total.dtype) * loss.weight for value in extra_losses]
             loss = replace(loss, total=tf.add_n([loss.total, *extra]))
-        if not self._brings_metrics:
+        if not self._uses_model_metrics:
             metrics = metric_sums(self._loaded, self._mode, outputs, labels, weights, count)
         return Outcome(
             loss,
@@ -281,7 +299,7 @@ class Objective:
             [new is not old for new, old in zip(after, before, strict=True)],
         )
 
-    def _loss_of_spec(
+    def _spec_loss(
         self,
         outputs: Any,
         labels: Any,
@@ -289,50 +307,54 @@ class Objective:
         count: tf.Tensor,
         over_ring: OverRing | None = None,
     ) -> RingMean:
-        given = {"outputs": outputs, "labels": labels}
+        available = {"outputs": outputs, "labels": labels}
         create_loss = self._loaded.spec.create_loss
         if weights is not None:
-            takes = declared(create_loss)
-            if "sample_weight" not in takes.names and not takes.takes_any:
+            accepted = declared(create_loss)
+            if "sample_weight" not in accepted.names and not accepted.takes_any:
                 raise UserCodeError(
-                    f"create_dataset or train.class_weight gives {self._loaded.label} weights of"
-                    " the examples, which its create_loss does not take.",
-                    cure="Declare sample_weight in create_loss and weigh each example's loss before"
-                    " taking the mean, or give none.",
+                    f"create_dataset or train.class_weight sets example weights, but create_loss of"
+                    f" {self._loaded.label} does not take them.",
+                    cure="Declare sample_weight in create_loss and multiply each example's loss by"
+                    " it before taking the mean, or remove the weights.",
                 )
-            given["sample_weight"] = weights
+            available["sample_weight"] = weights
         with logging_warnings(f"create_loss of {self._loaded.label}"):
             return self._ring_mean(
-                lambda: call_declared(create_loss, given), outputs, count, over_ring
+                lambda: call_declared(create_loss, available), outputs, count, over_ring
             )
 
     def _scalar(self, loss: tf.Tensor) -> tf.Tensor:
         if loss.shape.rank != 0:
-            name = "compute_loss" if self._brings_loss else "create_loss"
+            name = "compute_loss" if self._uses_model_loss else "create_loss"
             raise UserCodeError(
                 f"{name} of {self._loaded.label} must return the mean over the batch, a scalar, or"
                 " a pair (sum, weight).",
                 received={"shape": loss.shape},
-                cure="Reduce it, for instance with tf.reduce_mean.",
+                cure="Reduce the loss, for instance with tf.reduce_mean.",
             )
         return loss
 
 
-def _choose(loaded: LoadedSpec, model: keras.Model, method: str, own: str) -> bool:
-    """Whether the model's part counts: where the spec has none. One of its own is a second one."""
+def _uses_model(loaded: LoadedSpec, model: keras.Model, method: str, model_method: str) -> bool:
+    """Whether to use the model's part, which is the case if the spec does not have it.
+
+    Raises:
+        UserCodeError: Both the spec and the model define it.
+    """
     if not loaded.gives(method):
         return True
-    if overrides(model, own):
+    if overrides(model, model_method):
         raise UserCodeError(
-            f"{loaded.label} has {method}, and its model {type(model).__name__} has {own}, which"
-            " says the same in another way.",
-            cure=f"Remove one of them; {own} alone is called as model.fit calls it.",
+            f"{loaded.label} has {method}, and its model {type(model).__name__} has"
+            f" {model_method}, which define the same part.",
+            cure=f"Remove one of them. Without {method}, {model_method} is called as by model.fit.",
         )
     return False
 
 
-def _require_no_step(model: keras.Model, mode: Mode, label: str) -> None:
-    """Refuse a step of the user's: it would change the variables before the ring has the sums."""
+def _reject_custom_step(model: keras.Model, mode: Mode, label: str) -> None:
+    """Reject an overridden step: it would update the variables before the ring has the sums."""
     methods = {
         Mode.TRAINING: ("train_step", "make_train_function"),
         Mode.EVALUATION: ("test_step", "make_test_function"),
@@ -340,9 +362,9 @@ def _require_no_step(model: keras.Model, mode: Mode, label: str) -> None:
     for method in methods[mode]:
         if overrides(model, method):
             raise UserCodeError(
-                f"{type(model).__name__} of {label} overrides {method}, but on a ring the step is"
-                " not the model's: the gradients of all ranks are added before an optimizer is"
-                " applied.",
+                f"{type(model).__name__} of {label} overrides {method}, but a ring does not run"
+                " the model's step: it sums the gradients of all ranks before it applies the"
+                " optimizer.",
                 cure="Write the loss as compute_loss(self, x, y, y_pred, sample_weight, training)"
                 " and the metrics as compute_metrics(self, x, y, y_pred, sample_weight), and"
                 f" remove {method}.",

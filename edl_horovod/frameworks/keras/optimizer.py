@@ -1,4 +1,4 @@
-"""The optimizer of a training: the spec's own, else the one that the model was compiled with."""
+"""Make a training's optimizer: the spec's, else the one that the model was compiled with."""
 
 import logging
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import user_code, wrong_optimizer
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = ["Beginning", "inner_optimizer", "make_optimizer", "slots_of"]
+__all__ = ["InitialOptimizerState", "inner_optimizer", "make_optimizer", "slots_of"]
 
 log = logging.getLogger(__name__)
 
@@ -20,72 +20,74 @@ log = logging.getLogger(__name__)
 def make_optimizer(
     loaded: LoadedSpec, model: keras.Model, learning_rate: float | None, *, scales_loss: bool
 ) -> keras.optimizers.Optimizer:
-    """Make the optimizer of a training, not yet built, or as the model was loaded with it.
+    """Make the optimizer of a training.
+
+    It is not built yet, unless the model was loaded from a file together with its optimizer.
 
     Args:
         loaded: The user's spec.
-        model: Built.
-        learning_rate: `train.learning_rate`; None leaves the optimizer's own.
-        scales_loss: Whether it must scale the loss.
+        model: The built model.
+        learning_rate: `train.learning_rate`; None keeps the optimizer's default.
+        scales_loss: Whether the optimizer must scale the loss.
 
     Raises:
-        UserCodeError: There is none, it is no Keras optimizer, or making it failed.
+        UserCodeError: There is no optimizer, it is not a Keras optimizer, or making it failed.
     """
     if loaded.gives("create_optimizer"):
         optimizer = loaded.optimizer(learning_rate)
     else:
-        optimizer = _compiled(loaded, model, learning_rate)
+        optimizer = _compiled_optimizer(loaded, model, learning_rate)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise wrong_optimizer(optimizer, f"create_optimizer of {loaded.label}")
-    _tell_of_unused(loaded, model)
-    kind = keras.optimizers.LossScaleOptimizer
-    return kind(optimizer) if scales_loss and not isinstance(optimizer, kind) else optimizer
+    _warn_unused(loaded, model)
+    wrapper = keras.optimizers.LossScaleOptimizer
+    return wrapper(optimizer) if scales_loss and not isinstance(optimizer, wrapper) else optimizer
 
 
 def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """The optimizer inside of those that scale the loss; others as they are."""
+    """Unwrap optimizers that scale the loss; return any other optimizer as it is."""
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
     return optimizer
 
 
-class Beginning:
-    """What an optimizer begins with, so that it can begin anew."""
+class InitialOptimizerState:
+    """The state of a newly built optimizer, to restore it later."""
 
     def __init__(
         self, optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
     ) -> None:
-        """Take it; of most variables one number, because all of theirs are the same.
+        """Copy the state; a variable whose elements are all equal takes one number.
 
         Args:
-            optimizer: Just built.
-            trained: The variables that it was built for.
+            optimizer: The optimizer, just built.
+            trained: The variables that the optimizer was built for.
         """
         inner = inner_optimizer(optimizer)
-        self._mirrors = [
-            pair for slots in slots_of(inner, trained) if _are_mirrors(slots) for pair in slots
+        self._copies = [
+            pair for slots in slots_of(inner, trained) if _are_copies(slots) for pair in slots
         ]
-        excluded = {id(slot) for _, slot in self._mirrors} | {id(vars(inner).get("_learning_rate"))}
+        excluded = {id(slot) for _, slot in self._copies} | {id(vars(inner).get("_learning_rate"))}
         self._values = [
-            (variable, _short(variable.numpy()))
+            (variable, _compact(variable.numpy()))
             for variable in optimizer.variables
             if id(variable) not in excluded
         ]
 
     def restore(self) -> None:
-        """Have the optimizer forget all but its learning rate."""
+        """Reset the optimizer's variables except its learning rate."""
         for variable, value in self._values:
             variable.assign(np.broadcast_to(value, variable.shape))
-        for variable, slot in self._mirrors:
+        for variable, slot in self._copies:
             slot.assign(variable)
 
 
 def slots_of(
     optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
 ) -> list[list[tuple[keras.Variable, keras.Variable]]]:
-    """What a built optimizer keeps for each variable: lists of (variable, slot)."""
-    variables = {id(variable) for variable in optimizer.variables}
-    lists = [
+    """List the slots of a built optimizer: for each kind of slot, pairs (variable, slot)."""
+    optimizer_variables = {id(variable) for variable in optimizer.variables}
+    slot_lists = [
         value
         for value in vars(optimizer).values()
         if isinstance(value, list) and len(value) == len(trained)
@@ -94,44 +96,44 @@ def slots_of(
         [
             (variable, slot)
             for variable, slot in zip(trained, slots, strict=True)
-            if isinstance(slot, keras.Variable) and id(slot) in variables
+            if isinstance(slot, keras.Variable) and id(slot) in optimizer_variables
         ]
-        for slots in lists
+        for slots in slot_lists
     ]
 
 
-def _are_mirrors(slots: Sequence[tuple[keras.Variable, keras.Variable]]) -> bool:
-    """Whether slots begin as copies of their variables: not just zeros, as a bias is."""
+def _are_copies(slots: Sequence[tuple[keras.Variable, keras.Variable]]) -> bool:
+    """Whether slots start as copies of their variables, other than of constants such as biases."""
     values = [(variable.numpy(), slot.numpy()) for variable, slot in slots]
     are_equal = all(np.array_equal(variable, slot) for variable, slot in values)
-    return are_equal and any(_short(slot).ndim > 0 for _, slot in values)
+    return are_equal and any(_compact(slot).ndim > 0 for _, slot in values)
 
 
-def _short(value: NDArray[Any]) -> NDArray[Any]:
+def _compact(value: NDArray[Any]) -> NDArray[Any]:
     first = value.reshape(-1)[:1]
-    is_same = value.size > 0 and bool(np.all(value == first))
-    return first.reshape(()) if is_same else value.copy()
+    is_constant = value.size > 0 and bool(np.all(value == first))
+    return first.reshape(()) if is_constant else value.copy()
 
 
-def _compiled(
+def _compiled_optimizer(
     loaded: LoadedSpec, model: keras.Model, learning_rate: float | None
 ) -> keras.optimizers.Optimizer:
     optimizer = model.optimizer if model.compiled else None
     if optimizer is None:
         raise UserCodeError(
-            f"{loaded.label} lacks optimizer.",
-            cure="Give the class default_optimizer or the spec create_optimizer, or its file a"
-            " function optimizer, or compile the model with one, or set optimizer=...",
+            f"{loaded.label} has no optimizer.",
+            cure="Define default_optimizer in the class, create_optimizer in the spec, or a"
+            " function optimizer in its file; or compile the model with one, or set optimizer=...",
         )
     if learning_rate is not None:
-        doing = f"Setting train.learning_rate on what the model of {loaded.label} was compiled with"
+        doing = f"Setting train.learning_rate on the compiled optimizer of {loaded.label}"
         with user_code(doing, root=loaded.zoo):
             optimizer.learning_rate = learning_rate
     return optimizer
 
 
-def _tell_of_unused(loaded: LoadedSpec, model: keras.Model) -> None:
-    """Say what of a compiled model does not count, because the spec says it itself."""
+def _warn_unused(loaded: LoadedSpec, model: keras.Model) -> None:
+    """Log which arguments of the model's `compile` are ignored because the spec has them."""
     if not model.compiled:
         return
     methods = {"loss": "create_loss", "optimizer": "create_optimizer", "metrics": "create_metrics"}
@@ -145,7 +147,7 @@ def _tell_of_unused(loaded: LoadedSpec, model: keras.Model) -> None:
     ]
     if unused:
         log.warning(
-            "%s: the %s that the model was compiled with do not count, because the spec has %s",
+            "%s: the %s of the compiled model are ignored, because the spec has %s",
             loaded.label,
             " and ".join(unused),
             ", ".join(methods[key] for key in unused),

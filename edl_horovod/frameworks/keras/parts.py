@@ -1,4 +1,4 @@
-"""The parts of a spec from what Keras users write: functions, Keras objects, or their names."""
+"""Build the parts of a spec from functions, Keras objects, or their names."""
 
 import functools
 import inspect
@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
-from edl_horovod.frameworks.keras.metrics import Measured, as_keras_metric
+from edl_horovod.frameworks.keras.metrics import MetricCall, as_keras_metric
 from edl_horovod.models.calling import wrong_optimizer
 from edl_horovod.models.roles import DATASET_ROLES, LOSS_ROLES, declares_roles, with_roles
 from edl_horovod.spec import Mode
@@ -30,15 +30,15 @@ _WEIGHTS = "sample_weight"
 _NOT_NAMES = frozenset(
     {"Loss", "Optimizer", "deserialize", "get", "legacy", "schedules", "serialize"}
 )
-"""What Keras' modules of losses and optimizers hold besides these."""
+"""Names in Keras' modules of losses and optimizers that are neither."""
 
 
 def model_part(maker: Any, *, label: str) -> Part:
-    """A `create_model` that calls a class or a function.
+    """Build a `create_model` that calls a class or a function.
 
     Args:
         maker: A `keras.Model` subclass, or a function that returns a model.
-        label: Names it in messages.
+        label: Name of `maker` in messages.
     """
 
     def create_model(**params: Any) -> Any:
@@ -49,143 +49,149 @@ def model_part(maker: Any, *, label: str) -> Part:
             )
         return model
 
-    own = _constructor_parameters(maker) if inspect.isclass(maker) else _named(maker)
-    by_keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    parameters = (
+        _constructor_parameters(maker) if inspect.isclass(maker) else _named_parameters(maker)
+    )
+    by_keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     create_model.__signature__ = inspect.Signature(by_keyword)  # type: ignore[attr-defined]
     create_model.__qualname__ = label
     return create_model
 
 
 def dataset_part(function: Any, *, label: str) -> Part:
-    """A `create_dataset` from a function of the data set and, where it declares it, the mode."""
+    """Build a `create_dataset` from a function of the data set and, if declared, the mode."""
     make = with_roles(_function(function, label), DATASET_ROLES, label=label)
-    own = list(inspect.signature(make).parameters.values())[len(DATASET_ROLES) :]
+    user_parameters = list(inspect.signature(make).parameters.values())[len(DATASET_ROLES) :]
 
     def create_dataset(dataset: Any, mode: Mode, **params: Any) -> Any:
-        made = make(dataset, mode, None, **params)
-        if not isinstance(made, tf.data.Dataset):
+        result = make(dataset, mode, None, **params)
+        if not isinstance(result, tf.data.Dataset):
             raise UserCodeError(
-                f"{label} must return a tf.data.Dataset.", received=type(made).__name__
+                f"{label} must return a tf.data.Dataset.", received=type(result).__name__
             )
-        return made
+        return result
 
-    given = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in _DATASET]
-    create_dataset.__signature__ = inspect.Signature([*given, *own])  # type: ignore[attr-defined]
+    role_parameters = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in _DATASET
+    ]
+    create_dataset.__signature__ = inspect.Signature([*role_parameters, *user_parameters])  # type: ignore[attr-defined]
     create_dataset.__qualname__ = label
     return create_dataset
 
 
 def loss_part(loss: Any, *, label: str) -> Part:
-    """A `create_loss` from a function of labels and outputs, a Keras loss, or the name of one."""
+    """Build a `create_loss` from a function of labels and outputs, a Keras loss, or its name."""
     if isinstance(loss, str):
-        loss = _keras_named(loss, keras.losses, "loss")
+        loss = _keras_object(loss, keras.losses, "loss")
     if inspect.isclass(loss) and issubclass(loss, keras.losses.Loss):
         loss = loss()
     if isinstance(loss, keras.losses.Loss):
-        loss = _mean_of(loss, label)
+        loss = _mean_loss(loss, label)
     function = _function(loss, label)
-    weighs = _WEIGHTS in inspect.signature(function).parameters
-    if weighs:
+    takes_weights = _WEIGHTS in inspect.signature(function).parameters
+    if takes_weights:
         function = functools.partial(function, sample_weight=None)
     make = with_roles(function, LOSS_ROLES, label=label)
 
     def create_loss(*args: Any, sample_weight: Any = None, **kwargs: Any) -> tf.Tensor:
-        value = make(*args, **kwargs, **({_WEIGHTS: sample_weight} if weighs else {}))
+        value = make(*args, **kwargs, **({_WEIGHTS: sample_weight} if takes_weights else {}))
         if value is None:
             raise UserCodeError(f"{label} must return the loss.", received="None")
-        if sample_weight is not None and not weighs:
+        if sample_weight is not None and not takes_weights:
             value = _weighted(value, sample_weight, label)
-        # One value an example or a position is as good as their mean.
+        # One value for each example or position is accepted, too.
         return tf.reduce_mean(value)
 
     signature = inspect.signature(make)
-    own = [each for name, each in signature.parameters.items() if name != _WEIGHTS]
+    user_parameters = [
+        parameter for name, parameter in signature.parameters.items() if name != _WEIGHTS
+    ]
     weights = inspect.Parameter(_WEIGHTS, inspect.Parameter.KEYWORD_ONLY, default=None)
     create_loss.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*own, weights]
+        parameters=[*user_parameters, weights]
     )
     create_loss.__qualname__ = label
     return create_loss
 
 
 def _weighted(value: Any, weights: tf.Tensor, label: str) -> tf.Tensor:
-    """One value an example or a position, times the weights of the examples."""
+    """Multiply the loss of each example or position by the weight of its example."""
     value = tf.convert_to_tensor(value)
     if not value.shape.rank:
         raise UserCodeError(
-            f"{label} must return one value for each example, as create_dataset gives weights of"
-            " them.",
-            received="one number",
-            cure="Leave out the mean over the examples, or declare sample_weight and weigh them.",
+            f"{label} must return one value for each example, because create_dataset returns"
+            " example weights.",
+            received="a scalar",
+            cure="Do not take the mean over the examples, or declare sample_weight and apply it.",
         )
     weights = tf.cast(weights, value.dtype)
-    missing = value.shape.rank - (weights.shape.rank or 0)
-    if missing > 0:
-        weights = tf.reshape(weights, tf.concat([tf.shape(weights), [1] * missing], 0))
-    elif missing < 0:  # (examples, 1) for one value an example.
+    num_missing_axes = value.shape.rank - (weights.shape.rank or 0)
+    if num_missing_axes > 0:
+        weights = tf.reshape(weights, tf.concat([tf.shape(weights), [1] * num_missing_axes], 0))
+    elif num_missing_axes < 0:  # Weights of shape (examples, 1) for losses of shape (examples,).
         weights = tf.reshape(weights, tf.shape(value))
     return value * weights
 
 
 def optimizer_part(optimizer: Any, *, label: str) -> Part:
-    """A `create_optimizer` from a function, a Keras optimizer or its class, or the name of one.
+    """Build a `create_optimizer` from a function, a Keras optimizer, its class, or its name.
 
-    An optimizer that was made by the model file is not used itself: another job in the process
-    would find its state in it.
+    An optimizer object in the model file is copied, because it would carry its state into the next
+    job of the same process.
     """
     if isinstance(optimizer, str):
-        optimizer = _keras_named(optimizer, keras.optimizers, "optimizer")
+        optimizer = _keras_object(optimizer, keras.optimizers, "optimizer")
     if inspect.isclass(optimizer) and issubclass(optimizer, keras.optimizers.Optimizer):
         optimizer = optimizer()
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return _checked_optimizer(_function(optimizer, label), label)
-    kind, config = type(optimizer), optimizer.get_config()
-    excluded = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+    optimizer_class, config = type(optimizer), optimizer.get_config()
+    excluded_pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
 
     def create_optimizer(lr: float | None = None) -> Any:
-        rate = {} if lr is None else {"learning_rate": lr}
-        made = kind.from_config({**config, **rate})
-        if excluded is not None:  # The configuration does not hold it.
-            made.exclude_from_weight_decay(var_names=[excluded.pattern])
-        return made
+        override = {} if lr is None else {"learning_rate": lr}
+        copy = optimizer_class.from_config({**config, **override})
+        if excluded_pattern is not None:  # get_config leaves it out.
+            copy.exclude_from_weight_decay(var_names=[excluded_pattern.pattern])
+        return copy
 
     return create_optimizer
 
 
 def metrics_part(function: Any, *, label: str) -> Part:
-    """A `create_metrics` from ElasticDL's `eval_metrics_fn`, for `Mode.EVALUATION` only.
+    """Build a `create_metrics` from ElasticDL's `eval_metrics_fn`, for `Mode.EVALUATION` only.
 
     Args:
-        function: Returns a dict of functions of labels and outputs, or of Keras metrics, by name,
-            or such a dict for each output; or takes labels and outputs and returns a dict of
-            values.
-        label: Names it in messages.
+        function: Takes labels and outputs and returns a dict of values. Or takes nothing and
+            returns a dict of functions of labels and outputs or of Keras metrics, by name, or one
+            such dict for each output.
+        label: Name of `function` in messages.
     """
     function = _function(function, label)
     if declares_roles(function):
         make = with_roles(function, LOSS_ROLES, label=label)
-        return lambda mode, labels, outputs: _values(
+        return lambda mode, labels, outputs: _reduce_values(
             make(labels=labels, outputs=outputs) if mode is Mode.EVALUATION else {}, label
         )
-    found: dict[str, tuple[Part, str | None]] = {}
+    metrics_by_name: dict[str, tuple[Part, str | None]] = {}
 
     def create_metrics(mode: Mode, labels: Any, outputs: Any) -> dict[str, Any]:
         if mode is not Mode.EVALUATION:
             return {}
-        if not found:
-            with tf.init_scope():  # Keras metrics make variables, which a traced step must not.
-                found.update(_metrics(function(), label))
+        if not metrics_by_name:
+            with tf.init_scope():  # Metrics create variables; tracing forbids it.
+                metrics_by_name.update(_flatten_metrics(function(), label))
         values = {
             name: metric(labels=labels, outputs=_output(outputs, output, label))
-            for name, (metric, output) in found.items()
+            for name, (metric, output) in metrics_by_name.items()
         }
-        return _values(values, label)
+        return _reduce_values(values, label)
 
     return create_metrics
 
 
 def callbacks_part(function: Any, *, label: str) -> Part:
-    """A `create_callbacks` from a function."""
+    """Build a `create_callbacks` from a function."""
     return _function(function, label)
 
 
@@ -193,63 +199,66 @@ def _function(value: Any, label: str) -> Part:
     if callable(value):
         parameters = inspect.signature(value).parameters
         if next(iter(parameters), "") != "self":
-            return value  # type: ignore[no-any-return]  # callable() says no more.
+            return value  # type: ignore[no-any-return]  # callable() narrows to object.
         raise UserCodeError(
-            f"{label} is called on the class, before there is a model. Write @staticmethod above"
-            " it, and leave out self."
+            f"{label} is called on the class, before a model exists. Decorate it with"
+            " @staticmethod and remove self."
         )
     raise UserCodeError(f"{label} must be a function.", received=repr(value))
 
 
-def _named(function: Any) -> list[inspect.Parameter]:
+def _named_parameters(function: Any) -> list[inspect.Parameter]:
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [p for p in inspect.signature(function).parameters.values() if p.kind not in variable]
 
 
 def _constructor_parameters(kind: type) -> list[inspect.Parameter]:
-    """What the constructors of a class and of its bases declare, up to Keras' own."""
-    found: dict[str, inspect.Parameter] = {}
+    """List the parameters of a class's constructor and those that it passes on to bases.
+
+    Bases that Keras defines are left out.
+    """
+    by_name: dict[str, inspect.Parameter] = {}
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] == "keras":
             break
         if "__init__" in vars(base):
-            parameters = _named(vars(base)["__init__"])[1:]
-            found = {p.name: p for p in parameters} | found
-            if not _passes_on(vars(base)["__init__"]):
+            parameters = _named_parameters(vars(base)["__init__"])[1:]
+            by_name = {p.name: p for p in parameters} | by_name
+            if not _takes_any_keyword(vars(base)["__init__"]):
                 break
-    return sorted(found.values(), key=lambda p: p.default is not inspect.Parameter.empty)
+    return sorted(by_name.values(), key=lambda p: p.default is not inspect.Parameter.empty)
 
 
-def _passes_on(function: Any) -> bool:
+def _takes_any_keyword(function: Any) -> bool:
     parameters = inspect.signature(function).parameters.values()
     return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
 
-def _keras_named(name: str, module: Any, setting: str) -> Any:
-    """What Keras knows by a name."""
+def _keras_object(name: str, module: Any, setting: str) -> Any:
+    """Look up a loss or an optimizer of Keras by its name."""
     try:
         return module.get(name)
     except (TypeError, ValueError) as e:
         known = [k for k in dir(module) if k[0] != "_" and k not in _NOT_NAMES]
-        # A loss is there as a function and as a class; one of them is enough to choose from.
+        # Keras has each loss as a function and as a class; show the functions only.
         shown = [name for name in known if name.islower()] or known
         raise ConfigError(
             f"Neither the model zoo nor Keras has this {setting}.",
             received=f"{setting}={name}",
             cure=(
-                f"{did_you_mean(name, known)} Write file.function, a function of the model's own"
-                f" file, or one of Keras: {', '.join(shown)}."
+                f"{did_you_mean(name, known)} Set it to file.function, to a function of the"
+                f" model's file, or to one of Keras: {', '.join(shown)}."
             ),
         ) from e
 
 
-def _mean_of(loss: Any, label: str) -> Part:
-    """A Keras loss object as a function."""
+def _mean_loss(loss: Any, label: str) -> Part:
+    """Turn a Keras loss object into a function that returns the mean over a batch."""
     if loss.reduction in ("sum", None):
         raise UserCodeError(
             f"{label} must be the mean over a batch.",
             received=f"a {type(loss).__name__} with reduction={loss.reduction!r}",
-            cure="Leave Keras' own, 'sum_over_batch_size'.",
+            cure="Keep the default of Keras, reduction='sum_over_batch_size'.",
         )
     return lambda labels, outputs, sample_weight=None: loss(labels, outputs, sample_weight)
 
@@ -265,22 +274,25 @@ def _checked_optimizer(function: Part, label: str) -> Part:
     return create_optimizer
 
 
-def _metrics(made: Any, label: str) -> Iterator[tuple[str, tuple[Part, str | None]]]:
-    """Each metric's name, its function, and the name of the output that it is about."""
-    for name, metric in _dict(made, label).items():
+def _flatten_metrics(metrics: Any, label: str) -> Iterator[tuple[str, tuple[Part, str | None]]]:
+    """Yield each metric's name, its function, and the name of its output, None for all."""
+    for name, metric in _require_dict(metrics, label).items():
         if isinstance(metric, dict):
-            for inner, of_output in metric.items():
-                yield f"{name}_{inner}", (_metric(of_output, f"{inner} of {label}"), name)
+            for inner_name, inner in metric.items():
+                yield f"{name}_{inner_name}", (_metric(inner, f"{inner_name} of {label}"), name)
         else:
             yield name, (_metric(metric, f"{name} of {label}"), None)
 
 
 def _metric(metric: Any, label: str) -> Part:
-    """A metric as a function of labels and outputs: one value an example, a mean, or counts."""
+    """Turn a metric into a function of labels and outputs.
+
+    The function returns one value for each example, their mean, or a `MetricCall`.
+    """
     keras_metric = as_keras_metric(metric)
     if keras_metric is None:
         return with_roles(_function(metric, label), LOSS_ROLES, label=label)
-    return lambda labels, outputs: Measured(keras_metric, labels, outputs, label)
+    return lambda labels, outputs: MetricCall(keras_metric, labels, outputs, label)
 
 
 def _output(outputs: Any, name: str | None, label: str) -> Any:
@@ -288,28 +300,29 @@ def _output(outputs: Any, name: str | None, label: str) -> Any:
         return outputs
     if isinstance(outputs, dict) and name in outputs:
         return outputs[name]
-    has = ", ".join(map(repr, outputs)) if isinstance(outputs, dict) else "one without a name"
+    available = ", ".join(map(repr, outputs)) if isinstance(outputs, dict) else "one without a name"
     raise UserCodeError(
-        f"{label} has metrics of the output {name!r}, which the model has not. It has: {has}."
+        f"{label} has metrics of the output {name!r}, which the model does not have."
+        f" Outputs of the model: {available}."
     )
 
 
-def _dict(made: Any, label: str) -> dict[str, Any]:
-    if isinstance(made, dict):
-        return made
-    raise UserCodeError(f"{label} must return a dict.", received=type(made).__name__)
+def _require_dict(value: Any, label: str) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise UserCodeError(f"{label} must return a dict.", received=type(value).__name__)
 
 
-def _values(given: Any, label: str) -> dict[str, Any]:
-    """Metrics as scalars or one value an example, whatever their shape; those of Keras as such."""
+def _reduce_values(metrics: Any, label: str) -> dict[str, Any]:
+    """Reduce each metric to a scalar or to one value for each example; keep Keras metrics."""
     values: dict[str, Any] = {}
-    for name, value in _dict(given, label).items():
-        if isinstance(value, Measured):
+    for name, value in _require_dict(metrics, label).items():
+        if isinstance(value, MetricCall):
             values[name] = value
             continue
         tensor = tf.cast(tf.convert_to_tensor(value), tf.float32)
         rank = tensor.shape.rank
-        if rank is None:  # As by tf.squeeze, where a batch may be of one example.
+        if rank is None:  # As after tf.squeeze of a batch of unknown size.
             values[name] = tf.reduce_mean(tensor)
             continue
         values[name] = tf.reduce_mean(tensor, axis=list(range(1, rank))) if rank > 1 else tensor

@@ -1,4 +1,4 @@
-"""Keras models without a spec: a `keras.Model` subclass, or a function that returns a model."""
+"""Keras models without a spec: a `keras.Model` subclass or a function that returns a model."""
 
 import keras
 

@@ -1,4 +1,4 @@
-"""A Keras model's outputs, and what they are."""
+"""Compute and describe a Keras model's outputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,36 +17,41 @@ __all__ = ["KerasPrediction", "describe_outputs"]
 
 
 class KerasPrediction:
-    """The prediction of a batch, traced."""
+    """The traced prediction of one batch."""
 
     def __init__(self, loaded: LoadedSpec, model: keras.Model, element_spec: Any) -> None:
-        """Trace it; `element_spec` has the `tf.TypeSpec`s of the features, and None.
+        """Trace the prediction.
+
+        Args:
+            loaded: The user's spec.
+            model: The built model.
+            element_spec: The `tf.TypeSpec`s of a batch's features, and None for the labels.
 
         Raises:
-            UserCodeError: The model raised something.
+            UserCodeError: The model raised an exception.
         """
         with user_code(f"Running the model of {loaded.label}", root=loaded.zoo):
-            self._outputs = tf.function(_predicting(model), autograph=False).get_concrete_function(
-                element_spec[0]
-            )
+            self._outputs = tf.function(
+                _predict_function(model), autograph=False
+            ).get_concrete_function(element_spec[0])
 
     def describe(self) -> tuple[Output, ...]:
-        """What the outputs are, sorted by name."""
+        """Describe the outputs, sorted by name."""
         return describe_outputs(self._outputs.structured_outputs)
 
     def outputs(self, features: Any) -> Any:
-        """What the model returns for a batch's features."""
+        """Compute the model's outputs for a batch's features."""
         return self._outputs(features)
 
     def arrays(self, outputs: Any) -> dict[str, NDArray[Any]]:
-        """These outputs by name."""
+        """Convert the outputs to arrays by name."""
         return {name: np.asarray(value) for name, value in flatten_outputs(outputs).items()}
 
 
-def _predicting(model: keras.Model) -> Callable[[Any], Any]:
-    """The model's function of a batch's features."""
+def _predict_function(model: keras.Model) -> Callable[[Any], Any]:
+    """Return the function from a batch's features to the model's outputs."""
     if overrides(model, "predict_step"):
-        # It takes a tuple for features with labels and weights.
+        # predict_step would unpack a tuple of features as (features, labels, weights).
         return lambda features: model.predict_step(
             (features,) if isinstance(features, tuple) else features
         )
@@ -55,12 +60,14 @@ def _predicting(model: keras.Model) -> Callable[[Any], Any]:
 
 def describe_outputs(outputs: Any) -> tuple[Output, ...]:
     """Describe tensors or `tf.TypeSpec`s in the structure that a model returns, sorted by name."""
-    return tuple(_described(name, each) for name, each in sorted(flatten_outputs(outputs).items()))
+    return tuple(
+        _describe(name, tensor) for name, tensor in sorted(flatten_outputs(outputs).items())
+    )
 
 
-def _described(name: str, tensor: Any) -> Output:
+def _describe(name: str, tensor: Any) -> Output:
     if not isinstance(tensor, tf.Tensor | tf.TensorSpec):
-        problem = "it is no dense tensor"
+        problem = "it is not a dense tensor"
         return Output(name=name, dtype=type(tensor).__name__, batch_shape=None, problem=problem)
     shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
     return Output(name=name, dtype=tensor.dtype.name, batch_shape=shape)

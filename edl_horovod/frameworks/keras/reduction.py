@@ -1,4 +1,4 @@
-"""Adds a step's sums over the ring in buckets, each as soon as it is made (DESIGN D17)."""
+"""Reduce a step's sums over the ring in buckets, each as soon as it is ready (DESIGN D17)."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -13,107 +13,108 @@ from edl_horovod.frameworks.keras.compression import sum_compressed
 __all__ = ["Sum", "add_over_ring", "unique_rows", "with_values"]
 
 Sum: TypeAlias = tf.Tensor | tf.IndexedSlices
-"""What a rank adds for a variable; of an embedding only the rows that its examples have."""
+"""A rank's sum for a variable; for an embedding only the rows that its examples use."""
 
 
 def add_over_ring(
-    gradients: Sequence[Sum], others: Sequence[tf.Tensor], how: Reduction
+    gradients: Sequence[Sum], others: Sequence[tf.Tensor], reduction: Reduction
 ) -> list[Sum]:
-    """Add this rank's sums to those of the other ranks.
+    """Reduce this rank's sums over the ring.
 
     Args:
-        gradients: Of the same kinds, shapes (but for rows) and types on all ranks, in the order
-            of the variables. They go out last one first.
-        others: What goes with the last of them; of the same shapes and types on all ranks.
-        how: In which buckets, and as what.
+        gradients: Sums in the order of the variables, with the same kinds, shapes (except for the
+            number of rows) and types on all ranks. They are sent in reverse order.
+        others: Sums that are sent with the last bucket, with the same shapes and types on all
+            ranks.
+        reduction: The buckets and the compression.
 
     Returns:
-        The totals of `gradients` and `others`, the same bits on all ranks.
+        The totals of `gradients` and `others`, bit for bit the same on all ranks.
     """
     reduced: list[Sum] = [*others, *gradients]
-    rows = [i for i, each in enumerate(reduced) if isinstance(each, tf.IndexedSlices)]
-    for place, total in zip(rows, _add_rows([reduced[i] for i in rows]), strict=True):
-        reduced[place] = total
-    dense = [i for i in range(len(reduced)) if i not in rows]
-    is_short = [_is_compressed(reduced[i], i >= len(others), how) for i in dense]
-    for kind in (True, False):
-        # With the last bucket of those that are not compressed the others go.
-        places = [i for i, is_one in zip(dense, is_short, strict=True) if is_one == kind]
-        name = f"{NAME}.{how.compression}" if kind else NAME
-        for bucket in _dealt_out([reduced[i] for i in places], how.bucket_bytes, name):
-            # TensorFlow takes ops with the same inputs for one, and so might send one bucket of
-            # two that hold zeros of the same shapes, which another rank has gradients for.
-            tag = tf.fill([1], tf.cast(bucket.places[0], reduced[places[bucket.places[0]]].dtype))
-            tensors = [tag, *(reduced[places[i]] for i in bucket.places)]
+    sparse = [i for i, value in enumerate(reduced) if isinstance(value, tf.IndexedSlices)]
+    for index, total in zip(sparse, _reduce_sparse([reduced[i] for i in sparse]), strict=True):
+        reduced[index] = total
+    dense = [i for i in range(len(reduced)) if i not in sparse]
+    is_compressed = [_is_compressed(reduced[i], i >= len(others), reduction) for i in dense]
+    for compressed in (True, False):
+        # `others` are sent with the last bucket of the uncompressed gradients.
+        indices = [i for i, flag in zip(dense, is_compressed, strict=True) if flag == compressed]
+        name = f"{NAME}.{reduction.compression}" if compressed else NAME
+        for bucket in _assign_buckets([reduced[i] for i in indices], reduction.bucket_bytes, name):
+            # A tag makes the inputs of each bucket unique: TensorFlow merges ops with equal inputs,
+            # so it would send two buckets of equal zeros only once, unlike the other ranks.
+            tag = tf.fill([1], tf.cast(bucket.places[0], reduced[indices[bucket.places[0]]].dtype))
+            tensors = [tag, *(reduced[indices[i]] for i in bucket.places)]
             tag, *sums = (
-                sum_compressed(tensors, bucket.name, how.compression, how.batch_size)
-                if kind
+                sum_compressed(tensors, bucket.name, reduction.compression, reduction.batch_size)
+                if compressed
                 else sum_grouped(tensors, bucket.name)
             )
             for i, total in zip(bucket.places, sums, strict=True):
-                reduced[places[i]] = total
+                reduced[indices[i]] = total
     return [*reduced[len(others) :], *reduced[: len(others)]]
 
 
-def _is_compressed(tensor: Sum, is_gradient: bool, how: Reduction) -> bool:
-    return is_gradient and how.compression != "none" and tensor.dtype == tf.float32
+def _is_compressed(tensor: Sum, is_gradient: bool, reduction: Reduction) -> bool:
+    return is_gradient and reduction.compression != "none" and tensor.dtype == tf.float32
 
 
-def _add_rows(sums: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
-    """Add sums of some rows each: as rows where these are fewer bytes than the whole arrays.
+def _reduce_sparse(sums: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
+    """Reduce sparse sums: as rows if these are fewer bytes than the dense array, else densely.
 
-    How many rows there are is known before the backward pass, so asking for it costs no time.
+    The number of rows is known before the backward pass, so summing it takes no extra time.
     """
     if not sums:
         return []
-    counts = tf.stack([tf.shape(each.indices, tf.int64)[0] for each in sums])
+    counts = tf.stack([tf.shape(slices.indices, tf.int64)[0] for slices in sums])
     (totals,) = sum_grouped([counts], f"{NAME}.rows")
-    found = []
-    for number, (mine, count) in enumerate(zip(sums, tf.unstack(totals), strict=True)):
-        width = mine.values.dtype.size * mine.values.shape[1:].num_elements()
-        as_rows = count * (width + mine.indices.dtype.size)
-        whole = tf.cast(mine.dense_shape[0], tf.int64) * width
-        found.append(
+    reduced = []
+    for number, (local, count) in enumerate(zip(sums, tf.unstack(totals), strict=True)):
+        row_bytes = local.values.dtype.size * local.values.shape[1:].num_elements()
+        sparse_bytes = count * (row_bytes + local.indices.dtype.size)
+        dense_bytes = tf.cast(local.dense_shape[0], tf.int64) * row_bytes
+        reduced.append(
             tf.cond(
-                as_rows < whole,
-                lambda mine=mine, number=number: _gather_rows(mine, number),
-                lambda mine=mine, number=number: _sum_whole(mine, number),
+                sparse_bytes < dense_bytes,
+                lambda local=local, number=number: _gather_rows(local, number),
+                lambda local=local, number=number: _sum_dense(local, number),
             )
         )
-    return found
+    return reduced
 
 
-def _dealt_out(tensors: Sequence[tf.Tensor], most_bytes: int, name: str) -> list[Bucket]:
+def _assign_buckets(tensors: Sequence[tf.Tensor], max_bytes: int, name: str) -> list[Bucket]:
     sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors]
-    return in_buckets(sizes, [tensor.dtype for tensor in tensors], most_bytes, name)
+    return in_buckets(sizes, [tensor.dtype for tensor in tensors], max_bytes, name)
 
 
 def with_values(value: Sum, function: Callable[[tf.Tensor], tf.Tensor]) -> Sum:
-    """Apply a function to an array, or to the rows of it that are there."""
+    """Apply a function to the values of a dense or sparse sum."""
     if isinstance(value, tf.IndexedSlices):
         return tf.IndexedSlices(function(value.values), value.indices, value.dense_shape)
     return function(value)
 
 
 def unique_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Add what there is of each row, so that each is there once."""
-    indices, places = tf.unique(slices.indices)
-    values = tf.math.unsorted_segment_sum(slices.values, places, tf.shape(indices)[0])
+    """Sum the values of each row, so that every row occurs once."""
+    indices, positions = tf.unique(slices.indices)
+    values = tf.math.unsorted_segment_sum(slices.values, positions, tf.shape(indices)[0])
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-def _gather_rows(mine: tf.IndexedSlices, number: int) -> tf.IndexedSlices:
-    """Every rank gets the rows of all and adds them in the order of the ranks."""
+def _gather_rows(local: tf.IndexedSlices, number: int) -> tf.IndexedSlices:
+    """Gather the rows of all ranks and add them in rank order."""
     values, indices = (
-        hvd.allgather(value, name=f"{NAME}.rows.{number}.{what}", ignore_name_scope=True)
-        for value, what in ((mine.values, "values"), (mine.indices, "indices"))
+        hvd.allgather(value, name=f"{NAME}.rows.{number}.{part}", ignore_name_scope=True)
+        for value, part in ((local.values, "values"), (local.indices, "indices"))
     )
-    values.set_shape(mine.values.shape)
-    indices.set_shape(mine.indices.shape)
-    return unique_rows(tf.IndexedSlices(values, indices, mine.dense_shape))
+    values.set_shape(local.values.shape)
+    indices.set_shape(local.indices.shape)
+    return unique_rows(tf.IndexedSlices(values, indices, local.dense_shape))
 
 
-def _sum_whole(mine: tf.IndexedSlices, number: int) -> tf.IndexedSlices:
-    (values,) = sum_grouped([tf.convert_to_tensor(mine)], f"{NAME}.rows.{number}")
-    indices = tf.range(tf.cast(mine.dense_shape[0], mine.indices.dtype))
-    return tf.IndexedSlices(values, indices, mine.dense_shape)
+def _sum_dense(local: tf.IndexedSlices, number: int) -> tf.IndexedSlices:
+    (values,) = sum_grouped([tf.convert_to_tensor(local)], f"{NAME}.rows.{number}")
+    indices = tf.range(tf.cast(local.dense_shape[0], local.indices.dtype))
+    return tf.IndexedSlices(values, indices, local.dense_shape)

@@ -26,7 +26,11 @@ from edl_horovod.frameworks.keras.groups import groups_of
 from edl_horovod.frameworks.keras.learning_rate import ScaledLearningRate
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
 from edl_horovod.frameworks.keras.objective import Objective
-from edl_horovod.frameworks.keras.optimizer import Beginning, inner_optimizer, make_optimizer
+from edl_horovod.frameworks.keras.optimizer import (
+    InitialOptimizerState,
+    inner_optimizer,
+    make_optimizer,
+)
 from edl_horovod.frameworks.keras.ring_sums import RingSums
 from edl_horovod.frameworks.keras.trainable import Trainable
 from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
@@ -40,7 +44,7 @@ NO_OPTIONS = GradientOptions()
 
 
 class KerasStep:
-    """The model, its optimizer, and the step that changes them."""
+    """The model, its optimizer, and the step that trains the model."""
 
     def __init__(
         self,
@@ -57,10 +61,10 @@ class KerasStep:
         Args:
             loaded: The user's spec.
             element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
-            learning_rate: Handed to `create_optimizer`; None leaves its default.
-            gradients: How they are made and bounded.
+            learning_rate: Passed to `create_optimizer`; None keeps its default.
+            gradients: How gradients are computed, clipped and reduced.
             scales_learning_rate: Whether `scale_learning_rate` will be called.
-            class_weight: Weights of examples by their class, from 0 on; none for the same of all.
+            class_weight: Example weight for each class, by class number; empty for equal weights.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.
@@ -75,9 +79,9 @@ class KerasStep:
         if self._statistics and gradients.num_parts > 1:
             raise UserCodeError(
                 f"{loaded.label} has BatchNormalization layers with synchronized=True, which needs"
-                " train.accumulate_steps=1: parts of a step have no statistics in common.",
+                " train.accumulate_steps=1: the parts of a step cannot share batch statistics.",
                 received={"train.accumulate_steps": gradients.num_parts},
-                cure="Leave out one of them.",
+                cure="Set train.accumulate_steps=1 or remove synchronized=True.",
             )
         self._objective = Objective(
             loaded, self.model.keras, element_spec, Mode.TRAINING, class_weight=class_weight
@@ -91,42 +95,42 @@ class KerasStep:
         self._callbacks = loaded.callbacks()
         self._trainable = Trainable(self.model.keras)
         self._trained = list(self.model.keras.trainable_variables)
-        self._beginning: Beginning | None = None
+        self._initial_state: InitialOptimizerState | None = None
         self._build_optimizer()
-        self._has_come = tf.Variable(False, trainable=False)
+        self._is_waiting = tf.Variable(False, trainable=False)
         self._zero = tf.constant(0.0)
         self._trace()
 
     @property
     def variables(self) -> dict[str, Variable]:
-        """All variables of model and optimizer, each once, in the same order everywhere."""
+        """All variables of the model and the optimizer, in the same order on all ranks."""
         return by_name([*self.model.keras.variables, *self.optimizer.variables])
 
     @property
     def model_variables(self) -> dict[str, Variable]:
-        """Those of the model alone."""
+        """The variables of the model."""
         return by_name(self.model.keras.variables)
 
     @property
     def groups(self) -> list[StateGroup]:
-        """What can be sent to a newcomer while steps go on."""
+        """Variables that a joining rank can receive group by group while steps continue."""
         return groups_of(self.variables, self.model.keras, self.optimizer, self._trained)
 
     def step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
     ) -> StepSums:
-        """Run one step over the ring; see `base.Step.step`.
+        """Run one step over the ring and update the variables if its loss is finite.
 
-        Every rank calls this for every step, also one without examples: the step's
-        collectives are inside.
+        Every rank must call this for every step, even without examples, because it runs the
+        step's collectives.
         """
         if self._trainable.numpy() is not self._traced_for:
-            # All ranks: it is a part of the ring's state.
+            # All ranks trace together, because `trainable` is part of the ring's state.
             self._trace()
         flag = tf.constant(float(wants_change))
-        # Not in the step itself: what the user computes there may run, and hang, before anything
-        # that does not depend on it, and this rank would look as if it waited for the others.
-        self._has_come.assign(False)
+        # Outside of the graph: there, user code that hangs could run before this op, and this rank
+        # would look as if it were waiting for the others.
+        self._is_waiting.assign(False)
         if batch is None:
             with catch_failures():
                 values = self._graph.empty_steps[not is_alone](flag, self._zero).numpy().tolist()
@@ -134,57 +138,57 @@ class KerasStep:
             self._objective.require_mean(batch.examples)
             with running("The training step", self._loaded, batch.examples), catch_failures():
                 run = self._graph.steps[not is_alone]
-                salted = tf.constant(salt, tf.uint32)
-                values = run(flag, batch.examples, salted, self._zero).numpy().tolist()
+                salt_tensor = tf.constant(salt, tf.uint32)
+                values = run(flag, batch.examples, salt_tensor, self._zero).numpy().tolist()
         count, weight = values[EXAMPLES], values[LOSS_WEIGHT]
-        after_sums = METRICS + self._graph.num_metric_sums
-        *metrics, are_good = values[after_sums:]
+        metrics_end = METRICS + self._graph.num_metric_sums
+        *metrics, has_finite_gradients = values[metrics_end:]
         return StepSums(
             num_examples=round(count),
-            # Where nothing counts, a masked loss is 0 in Keras.
+            # Keras defines a fully masked loss as 0.
             loss=values[LOSS] / (weight or 1.0) if count else float("nan"),
             wants_change=values[WANTS_CHANGE] > 0,
             metrics=dict(zip(self._graph.metric_names, metrics, strict=True)),
-            metric_sums=np.array(values[METRICS:after_sums]),
-            has_finite_gradients=bool(are_good),
+            metric_sums=np.array(values[METRICS:metrics_end]),
+            has_finite_gradients=bool(has_finite_gradients),
         )
 
     def scale_learning_rate(self, factor: float) -> None:
-        """Multiply the learning rate of the steps that follow; see `base.Step`."""
-        assert self._rate is not None, "a step that was made without it"
+        """Multiply the learning rate of the following steps by `factor`."""
+        assert self._rate is not None, "the step was built without scales_learning_rate"
         self._rate.scale(factor)
 
     def finalize(self) -> None:
-        """Take the optimizer's moving averages, if it keeps some, as `fit` does at its end."""
+        """Set the weights to the optimizer's moving averages, if it keeps any, as `fit` does."""
         self.optimizer.finalize_variable_values(self._trained)
 
     def rehearse(self, batch: Batch) -> None:
-        """Run all kinds of step without any effect, so that the first true ones are quick.
+        """Run each traced step once without any effect, so that the first real step is fast.
 
-        TensorFlow optimises a function's graph, and makes its kernels, when it runs the first time.
+        TensorFlow optimizes a function's graph and creates its kernels at the first run.
         """
         self._objective.require_mean(batch.examples)
         flag, salt = tf.constant(0.0), tf.constant(0, tf.uint32)
-        none = some_examples(batch.examples, 0, 0)
-        # What is wrong with the step is wrong with its first true run, too.
+        no_examples = some_examples(batch.examples, 0, 0)
+        # An error of the step will be raised by its first real run, too.
         with contextlib.suppress(tf.errors.OpError):
-            # Without an example nothing is changed.
-            self._graph.steps[False](flag, none, salt, self._zero)
-        # There is no ring yet, so the collective fails, and that before anything is changed.
+            # A step without examples changes nothing.
+            self._graph.steps[False](flag, no_examples, salt, self._zero)
+        # The collective fails, as no ring exists yet, before any variable changes.
         with contextlib.suppress(tf.errors.OpError, CollectiveFailed), catch_failures():
             self._graph.steps[True](flag, batch.examples, salt, self._zero)
-        # What a newcomer does while it is given the state, and the others wait for.
+        # The step of a joining rank that receives the state; the other ranks wait for it.
         with contextlib.suppress(tf.errors.OpError, CollectiveFailed), catch_failures():
             self._graph.empty_steps[True](flag, self._zero)
 
     def has_come(self) -> bool:
-        """Whether this rank's part of the step is done, so that it waits for the others."""
-        return bool(self._has_come.numpy())
+        """Whether this rank has computed its part and waits for the others. Thread-safe."""
+        return bool(self._is_waiting.numpy())
 
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
     ) -> KerasCallbacks | None:
-        """Make the user's callbacks; None where there are none."""
+        """Build the user's callbacks; None if there are none."""
         if not self._callbacks:
             return None
         return KerasCallbacks(
@@ -193,7 +197,7 @@ class KerasStep:
             self.optimizer,
             metrics=self._graph,
             trainable=self._trainable,
-            begin_anew=self._begin_anew,
+            reset_optimizer=self._reset_optimizer,
             num_epochs=num_epochs,
             steps_per_epoch=steps_per_epoch,
             per_step=per_step,
@@ -201,31 +205,34 @@ class KerasStep:
         )
 
     def _build_optimizer(self) -> None:
-        """Give it slots for all that is trained, and that callbacks may have trained later.
+        """Build slots for all variables that are trained now or that callbacks may unfreeze.
 
-        So the ring's state has the same variables as long as the job lives. An optimizer that
-        averages variables would change those, too, that are not trained; one that was loaded with
-        its state has its slots.
+        This keeps the variables of the ring's state the same for the whole job. An optimizer with
+        `use_ema` gets slots for the trained variables only, because it would overwrite frozen ones
+        with their averages. An optimizer that was loaded with its state already has slots.
         """
-        is_fit = not self.optimizer.built and not inner_optimizer(self.optimizer).use_ema
-        if is_fit and any(map(may_freeze, self._callbacks)):
-            self._trained = self._trainable.ever()
+        can_add_slots = not self.optimizer.built and not inner_optimizer(self.optimizer).use_ema
+        if can_add_slots and any(map(may_freeze, self._callbacks)):
+            self._trained = self._trainable.trainable_if_unfrozen()
         is_loaded = self.optimizer.built
         with user_code(f"Building the optimizer of {self._loaded.label}", root=self._loaded.zoo):
             self.optimizer.build(self._trained)
         if not is_loaded:
-            self._beginning = Beginning(self.optimizer, self._trained)
+            self._initial_state = InitialOptimizerState(self.optimizer, self._trained)
 
     def _trace(self) -> None:
-        """Trace the step for what is trained now."""
+        """Trace the step for the currently trainable variables."""
         loaded, model = self._loaded, self.model.keras
         self._traced_for = self._trainable.numpy()
         known = {id(variable) for variable in self._trained}
-        if new := [each.path for each in model.trainable_variables if id(each) not in known]:
+        added = [
+            variable.path for variable in model.trainable_variables if id(variable) not in known
+        ]
+        if added:
             raise UserCodeError(
-                f"A callback of {loaded.label} made {', '.join(new)} trainable, which"
-                f" its optimizer {type(self.optimizer).__name__} was not made for.",
-                cure="Have it trainable when the training begins and freeze it in the callback, use"
+                f"A callback of {loaded.label} made {', '.join(added)} trainable, which"
+                f" its optimizer {type(self.optimizer).__name__} was not built for.",
+                cure="Make it trainable before the training and freeze it in the callback, use"
                 " an optimizer without use_ema, or train in two jobs.",
             )
         doing = f"Building the training step of {loaded.label} for {self._element_spec}"
@@ -237,15 +244,15 @@ class KerasStep:
                 self._element_spec,
                 options=self._options,
                 ring_sums=self._ring_sums,
-                is_synchronised=bool(self._statistics),
+                is_synchronized=bool(self._statistics),
                 rate=self._rate,
-                has_come=self._has_come,
+                is_waiting=self._is_waiting,
             )
 
-    def _begin_anew(self) -> None:
-        """Have the optimizer forget what it kept, as after compiling anew, but its learning rate.
+    def _reset_optimizer(self) -> None:
+        """Reset the optimizer's state except its learning rate, as compiling the model again would.
 
-        The leader does, and then the ring takes its state.
+        Only the leader calls this; the ring then synchronizes the state.
         """
-        assert self._beginning is not None, "an optimizer without slots for other variables"
-        self._beginning.restore()
+        assert self._initial_state is not None, "the optimizer was loaded with its state"
+        self._initial_state.restore()

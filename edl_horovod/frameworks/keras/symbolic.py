@@ -1,8 +1,8 @@
-"""TensorFlow's functions on Keras' symbolic tensors, as Keras 2 let model files call them.
+"""Allow TensorFlow functions on Keras' symbolic tensors, as Keras 2 does.
 
 In `x = keras.Input(...); y = tf.reshape(x, ...)` Keras 3 raises, and asks for a layer around the
-call. Here each such call becomes that layer. TensorFlow asks the dispatchers that are registered
-for all of its functions when one refuses its arguments.
+call. This module creates that layer. When a TensorFlow function rejects its arguments, TensorFlow
+asks the registered global dispatchers.
 """
 
 import functools
@@ -15,36 +15,36 @@ __all__ = ["allow_functions"]
 
 
 class TensorFunction(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
-    """A function of TensorFlow, with all its arguments but those that are symbolic tensors."""
+    """A layer that calls a TensorFlow function; its inputs are the symbolic arguments."""
 
     def __init__(self, function: Any, arguments: Any) -> None:
         super().__init__()
         self._convert_input_args = False
         flat = tf.nest.flatten(arguments)
-        self._places = [place for place, one in enumerate(flat) if _is_symbolic(one)]
-        self._run = functools.partial(_run, function, arguments, flat, self._places)
-        self.symbolic = [flat[place] for place in self._places]
+        self._indices = [index for index, value in enumerate(flat) if _is_symbolic(value)]
+        self._run = functools.partial(_run, function, arguments, flat, self._indices)
+        self.symbolic = [flat[index] for index in self._indices]
 
     def call(self, tensors: list[tf.Tensor]) -> Any:
-        """What the function returns for these tensors in the places of the symbolic ones."""
+        """Call the function with `tensors` in place of its symbolic arguments."""
         return self._run(tensors)
 
     def compute_output_spec(self, tensors: list[keras.KerasTensor]) -> Any:
-        """What the function returns for tensors of these shapes and types."""
+        """Infer the function's result for tensors of these shapes and types."""
         try:
             return super().compute_output_spec(tensors)
         except (TypeError, ValueError):
             # Keras 3.15.1 takes the product of a dense tensor and a number for a sparse tensor.
-            dense = [keras.KerasTensor(each.shape, each.dtype) for each in tensors]
-            if not any(each.sparse for each in tensors):
+            dense = [keras.KerasTensor(tensor.shape, tensor.dtype) for tensor in tensors]
+            if not any(tensor.sparse for tensor in tensors):
                 raise
             return super().compute_output_spec(dense)
 
 
-def _run(function: Any, arguments: Any, flat: list[Any], places: list[int], given: Any) -> Any:
+def _run(function: Any, arguments: Any, flat: list[Any], indices: list[int], tensors: Any) -> Any:
     filled = list(flat)
-    for place, tensor in zip(places, given, strict=True):
-        filled[place] = tensor
+    for index, tensor in zip(indices, tensors, strict=True):
+        filled[index] = tensor
     args, kwargs = tf.nest.pack_sequence_as(arguments, filled)
     return function(*args, **kwargs)
 
@@ -63,5 +63,5 @@ def _is_symbolic(value: Any) -> bool:
 
 @functools.cache
 def allow_functions() -> None:
-    """Allow them from now on; further calls do nothing."""
+    """Register the dispatcher; further calls do nothing."""
     _Dispatcher().register()

@@ -1,7 +1,7 @@
-"""Which layers and variables of a model are trained now, as a part of the ring's state.
+"""Which layers and variables of a model are trained now, as part of the ring's state.
 
-A callback may change it between epochs (`layer.trainable = True`), on the leader. As a value that
-travels with the state it reaches all ranks, newcomers and checkpoints.
+A callback may change this on the leader between epochs (`layer.trainable = True`). As part of the
+state, the change reaches all ranks, joining ranks and checkpoints.
 """
 
 from typing import Any
@@ -14,12 +14,12 @@ __all__ = ["Trainable"]
 
 
 class Trainable:
-    """See `base.Variable`: 1 for each layer and each variable that is to be trained, else 0."""
+    """A variable of the ring's state with 1 for each trainable layer and variable, else 0."""
 
     def __init__(self, model: keras.Model) -> None:
-        """Take what the model, which is built, has now."""
-        # Keras has no public way to the layers inside of layers. Setting one sets those inside, so
-        # the outer ones, which hold more, come first.
+        """Read the current value from a built model."""
+        # Keras has no public API for nested layers. Setting a layer's flag sets those of its inner
+        # layers, too, so outer layers come first.
         layers = {id(layer): layer for layer in model._flatten_layers()}.values()
         self._layers = sorted(layers, key=lambda layer: -len(layer._flatten_layers()))
         self._model = model
@@ -27,43 +27,43 @@ class Trainable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many layers and variables there are."""
+        """The number of layers and variables."""
         return self._value.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of the numbers."""
+        """The type of the flags."""
         return self._value.dtype
 
     def numpy(self) -> NDArray[np.uint8]:
-        """The present value; another object as soon as it is another value."""
+        """The current value; every change of the value makes a new array."""
         return self._value
 
     def assign(self, value: ArrayLike) -> None:
-        """Have these layers and variables trained."""
+        """Set which layers and variables are trained."""
         value = np.array(value, np.uint8)
         flags = iter(value.astype(bool).tolist())
         for part in (*self._layers, *self._model.variables):
             part.trainable = next(flags)
-        self._keep(value)
+        self._set(value)
 
-    def note(self) -> bool:
-        """Take what the model has now; returns whether that is new."""
-        return self._keep(self._read())
+    def refresh(self) -> bool:
+        """Read the current value from the model; return whether it has changed."""
+        return self._set(self._read())
 
-    def ever(self) -> list[keras.Variable]:
-        """The variables that a callback can have trained, whatever is trained now."""
+    def trainable_if_unfrozen(self) -> list[keras.Variable]:
+        """List the variables that are trained if a callback unfreezes all layers."""
         for layer in self._layers:
             layer.trainable = True
-        found = list(self._model.trainable_variables)
+        variables = list(self._model.trainable_variables)
         self.assign(self._value)
-        return found
+        return variables
 
-    def _keep(self, value: NDArray[np.uint8]) -> bool:
-        is_new = not np.array_equal(value, self._value)
-        if is_new:
+    def _set(self, value: NDArray[np.uint8]) -> bool:
+        has_changed = not np.array_equal(value, self._value)
+        if has_changed:
             self._value = value
-        return is_new
+        return has_changed
 
     def _read(self) -> NDArray[np.uint8]:
         parts = (*self._layers, *self._model.variables)

@@ -227,7 +227,7 @@ def test_metrics_of_named_outputs(load):
     outputs = {"a": OUTPUTS, "b": LABELS}
     made = spec.create_metrics(mode=Mode.EVALUATION, labels=LABELS, outputs=outputs)
     assert sorted(made) == ["a_m", "n"]
-    with pytest.raises(UserCodeError, match=r"metrics of the output 'a'.*It has: 'b'"):
+    with pytest.raises(UserCodeError, match=r"output 'a'.*'b'"):
         spec.create_metrics(mode=Mode.EVALUATION, labels=LABELS, outputs={"b": LABELS})
 
 

@@ -131,7 +131,7 @@ def test_weights_of_a_trained_model_begin_a_new_training(train, tmp_path):
 
 def test_a_file_of_weights_is_no_trained_model_of_keras(train, tmp_path):
     (tmp_path / "first.pt").touch()
-    with pytest.raises(ConfigError, match=r"init_from is a file.*load_weights"):
+    with pytest.raises(ConfigError, match=r"init_from=.*load_weights"):
         train(EPOCHS, f"init_from={tmp_path}/first.pt")
 
 

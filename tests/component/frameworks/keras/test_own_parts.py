@@ -103,10 +103,10 @@ class Recorder(keras.callbacks.Callback):
     ("model_def", "kind", "says"),
     [
         ("own.OwnSpec", "own_step", "overrides train_step.*compute_loss"),
-        ("own.OwnSpec", "summed", "mean over a batch.*sum over it.*sum_over_batch_size"),
-        ("own.OwnSpec", "largest", "largest .* cannot be added up over a ring"),
+        ("own.OwnSpec", "summed", "mean over a batch.*sum_over_batch_size"),
+        ("own.OwnSpec", "largest", "largest of .*update_state"),
         ("own.OwnSpec", "loose", "loose.*get_metrics_result"),
-        ("own.OwnSpec", "bare", "lacks loss.*compile the model"),
+        ("own.OwnSpec", "bare", "loss.*compile the model"),
         ("own.SpokenFor", "own_loss", "create_loss.*OwnLoss has compute_loss"),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_sum_in_a_spec_is_refused(loss):
     loaded.spec.create_loss = lambda outputs, labels: create_loss(outputs, labels)
     if loss == "a loss of Keras":
         loaded.spec.create_loss = lambda outputs, labels: ops.sum(create_loss(labels, outputs))
-    with pytest.raises(UserCodeError, match=r"mean over a batch.*Received: a sum"):
+    with pytest.raises(UserCodeError, match=r"mean over a batch"):
         by_us(loaded, data=data)
     batch = Batch(*map(tf.constant, data), BATCH)
     step = KerasStep(loaded, specs_of(data), learning_rate=None)
@@ -159,7 +159,7 @@ def test_a_sum_in_a_spec_is_refused(loss):
 def test_a_part_that_is_a_sum_is_refused_of_a_model(kind):
     features, labels = examples(num_steps=1)
     data = features, (labels, labels**2) if kind == "partly_summed" else labels
-    with pytest.raises(UserCodeError, match="a sum over it"):
+    with pytest.raises(UserCodeError, match="mean over a batch"):
         by_us(loaded_with("own.OwnSpec", kind=kind), data=data)
 
 
@@ -184,7 +184,7 @@ def test_a_test_step_is_refused_in_evaluations():
 def test_what_the_spec_says_itself_counts_and_what_was_compiled_is_named(caplog):
     step, _ = by_us(loaded_with("own.SpokenFor", kind="own_metrics"))
     assert type(step.optimizer) is keras.optimizers.SGD
-    assert "the loss and optimizer that the model was compiled with do not count" in caplog.text
+    assert "the spec has create_loss, create_optimizer" in caplog.text
     loaded_with("own")
     model = own.own_metrics()
     model.compile(keras.optimizers.SGD(0.1), lambda y, y_pred: tf.abs(y - y_pred))

@@ -74,11 +74,11 @@ def test_what_a_model_does_not_say_is_what_it_was_when_the_value_comes_back():
     model = loaded_with("frozen").spec.create_model()
     trainable = Trainable(model)
     frozen = trainable.numpy()
-    assert len(trainable.ever()) == 6
+    assert len(trainable.trainable_if_unfrozen()) == 6
     assert [each.path for each in model.trainable_variables] == ["head/kernel", "head/bias"]
-    assert not trainable.note()
+    assert not trainable.refresh()
     free(model)
-    assert trainable.note()
+    assert trainable.refresh()
     assert len(model.trainable_variables) == 4
     other = loaded_with("frozen").spec.create_model()
     theirs = Trainable(other)
@@ -98,7 +98,7 @@ def test_a_layer_in_two_others_is_as_it_was():
     shared.trainable = True
     trainable = Trainable(model)
     wanted = [each.trainable for each in model.variables]
-    trainable.ever()
+    trainable.trainable_if_unfrozen()
     assert [each.trainable for each in model.variables] == wanted
 
 
@@ -127,7 +127,7 @@ def test_a_callback_that_compiles_is_refused():
 
     loaded = loaded_with("frozen")
     loaded.spec.create_callbacks = lambda: [Compiles()]
-    with pytest.raises(UserCodeError, match=r"another optimizer.*layer\.trainable"):
+    with pytest.raises(UserCodeError, match=r"Received: SGD.*layer\.trainable"):
         epochs(KerasStep(loaded, SPEC, learning_rate=None), 1)
 
 

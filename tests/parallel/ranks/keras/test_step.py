@@ -16,7 +16,7 @@ import tensorflow as tf
 from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.frameworks.keras.gradients import GradientOptions
-from edl_horovod.frameworks.keras.metrics import Measured
+from edl_horovod.frameworks.keras.metrics import MetricCall
 from edl_horovod.frameworks.keras.step import NO_OPTIONS, KerasStep
 from edl_horovod.frameworks.values import Array
 from edl_horovod.frameworks.world import World
@@ -218,7 +218,7 @@ def test_metrics_that_are_no_means_are_those_of_keras_over_all_examples(world, m
         side.loaded.spec,
         "create_metrics",
         lambda outputs, labels: {
-            "auc": Measured(auc, labels > 0, tf.sigmoid(outputs), "auc"),
+            "auc": MetricCall(auc, labels > 0, tf.sigmoid(outputs), "auc"),
             "r2": r2,
         },
     )
