@@ -40,10 +40,10 @@ class RingStatistics:
             if isinstance(layer, keras.layers.BatchNormalization)
             and (sums_all or layer.synchronized)
         ]
-        for number, layer in enumerate(self._layers):
+        for index, layer in enumerate(self._layers):
             # A functional model refers to its layers in many places, so they cannot be replaced.
             # Keras has no public hook for a layer's moments.
-            name = f"batch_norm.{number}"
+            name = f"batch_norm.{index}"
             layer._moments = functools.partial(self._moments, layer, name)
 
     def __bool__(self) -> bool:

@@ -66,8 +66,8 @@ class KerasCollectives:
         small = [variable for variable in variables if not _is_large(variable)]
         if large:
             self._broadcast_in_place(large, root, name)
-        for number, pack in enumerate(packs(small)):
-            self._broadcast_packed(pack, root, f"{name}.pack.{number}")
+        for index, pack in enumerate(packs(small)):
+            self._broadcast_packed(pack, root, f"{name}.pack.{index}")
 
     def broadcast_rows(self, rows: Sequence[Rows], number: int, root: int, name: str) -> int:
         """Broadcast these rows of the root's variables and a number in one collective."""
@@ -107,7 +107,7 @@ class KerasCollectives:
         with catch_failures():
             mpi_ops.MPI_LIB.horovod_broadcast_inplace_resource(
                 [variable.handle for variable in variables],  # type: ignore[attr-defined]
-                variable_names=[f"{name}.{number}" for number in range(len(variables))],
+                variable_names=[f"{name}.{index}" for index in range(len(variables))],
                 name=name,
                 root_rank=root,
                 process_set_id=hvd.global_process_set.process_set_id,

@@ -81,7 +81,7 @@ class MetricSums:
     """Computes the value from the sums; None if the value is their mean over the examples."""
     is_per_batch: bool = False
     """Whether the metric counts a batch once; `sums` is then weighted by its examples."""
-    shown: frozenset[str] | None = None
+    reported: frozenset[str] | None = None
     """Names of the values to report; None for all."""
 
     @property
@@ -99,7 +99,9 @@ class MetricSums:
             return {self.name: counted[0] / count}
         result = result_of(self.metric, counted)
         named = result if isinstance(result, dict) else {self.name: result}
-        return {k: value for k, value in named.items() if self.shown is None or k in self.shown}
+        return {
+            k: value for k, value in named.items() if self.reported is None or k in self.reported
+        }
 
 
 def metric_sums(

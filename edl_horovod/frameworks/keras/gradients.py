@@ -113,22 +113,22 @@ def add_over_parts(
     count = num_examples(batch)
     size = (count + num_parts - 1) // num_parts
 
-    def part(start: tf.Tensor) -> Any:
+    def part_at(start: tf.Tensor) -> Any:
         return some_examples(batch, start, tf.minimum(start + size, count))
 
-    def add(start: tf.Tensor, sums: Any, moved: Any) -> Any:
-        part_sums, moved = compute(part(start), moved)
-        return start + size, _add_pairwise(sums, part_sums), moved
+    def add(start: tf.Tensor, sums: Any, state: Any) -> Any:
+        part_sums, state = compute(part_at(start), state)
+        return start + size, _add_pairwise(sums, part_sums), state
 
     zeros = [tf.zeros(spec.shape, spec.dtype) for spec in sum_specs]
-    start, sums, moved = tf.while_loop(
+    start, sums, state = tf.while_loop(
         lambda start, *_: start + size < count,
         add,
         (tf.constant(0), zeros, list(moving)),
         parallel_iterations=1,
     )
-    last_sums, moved = compute_last(part(start), moved)
-    return _add_pairwise(sums, last_sums), moved
+    last_sums, state = compute_last(part_at(start), state)
+    return _add_pairwise(sums, last_sums), state
 
 
 def _add_pairwise(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> list[tf.Tensor]:

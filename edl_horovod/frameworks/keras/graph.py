@@ -140,8 +140,8 @@ class StepGraph:
             if in_ring:
                 # All ranks reach these: with examples, they run the same sums within their passes.
                 totals = [
-                    sum_row(_fill(row, zero), number, name)
-                    for number, (name, row) in enumerate(self._row_specs.items())
+                    sum_row(_fill(row, zero), index, name)
+                    for index, (name, row) in enumerate(self._row_specs.items())
                 ]
                 zero = after_sums(totals, zero, zero)
             return self._finish(self._empty_sums(flag, zero), in_ring)

@@ -43,13 +43,13 @@ def require_keras_3(model: keras.Model, name: str) -> None:
     """
     for layer in model._flatten_layers():
         for attribute, value in _attributes(layer):
-            kind = type(value)
-            if kind.__module__.startswith((f"{_PRIVATE}.", "tf_keras.")):
+            value_class = type(value)
+            if value_class.__module__.startswith((f"{_PRIVATE}.", "tf_keras.")):
                 raise UserCodeError(
                     f"The model of {name} holds a layer of another Keras, whose weights would not"
                     " be trained.",
-                    received=f"{attribute} of {type(layer).__name__}: {kind.__module__}"
-                    f".{kind.__qualname__}",
+                    received=f"{attribute} of {type(layer).__name__}: {value_class.__module__}"
+                    f".{value_class.__qualname__}",
                     cure=f"Import from tensorflow.keras, not from {_PRIVATE} or tf_keras.",
                 )
 

@@ -161,17 +161,17 @@ def random_examples(like: Any, number: int, rng: Any) -> Any:
             return tf.RaggedTensor.from_tensor(dense, ragged_rank=tensor.ragged_rank)
         if isinstance(tensor, tf.SparseTensor | tf.SparseTensorSpec):
             return tf.sparse.from_dense(array(tf.TensorSpec(tensor.shape, tensor.dtype)))
-        rest = tensor.shape.as_list()[1:] if tensor.shape.rank else []
-        shape = [number, *(size or 1 for size in rest)]
+        example_shape = tensor.shape.as_list()[1:] if tensor.shape.rank else []
+        shape = [number, *(size or 1 for size in example_shape)]
         if tensor.dtype == tf.string:
             return np.full(shape, b"")
-        kind = tensor.dtype.as_numpy_dtype
+        dtype = tensor.dtype.as_numpy_dtype
         if tensor.dtype.is_floating:
-            return rng.random(shape).astype(kind)
+            return rng.random(shape).astype(dtype)
         integers = rng.integers(0, 2, (number, int(np.prod(shape[1:]))))
         if integers.shape[1] > 1:
             integers[:, 0] = 1
-        return integers.reshape(shape).astype(kind)
+        return integers.reshape(shape).astype(dtype)
 
     return tf.nest.map_structure(array, like)
 

@@ -143,15 +143,15 @@ class CompiledObjective:
                 received=type(returned).__name__,
                 cure="Return self.get_metrics_result().",
             )
-        known = {_LOSS}
+        result_names = {_LOSS}
         for metric in self._metrics:
             zeros = [tf.zeros(variable.shape, variable.dtype) for variable in metric.variables]
             result = result_of(metric, row_of(zeros))
             named = result if isinstance(result, dict) else {metric.name: result}
             for name, value in named.items():
                 require_number(metric, value, f"{name} of {self._label}")
-            known |= set(named)
-        if unknown := sorted(set(returned) - known):
+            result_names |= set(named)
+        if unknown := sorted(set(returned) - result_names):
             raise UserCodeError(
                 f"{method} returns values that are not results of the model's metrics, so they"
                 " cannot be summed over a ring.",

@@ -212,13 +212,13 @@ def _named_parameters(function: Any) -> list[inspect.Parameter]:
     return [p for p in inspect.signature(function).parameters.values() if p.kind not in variable]
 
 
-def _constructor_parameters(kind: type) -> list[inspect.Parameter]:
+def _constructor_parameters(model_class: type) -> list[inspect.Parameter]:
     """List the parameters of a class's constructor and those that it passes on to bases.
 
     Bases that Keras defines are left out.
     """
     by_name: dict[str, inspect.Parameter] = {}
-    for base in kind.__mro__:
+    for base in model_class.__mro__:
         if base.__module__.partition(".")[0] == "keras":
             break
         if "__init__" in vars(base):

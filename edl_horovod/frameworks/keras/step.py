@@ -56,7 +56,7 @@ class KerasStep:
         scales_learning_rate: bool = False,
         class_weight: Sequence[float] = (),
     ) -> None:
-        """Build the model and the optimizer, and trace the step alone and in a ring.
+        """Build the model and the optimizer, and trace the step for one rank and for a ring.
 
         Args:
             loaded: The user's spec.
@@ -224,9 +224,11 @@ class KerasStep:
         """Trace the step for the currently trainable variables."""
         loaded, model = self._loaded, self.model.keras
         self._traced_for = self._trainable.numpy()
-        known = {id(variable) for variable in self._trained}
+        trained_ids = {id(variable) for variable in self._trained}
         added = [
-            variable.path for variable in model.trainable_variables if id(variable) not in known
+            variable.path
+            for variable in model.trainable_variables
+            if id(variable) not in trained_ids
         ]
         if added:
             raise UserCodeError(

@@ -138,9 +138,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no typ
         return self._layer.compute_mask(inputs, previous_mask)
 
 
-def _missing_size(kind: str) -> UserCodeError:
+def _missing_size(class_name: str) -> UserCodeError:
     return UserCodeError(
-        f"{kind} needs input_dim. In ElasticDL the table may grow on parameter servers, but here"
-        " every rank holds the whole table.",
+        f"{class_name} needs input_dim. In ElasticDL the table may grow on parameter servers, but"
+        " here every rank holds the whole table.",
         cure="Set input_dim to the largest id + 1, or insert a Hashing layer before it.",
     )

@@ -84,11 +84,11 @@ def _require_layers(config: Any, file: str, custom: Mapping[str, Any]) -> None:
     while pending:
         value = pending.pop()
         if isinstance(value, dict):
-            kind = value.get("class_name")
-            if value.get("module") == "keras.layers" and kind not in known:
+            class_name = value.get("class_name")
+            if value.get("module") == "keras.layers" and class_name not in known:
                 settings = value.get("config")
                 name = settings.get("name", "") if isinstance(settings, dict) else ""
-                raise unknown_layer(str(kind), str(name), file)
+                raise unknown_layer(str(class_name), str(name), file)
             pending += value.values()
         elif isinstance(value, list):
             pending += value

@@ -25,8 +25,8 @@ def examples_of(dataset: tf.data.Dataset, mode: Mode, *, label: str) -> tf.data.
     if isinstance(columns, tuple):
         return dataset
     if not isinstance(columns, dict) or any(spec.dtype == tf.string for spec in columns.values()):
-        shown = columns if isinstance(columns, dict) else {"record": columns}
-        received = ", ".join(f"{name}: {spec.dtype.name}" for name, spec in shown.items())
+        specs = columns if isinstance(columns, dict) else {"record": columns}
+        received = ", ".join(f"{name}: {spec.dtype.name}" for name, spec in specs.items())
         raise records_without_columns(label, received)
     roles = column_roles(list(columns), label=label, needs_label=mode is not Mode.PREDICTION)
 
