@@ -1,6 +1,7 @@
-"""What the ring, the tasks and a trained model need of a framework (DESIGN D16).
+"""The interface between a framework and the rest: ring, tasks and trained models (DESIGN D16).
 
-They know arrays and names. What a framework computes with, and how, stays in its own folder.
+Code outside this package sees arrays and names. Tensors and automatic differentiation stay in the
+package of each framework.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,13 +35,13 @@ __all__ = [
 
 
 class CollectiveFailed(Exception):
-    """A collective did not complete: a member died, hung or left. The ring must form again."""
+    """A collective did not complete: a member died, hung or left. The ring must re-form."""
 
     def __init__(self, message: str, *, unreached: Iterable[str] = ()) -> None:
-        """Describe the failure.
+        """Create the error.
 
         Args:
-            message: For people.
+            message: The cause, for the log.
             unreached: IP addresses of members that this rank could not connect to.
         """
         super().__init__(message)
@@ -48,222 +49,226 @@ class CollectiveFailed(Exception):
 
 
 class Collectives(Protocol):
-    """What all ranks of a ring do together: all call the same ones in the same order.
+    """Collective operations: all ranks of a ring call the same ones in the same order.
 
-    Each raises `CollectiveFailed` where a member is lost meanwhile. The names pair the calls.
+    Each raises `CollectiveFailed` if a member is lost during the call. Ranks pair their calls by
+    name. `blank_like` and `checksum` are local.
     """
 
     def sum(self, values: NDArray[Any], name: str) -> NDArray[Any]:
-        """Add the ranks' arrays, which have the same shape and type."""
+        """Return the sum of the ranks' arrays, which have the same shape and type."""
 
     def gather_rows(self, row: Sequence[int], name: str) -> NDArray[np.int64]:
-        """Gather one row of integers of each rank; shape (size, len(row)), in rank order."""
+        """Gather one row of integers from each rank; shape (size, len(row)), in rank order."""
 
     def broadcast(self, variables: Sequence[Variable], root: int, name: str) -> None:
-        """Give every rank's variables the values of those of the rank `root`, some at a time.
+        """Set every rank's variables to the values on the rank `root`.
 
-        They take little memory beyond the largest of them. Those of the root never change; where a
-        member is lost, those of other ranks may be partly the root's.
+        They are sent in packs, so the extra memory is about that of the largest variable. The
+        root's variables never change. If a member is lost, the other ranks may have received only
+        some of the values.
         """
 
     def broadcast_rows(self, rows: Sequence[Rows], number: int, root: int, name: str) -> int:
-        """Give every rank these rows of the root's variables; returns the root's number.
+        """Set these rows on every rank to the root's values; returns the root's `number`.
 
-        Rows that have the same bits are not written to. Those of the root never change, and where a
-        member is lost, no other rank's do.
+        Rows that already have the same bits are not written to. The root's rows never change. If a
+        member is lost, no rank's rows change.
         """
 
     def blank_like(self, variables: Sequence[Variable]) -> Sequence[Variable]:
-        """New variables of the same shapes and types, with any values. This is no collective."""
+        """Create variables of the same shapes and types with arbitrary values; not a collective."""
 
     def checksum(self, variable: Variable) -> int:
-        """A number of 63 bits that is the same where a variable has the same bits.
-
-        This is no collective, and it makes no copy of the value.
-        """
+        """Return a 63-bit checksum of a variable's value, without a copy; not a collective."""
 
 
 class Batches(Protocol):
-    """Examples of the records of consecutive steps on this rank's lanes."""
+    """Batches of consecutive steps, made from the records of this rank's lanes."""
 
     @property
     def element_spec(self) -> Any:
-        """What a batch looks like, as the framework describes it to its own parts."""
+        """The structure of a batch, in the framework's own form."""
 
     @property
     def record_ids(self) -> Ids:
-        """Ids of the records of the last `next_batch`, also of those that gave no example."""
+        """Ids of the records read by the last `next_batch`, including filtered ones."""
 
     def restart(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> None:
-        """Read these lanes from `first_step` of the job up to the step before `last_step`.
+        """Read these lanes from `first_step` up to, but not including, `last_step`.
 
-        Steps count from 0 over all epochs. `spans` says what each takes; None where the plan says
-        it, with a fixed global batch.
+        Steps count from 0 over all epochs. `spans` gives the records of each step; None takes them
+        from the plan, for a fixed global batch.
         """
 
     def expect(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> None:
-        """Begin in a thread a `restart` that is likely to follow with just these arguments."""
+        """Start in a thread the `restart` that is expected next, with the same arguments."""
 
     def next_batch(self) -> Batch | None:
-        """The examples of the next step; None where this rank has none in it.
+        """Return this rank's examples of the next step; None if it has none.
 
         Raises:
             DataError: A record could not be read or parsed.
         """
 
     def try_first(self) -> Batch | None:
-        """Make the examples of the first lane's first records, to see whether that works.
+        """Make the examples of the first lane's first step, as a test of the user's code.
 
-        None where these records gave no example.
+        Returns None if all of its records were filtered out.
 
         Raises:
-            DataError: It does not.
+            DataError: A record could not be read or parsed.
         """
 
     def close(self) -> None:
-        """End what reads ahead."""
+        """Stop prefetching."""
 
 
 class Callbacks(Protocol):
-    """The user's callbacks of a training, which the leader runs between epochs."""
+    """The user's callbacks of a training run, which the leader calls between epochs."""
 
     @property
     def variables(self) -> Mapping[str, Variable]:
-        """What the ring's state must hold of them, by name."""
+        """State of the callbacks that must be part of the ring's state, by name."""
 
     @property
     def is_over(self) -> bool:
-        """Whether one of them has ended the training."""
+        """Whether a callback has ended the training."""
 
     @property
     def max_steps(self) -> int | None:
-        """The fewest steps after which one of them ends the training; None for no bound."""
+        """The number of steps after which a callback ends the training; None for no limit."""
 
     def before_step(self, step: int, *, batch: int | None) -> None:
-        """Prepare a step of the job, counted from 0; all ranks do, and alike.
+        """Prepare a step of the job, counted from 0; all ranks do so in the same way.
 
-        `batch` is on the leader the step's number in its epoch, counted from 0; else None.
+        On the leader, `batch` is the step's number in its epoch, counted from 0; elsewhere None.
         """
 
     def after_step(self, sums: StepSums, *, batch: int | None) -> None:
-        """Take note of a step's numbers; all ranks do. `batch` is as for `before_step`."""
+        """Record a step's sums; all ranks do so. `batch` is as for `before_step`."""
 
     def begin_epoch(self, epoch: int) -> None:
-        """Call them as an epoch begins, counted from 0, on the leader; then the ring syncs."""
+        """Run the hooks of an epoch's begin, on the leader; then the ring syncs.
+
+        Epochs count from 0.
+        """
 
     def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
-        """Call them at an epoch's end, on the leader; then the ring syncs."""
+        """Run the hooks of an epoch's end, on the leader; then the ring syncs."""
 
     def end(self) -> None:
-        """Call them at the training's end, on the leader, before the model is written."""
+        """Run the hooks of the training's end, on the leader, before the model is written."""
 
 
 class Step(Protocol):
-    """A training's step: local sums of a batch, reduced over the ring, and then applied.
+    """A training step: the sums of a local batch, reduced over the ring, and then applied.
 
-    It is one call, so that a framework may reduce some sums while it makes others.
+    It is a single call, so that a framework can reduce some gradients while it computes others.
     """
 
     @property
     def model(self) -> Model:
-        """What is trained."""
+        """The model that is trained."""
 
     @property
     def variables(self) -> Mapping[str, Variable]:
-        """All that it changes, each once, by name and in the same order on all ranks."""
+        """All variables that a step changes, by name, in the same order on all ranks."""
 
     @property
     def model_variables(self) -> Mapping[str, Variable]:
-        """Those of the model alone."""
+        """The model's variables among them."""
 
     @property
     def groups(self) -> Sequence[StateGroup]:
-        """Variables that may reach a rank one group after the other, while steps go on.
+        """Groups of variables that can be sent to a joining rank one by one while steps go on.
 
-        A rank without examples that has all of a group, and the variables of no group, keeps it
-        just as the others have it. Empty where that cannot be said of any variable.
+        A rank without examples that has a whole group, and all variables that are in no group,
+        updates this group exactly as the other ranks do. Empty if the optimizer does not allow
+        this.
         """
 
     def step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
     ) -> StepSums:
-        """Run one step over the ring and change the variables, if its loss is finite.
+        """Run one step over the ring and update the variables if its loss is finite.
 
-        All ranks call it for every step. Nothing changes before all sums are reduced.
+        All ranks call it for every step. No variable changes before all sums are reduced.
 
         Args:
-            batch: This rank's examples; None where it has none.
-            wants_change: This rank knows that the ring is to change.
-            is_alone: The ring has one rank, so there is nothing to reduce.
-            salt: Sets this rank's random numbers (dropout) apart from those of the others.
+            batch: This rank's examples; None if it has none.
+            wants_change: Whether this rank knows that the ring has to change.
+            is_alone: Whether the ring has one rank, so that there is nothing to reduce.
+            salt: Part of the seed of this rank's random numbers (dropout), different on each rank.
 
         Raises:
             CollectiveFailed: A member was lost; the variables are untouched.
-            UserCodeError: Shapes in the model, the loss or a metric do not fit.
+            UserCodeError: The model, the loss or a metric failed, for example on a shape.
         """
 
     def scale_learning_rate(self, factor: float) -> None:
-        """Make the steps that follow as if the learning rate were so many times its value.
+        """Multiply the learning rate of the following steps by `factor`.
 
-        Its value stays what it is, for the user's callbacks and the ring's state. Only of a step
-        that was made so that it can (`Framework.step`).
+        The rate that the user's callbacks and the ring's state see does not change. The step must
+        have been created with `scales_learning_rate` (`Framework.step`).
         """
 
     def finalize(self) -> None:
-        """Give the model the values that it is to be kept with, where the optimizer averages them.
+        """Set the model to its final values if the optimizer averages them.
 
-        After the last step; twice is as good as once.
+        To be called after the last step; idempotent.
         """
 
     def rehearse(self, batch: Batch) -> None:
-        """Run it without any effect and without a ring, so that the first true ones are quick."""
+        """Run a step without effect and without a ring, so that the first real step is fast."""
 
     def has_come(self) -> bool:
-        """Whether this rank's sums are made, so that it waits for the others; any thread asks."""
+        """Whether this rank has computed its part and waits for the others. Thread-safe."""
 
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
     ) -> Callbacks | None:
-        """Make the user's callbacks; None where there are none.
+        """Create the user's callbacks; None if there are none.
 
-        The steps are None where their number depends on the ring. `per_step` is the setting.
+        `steps_per_epoch` is None if it depends on the ring. `per_step` is the setting
+        `callbacks.per_step`.
 
         Raises:
-            UserCodeError: One of them cannot work on a ring.
+            UserCodeError: A callback cannot work on a ring.
         """
 
 
 class Framework(Protocol):
-    """What a model is written in; `config.frameworks.FRAMEWORKS` finds it by its name."""
+    """A deep-learning framework; `config.frameworks.FRAMEWORKS` lists them by name."""
 
     @property
     def name(self) -> str:
-        """Its name, which is that of its package, too."""
+        """The framework's name, which is also the name of its package."""
 
     @property
     def horovod(self) -> "Horovod":
-        """Its half of Horovod, which forms rings."""
+        """The framework's half of Horovod, which forms rings."""
 
     @property
     def collectives(self) -> Collectives:
-        """The operations of a ring."""
+        """The collective operations of a ring."""
 
     @property
     def plain_models(self) -> PlainModels:
-        """The models without a spec that it knows."""
+        """The kinds of models without a spec that the framework supports."""
 
     def begin(self, *, slot: int, seed: int) -> int:
-        """Take the device of a slot and seed the random numbers, before user code runs.
+        """Select the device of a slot and seed the random numbers, before user code runs.
 
-        Returns how many GPUs it sees here.
+        Returns the number of visible GPUs.
         """
 
     def use_precision(self, precision: str) -> None:
-        """Compute a training in this precision, `train.precision`, before user code runs."""
+        """Set the precision of the training, `train.precision`, before user code runs."""
 
     def batches(
         self,
@@ -275,15 +280,16 @@ class Framework(Protocol):
         prefetch: int,
         processes: int = 0,
     ) -> Batches:
-        """Make examples of records by the user's `create_dataset`.
+        """Make batches from records by the user's `create_dataset`.
 
         Args:
             source: Reads the records.
-            plan: Says which records a step holds.
+            plan: Says which records belong to a step.
             loaded: The user's spec.
-            mode: Handed to `create_dataset`.
-            prefetch: Steps made ready ahead.
-            processes: Of this rank, to run `create_dataset`; 0 for a thread of it.
+            mode: Passed to `create_dataset`.
+            prefetch: The number of steps that are prepared ahead.
+            processes: The number of this rank's processes that run `create_dataset`; 0 for a
+                thread.
 
         Raises:
             UserCodeError: `create_dataset` raised, or returned something unusable.
@@ -292,16 +298,16 @@ class Framework(Protocol):
     def examples(
         self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec
     ) -> AbstractContextManager[Any]:
-        """All training examples in batches, as the framework's own users go through them.
+        """All training examples in batches, in the form that the framework's users iterate over.
 
-        An exception leaves the context as the `DataError` that made it, where there is one.
+        An exception that a `DataError` caused leaves the context as that `DataError`.
         """
 
     def model(self, loaded: LoadedSpec, element_spec: Any) -> Model:
-        """Build the user's model for batches of this kind.
+        """Build the user's model for batches of this structure.
 
         Raises:
-            UserCodeError: `create_model` raised, or the model refuses these features.
+            UserCodeError: `create_model` raised, or the model fails on these features.
         """
 
     def step(
@@ -312,9 +318,9 @@ class Framework(Protocol):
         *,
         scales_learning_rate: bool = False,
     ) -> Step:
-        """Build the user's model and optimizer, and the step that trains them, as `config` says.
+        """Build the user's model and optimizer, and the step that trains them.
 
-        `scales_learning_rate` says whether `Step.scale_learning_rate` will be called.
+        `scales_learning_rate` must be true if `Step.scale_learning_rate` will be called.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.

@@ -1,7 +1,7 @@
-"""Which gradients travel together over the ring, and as what; the same for all frameworks (D17).
+"""Assignment of gradients to buckets that are reduced together; for all frameworks (D17).
 
-Every rank of a ring runs the same collectives in every step, also one without examples: what a
-bucket holds follows from the variables alone.
+Every rank of a ring runs the same collectives in every step, even if it has no examples. So the
+content of a bucket depends on the variables alone.
 """
 
 from collections.abc import Hashable, Sequence
@@ -10,43 +10,44 @@ from dataclasses import dataclass
 __all__ = ["NAME", "Bucket", "Reduction", "in_buckets"]
 
 NAME = "edl.step"
-"""Begins the names of a step's collectives; ranks with and without examples meet under them."""
+"""Prefix of the names of a step's collectives, which pair ranks with and without examples."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Tensors that travel together."""
+    """Tensors that are reduced together."""
 
     name: str
-    """Pairs the bucket with that of the other ranks."""
+    """Pairs the bucket with the same one on the other ranks."""
     places: tuple[int, ...]
-    """Of its tensors among all."""
+    """Indices of its tensors in the list of all tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction:
-    """How a step's sums are added over the ring."""
+    """How a step's gradients are summed over the ring."""
 
     bucket_bytes: int = 4 << 20
-    """Most bytes of gradients that travel together."""
+    """Maximum size of a bucket of gradients."""
     compression: str = "none"
-    """What float32 gradients travel as: `none`, `bf16` or `fp16`."""
+    """How float32 gradients are sent: `none` (as they are), `bf16` or `fp16`."""
     batch_size: int = 1
-    """About how many examples a sum is made of; float16 holds means rather than sums."""
+    """Approximate number of examples in a sum; it scales sums to means, which fit in float16."""
 
 
 def in_buckets(
     sizes: Sequence[int], kinds: Sequence[Hashable], most_bytes: int, name: str
 ) -> list[Bucket]:
-    """Deal tensors out to buckets, last one first: that is the order in which gradients come.
+    """Assign tensors to buckets, the last one first: the backward pass yields them in this order.
 
-    All tensors of a bucket are of one kind. One that is larger than a bucket has it for itself.
+    All tensors of a bucket have the same kind. A tensor larger than a bucket has a bucket of its
+    own.
 
     Args:
-        sizes: Bytes of each tensor, the same on all ranks.
-        kinds: Of each tensor, as its type.
-        most_bytes: Of a bucket.
-        name: Begins the buckets' names.
+        sizes: Size of each tensor in bytes, the same on all ranks.
+        kinds: For each tensor, what it must have in common with others in its bucket (its type).
+        most_bytes: Maximum size of a bucket.
+        name: Prefix of the buckets' names.
     """
     buckets: list[Bucket] = []
     places: list[int] = []

@@ -1,7 +1,7 @@
-"""What callbacks of any framework have in common on a ring: the state that every rank has.
+"""The state of callbacks, which every rank has; common to all frameworks.
 
-Numbers, text, and lists and dicts of these that a callback keeps as attributes travel as JSON with
-the ring's state, so another leader goes on where the lost one was (docs/adr/0005).
+Numbers, text, and lists and dicts of these in a callback's attributes are part of the ring's state
+as JSON, so a new leader continues where the lost one stopped (docs/adr/0005).
 """
 
 import json
@@ -19,43 +19,47 @@ from edl_horovod.models.calling import user_code
 __all__ = ["STATE_BYTES", "EpochCallbacks", "is_plain"]
 
 STATE_BYTES = 1 << 16
-"""Room for what all callbacks of a training keep."""
+"""Maximum size of the JSON text of all callbacks' attributes."""
 
 
 class EpochCallbacks:
-    """The part of `base.Callbacks` that knows no framework."""
+    """The part of `base.Callbacks` that does not depend on a framework."""
 
     def __init__(
         self, callbacks: Sequence[Any], *, num_metric_sums: int, trainable: Variable, zoo: Path
     ) -> None:
-        """Tell the user's own callbacks from those that act on every rank.
+        """Separate the user's own callbacks from the built-in ones that act on every rank.
 
         Args:
-            callbacks: The user's.
-            num_metric_sums: How many numbers the metrics of a step are.
-            trainable: Says what of the model is trained.
-            zoo: The folder of the user's files.
+            callbacks: All callbacks that the user's spec returned.
+            num_metric_sums: Length of `StepSums.metric_sums`.
+            trainable: Flags that say which variables of the model are trained.
+            zoo: The folder of the user's files, for tracebacks.
         """
-        self._rates = [each for each in callbacks if isinstance(each, LearningRateScheduler)]
-        self._bounds = [each.max_steps for each in callbacks if isinstance(each, MaxSteps)]
-        own = (LearningRateScheduler, MaxSteps)
-        self._callbacks = [each for each in callbacks if not isinstance(each, own)]
+        self._rates = [
+            callback for callback in callbacks if isinstance(callback, LearningRateScheduler)
+        ]
+        self._bounds = [
+            callback.max_steps for callback in callbacks if isinstance(callback, MaxSteps)
+        ]
+        built_in = (LearningRateScheduler, MaxSteps)
+        self._callbacks = [callback for callback in callbacks if not isinstance(callback, built_in)]
         self._zoo = zoo
-        self._own_numbers = b""
-        # Examples, the loss' sum, and the metrics' sums over the epoch so far.
+        self._loaded_text = b""
+        # Number of examples, sum of their losses, and sums of the metrics, since the epoch began.
         self._sums = Array(np.zeros(2 + num_metric_sums))
         self._state = Array(np.zeros(STATE_BYTES, np.uint8))
         self._stopped = Array(np.int64(0))
-        self._trained: Variable = trainable
+        self._trainable_flags: Variable = trainable
 
     @property
     def variables(self) -> dict[str, Variable]:
-        """What the ring's state must hold, by name."""
+        """Variables that must be part of the ring's state, by name."""
         return {
             "epoch_sums": self._sums,
             "callbacks": self._state,
             "stopped": self._stopped,
-            "trainable": self._trained,
+            "trainable": self._trainable_flags,
         }
 
     @property
@@ -65,11 +69,11 @@ class EpochCallbacks:
 
     @property
     def max_steps(self) -> int | None:
-        """The fewest steps after which one of them ends the training; None for no bound."""
+        """The number of steps after which a callback ends the training; None for no limit."""
         return min(self._bounds, default=None)
 
     def _add(self, sums: StepSums) -> None:
-        """Add a step's numbers to those of the epoch, the same on all ranks."""
+        """Add a step's sums, which are the same on all ranks, to those of the epoch."""
         if sums.num_examples:
             count = sums.num_examples
             added = np.array([count, count * sums.loss, *sums.metric_sums])
@@ -88,7 +92,7 @@ class EpochCallbacks:
                 getattr(callback, hook)(*arguments)
 
     def _numbers(self, callback: Any) -> dict[str, Any]:
-        """The attributes of a callback that are plain and its own, by name."""
+        """The attributes of a callback that are plain and not set by the framework, by name."""
         raise NotImplementedError
 
     @property
@@ -96,33 +100,33 @@ class EpochCallbacks:
         return self._state.numpy().tobytes().rstrip(b"\0")
 
     def _load(self) -> None:
-        """Give the callbacks the numbers that the ring has of them."""
+        """Set the callbacks' attributes to the values in the ring's state."""
         text = self._text
-        if text == self._own_numbers:
-            return  # Theirs here are the same, or newer by what they saw at steps since.
+        if text == self._loaded_text:
+            return  # The attributes are the same here, or newer: hooks of steps changed them.
         for callback, numbers in zip(self._callbacks, json.loads(text or b"[]"), strict=False):
             vars(callback).update(numbers)
-        self._own_numbers = text
+        self._loaded_text = text
 
     def _save(self) -> None:
-        """Put their numbers into what the ring has of them.
+        """Write the callbacks' attributes to the ring's state.
 
         Raises:
-            UserCodeError: They are too many.
+            UserCodeError: They are larger than `STATE_BYTES`.
         """
         text = json.dumps([self._numbers(callback) for callback in self._callbacks]).encode()
         if len(text) > STATE_BYTES:
             raise UserCodeError(
-                "The callbacks keep too much to go with the ring's state.",
-                received=f"{len(text)} bytes of numbers and text, room for {STATE_BYTES}",
-                cure="Keep lists of what happened in a file.",
+                "The attributes of the callbacks are too large for the ring's state.",
+                received=f"{len(text)} bytes of numbers and text; the limit is {STATE_BYTES}",
+                cure="Write long lists, such as a history of values, to a file.",
             )
-        self._own_numbers = text
+        self._loaded_text = text
         self._state.assign(np.frombuffer(text.ljust(STATE_BYTES, b"\0"), np.uint8))
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is a number, text, or a list or dict of these, which JSON brings back."""
+    """Whether a value is a number, text, or a list or dict of these, which JSON preserves."""
     if isinstance(value, list):
         return all(map(is_plain, value))
     if isinstance(value, dict):

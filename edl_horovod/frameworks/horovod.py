@@ -1,6 +1,6 @@
-"""The one adapter to Horovod: forms rings, leaves them, and turns Horovod's errors into ours.
+"""The only adapter to Horovod: it forms and leaves rings and translates Horovod's errors.
 
-Each framework has its own half of Horovod (`horovod.tensorflow`, `horovod.torch`) and hands it to
+Each framework has its own half of Horovod (`horovod.tensorflow`, `horovod.torch`) and passes it to
 `Horovod`; this module imports no framework.
 """
 
@@ -25,28 +25,32 @@ from edl_horovod.frameworks.world import World
 __all__ = ["NEEDED_PATCH", "Horovod", "patch_warning"]
 
 NEEDED_PATCH = 4
-"""The patch's number that this package was written for: `horovod_edl_patch_version` in it."""
+"""The version of our patch that this package needs: its `horovod_edl_patch_version`."""
 POLL_SECONDS = 0.25
 
-_GRAPH_PLACE = re.compile(r"\{\{function_node [^}]*\}\} ?")
-_SOURCE_PLACE = re.compile(r"\[[^][]*\.(?:cc|h):\d+\] ")
+_GRAPH_LOCATION = re.compile(r"\{\{function_node [^}]*\}\} ?")
+_SOURCE_LOCATION = re.compile(r"\[[^][]*\.(?:cc|h):\d+\] ")
 _UNREACHED = re.compile(
     r"\[([0-9a-fA-F.:]+)\]:\d+: "
     r"(?:Connection timed out|Connection refused|No route to host|Network is unreachable)"
 )
-"""How Gloo names the peer; one that only closed its connection need not be to blame."""
+"""Gloo's reports of a peer that it could not reach.
+
+A closed connection is not among them: a peer also closes it because of a third member's failure.
+"""
 
 
 class Horovod:
-    """Horovod as one framework sees it."""
+    """Horovod with the bindings of one framework."""
 
     def __init__(self, hvd: ModuleType, *, op_errors: tuple[type[Exception], ...] = ()) -> None:
-        """Take a framework's half of Horovod.
+        """Use a framework's half of Horovod.
 
         Args:
             hvd: `horovod.tensorflow` or `horovod.torch`.
-            op_errors: What the framework raises when an op inside a graph fails. Only the text of
-                such an error tells a failed collective from an error of the user's own ops.
+            op_errors: The errors that the framework raises if an op inside a graph fails. Only the
+                text of such an error distinguishes a failed collective from a failed op of the
+                user.
         """
         self._hvd: Any = hvd
         self._op_errors = op_errors
@@ -58,17 +62,17 @@ class Horovod:
         timeout_seconds: float,
         is_abandoned: Callable[[], bool] | None = None,
     ) -> World:
-        """Form the ring that the coordinator, or horovodrun's driver, described.
+        """Form the ring that the coordinator, or horovodrun's driver, has described.
 
         Args:
-            place: This rank's, as the coordinator or the driver gave it.
-            timeout_seconds: For the forming and for each collective's transfers afterwards.
-            is_abandoned: Says whether this ring will not be formed any more. Another thread calls
-                it. None where nobody knows.
+            place: This rank's place, as the coordinator or the driver assigned it.
+            timeout_seconds: For forming the ring, and for the transfers of each later collective.
+            is_abandoned: Returns whether the ring can no longer form. It is called in another
+                thread. None if this cannot be known.
 
         Raises:
-            CollectiveFailed: A member did not show up; with an unpatched Horovod the process
-                aborts instead.
+            CollectiveFailed: A member did not connect. With an unpatched Horovod the process aborts
+                instead.
         """
         self.leave()
         world = World.of(place)
@@ -85,31 +89,31 @@ class Horovod:
             HOROVOD_GLOO_TIMEOUT_SECONDS=str(max(1, round(timeout_seconds))),
             HOROVOD_GLOO_TCP_USER_TIMEOUT_MS=str(round(VANISHED_SECONDS * 1000)),
         )
-        # With HOROVOD_ELASTIC=1 a second init would ask Horovod's own driver for its rank; every
-        # trace of a collective, however, must see 1, or the ring's size is baked into it.
+        # With HOROVOD_ELASTIC=1 a second init would ask Horovod's own driver for its rank. But
+        # tracing a collective needs 1: otherwise the traced graph contains the ring's size.
         os.environ["HOROVOD_ELASTIC"] = "0"
         try:
-            with self._given_up_if(is_abandoned):
+            with self._abort_if(is_abandoned):
                 self._init()
         finally:
             os.environ["HOROVOD_ELASTIC"] = "1"
         return world
 
     def form_inherited(self, communicator: Any = None) -> World:
-        """Form the ring that the launcher of this process described by variables or MPI.
+        """Form the ring that this process' launcher has described, by variables or by MPI.
 
         Args:
-            communicator: An mpi4py communicator; None where the launcher's variables count.
+            communicator: An mpi4py communicator; None for the launcher's environment variables.
 
         Raises:
-            CollectiveFailed: A member did not show up.
+            CollectiveFailed: A member did not connect.
         """
         self.leave()
         self._init(communicator)
         return World(rank=self._hvd.rank(), size=self._hvd.size(), generation=0)
 
     def leave(self) -> None:
-        """Leave the ring, whatever state it is in."""
+        """Leave the ring, in any state; without a ring this does nothing."""
         self._hvd.shutdown()
 
     def has_mpi(self) -> bool:
@@ -117,25 +121,29 @@ class Horovod:
         return bool(self._hvd.mpi_built())
 
     def listen_to_driver(self, listener: Any) -> None:
-        """Have horovodrun's driver tell `listener.on_hosts_updated` of other hosts."""
+        """Register `listener.on_hosts_updated` with horovodrun's driver, for changes of hosts."""
         notification_manager.init()
         notification_manager.register_listener(listener)
 
     @contextmanager
     def catch_failures(self) -> Iterator[None]:
-        """Turn what Horovod and the framework raise for a broken ring into `CollectiveFailed`."""
+        """Translate the errors that Horovod and the framework raise for a broken ring.
+
+        Raises:
+            CollectiveFailed: A collective in the block failed.
+        """
         try:
             yield
         except HorovodInternalError as error:
             raise _failed(str(error)) from error
         except self._op_errors as error:
-            # Paths of our own files stand in every such report.
+            # Every such report contains paths of our own files.
             if "orovod" not in str(error).replace("edl_horovod", ""):
                 raise
             raise _failed(_cause(str(getattr(error, "message", error)))) from error
 
     def patch_version(self) -> int:
-        """The number of our patch in this Horovod; 0 without a patch, or one without a number."""
+        """Return the version of our patch in this Horovod; 0 without a patch or a version."""
         try:
             return ctypes.c_int.in_dll(self._library(), "horovod_edl_patch_version").value
         except ValueError:
@@ -145,15 +153,15 @@ class Horovod:
         try:
             self._hvd.init(communicator)
         except ValueError as error:
-            # What the patched Horovod raises where the released one aborts.
+            # The patched Horovod raises this where the released one aborts the process.
             self.leave()
             raise _failed(f"the ring could not be formed: {error}") from error
 
     @contextmanager
-    def _given_up_if(self, is_abandoned: Callable[[], bool] | None) -> Iterator[None]:
-        """End the forming in the block soon after it is known that it cannot succeed.
+    def _abort_if(self, is_abandoned: Callable[[], bool] | None) -> Iterator[None]:
+        """Abort the forming of a ring in the block soon after `is_abandoned` returns true.
 
-        Gloo does not hear of a member that died before it connected.
+        Gloo itself does not notice that a member died before it connected.
         """
         if is_abandoned is None:
             yield
@@ -163,7 +171,7 @@ class Horovod:
         def poll() -> None:
             while not is_done.wait(POLL_SECONDS):
                 if is_abandoned():
-                    self._give_up_connecting()
+                    self._abort_connecting()
 
         thread = threading.Thread(target=poll, name="forming", daemon=True)
         thread.start()
@@ -173,39 +181,40 @@ class Horovod:
             is_done.set()
             thread.join()
 
-    def _give_up_connecting(self) -> None:
-        """Make a forming in another thread fail soon if it still waits for members to connect.
+    def _abort_connecting(self) -> None:
+        """Make a pending `form_assigned` in another thread fail if it waits for members to connect.
 
-        Nothing happens where none does, and with a Horovod that is not patched.
+        This does nothing if no thread waits, or if Horovod is not patched.
         """
-        give_up = getattr(self._library(), "horovod_edl_give_up_connecting", None)
-        if give_up is not None:
-            give_up()
+        abort = getattr(self._library(), "horovod_edl_give_up_connecting", None)
+        if abort is not None:
+            abort()
 
     def _library(self) -> Any:
-        """The library that this half of Horovod has loaded."""
+        """The shared library that this half of Horovod has loaded."""
         folder = Path(str(self._hvd.__file__)).parent
         return ctypes.CDLL(str(next(folder.glob("mpi_lib*"))))
 
 
 def patch_warning(patch_version: int) -> str | None:
-    """What a Horovod cannot do for this package; None where nothing is missing."""
+    """Return a warning if the patch of the installed Horovod is too old or missing; else None."""
     if patch_version >= NEEDED_PATCH:
         return None
     has = f"patch {patch_version}" if patch_version else "no patch, or one without a number"
     return (
-        f"This Horovod has {has}, and this version of edl_horovod needs patch {NEEDED_PATCH}. "
-        "A member that dies or hangs while a ring forms or in a large collective may end every "
-        "survivor, a lost one may hold up the others until a time-out, and no ring may form over "
-        "hosts whose own names lead to 127.0.0.1. Build Horovod again: "
+        f"This Horovod has {has}, but this version of edl_horovod needs patch {NEEDED_PATCH}. "
+        "If a member dies or hangs while a ring forms or in a large collective, all other members "
+        "may be killed; a lost member may block the others until a timeout; and a ring may not "
+        "form over hosts whose own names resolve to 127.0.0.1. Rebuild Horovod: "
         "`python docker/horovod/build_wheel.py --install`."
     )
 
 
 def _rendezvous(place: Place) -> dict[str, str]:
-    """Horovod's variables; it asks for http://ADDR:PORT/scope/key, and checks neither of the two.
+    """Horovod's variables for the rendezvous, which it asks for http://ADDR:PORT/scope/key.
 
-    So the token of our own rendezvous goes between port and scope; horovodrun's has none.
+    Horovod does not check the address or the port. So the token of our own rendezvous becomes part
+    of the address, and port 0 begins the path; horovodrun's rendezvous has no token.
     """
     address, port = place.rendezvous_address, place.rendezvous_port
     if place.rendezvous_token:
@@ -214,14 +223,16 @@ def _rendezvous(place: Place) -> dict[str, str]:
 
 
 def _failed(message: str) -> CollectiveFailed:
-    """The failure, without the places in Gloo's source, which mean nothing to a reader."""
-    return CollectiveFailed(_SOURCE_PLACE.sub("", message), unreached=_UNREACHED.findall(message))
+    """Create the error without source locations in Gloo, which do not help the reader."""
+    return CollectiveFailed(
+        _SOURCE_LOCATION.sub("", message), unreached=_UNREACHED.findall(message)
+    )
 
 
 def _cause(message: str) -> str:
-    """What Horovod said, out of TensorFlow's report of the graph around it."""
+    """Extract Horovod's own message from TensorFlow's report about the graph around it."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    said = [line for line in lines if "orovod" in line and not line.startswith("File ")]
-    # After its first sentence Horovod guesses what may have been.
-    cause = (said or lines)[-1].partition(" This was caused by ")[0]
-    return _GRAPH_PLACE.sub("", cause)[:300]
+    horovod_lines = [line for line in lines if "orovod" in line and not line.startswith("File ")]
+    # After its first sentence Horovod only lists possible causes.
+    cause = (horovod_lines or lines)[-1].partition(" This was caused by ")[0]
+    return _GRAPH_LOCATION.sub("", cause)[:300]

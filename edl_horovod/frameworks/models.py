@@ -1,4 +1,4 @@
-"""What a framework's models are to a task: they are evaluated, predict, and are written."""
+"""The interface of a framework's models: evaluation, prediction, and writing to files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,79 +12,79 @@ __all__ = ["Evaluation", "Model", "Prediction"]
 
 
 class Evaluation(Protocol):
-    """Loss and metrics of a model, as sums that add up."""
+    """Loss and metrics of a model, as sums that can be added over batches and ranks."""
 
     @property
     def names(self) -> Sequence[str]:
-        """Names of its numbers, `loss` first."""
+        """Names of the loss and the metrics, `loss` first."""
 
     @property
     def zeros(self) -> EvaluationSums:
-        """The sums of no examples."""
+        """The sums of an empty batch."""
 
     def sums(self, batch: Batch) -> EvaluationSums:
-        """The sums of a batch.
+        """Return the sums of a batch.
 
         Raises:
-            UserCodeError: Shapes in the model, the loss or a metric do not fit.
+            UserCodeError: The model, the loss or a metric failed, for example on a shape.
         """
 
     def values(self, sums: EvaluationSums) -> dict[str, float]:
-        """The numbers by name, of at least one example."""
+        """Return loss and metrics by name; the sums must hold at least one example."""
 
 
 class Prediction(Protocol):
-    """A model's outputs."""
+    """Computes a model's outputs."""
 
     def describe(self) -> tuple[Output, ...]:
-        """What they are, sorted by name."""
+        """Describe the outputs, sorted by name."""
 
     def outputs(self, features: Any) -> Any:
-        """What the model returns for a batch's features, as the user knows it."""
+        """Return the model's outputs for a batch's features, in the structure that it returns."""
 
     def arrays(self, outputs: Any) -> dict[str, NDArray[Any]]:
-        """These outputs by name."""
+        """Return such outputs as arrays by name."""
 
 
 class Model(Protocol):
-    """A user's model, built for examples of one kind."""
+    """A user's model, built for batches of one structure."""
 
     @property
     def weights(self) -> Mapping[str, Variable]:
-        """Its parameters, by the names that a trained model's files have for them."""
+        """The model's weights by their names in a trained model's files."""
 
     def evaluation(self, element_spec: Any) -> Evaluation:
-        """Prepare its evaluation on batches of this kind.
+        """Prepare the evaluation of batches of this structure.
 
         Raises:
             UserCodeError: The spec's loss or metrics cannot be built for these examples.
         """
 
     def prediction(self, element_spec: Any) -> Prediction:
-        """Prepare its prediction on batches of this kind.
+        """Prepare the prediction for batches of this structure.
 
         Raises:
-            UserCodeError: The model raised something.
+            UserCodeError: The model failed.
         """
 
     def load(self, file: Path, *, is_trusted: bool) -> None:
-        """Take the weights in a file of the framework's own.
+        """Load the weights from a file in the framework's own format.
 
         Args:
-            file: Of weights alone, or a checkpoint of another training.
-            is_trusted: Whether code that it names may run.
+            file: Weights alone, or a checkpoint of another training.
+            is_trusted: Whether code that the file names may run.
 
         Raises:
-            ConfigError: The framework takes no such files.
-            UserCodeError: The file is no such file, or its weights are not those of this model.
+            ConfigError: The framework does not read such files.
+            UserCodeError: The file has another format, or its weights do not fit this model.
         """
 
     def save(self, folder: Path) -> None:
-        """Write it for programs without edl_horovod."""
+        """Write the model for programs that do not have edl_horovod."""
 
     def export(self, folder: Path, *, saved_model: bool, onnx: bool) -> None:
-        """Write it for programs without the user's code, in one format or both.
+        """Write the model for programs that do not have the user's code, in one or both formats.
 
         Raises:
-            UserCodeError: It cannot be written so; nothing half-written is left.
+            UserCodeError: The model cannot be exported; no incomplete file is left.
         """

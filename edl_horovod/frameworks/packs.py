@@ -1,4 +1,4 @@
-"""How variables are dealt out to the collectives that copy a state, the same for all frameworks."""
+"""Grouping of variables for the broadcasts that copy a state; common to all frameworks."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,13 +7,16 @@ from edl_horovod.frameworks.values import Variable, num_bytes
 __all__ = ["LARGE_BYTES", "packs", "sizes"]
 
 LARGE_BYTES = 1 << 18
-"""From here on a variable is copied in place; a collective costs some 1 ms, a copy much less."""
+"""Variables of this size and more are broadcast in place, without packing.
+
+A collective costs about 1 ms; copying a smaller variable into a pack costs much less.
+"""
 _PACK_BYTES = 8 << 20
-"""Below malloc's largest threshold for mapped memory: the buffers of one pack serve the next."""
+"""Less than malloc's largest threshold for mapped memory, so that packs reuse their buffers."""
 
 
 def packs(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
-    """The variables in order, as many at a time as have room in a pack; at least one."""
+    """Yield the variables in order, as lists that fit in a pack; each has at least one variable."""
     pack: list[Variable] = []
     room = _PACK_BYTES
     for variable in variables:
@@ -28,5 +31,5 @@ def packs(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
 
 
 def sizes(variables: Sequence[Variable]) -> list[int]:
-    """What their values take, in bytes."""
-    return [num_bytes(each.shape, each.dtype) for each in variables]
+    """Return the size of each variable in bytes."""
+    return [num_bytes(variable.shape, variable.dtype) for variable in variables]

@@ -1,4 +1,4 @@
-"""What goes between a framework and the ring: batches, sums, and arrays that no framework owns."""
+"""Values that pass between a framework and the ring: batches, sums, variables and outputs."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -29,28 +29,28 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Variable(Protocol):
-    """An array that changes while a job runs."""
+    """An array whose value changes while a job runs."""
 
     @property
     def shape(self) -> Iterable[int]:
-        """Its sizes, which never change."""
+        """The array's shape, which never changes."""
 
     @property
     def dtype(self) -> Any:
-        """Its type; `dtype.name` is NumPy's name of it."""
+        """The type of its elements; `dtype.name` is NumPy's name of it."""
 
     def numpy(self) -> NDArray[Any]:
-        """The present value."""
+        """The current value."""
 
     def assign(self, value: NDArray[Any]) -> Any:
-        """Replace the value by one of the same shape and type."""
+        """Set the value to one of the same shape and type."""
 
 
 class Array:
-    """A variable that no framework computes with: sums, numbers and text of a task."""
+    """A variable outside of any framework, for a task's counters, sums and text."""
 
     def __init__(self, value: ArrayLike) -> None:
-        """Begin with a copy of this value."""
+        """Copy the initial value."""
         self._value = _frozen(np.array(value))
 
     @property
@@ -64,11 +64,11 @@ class Array:
         return self._value.dtype
 
     def numpy(self) -> NDArray[Any]:
-        """The present value, read-only; later changes do not show in it."""
+        """The current value, read-only; later assignments do not change the returned array."""
         return self._value
 
     def assign(self, value: ArrayLike) -> None:
-        """Replace the value by a copy of one of the same shape."""
+        """Set the value to a copy of one of the same shape."""
         copy = np.array(value, self._value.dtype)
         assert copy.shape == self._value.shape, (copy.shape, self._value.shape)
         self._value = _frozen(copy)
@@ -76,43 +76,44 @@ class Array:
 
 @dataclass(frozen=True)
 class StateGroup:
-    """Variables that a step changes by each other's values, and by those of no other group.
+    """Variables whose update depends on each other, but not on variables of other groups.
 
-    What no group holds, as a learning rate, may have a part in the changes of all.
+    The updates may also depend on variables that are in no group, such as a learning rate.
     """
 
     names: tuple[str, ...]
     is_by_rows: bool = False
-    """Whether a row depends on the same row of the group's other variables alone. Then all have the
-    same first size."""
+    """Whether the update of a row depends only on the same row of the group's other variables. Then
+    all of them have the same number of rows."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a variable, counted along its first size; or all of it."""
+    """A range of rows (the first axis) of a variable, or the whole variable."""
 
     variable: Variable
     first: int = 0
     last: int | None = None
-    """The row after the last; None for all of the variable, which need not have rows."""
+    """The end of the range, exclusive; None for the whole variable, which may be a scalar."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the part."""
+        """The shape of this range."""
         shape = tuple(self.variable.shape)
         return shape if self.last is None else (self.last - self.first, *shape[1:])
 
 
 def is_sum_over_batch(once: float, twice: float, thrice: float) -> bool:
-    """Whether a loss has a part that is a sum over the batch, by what it is for repeated examples.
+    """Whether a loss contains a sum over the batch, judged by its values for repeated examples.
 
-    A mean stays what it is, and a loss that depends on the batch as a whole changes less and less,
-    or more and more. What else the loss has (means, a penalty on the weights) makes no difference.
+    Such a loss grows linearly with the number of repetitions. A mean does not change, and a loss
+    that depends on the batch as a whole does not grow linearly. Other terms of the loss (means, a
+    penalty on the weights) do not affect the result.
 
     Args:
         once: The loss of some examples.
-        twice: Of the same, each there twice.
-        thrice: Of the same, each there three times.
+        twice: The loss of a batch that has each of them twice.
+        thrice: The loss of a batch that has each of them three times.
     """
     growth, next_growth = twice - once, thrice - twice
     rounding = 1e-5 * max(abs(once), abs(twice), abs(thrice))
@@ -121,39 +122,39 @@ def is_sum_over_batch(once: float, twice: float, thrice: float) -> bool:
     )
 
 
-def are_same_loss(one: float, other: float) -> bool:
-    """Whether two values are those of one loss, computed in two ways."""
-    return not abs(one - other) > 1e-4 * abs(one)
+def are_same_loss(first: float, second: float) -> bool:
+    """Whether two values of a loss are equal up to rounding; true if one of them is NaN."""
+    return not abs(first - second) > 1e-4 * abs(first)
 
 
 BATCH_DEPENDENT = (
-    "the loss of %s is no mean over the examples: it is random, or depends on the batch as a whole."
-    " Each rank of a ring computes it of its own examples, so the training depends on the number of"
-    " ranks. Where it is a sum divided by something, as by the number of tokens that count, have it"
-    " return both: (sum, weight)"
+    "the loss of %s is not a mean over the examples: it is random, or depends on the batch as a"
+    " whole. Each rank of a ring computes it from its own examples, so the training depends on the"
+    " number of ranks. If it is a sum divided by something, such as the number of tokens that are"
+    " not ignored, return both: (sum, weight)"
 )
-"""What to tell of a loss of this label that a ring cannot add up."""
+"""Warning about a loss that cannot be summed over the ranks; its argument is the model's label."""
 
 
 def num_bytes(shape: Iterable[int], dtype: Any) -> int:
-    """What an array takes; `dtype` is NumPy's or a framework's."""
-    each = dtype.itemsize if isinstance(dtype, np.dtype) else dtype.size
-    return math.prod(shape) * int(each)
+    """Return the size of an array in bytes; `dtype` is NumPy's or a framework's."""
+    item_bytes = dtype.itemsize if isinstance(dtype, np.dtype) else dtype.size
+    return math.prod(shape) * int(item_bytes)
 
 
 def checksum(array: NDArray[Any]) -> int:
-    """A number of 63 bits that is the same for arrays of the same bits; some 4 GB/s.
+    """Return a 63-bit checksum of an array's bytes, at about 4 GB/s.
 
-    It tells apart what computing otherwise, or not at all, makes of a value; it is no match for
-    somebody who looks for two values with the same number. The words of each chunk are added up,
-    and the sums with odd weights that say where the chunk is, all modulo 2**64.
+    It detects values that were computed differently or not at all; it is not cryptographic. It is
+    the sum of the 64-bit words of each chunk, weighted by an odd number that depends on the chunk's
+    position, modulo 2**64.
     """
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     num_bytes = flat.size // _CHUNK_BYTES * _CHUNK_BYTES
     tail = np.zeros(_CHUNK_BYTES, np.uint8)
     tail[: flat.size - num_bytes] = flat[num_bytes:]
     words = flat[:num_bytes].view(np.uint64).reshape(-1, _CHUNK_BYTES // 8)
-    # The rest is short: there each word has a weight of its own.
+    # The rest is shorter than a chunk; each of its words has a weight of its own.
     weights = 2 * np.arange(len(words) + 1 + _CHUNK_BYTES // 8, dtype=np.uint64) + np.uint64(1)
     sums = words.sum(axis=1, dtype=np.uint64) * weights[: len(words)]
     rest = tail.view(np.uint64) * weights[len(words) + 1 :]
@@ -168,79 +169,79 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Batch:
-    """The examples of one step on one rank, as the framework has them."""
+    """One rank's examples of one step, as the framework's tensors."""
 
     features: Any
     labels: Any
     """None in `Mode.PREDICTION`."""
     num_examples: int
     weights: Any = None
-    """Of the examples in loss and metrics; None where they weigh the same."""
+    """Weights of the examples in loss and metrics; None if all weigh the same."""
 
     @property
     def examples(self) -> tuple[Any, ...]:
-        """Features and labels, and the weights if there are any."""
+        """Features and labels, followed by the weights if there are any."""
         weights = () if self.weights is None else (self.weights,)
         return (self.features, self.labels, *weights)
 
 
 @dataclass(frozen=True)
 class StepSums:
-    """A step's numbers over the whole ring, the same on every rank."""
+    """A step's results over the whole ring, the same on every rank."""
 
     num_examples: int
     loss: float
-    """Mean over the examples; NaN where the step held none."""
+    """Mean over the examples; NaN if the step had none."""
     wants_change: bool
-    """Some member knows that the ring is to change after this step."""
+    """Whether a member knows that the ring has to change after this step."""
     metrics: dict[str, float]
     metric_sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """What the metrics have counted, which adds up over steps; the framework knows what it is."""
+    """Sums of the metrics, which can be added over steps; the framework defines their meaning."""
     has_finite_gradients: bool = True
-    """False means that NaN or infinite gradients were found, and that nothing was changed."""
+    """False if gradients were NaN or infinite; then no variable was changed."""
 
     @property
     def is_finite(self) -> bool:
-        """Whether the variables were changed; false means a loss or gradients that are not."""
+        """Whether loss and gradients are finite; if not, no variable was changed."""
         is_loss_finite = math.isfinite(self.loss)
         return self.num_examples == 0 or (is_loss_finite and self.has_finite_gradients)
 
 
 @dataclass(frozen=True)
 class EvaluationSums:
-    """Sums over examples, which add up over batches and over ranks."""
+    """Sums over examples, which can be added over batches and over ranks."""
 
     num_examples: float
     loss: float
     loss_weight: float
-    """What the loss is divided by: the number of examples, of tokens that count, or a sum of
-    weights."""
+    """The divisor of the loss: the number of examples or of tokens that are not ignored, or
+    a sum of weights."""
     metrics: NDArray[np.float64]
-    """What the metrics count, back to back; the framework makes their values of it."""
+    """The sums of all metrics in one row; the framework computes the metrics' values from them."""
     wants_change: float = 0.0
-    """Members that know that the ring is to change."""
+    """The number of members that know that the ring has to change."""
 
     @classmethod
     def zeros(cls, num_metric_sums: int) -> "EvaluationSums":
-        """Of no examples."""
+        """Return the sums of an empty batch."""
         return cls(0.0, 0.0, 0.0, np.zeros(num_metric_sums))
 
     @classmethod
     def of(cls, vector: NDArray[np.float64]) -> "EvaluationSums":
-        """What `vector` was made of."""
+        """Create the sums from their `vector`."""
         num_examples, loss, loss_weight = map(float, vector[:3])
         return cls(num_examples, loss, loss_weight, vector[3:-1], float(vector[-1]))
 
     @property
     def mean_loss(self) -> float:
-        """NaN where no example counts."""
+        """The loss divided by its divisor; NaN if that is 0."""
         return float(self.loss / self.loss_weight) if self.loss_weight else math.nan
 
     @property
     def vector(self) -> NDArray[np.float64]:
-        """All of them as one array, for a collective or a variable."""
-        first = [self.num_examples, self.loss, self.loss_weight]
-        return np.array([*first, *self.metrics, self.wants_change])
+        """All sums as one array, for a collective or a variable."""
+        scalars = [self.num_examples, self.loss, self.loss_weight]
+        return np.array([*scalars, *self.metrics, self.wants_change])
 
     def __add__(self, other: "EvaluationSums") -> "EvaluationSums":
         return EvaluationSums.of(self.vector + other.vector)
@@ -252,26 +253,27 @@ class Output:
 
     name: str
     dtype: str
-    """NumPy's name of the type; "string" for bytes; the framework's where it is no array."""
+    """NumPy's name of the type; "string" for bytes; the framework's name if it is not an array."""
     batch_shape: tuple[int | None, ...] | None
-    """Sizes, the batch first, None for one that differs; None where even their number does."""
+    """The shape with the batch axis first; None for a size that varies, or if the rank varies."""
     problem: str = ""
-    """Why it is no array of values, where it is none."""
+    """Why the output cannot be written as an array; empty if it can."""
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """Sizes of one record's part."""
+        """The shape of one record's part."""
         return (self.batch_shape or ())[1:]
 
 
 def flatten_outputs(outputs: Any, prefix: str = "") -> dict[str, Any]:
-    """Name a model's outputs: keys of a dict, `output_0` and so on of a list, `output` for one.
+    """Return a model's outputs by name.
 
-    Fields of a dataclass are keys, those that are None left out.
+    Names are the keys of a dict, the fields of a dataclass (without those that are None),
+    `output_0` and so on for a list, and `output` for a single output.
 
     Args:
-        outputs: What a model returned.
-        prefix: Name of the structure that these are in.
+        outputs: The return value of a model.
+        prefix: Name of the structure that contains them.
     """
     if isinstance(outputs, Mapping):
         parts = {str(key): value for key, value in outputs.items()}
@@ -280,11 +282,11 @@ def flatten_outputs(outputs: Any, prefix: str = "") -> dict[str, Any]:
         names = getattr(outputs, "_fields", [f"{start}{i}" for i in range(len(outputs))])
         parts = dict(zip(names, outputs, strict=True))
     elif is_dataclass(outputs):
-        named = {each.name: getattr(outputs, each.name) for each in fields(outputs)}
+        named = {attribute.name: getattr(outputs, attribute.name) for attribute in fields(outputs)}
         parts = {name: value for name, value in named.items() if value is not None}
     else:
         return {prefix or "output": outputs}
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in parts.items():
-        found |= flatten_outputs(value, f"{prefix}/{name}" if prefix else name)
-    return found
+        flattened |= flatten_outputs(value, f"{prefix}/{name}" if prefix else name)
+    return flattened

@@ -12,7 +12,7 @@ __all__ = ["World"]
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """This rank's place."""
+    """This rank's position in the ring."""
 
     rank: int
     size: int
@@ -20,25 +20,25 @@ class World:
 
     @classmethod
     def of(cls, place: Place) -> Self:
-        """The ring that a place is in, once it is formed."""
+        """Describe the ring that forms with this rank at `place`."""
         return cls(rank=place.rank, size=place.size, generation=place.generation)
 
     @property
     def is_leader(self) -> bool:
-        """Whether this rank writes what the ring writes once."""
+        """Whether this rank writes the shared files and runs the user's callbacks."""
         return self.rank == 0
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is nobody to reduce with."""
+        """Whether this rank is the only member of the ring."""
         return self.size == 1
 
     def among(self, ranks: Sequence[int]) -> Self | None:
-        """This rank's place among some ranks, in their order; None where it is none of them."""
+        """Return the ring that these ranks form in their order; None if this rank is not in it."""
         if self.rank not in ranks:
             return None
         return replace(self, rank=ranks.index(self.rank), size=len(ranks))
 
     def lanes(self, num_lanes: int) -> range:
-        """The lanes that this rank owns."""
+        """Return the lanes that this rank owns."""
         return lanes_of_rank(self.rank, self.size, num_lanes)

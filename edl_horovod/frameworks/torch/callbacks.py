@@ -155,7 +155,7 @@ class TorchCallbacks(EpochCallbacks):
             for callback in self._callbacks:
                 callback.model, callback.optimizer = self._module, self._optimizer
             self._call("on_train_begin")
-            if self._own_numbers != self._text:
+            if self._loaded_text != self._text:
                 # What they froze at the begin, they may have freed since then.
                 self._trainable.assign(trained)
         self._load()

@@ -75,7 +75,7 @@ def test_a_loss_without_a_mean_is_refused(tried, loss, message):
 def test_a_loss_of_the_whole_batch_is_told(tried, caplog):
     caplog.set_level(logging.WARNING)
     tried(lambda outputs, labels: outputs.std() + labels.mean())
-    assert "is no mean over the examples" in caplog.text
+    assert "not a mean over the examples" in caplog.text
 
 
 def test_labels_that_are_broadcast_are_told(tried, caplog):
