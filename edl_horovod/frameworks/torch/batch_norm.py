@@ -1,8 +1,8 @@
 """BatchNorm over the examples of all ranks, each example counted once (`train.batch_norm`).
 
-PyTorch's own SyncBatchNorm sums by torch.distributed, which has no part in this ring. Here each
-layer adds up one row of numbers in the forward pass and one in the backward pass; all the rest is
-what autograd makes of the formula.
+PyTorch's own SyncBatchNorm needs torch.distributed, which this ring does not use. Here each layer
+sums one row of numbers over the ring in the forward pass and one in the backward pass; autograd
+derives the rest from the formula.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ _NAME = "edl.batch_norm"
 
 
 class RingStatistics:
-    """The sums of one model's layers, while a step is under way on a ring."""
+    """Sums of the statistics of one model's layers over the ring, during a step."""
 
     def __init__(self) -> None:
-        """Begin without a ring: a rank's own examples are all that there are."""
+        """Create it without a ring: until `over_ring`, this rank's examples are the whole batch."""
         self._add: Callable[[torch.Tensor, str], None] | None = None
         self._has_examples = True
         self._weight = 1.0
@@ -34,12 +34,12 @@ class RingStatistics:
     def over_ring(
         self, add: Callable[[torch.Tensor, str], None], *, has_examples: bool
     ) -> Iterator[None]:
-        """Add up over the ring meanwhile; all ranks do so in the same steps.
+        """Sum over the ring inside the context; all ranks enter it in the same steps.
 
         Args:
-            add: Replaces a tensor by the sum over the ring; the name pairs the ranks' calls.
-            has_examples: Whether this rank's examples count. One without any runs the model on
-                some that stand for all, because every rank must make the same sums.
+            add: Replaces a tensor by its sum over the ring; the name pairs the ranks' calls.
+            has_examples: Whether this rank's examples count. A rank without examples runs the
+                model on sample examples, because every rank must take part in the same sums.
         """
         self._add, self._has_examples = add, has_examples
         self._calls.clear()
@@ -49,37 +49,41 @@ class RingStatistics:
             self._add, self._has_examples = None, True
 
     def weigh(self, weight: float) -> None:
-        """Say what this rank's gradients count, before its backward pass begins."""
+        """Set the weight of this rank's gradients, before its backward pass begins."""
         self._weight = weight
 
     def total(self, values: torch.Tensor, layer: str) -> torch.Tensor:
-        """The sum over the ring of what the ranks have; itself without a ring.
+        """Return the sum of the ranks' `values`; without a ring, `values` itself.
 
         Args:
-            values: A row of float64.
+            values: float64, one axis.
             layer: The layer's name in the model.
         """
         if self._add is None:
             return values
         self._calls[layer] += 1
-        found: torch.Tensor = _Total.apply(values, self, f"{_NAME}.{layer}.{self._calls[layer]}")
-        return found
+        total: torch.Tensor = _Total.apply(values, self, f"{_NAME}.{layer}.{self._calls[layer]}")
+        return total
 
     def gradient_sum(self, gradient: torch.Tensor, name: str) -> torch.Tensor:
-        """The gradient of all ranks' losses by their weights, as a part of this rank's own."""
+        """Return the gradient of the weighted sum of all ranks' losses, divided by our weight.
+
+        The weight of this rank is applied again when its gradients are reduced.
+        """
         return self.sum_now(gradient * self._weight, name) / self._weight
 
     def sum_now(self, values: torch.Tensor, name: str) -> torch.Tensor:
-        """The ring's sum of numbers; those of a rank whose examples do not count are zeros."""
+        """Return the sum over the ring; a rank whose examples do not count adds zeros."""
         total = values.clone() if self._has_examples else torch.zeros_like(values)
         if self._add is not None:
-            # All ranks: they run the same layers in the same order, with examples or without.
+            # All ranks reach this: they run the same layers in the same order, with or without
+            # examples.
             self._add(total, name)
         return total
 
 
 class _Total(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch.
-    """A sum over the ring, whose gradient is the sum of the ranks' gradients."""
+    """A sum over the ring; its gradient is the sum of the ranks' gradients."""
 
     @staticmethod
     def forward(
@@ -94,7 +98,7 @@ class _Total(torch.autograd.Function):  # type: ignore[misc]  # mypy does not re
 
 
 class _RingBatchNorm(nn.modules.batchnorm._BatchNorm):  # type: ignore[misc]  # As above.
-    """A BatchNorm layer with another's parameters and buffers, under the same names."""
+    """A BatchNorm layer that shares the parameters and buffers of the layer that it replaces."""
 
     def __init__(
         self, layer: nn.modules.batchnorm._BatchNorm, name: str, statistics: RingStatistics
@@ -106,14 +110,14 @@ class _RingBatchNorm(nn.modules.batchnorm._BatchNorm):  # type: ignore[misc]  # 
             affine=False,
             track_running_stats=layer.track_running_stats,
         )
-        # The same objects: whoever holds them, as an optimizer does, holds the layer's.
+        # The same objects, so that references to them, as in an optimizer, stay valid.
         self._parameters = layer._parameters
         self._buffers = layer._buffers
         self.affine, self.training = layer.affine, layer.training
         self._name, self._statistics = name, statistics
 
     def _check_input_dim(self, inputs: torch.Tensor) -> None:
-        """The layer that this one replaces has looked at them."""
+        """Accept any shape: the layer that this one replaces has already checked it."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Normalise a batch, shape (examples, features, ...)."""
@@ -123,44 +127,49 @@ class _RingBatchNorm(nn.modules.batchnorm._BatchNorm):  # type: ignore[misc]  # 
         axes = [axis for axis in range(values.ndim) if axis != 1]
         shape = [1, -1, *[1] * (values.ndim - 2)]
         mean = values.mean(axes)
-        # What is left of large squares after a subtraction would be noise in float32.
-        own_mean = mean.double()
+        # In float32, the difference of two large squares below would be mostly rounding error.
+        local_mean = mean.double()
         spread = (values - mean.view(shape)).square().sum(axes).double()
         count = values.numel() // values.shape[1]
-        row = [own_mean.new_tensor([count]), count * own_mean, spread + count * own_mean.square()]
+        local_squares = spread + count * local_mean.square()
+        row = [local_mean.new_tensor([count]), count * local_mean, local_squares]
         total = self._statistics.total(torch.cat(row), self._name)
         all_count, sums, squares = total.split([1, self.num_features, self.num_features])
         all_mean = sums / all_count
         variance = (squares / all_count - all_mean.square()).clamp(min=0)
         if self.track_running_stats:
-            self._note(all_mean.detach(), variance.detach(), all_count.detach())
+            self._update(all_mean.detach(), variance.detach(), all_count.detach())
         factor = torch.rsqrt(variance + self.eps).to(values.dtype)
-        found = (values - all_mean.to(values.dtype).view(shape)) * factor.view(shape)
+        normalised = (values - all_mean.to(values.dtype).view(shape)) * factor.view(shape)
         if self.weight is not None:
-            found = found * self.weight.view(shape)
+            normalised = normalised * self.weight.view(shape)
         if self.bias is not None:
-            found = found + self.bias.view(shape)
-        return found.to(inputs.dtype)
+            normalised = normalised + self.bias.view(shape)
+            return normalised.to(inputs.dtype)
 
-    def _note(self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
+    def _update(self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
+        """Update the running statistics."""
         assert self.num_batches_tracked is not None
         assert self.running_mean is not None
         assert self.running_var is not None
         self.num_batches_tracked.add_(1)
-        share = self.momentum
-        if share is None:
-            share = 1.0 / float(self.num_batches_tracked)
+        momentum = self.momentum
+        if momentum is None:
+            momentum = 1.0 / float(self.num_batches_tracked)
         unbiased = variance * count / (count - 1).clamp(min=1)
         for buffer, value in ((self.running_mean, mean), (self.running_var, unbiased)):
-            buffer.lerp_(value.to(buffer.dtype), share)
+            buffer.lerp_(value.to(buffer.dtype), momentum)
 
 
 def with_ring_statistics(module: nn.Module, statistics: RingStatistics) -> nn.Module:
-    """The same module with its BatchNorm layers replaced; a new one where it is such a layer.
+    """Replace the BatchNorm layers of a module.
 
     Args:
-        module: Built; it is changed.
-        statistics: Of this module.
+        module: A built module, which is changed.
+        statistics: The statistics of this module.
+
+    Returns:
+        The same module, or a new one if the module itself is a BatchNorm layer.
     """
     replaced: dict[int, nn.Module] = {}
 
