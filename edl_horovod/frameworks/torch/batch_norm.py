@@ -145,7 +145,7 @@ class _RingBatchNorm(nn.modules.batchnorm._BatchNorm):  # type: ignore[misc]  # 
             normalised = normalised * self.weight.view(shape)
         if self.bias is not None:
             normalised = normalised + self.bias.view(shape)
-            return normalised.to(inputs.dtype)
+        return normalised.to(inputs.dtype)
 
     def _update(self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
         """Update the running statistics."""

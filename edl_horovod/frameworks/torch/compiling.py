@@ -1,4 +1,4 @@
-"""A module's passes in training as compiled programs, by `torch.compile`."""
+"""Compilation of a module's training passes by `torch.compile`."""
 
 import sysconfig
 from collections.abc import Callable
@@ -16,12 +16,12 @@ __all__ = ["compiled", "require_compiler"]
 
 
 def require_compiler() -> None:
-    """Look before a training for what PyTorch compiles its programs with.
+    """Check before a training that PyTorch can compile programs.
 
     Raises:
-        MissingDependency: There is no C++ compiler, or there are no headers of Python.
+        MissingDependency: A C++ compiler or the headers of Python are missing.
     """
-    from torch._inductor.cpp_builder import get_cpp_compiler  # Seconds, which only this takes.
+    from torch._inductor.cpp_builder import get_cpp_compiler  # This import takes seconds.
     from torch._inductor.exc import InvalidCxxCompiler
 
     missing = []
@@ -36,37 +36,37 @@ def require_compiler() -> None:
         raise MissingDependency(
             f"Compiling the model needs {' and '.join(missing)} where the job runs.",
             received={"train.compile": True},
-            cure="Install the packages g++ and python3-dev of your system, also in images (CXX"
-            " names another compiler); or leave train.compile out.",
+            cure="Install the system packages g++ and python3-dev, also in images (set CXX to use"
+            " another compiler); or leave train.compile out.",
         )
 
 
 def compiled(module: nn.Module, label: str) -> Callable[..., Any]:
-    """What runs a module in training; the first call compiles it.
+    """Return a function that calls a module in training; its first call compiles the module.
 
     Args:
-        module: Built; its parameters and buffers stay where they are.
-        label: Of its spec, for messages.
+        module: A built module, whose parameters and buffers are used in place.
+        label: Name of its spec, for messages.
     """
     from torch._inductor import config
 
-    # Its pool of processes would outlive what the worker ends by.
+    # PyTorch's pool of compiling processes would outlive the worker.
     config.compile_threads = 1
-    # Dropout draws what it draws in a module that is not compiled.
-    run = torch.compile(module, options={"fallback_random": True})
+    # With fallback_random, dropout draws the same numbers as in a module that is not compiled.
+    compiled_module = torch.compile(module, options={"fallback_random": True})
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         for leaf in leaves((arguments, keywords)):
             if isinstance(leaf, torch.Tensor) and leaf.ndim:
-                # One program for any number of examples, where the module allows that.
+                # Compile one program for any number of examples, if the module allows it.
                 torch._dynamo.maybe_mark_dynamic(leaf, 0)
         try:
-            return run(*arguments, **keywords)
+            return compiled_module(*arguments, **keywords)
         except torch._dynamo.exc.TorchDynamoException as e:
             raise UserCodeError(
                 f"PyTorch cannot compile the model of {label}: {first_paragraph(e)}",
                 received={"train.compile": True},
-                cure="Leave train.compile out, or mark what cannot be compiled with"
+                cure="Leave train.compile out, or mark the code that cannot be compiled with"
                 " torch.compiler.disable.",
             ) from e
 

@@ -1,37 +1,37 @@
-"""Numbers that travel in 16 bits while their sums are made in 32."""
+"""Compression of float32 numbers to 16 bits for transfers; sums are computed in float32."""
 
 import torch
 
-__all__ = ["COMPRESSIONS", "lengthen", "shorten"]
+__all__ = ["COMPRESSIONS", "compress", "decompress"]
 
 COMPRESSIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_TRAVELS_AS = torch.int16
-"""Horovod moves it as it is; it knows no bfloat16, and adds float16 in float16."""
+_TRANSFER_DTYPE = torch.int16
+"""Horovod copies integers unchanged; it does not support bfloat16, and sums float16 in float16."""
 
 
-def shorten(values: torch.Tensor, compression: str, scale: int = 1) -> torch.Tensor:
+def compress(values: torch.Tensor, compression: str, scale: int = 1) -> torch.Tensor:
     """Round float32 numbers to 16 bits.
 
     Args:
-        values: Left as they are.
+        values: The numbers, which are not changed.
         compression: `bf16` or `fp16`.
-        scale: What they are divided by on their way as float16. That ends at 65,504; numbers beyond
-            that become the largest one.
+        scale: Divisor of the numbers for `fp16`, whose largest number is 65,504; larger ones are
+            clamped to it.
 
     Returns:
-        int16 with the same bits, of the same shape.
+        The bits of the 16-bit numbers as int16, of the same shape.
     """
-    short = COMPRESSIONS[compression]
-    if short == torch.float16:
+    dtype = COMPRESSIONS[compression]
+    if dtype == torch.float16:
         values = values / scale
-        most = torch.finfo(short).max
-        # What is not finite must stay so: the loss scaling looks for it.
-        values = torch.where(values.isfinite(), values.clamp(-most, most), values)
-    return values.to(short).view(_TRAVELS_AS)
+        largest = torch.finfo(dtype).max
+        # Infinite numbers and NaN must stay: loss scaling checks for them.
+        values = torch.where(values.isfinite(), values.clamp(-largest, largest), values)
+    return values.to(dtype).view(_TRANSFER_DTYPE)
 
 
-def lengthen(values: torch.Tensor, compression: str, scale: int = 1) -> torch.Tensor:
-    """Give the float32 numbers that `shorten` made these of."""
-    short = COMPRESSIONS[compression]
-    numbers = values.view(short).to(torch.float32)
-    return numbers.mul_(scale) if short == torch.float16 else numbers
+def decompress(values: torch.Tensor, compression: str, scale: int = 1) -> torch.Tensor:
+    """Return the rounded float32 numbers for the result of `compress`."""
+    dtype = COMPRESSIONS[compression]
+    numbers = values.view(dtype).to(torch.float32)
+    return numbers.mul_(scale) if dtype == torch.float16 else numbers

@@ -1,8 +1,8 @@
-"""Processes of a rank that make examples of records, where a thread of Python is too slow for it.
+"""Processes of a rank that make examples from records, for when a Python thread is too slow.
 
-They are forked as the batches are opened, so they have the user's spec as it was loaded. The rank
-reads the records and sends them; examples come back as plain bytes, because shared memory is scarce
-in pods and would outlive a rank that is killed.
+They are forked when the batches are created, so they inherit the user's loaded spec. The rank reads
+the records and sends them to a process, which returns the examples as plain bytes: shared memory is
+scarce in pods and would outlive a rank that is killed.
 """
 
 import contextlib
@@ -32,38 +32,38 @@ from edl_horovod.records.source import Records
 __all__ = ["Decoders", "Make"]
 
 Make: TypeAlias = Callable[[int, Records], Batch | None]
-"""Makes the examples of a step's records; None where they give none."""
+"""Makes a batch from a step number and the step's records; None if they have no examples."""
 _PR_SET_PDEATHSIG = 1
 
 
 class Decoders:
-    """Some processes that do the same; several threads may ask at a time."""
+    """A pool of such processes; thread-safe."""
 
     def __init__(self, make: Make, num_processes: int) -> None:
-        """Fork them. To be called by a thread that lives as long as the rank: they end with it.
+        """Fork the processes. The calling thread must live as long as the rank: they end with it.
 
         Args:
-            make: What they do; it raises EdlError.
+            make: The function that the processes run; it may raise EdlError.
             num_processes: At least one.
         """
-        self._all: list[_Process] = []
+        self._processes: list[_Process] = []
         for _ in range(num_processes):
-            self._all.append(_Process(make, self._all))
+            self._processes.append(_Process(make, self._processes))
         self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
-        for each in self._all:
-            self._idle.put(each)
+        for process in self._processes:
+            self._idle.put(process)
 
     def make(self, step: int, records: Records, *, salt: int) -> Batch | None:
-        """Have the examples of a step made.
+        """Make the examples of a step in an idle process.
 
         Args:
-            step: Of the job.
-            records: As the source read them.
-            salt: Sets the random numbers of this rank's examples apart from those of the others.
+            step: Number of the step in the job.
+            records: The records as the source returned them.
+            salt: Part of the seed of this rank's random numbers, different on each rank.
 
         Raises:
-            EdlError: That of `make`.
-            ChildProcessError: The process was ended.
+            EdlError: `make` raised it.
+            ChildProcessError: The process has died.
         """
         process = self._idle.get()
         try:
@@ -72,24 +72,24 @@ class Decoders:
             self._idle.put(process)
 
     def close(self) -> None:
-        """End them."""
-        for each in self._all:
-            each.close()
+        """Kill the processes."""
+        for process in self._processes:
+            process.close()
 
 
 class _Process:
-    """One of them, seen from the rank."""
+    """A process of the pool, from the rank's side."""
 
     def __init__(self, make: Make, others: Sequence["_Process"]) -> None:
-        self._channel, theirs = Pipe()
+        self._channel, child_channel = Pipe()
         rank = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            # Or the end of one's channel would not show while another one lives.
-            for each in (self, *others):
-                each._channel.close()
-            _serve(theirs, make, rank)
-        theirs.close()
+            # An inherited copy of a channel would keep it open after the rank has closed it.
+            for process in (self, *others):
+                process._channel.close()
+            _serve(child_channel, make, rank)
+        child_channel.close()
 
     def make(self, step: int, records: Records, salt: int) -> Batch | None:
         try:
@@ -97,11 +97,11 @@ class _Process:
             answer = pickle.loads(self._channel.recv_bytes())
         except (EOFError, ConnectionError) as error:
             raise ChildProcessError(
-                f"The process {self._pid} of this rank, which makes examples of records, has ended"
-                f" at step {step}: out of memory, perhaps."
+                f"The process {self._pid} of this rank, which makes examples from records, died at"
+                f" step {step}. It may have run out of memory."
             ) from error
         if isinstance(answer, Batch):
-            return _with(from_numpy, answer)
+            return _map_batch(from_numpy, answer)
         if answer is not None:
             raise of_kind(*answer)
         return None
@@ -114,13 +114,13 @@ class _Process:
 
 
 def _serve(channel: Connection, make: Make, rank: int) -> NoReturn:
-    """Answer until the rank ends, or closes the channel."""
+    """Answer requests until the rank ends or closes the channel."""
     try:
-        # Also where the user's code never comes to an end.
+        # The kernel kills this process with its parent, even if the user's code never returns.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != rank:
             os._exit(1)
-        # Told to leave, the rank makes its step first, and needs the examples.
+        # A rank that is asked to leave finishes its step first, for which it needs the examples.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         torch.set_num_threads(1)
@@ -131,31 +131,31 @@ def _serve(channel: Connection, make: Make, rank: int) -> NoReturn:
             channel.send_bytes(pickle.dumps(_answer(make, step, records)))
     except (EOFError, ConnectionError):
         os._exit(0)
-    except BaseException:  # The edge of the process.
+    except BaseException:  # The outermost frame of this process.
         traceback.print_exc()
         os._exit(1)
 
 
 def _answer(make: Make, step: int, records: Records) -> Batch | tuple[str, str] | None:
-    """The examples in arrays, or the kind and the text of an error."""
+    """Return the examples as arrays, or the kind and the text of an error."""
     try:
         batch = make(step, records)
     except EdlError as error:
         return kind_of(error), str(error)
-    return None if batch is None else _with(to_numpy, batch)
+    return None if batch is None else _map_batch(to_numpy, batch)
 
 
 def _begin_step(seed: int, step: int, salt: int) -> None:
-    """Seed what examples are changed at random with, whichever process makes them."""
+    """Seed the random numbers of a step, so that they do not depend on the process."""
     digest = hashlib.blake2b(struct.pack("<qqq", seed, step, salt), digest_size=8).digest()
-    number = int.from_bytes(digest, "little") >> 1
-    torch.manual_seed(number)
-    random.seed(number)
-    np.random.seed(number % (1 << 32))  # What transforms of users draw from.
+    step_seed = int.from_bytes(digest, "little") >> 1
+    torch.manual_seed(step_seed)
+    random.seed(step_seed)
+    np.random.seed(step_seed % (1 << 32))  # Users' transforms often draw from this generator.
 
 
-def _with(function: Callable[[Any], Any], batch: Batch) -> Batch:
-    """The batch with a function applied to each tensor, or array, of it."""
+def _map_batch(function: Callable[[Any], Any], batch: Batch) -> Batch:
+    """Apply a function to each tensor or array of a batch."""
     features, labels, weights = (
         map_leaves(function, part) for part in (batch.features, batch.labels, batch.weights)
     )

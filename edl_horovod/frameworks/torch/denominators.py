@@ -1,10 +1,10 @@
-"""The divisor of a scalar loss, read from the graph that autograd has of it.
+"""The divisors of a scalar loss, found in its autograd graph.
 
 A mean over a batch is a sum divided by the number of examples, by the number of tokens that are not
-ignored, or by a sum of weights. Over a ring, sums and divisors are added up one by one: the mean of
-the ranks' means is another number where their divisors differ.
+ignored, or by a sum of weights. Over a ring, sums and divisors are added separately: the mean of
+the ranks' means is wrong if their divisors differ.
 
-What PyTorch's losses, `mean` and a division save for their backward pass has the divisor; see
+PyTorch's losses, `mean` and divisions save their divisor for the backward pass; see
 https://docs.pytorch.org/docs/stable/notes/autograd.html#saved-tensors.
 """
 
@@ -19,63 +19,63 @@ from torch.overrides import TorchFunctionMode
 __all__ = ["Mean", "ScalarsByNode", "divisors_are_constant", "mean_of_pair", "means_of"]
 
 _MEAN = 1
-"""PyTorch's number of `reduction="mean"`."""
-_PASSING = {"ToCopyBackward0", "ViewBackward0", "SqueezeBackward0", "UnsqueezeBackward0"}
-"""Nodes that pass a number on."""
-_OF_MEANS = _PASSING | {"AddBackward0", "SubBackward0", "MulBackward0", "MulBackward1"}
+"""PyTorch's code for `reduction="mean"`."""
+_IDENTITIES = {"ToCopyBackward0", "ViewBackward0", "SqueezeBackward0", "UnsqueezeBackward0"}
+"""Nodes that do not change a scalar's value."""
+_LINEAR = _IDENTITIES | {"AddBackward0", "SubBackward0", "MulBackward0", "MulBackward1"}
 _NLL = {"NllLossBackward0", "NllLoss2DBackward0"}
 _MAX_DEPTH = 16
-"""The number of nodes between a loss and its means beyond which a graph is not searched."""
+"""Maximum depth of the search for means below the loss."""
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A term of a loss that is a sum divided by something."""
+    """A term of a loss that is a sum with a divisor."""
 
     node: Any
-    """The node of the term in autograd's graph."""
+    """The term's node in the autograd graph."""
     divisor: float
     share: float = 1.0
     """The factor of the term in the loss."""
     source: Hashable = None
-    """Identifies the labels or the tensor from which the divisor is computed; None for a number of
+    """Identity of the labels or tensor that the divisor is computed from; None if it is a number of
     elements."""
     counts_labels: bool = False
-    """Whether labels can be ignored, so that the divisor of another batch may be another share of
-    its examples."""
+    """Whether labels can be ignored, so that the ratio of the divisor to the number of examples may
+    differ between batches."""
     value: float | None = None
-    """The term; None where it is not known."""
+    """The term's value; None if it was not recorded."""
 
     @property
     def is_division(self) -> bool:
-        """Whether it ends with a division in the loss; else PyTorch takes the mean."""
+        """Whether the user's loss divides explicitly; otherwise PyTorch computes the mean."""
         return bool(self.node.name() == "DivBackward0")
 
     @property
     def may_be_clamped(self) -> bool:
-        """Whether the divisor may be 0 that `clamp(min=1)` has made 1 of."""
+        """Whether the divisor of 1 may be a 0 that `clamp(min=1)` has replaced."""
         return self.divisor == 1 and self.is_division
 
     @property
     def counted(self) -> float:
-        """The divisor; 0 where `clamp(min=1)` seems to have made 1 of it: the mean is 0, too."""
+        """The divisor; 0 if `clamp(min=1)` has probably replaced a 0, as the mean is 0, too."""
         return 0.0 if self.value == 0 and self.may_be_clamped else self.divisor
 
     def scale_gradient(self, factor: float) -> None:
-        """Multiply the gradient that the next backward pass hands on to the term."""
+        """Multiply the gradient of the term in the next backward pass."""
         if self.counted:
             self.node.register_prehook(
                 lambda gradients: tuple(None if g is None else g * factor for g in gradients)
             )
         else:
-            _hand_on_zeros(self.node)
+            _zero_gradients(self.node)
 
 
 class ScalarsByNode(TorchFunctionMode):  # type: ignore[misc]  # mypy does not read torch.
-    """Records the scalars that functions of PyTorch return, by their nodes in the graph."""
+    """Records the scalars that PyTorch's functions return, by their nodes in the graph."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Create an empty record."""
         super().__init__()
         self.values: dict[Any, torch.Tensor] = {}
 
@@ -90,13 +90,11 @@ class ScalarsByNode(TorchFunctionMode):  # type: ignore[misc]  # mypy does not r
 
 
 def means_of(loss: torch.Tensor, values: Mapping[Any, torch.Tensor] | None = None) -> list[Mean]:
-    """Find the means that are added up in a loss.
-
-    Those with the same divisor are one.
+    """Find the means that are terms of a loss; terms with the same divisor are combined.
 
     Args:
         loss: A scalar.
-        values: Scalars that were computed for it, by node.
+        values: Recorded scalars of its computation, by node.
     """
     if loss.grad_fn is None:
         return []
@@ -109,45 +107,45 @@ def means_of(loss: torch.Tensor, values: Mapping[Any, torch.Tensor] | None = Non
 
 
 def mean_of_pair(total: torch.Tensor, divisor: float) -> tuple[torch.Tensor, Mean]:
-    """The mean for a sum and its divisor that a loss has returned."""
+    """Return the mean, as a tensor and as a `Mean`, for a loss given as a sum and its divisor."""
     mean = total / total.new_tensor(divisor)
     return mean, Mean(mean.grad_fn, divisor, value=float(mean.detach()))
 
 
 def divisors_are_constant(tries: Sequence[Sequence[Mean]], counts: Sequence[int]) -> bool:
-    """Whether the divisors of some means depend on the number of examples alone.
+    """Whether the divisors of a loss depend only on the number of examples.
 
     Args:
-        tries: The means of the losses of some batches.
-        counts: The numbers of examples of these batches.
+        tries: For each of some batches, the means in its loss.
+        counts: The number of examples of each of these batches.
     """
-    # A sum of weights may be the number of examples in the tries and not in other batches.
+    # A sum of weights may equal the number of examples in these batches but not in others.
     if any(mean.counts_labels or mean.source is not None for mean in tries[0]):
         return False
-    shares = [
+    ratios = [
         [mean.divisor / count for mean in means] for means, count in zip(tries, counts, strict=True)
     ]
-    return len(shares) > 1 and all(share == shares[0] for share in shares)
+    return len(ratios) > 1 and all(ratio == ratios[0] for ratio in ratios)
 
 
 def _means(node: Any, depth: int) -> tuple[list[Mean], bool]:
-    """The means in the term of a node, and whether it consists of these alone."""
+    """Return the means in the term of a node, and whether the term consists only of them."""
     if node is None or depth > _MAX_DEPTH:
         return [], False
     name = node.name()
-    if name in _PASSING:
+    if name in _IDENTITIES:
         return _means(_child(node), depth + 1)
     if name in ("NegBackward0", "RsubBackward1"):
         return _scaled(_means(_child(node), depth + 1), -1.0)
     if name in ("AddBackward0", "SubBackward0"):
-        return _of_sum(node, name, depth)
+        return _means_of_sum(node, name, depth)
     if name in ("MulBackward0", "MulBackward1"):
-        return _of_product(node, depth)
+        return _means_of_product(node, depth)
     if name in ("DivBackward0", "DivBackward1"):
-        return _of_quotient(node, depth)
+        return _means_of_quotient(node, depth)
     if name in _NLL and node._saved_reduction == _MEAN:
         divisor = float(node._saved_total_weight)
-        return [Mean(node, divisor, source=_labels_of(node), counts_labels=True)], True
+        return [Mean(node, divisor, source=_labels_identity(node), counts_labels=True)], True
     if name == "MeanBackward0":
         return [Mean(node, float(node._saved_self_sym_numel))], True
     if name == "MeanBackward1":
@@ -162,22 +160,22 @@ def _scaled(terms: tuple[list[Mean], bool], factor: float) -> tuple[list[Mean], 
     return [replace(mean, share=mean.share * factor) for mean in means], is_all
 
 
-def _of_sum(node: Any, name: str, depth: int) -> tuple[list[Mean], bool]:
+def _means_of_sum(node: Any, name: str, depth: int) -> tuple[list[Mean], bool]:
     alpha = float(getattr(node, "_saved_alpha", 1))
     factors = (1.0, -alpha if name == "SubBackward0" else alpha)
     terms = [
         _scaled(_means(child, depth + 1), factor)
         for (child, _), factor in zip(node.next_functions, factors, strict=False)
     ]
-    means = [mean for its, _ in terms for mean in its]
+    means = [mean for term_means, _ in terms for mean in term_means]
     is_all = len(terms) == 2 and all(is_all for _, is_all in terms)
     if is_all and _have_same_divisor(means):
         return [replace(means[0], node=node, share=1.0)], True
     return means, is_all
 
 
-def _of_product(node: Any, depth: int) -> tuple[list[Mean], bool]:
-    """A product with a number; one with another variable is no sum of means."""
+def _means_of_product(node: Any, depth: int) -> tuple[list[Mean], bool]:
+    """The means in a product with a constant; a product of two variables is not a sum of means."""
     children = [child for child, _ in node.next_functions if child is not None]
     if len(children) != 1:
         return [], False
@@ -188,43 +186,50 @@ def _of_product(node: Any, depth: int) -> tuple[list[Mean], bool]:
     return _scaled(_means(children[0], depth + 1), float(factor))
 
 
-def _of_quotient(node: Any, depth: int) -> tuple[list[Mean], bool]:
-    """A sum that is divided is a mean; a mean that is divided is a share of one."""
-    above, *below = [child for child, _ in node.next_functions]
+def _means_of_quotient(node: Any, depth: int) -> tuple[list[Mean], bool]:
+    """The means in a quotient: a divided sum is a mean, and a divided mean has a smaller share."""
+    numerator, *divisor_nodes = [child for child, _ in node.next_functions]
     divisor = node._saved_other
-    if above is None or any(below) or (isinstance(divisor, torch.Tensor) and divisor.ndim):
+    if (
+        numerator is None
+        or any(divisor_nodes)
+        or (isinstance(divisor, torch.Tensor) and divisor.ndim)
+    ):
         return [], False
-    means, is_all = _means(above, depth + 1)
-    number = float(divisor)
+    means, is_all = _means(numerator, depth + 1)
+    divisor_value = float(divisor)
     if means:
-        return _scaled((means, is_all), 1 / number if number else math.nan)
+        return _scaled((means, is_all), 1 / divisor_value if divisor_value else math.nan)
     source = divisor.data_ptr() if isinstance(divisor, torch.Tensor) else None
-    return [Mean(node, number, source=source)], True
+    return [Mean(node, divisor_value, source=source)], True
 
 
 def _have_same_divisor(means: Sequence[Mean]) -> bool:
-    """Whether some means are divided by the same, whatever a batch has.
+    """Whether these means have the same divisor in every batch.
 
-    Equal numbers are no proof: two outputs may have the same number of labels that are not ignored
-    in one batch, and different numbers in the next one.
+    Equal numbers are not sufficient: two outputs may have the same number of labels that are not
+    ignored in one batch, and different numbers in the next one.
     """
     first, *others = means
     return all(
         math.isclose(mean.divisor, first.divisor, rel_tol=1e-5)
-        and ((first.source is not None and mean.source == first.source) or _is_smooth(first, mean))
+        and (
+            (first.source is not None and mean.source == first.source)
+            or _is_label_smoothing(first, mean)
+        )
         for mean in others
     )
 
 
-def _is_smooth(nll: Mean, rest: Mean) -> bool:
+def _is_label_smoothing(nll: Mean, other: Mean) -> bool:
     """Whether two means are the parts of a cross entropy with label smoothing.
 
-    PyTorch divides each of them.
+    PyTorch divides each part separately, by the same divisor.
     """
-    if nll.node.name() not in _NLL or not rest.is_division:
+    if nll.node.name() not in _NLL or not other.is_division:
         return False
-    log_probabilities, node = _child(nll.node), rest.node
-    while log_probabilities is not None and log_probabilities.name() in _PASSING:
+    log_probabilities, node = _child(nll.node), other.node
+    while log_probabilities is not None and log_probabilities.name() in _IDENTITIES:
         log_probabilities = _child(log_probabilities)
     for _ in range(_MAX_DEPTH):
         if node is None or node is log_probabilities:
@@ -233,13 +238,13 @@ def _is_smooth(nll: Mean, rest: Mean) -> bool:
     return node is not None and node is log_probabilities
 
 
-def _hand_on_zeros(node: Any) -> None:
-    """Have nothing come out of a mean over nothing: the gradient of 0 / 0 is not a number."""
+def _zero_gradients(node: Any) -> None:
+    """Make the gradients below an empty mean zero, as the gradient of 0 / 0 is NaN."""
     if node is None:
         return
-    if node.name() in _OF_MEANS:
+    if node.name() in _LINEAR:
         for child, _ in node.next_functions:
-            _hand_on_zeros(child)
+            _zero_gradients(child)
     else:
         node.register_hook(
             lambda gradients, _: tuple(
@@ -248,7 +253,7 @@ def _hand_on_zeros(node: Any) -> None:
         )
 
 
-def _labels_of(node: Any) -> Hashable:
+def _labels_identity(node: Any) -> Hashable:
     labels, weight = node._saved_target, node._saved_weight
     weights = None if weight is None else weight.data_ptr()
     return labels.data_ptr(), labels.numel(), node._saved_ignore_index, weights

@@ -1,4 +1,4 @@
-"""Loss and metrics of a PyTorch model over a batch, as sums."""
+"""Evaluation of a PyTorch model: loss and metrics of a batch, as sums."""
 
 import functools
 
@@ -17,13 +17,13 @@ __all__ = ["TorchEvaluation"]
 
 
 class TorchEvaluation:
-    """The evaluation of a batch."""
+    """Implements `models.Evaluation`."""
 
     def __init__(self, running: Running, example: Batch) -> None:
-        """Try it on some examples.
+        """Test the evaluation on the sample examples.
 
         Raises:
-            UserCodeError: Loss or metrics cannot be computed of these examples, or not be added up.
+            UserCodeError: Loss or metrics cannot be computed for these examples, or not be summed.
         """
         self._running = running
         self._own = own_loss(running.loaded, running.module, Mode.EVALUATION)
@@ -37,7 +37,7 @@ class TorchEvaluation:
         self.zeros = EvaluationSums.zeros(self._objective.num_metric_sums)
 
     def sums(self, batch: Batch) -> EvaluationSums:
-        """The sums of a batch; see `base.Evaluation`."""
+        """Return the sums of a batch."""
         batch = self._running.batch_here(batch)
         outputs = self._outputs(batch, keeps_graph=self._objective.needs_graph)
         with torch.no_grad():
@@ -50,7 +50,7 @@ class TorchEvaluation:
         )
 
     def values(self, sums: EvaluationSums) -> dict[str, float]:
-        """The numbers by name."""
+        """Return loss and metrics by name."""
         means = [sums.mean_loss, *metric_means(sums.metrics)]
         return dict(zip(self.names, map(float, means), strict=True))
 

@@ -1,4 +1,4 @@
-"""A trained module as programs that run without the user's code: `model.pt2` and `model.onnx`."""
+"""Export of a trained module to programs without the user's code: `model.pt2`, `model.onnx`."""
 
 import importlib.util
 import inspect
@@ -16,12 +16,12 @@ from edl_horovod.models.calling import first_paragraph, user_code
 __all__ = ["export", "require_exporters"]
 
 _EXPORTERS = ("onnx", "onnxscript")
-_MOST_IN_ONE_FILE = 1 << 30
-"""Bytes of weights that `model.onnx` itself holds; Protobuf ends at twice as many."""
+_MAX_EMBEDDED_BYTES = 1 << 30
+"""Weights of more bytes go to a file beside `model.onnx`; Protobuf's limit is twice as large."""
 
 
 def require_exporters(config: TrainConfig) -> None:
-    """Look before a training whether what it shall be exported with is installed.
+    """Check before a training that the packages for its exports are installed.
 
     Raises:
         MissingDependency: `train.onnx` is set, and a package that it needs is not installed.
@@ -32,8 +32,8 @@ def require_exporters(config: TrainConfig) -> None:
             f"Exporting the trained model to ONNX needs {' and '.join(missing)}, which"
             f" {'is' if len(missing) == 1 else 'are'} not installed where the job runs.",
             received={"train.onnx": True},
-            cure=f"On this machine, {how_to_install('onnx')}; for an image, name"
-            f" {' and '.join(_EXPORTERS)} in the model zoo's requirements.txt.",
+            cure=f"On this machine, {how_to_install('onnx')}; for an image, add"
+            f" {' and '.join(_EXPORTERS)} to the model zoo's requirements.txt.",
         )
 
 
@@ -41,31 +41,35 @@ def export(running: Running, folder: Path, *, saved_model: bool, onnx: bool) -> 
     """Write `model.pt2`, `model.onnx`, or both, for any number of examples.
 
     Raises:
-        UserCodeError: PyTorch cannot make a program of the module; nothing half-written is left.
+        UserCodeError: PyTorch cannot export the module; no incomplete file is left.
     """
     module = running.module.eval()
-    settings = {"train.saved_model=true": saved_model, "train.onnx=true": onnx}
-    asked = " and ".join(setting for setting, is_set in settings.items() if is_set)
-    # One example alone would be taken for the only number of examples that there may be.
+    requested = {"train.saved_model=true": saved_model, "train.onnx=true": onnx}
+    settings_text = " and ".join(setting for setting, is_set in requested.items() if is_set)
+    # From a single example, torch.export would fix the number of examples at one.
     features = repeated(running.here(running.example.features))
     arguments, keywords = running.arguments(features)
-    with user_code(f"Exporting the model with torch.export ({asked})", root=running.loaded.zoo):
+    with user_code(
+        f"Exporting the model with torch.export ({settings_text})", root=running.loaded.zoo
+    ):
         try:
-            named = inspect.signature(module.forward).bind(*arguments, **keywords).arguments
-            sizes = map_leaves(lambda tensor: {0: torch.export.Dim.DYNAMIC}, dict(named))
+            bound_arguments = (
+                inspect.signature(module.forward).bind(*arguments, **keywords).arguments
+            )
+            sizes = map_leaves(lambda tensor: {0: torch.export.Dim.DYNAMIC}, dict(bound_arguments))
             program = torch.export.export(module, arguments, keywords, dynamic_shapes=sizes)
             if saved_model:
                 torch.export.save(program, folder / "model.pt2")
         except Exception as e:  # The boundary to the user's code.
             (folder / "model.pt2").unlink(missing_ok=True)
-            raise _shortened(e) from e
+            raise _first_cause(e) from e
     if not onnx:
         return
     path = folder / "model.onnx"
     num_bytes = sum(tensor.nbytes for tensor in program.state_dict.values())
     doing = "Exporting the model to ONNX (train.onnx=true)"
     with user_code(doing, root=running.loaded.zoo), warnings.catch_warnings():
-        # PyTorch's exporter calls what PyTorch itself gives up; no user can change that.
+        # PyTorch's exporter calls deprecated functions of PyTorch, which users cannot change.
         warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
         try:
             torch.onnx.export(
@@ -74,17 +78,17 @@ def export(running: Running, folder: Path, *, saved_model: bool, onnx: bool) -> 
                 path,
                 dynamo=True,
                 verbose=False,
-                external_data=num_bytes > _MOST_IN_ONE_FILE,
+                external_data=num_bytes > _MAX_EMBEDDED_BYTES,
             )
         except Exception as e:  # The boundary to the user's code.
             for part in folder.glob(f"{path.name}*"):
                 part.unlink()
-            raise _shortened(e) from e
+            raise _first_cause(e) from e
 
 
-def _shortened(error: Exception) -> Exception:
-    """What began an error of PyTorch's exporters, whose texts are reports of many pages."""
-    first: BaseException = error
-    while first.__cause__ is not None:
-        first = first.__cause__
-    return RuntimeError(first_paragraph(first)).with_traceback(first.__traceback__)
+def _first_cause(error: Exception) -> Exception:
+    """The first cause of an exporter's error; the exporters' own messages fill many pages."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return RuntimeError(first_paragraph(cause)).with_traceback(cause.__traceback__)

@@ -1,4 +1,4 @@
-"""PyTorch models in files, as a model spec names them: see `models.file_model.FileModels`."""
+"""PyTorch models in files that a model spec names; implements `models.file_model.FileModels`."""
 
 import inspect
 import math
@@ -45,16 +45,16 @@ _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
 
 
 def spec_of(model: FileModel) -> type[ElasticDLSpec]:
-    """A spec class of a model in files.
+    """Create a spec class for a model in files.
 
     Raises:
-        ConfigError: The optimizer or the loss is none of PyTorch's.
-        UserCodeError: A file is not what its name claims, or names no class of modules.
+        ConfigError: The optimizer or the loss is not one of PyTorch's.
+        UserCodeError: A file does not have the format of its ending, or has no class of modules.
     """
     label, options = model.name, model.compile_options
     parts: dict[str, Any] = {
-        "create_model": _maker(model),
-        "create_dataset": lambda dataset, mode: _examples(dataset, mode, label),
+        "create_model": _create_model_for(model),
+        "create_dataset": lambda dataset, mode: _split_columns(dataset, mode, label),
     }
     if optimizer := options.get("optimizer"):
         parts["create_optimizer"] = optimizer_of(optimizer, label=label)
@@ -65,53 +65,58 @@ def spec_of(model: FileModel) -> type[ElasticDLSpec]:
 
 
 def summarize(model: FileModel) -> FileModelSummary:
-    """Describe a model's files; nothing of them runs.
+    """Describe a model's files without running code from them.
 
     Raises:
-        UserCodeError: A file is not there, or is not what its name claims.
+        UserCodeError: A file is missing, or does not have the format of its ending.
     """
-    unsafe = [f"{each.path}, which defines {each.value}" for each in model.custom_objects]
+    unsafe = [f"{custom.path}, which defines {custom.value}" for custom in model.custom_objects]
     kind = "a class of modules"
     layers: tuple[LayerSummary, ...] = ()
     if model.architecture is not None:
         unsafe.append(f"{model.architecture}, which defines {model.architecture_class}")
     file = model.definition or model.weights
     if file is not None and file.suffix == SAFETENSORS:
-        kind, layers = "weights in safetensors", _of_shapes(safetensors_shapes(file))
+        kind, layers = "weights in safetensors", _layers_of_shapes(safetensors_shapes(file))
     elif file is not None:
         require_pt(file)
-        found = inspect_pt(file)
-        own = {each.key for each in model.custom_objects}
-        named = unsafe_globals(found)
-        names = [name for name in named if own.isdisjoint({name, name.rpartition(".")[2]})]
+        content = inspect_pt(file)
+        keys = {custom.key for custom in model.custom_objects}
+        names = [
+            name
+            for name in unsafe_globals(content)
+            if keys.isdisjoint({name, name.rpartition(".")[2]})
+        ]
         unsafe += [f"the global {name} of {file}" for name in names]
-        if found.damage:
-            unsafe.append(f"a damaged pickle in {file}: {found.damage}")
-        layers = _of_modules(found.root)
+        if content.damage:
+            unsafe.append(f"a damaged pickle in {file}: {content.damage}")
+        layers = _layers_of_modules(content.root)
         kind = "a module (torch.save)"
         if not layers:
-            entries = entries_of(found.root)
+            entries = entries_of(content.root)
             inner = (entries_of(entries.get(key)) for key in STATE_DICTS)
             entries = next(filter(None, inner), entries)
             shapes = {str(key): shape_of(value) for key, value in entries.items()}
-            layers = _of_shapes({key: shape for key, shape in shapes.items() if shape is not None})
+            layers = _layers_of_shapes(
+                {key: shape for key, shape in shapes.items() if shape is not None}
+            )
             kind = "weights (torch.save of a state_dict)"
-        kind += ", in the format before PyTorch 1.6" if found.is_legacy else ""
+        kind += ", in the format before PyTorch 1.6" if content.is_legacy else ""
     return FileModelSummary(
         kind=kind,
         layers=layers,
-        optimizer=_described(model.compile_options.get("optimizer")),
-        loss=_described(model.compile_options.get("loss")),
+        optimizer=_option_text(model.compile_options.get("optimizer")),
+        loss=_option_text(model.compile_options.get("loss")),
         unsafe=tuple(unsafe),
     )
 
 
-def _maker(model: FileModel) -> Callable[..., nn.Module]:
-    """What makes the module, with the parameters of its class."""
+def _create_model_for(model: FileModel) -> Callable[..., nn.Module]:
+    """Return a `create_model` for the files, with the parameters of the module's class."""
     if model.definition is not None:
         file = model.definition
         require_pt(file)
-        return lambda: _whole_module(model, file)
+        return lambda: _load_module(model, file)
     if model.architecture is None or not model.architecture_class:
         raise UserCodeError(
             f"The architecture of {model.name} must name a class in a Python file.",
@@ -127,65 +132,67 @@ def _maker(model: FileModel) -> Callable[..., nn.Module]:
             " torch.nn.Module.",
             received=type(kind).__name__,
         )
-    make = model_part(kind, label=f"{kind.__name__} of {model.architecture}")
+    create_module = model_part(kind, label=f"{kind.__name__} of {model.architecture}")
 
     def create_model(**params: Any) -> nn.Module:
-        module: nn.Module = make(**params)
+        module: nn.Module = create_module(**params)
         if model.weights is not None:
             weights = read_weights(model.weights, model.custom_objects, is_trusted=model.is_trusted)
             restore(module, weights, model.weights)
         return module
 
-    create_model.__signature__ = inspect.signature(make)  # type: ignore[attr-defined]
+    create_model.__signature__ = inspect.signature(create_module)  # type: ignore[attr-defined]
     return create_model
 
 
-def _whole_module(model: FileModel, file: Path) -> nn.Module:
-    found = load_pt(file, model.custom_objects, is_trusted=model.is_trusted)
-    if isinstance(found, nn.Module):
-        return found
-    what = type(found).__name__
-    if isinstance(found, Mapping):
-        what = f"{what} of {', '.join(map(str, list(found)[:3]))}, ..."
+def _load_module(model: FileModel, file: Path) -> nn.Module:
+    content = load_pt(file, model.custom_objects, is_trusted=model.is_trusted)
+    if isinstance(content, nn.Module):
+        return content
+    received = type(content).__name__
+    if isinstance(content, Mapping):
+        received = f"{received} of {', '.join(map(str, list(content)[:3]))}, ..."
     raise UserCodeError(
-        f"{file} holds no module.",
-        received=what,
-        cure="If these are its weights, give its class as model_architecture='net.py:Class' and"
-        " this file as model_weights.",
+        f"{file} does not contain a module.",
+        received=received,
+        cure="If it contains the module's weights, give its class as"
+        " model_architecture='net.py:Class' and this file as model_weights.",
     )
 
 
-def _examples(records: Any, mode: Mode, label: str) -> Any:
-    """Features and labels from records with columns; those of a user's own data set as they are."""
+def _split_columns(records: Any, mode: Mode, label: str) -> Any:
+    """Split records with columns into features and labels; a user's own data set has done so."""
     if isinstance(records, tuple):
         return records
     columns = records if isinstance(records, Mapping) else {}
-    is_usable = bool(columns) and all(isinstance(each, torch.Tensor) for each in columns.values())
+    is_usable = bool(columns) and all(
+        isinstance(values, torch.Tensor) for values in columns.values()
+    )
     if not is_usable:
-        received = ", ".join(f"{name}: {type(each).__name__}" for name, each in columns.items())
+        received = ", ".join(f"{name}: {type(values).__name__}" for name, values in columns.items())
         raise records_without_columns(label, received or "records without columns")
     roles = column_roles(list(columns), label=label, needs_label=mode is not Mode.PREDICTION)
-    found = {name: _as_float32(columns[name]) for name in roles.features}
-    features = found if len(found) > 1 else next(iter(found.values()))
+    by_name = {name: _as_float32(columns[name]) for name in roles.features}
+    features = by_name if len(by_name) > 1 else next(iter(by_name.values()))
     if not roles.label or mode is Mode.PREDICTION:
         return features
     labels = columns[roles.label]
-    # Losses of PyTorch take classes as int64 alone.
+    # PyTorch's losses require classes as int64.
     return features, _as_float32(labels) if labels.is_floating_point() else labels.long()
 
 
 def _as_float32(values: torch.Tensor) -> torch.Tensor:
-    """NumPy's own type of numbers is not that of a module's parameters."""
+    """Convert float64, NumPy's default, to float32, the default of a module's parameters."""
     return values.float() if values.dtype == torch.float64 else values
 
 
-def _of_modules(root: Any) -> tuple[LayerSummary, ...]:
-    found = []
+def _layers_of_modules(root: Any) -> tuple[LayerSummary, ...]:
+    layers = []
     for name, module in modules_of(root):
         parameters = {
             key: shape
-            for place in ("_parameters", "_buffers")
-            for key, value in entries_of(module.state.get(place)).items()
+            for attribute in ("_parameters", "_buffers")
+            for key, value in entries_of(module.state.get(attribute)).items()
             if (shape := shape_of(value)) is not None
         }
         kind = module.path.removeprefix("torch.nn.modules.").rpartition(".")[2]
@@ -193,26 +200,26 @@ def _of_modules(root: Any) -> tuple[LayerSummary, ...]:
             continue
         trained = entries_of(module.state.get("_parameters"))
         count = sum(math.prod(shape) for key, shape in parameters.items() if key in trained)
-        found.append(
+        layers.append(
             LayerSummary(name=name, kind=kind, shape=_shapes_text(parameters), num_parameters=count)
         )
-    return tuple(found)
+    return tuple(layers)
 
 
-def _of_shapes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[LayerSummary, ...]:
-    """Groups of weights, by what stands before the last dot of their names."""
+def _layers_of_shapes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[LayerSummary, ...]:
+    """Summarise weights in groups with the same name up to the last dot."""
     groups: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, shape in shapes.items():
-        group, _, own = name.rpartition(".")
-        groups.setdefault(group, {})[own] = shape
+        group, _, weight_name = name.rpartition(".")
+        groups.setdefault(group, {})[weight_name] = shape
     return tuple(
         LayerSummary(
             name=group,
             kind="",
-            shape=_shapes_text(own),
-            num_parameters=sum(map(math.prod, own.values())),
+            shape=_shapes_text(group_shapes),
+            num_parameters=sum(map(math.prod, group_shapes.values())),
         )
-        for group, own in groups.items()
+        for group, group_shapes in groups.items()
     )
 
 
@@ -220,7 +227,7 @@ def _shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {'x'.join(map(str, shape)) or '1'}" for name, shape in shapes.items())
 
 
-def _described(option: Any) -> str:
+def _option_text(option: Any) -> str:
     if not isinstance(option, Mapping):
         return str(option or "")
     arguments = option.get("args") or {}

@@ -1,4 +1,4 @@
-"""The optimizer and the loss that a model spec names (`optim.Adam`), with their arguments."""
+"""The optimizer and the loss that a model spec names, such as `optim.Adam`, with arguments."""
 
 import functools
 import inspect
@@ -21,57 +21,57 @@ _NAME_KEYS = ("name", "value")
 _PREFIXES = {"optimizer": ("torch.optim.", "optim."), "loss_criterion": ("torch.nn.", "nn.")}
 
 
-def optimizer_of(given: Any, *, label: str) -> Callable[..., Any]:
-    """A `create_optimizer` from what `model.spec.optimizer` says.
+def optimizer_of(option: Any, *, label: str) -> Callable[..., Any]:
+    """Create a `create_optimizer` from the setting `model.spec.optimizer`.
 
     Args:
-        given: `optim.X`, or a mapping of name (or value) and args.
-        label: Names the model in messages.
+        option: `optim.X`, or a mapping with the keys name (or value) and args.
+        label: Name of the model, for messages.
 
     Raises:
         ConfigError: PyTorch has no such optimizer, or it has no such argument.
     """
-    name, arguments = _named("optimizer", given)
+    name, arguments = _name_and_arguments("optimizer", option)
     kind = named_optimizer(name)
-    _check_arguments("optimizer", kind, arguments, not_ours=("params",))
+    _check_arguments("optimizer", kind, arguments, excluded=("params",))
 
     def create_optimizer(model: nn.Module, lr: float | None = None) -> Any:
-        rate = {} if lr is None else {"lr": lr}
+        learning_rate = {} if lr is None else {"lr": lr}
         parameters = list(model.parameters())
         if not parameters:
             raise UserCodeError(
                 f"The module of {label} has no parameters, so there is nothing to train.",
                 received=type(model).__name__,
             )
-        return kind(parameters, **{**arguments, **rate})
+        return kind(parameters, **{**arguments, **learning_rate})
 
     return create_optimizer
 
 
-def loss_of(given: Any, *, label: str) -> Callable[..., Any]:
-    """A `create_loss` from what `model.spec.loss_criterion` says.
+def loss_of(option: Any, *, label: str) -> Callable[..., Any]:
+    """Create a `create_loss` from the setting `model.spec.loss_criterion`.
 
     Args:
-        given: `nn.X`, or a mapping of name (or value) and args.
-        label: Names the model in messages.
+        option: `nn.X`, or a mapping with the keys name (or value) and args.
+        label: Name of the model, for messages.
 
     Raises:
-        ConfigError: PyTorch has no such loss, it has no such argument, or gives no mean.
+        ConfigError: PyTorch has no such loss, it has no such argument, or is set to return a sum.
     """
-    name, arguments = _named("loss_criterion", given)
+    name, arguments = _name_and_arguments("loss_criterion", option)
     kind = named_loss(name)
     _check_arguments("loss_criterion", kind, arguments)
     if arguments.get("reduction", "mean") not in ("mean", "none"):
         raise ConfigError(
-            "The loss of a step is the mean over its examples, whatever the ring.",
-            received={"model.spec.loss_criterion": given},
-            cure="Leave reduction out of its args.",
+            "The loss of a step must be the mean over its examples, for any size of the ring.",
+            received={"model.spec.loss_criterion": option},
+            cure="Leave out reduction in its args.",
         )
     if "weight" in arguments:
         raise ConfigError(
-            "Weights of classes are a setting of the training.",
-            received={"model.spec.loss_criterion": given},
-            cure="Set train.class_weight=[...], and leave weight out of its args.",
+            "Weights of classes are a setting of the training, not of the loss.",
+            received={"model.spec.loss_criterion": option},
+            cure="Set train.class_weight=[...], and leave out weight in its args.",
         )
     try:
         if arguments.pop("reduction", "mean") == "none":
@@ -79,44 +79,44 @@ def loss_of(given: Any, *, label: str) -> Callable[..., Any]:
         return mean_loss_part(functools.partial(kind, **arguments), label=label)
     except (TypeError, ValueError) as e:
         raise ConfigError(
-            f"nn.{kind.__name__} cannot be made: {e}.",
-            received={"model.spec.loss_criterion": given},
-            cure="Give its arguments: {name: nn.X, args: {...}}.",
+            f"nn.{kind.__name__} cannot be created: {e}.",
+            received={"model.spec.loss_criterion": option},
+            cure="Check its arguments: {name: nn.X, args: {...}}.",
         ) from e
 
 
-def _named(key: str, given: Any) -> tuple[str, dict[str, Any]]:
-    """The name without its prefix, and the arguments."""
+def _name_and_arguments(setting: str, option: Any) -> tuple[str, dict[str, Any]]:
+    """Return the name without its prefix, and the arguments."""
     arguments: Any = {}
-    name = given
-    if isinstance(given, Mapping):
-        names = [each for each in _NAME_KEYS if each in given]
-        if len(names) != 1 or not set(given) <= {*_NAME_KEYS, "args"}:
+    name = option
+    if isinstance(option, Mapping):
+        name_keys = [key for key in _NAME_KEYS if key in option]
+        if len(name_keys) != 1 or not set(option) <= {*_NAME_KEYS, "args"}:
             raise ConfigError(
-                f"model.spec.{key} must be a name, or {{name: ..., args: {{...}}}}; value is"
-                " another word for name.",
-                received={f"model.spec.{key}": given},
+                f"model.spec.{setting} must be a name, or {{name: ..., args: {{...}}}}. The key"
+                " value may be used in place of name.",
+                received={f"model.spec.{setting}": option},
             )
-        name, arguments = given[names[0]], given.get("args") or {}
+        name, arguments = option[name_keys[0]], option.get("args") or {}
     if not isinstance(name, str) or not isinstance(arguments, Mapping):
         raise ConfigError(
-            f"The name of model.spec.{key} must be text, and its args keys and values.",
-            received={f"model.spec.{key}": given},
+            f"In model.spec.{setting}, the name must be text, and args must be keys and values.",
+            received={f"model.spec.{setting}": option},
         )
-    for prefix in _PREFIXES[key]:
+    for prefix in _PREFIXES[setting]:
         if name.startswith(prefix):
             return name.removeprefix(prefix), dict(arguments)
     return name, dict(arguments)
 
 
 def _check_arguments(
-    key: str, kind: type, arguments: Mapping[str, Any], *, not_ours: tuple[str, ...] = ()
+    setting: str, kind: type, arguments: Mapping[str, Any], *, excluded: tuple[str, ...] = ()
 ) -> None:
-    known = [name for name in inspect.signature(kind).parameters if name not in not_ours]
+    allowed = [name for name in inspect.signature(kind).parameters if name not in excluded]
     for name in arguments:
-        if name not in known:
+        if name not in allowed:
             raise ConfigError(
                 f"{kind.__name__} has no argument {name!r}.",
-                received={f"model.spec.{key}.args.{name}": arguments[name]},
-                cure=f"It has {', '.join(known)}.{did_you_mean(name, known)}",
+                received={f"model.spec.{setting}.args.{name}": arguments[name]},
+                cure=f"It has {', '.join(allowed)}.{did_you_mean(name, allowed)}",
             )

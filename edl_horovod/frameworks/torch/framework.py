@@ -1,4 +1,4 @@
-"""PyTorch, as the ring sees it."""
+"""Implements `base.Framework` for PyTorch."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -32,7 +32,7 @@ _DTYPES = {"float32": None, "mixed_bfloat16": torch.bfloat16, "mixed_float16": t
 
 
 class TorchFramework:
-    """See `base.Framework`."""
+    """The framework PyTorch."""
 
     name = "torch"
     plain_models = PLAIN_MODELS
@@ -40,19 +40,20 @@ class TorchFramework:
     def __init__(
         self, horovod: Horovod, collectives: Collectives, make_reducer: ReducerMaker
     ) -> None:
-        """Take what a ring of it is made with.
+        """Create the framework; tests pass other collectives.
 
         Args:
-            horovod: Its half of Horovod.
-            collectives: The operations of a ring.
-            make_reducer: Makes what adds the gradients of a training's parameters.
+            horovod: PyTorch's half of Horovod.
+            collectives: The collective operations of a ring.
+            make_reducer: Creates the reducer for a training's gradients, from its parameters by
+                name, the names of those with sparse gradients, and the settings.
         """
         self.horovod, self.collectives = horovod, collectives
         self._make_reducer = make_reducer
         self._computing = Computing(torch.device("cpu"))
 
     def begin(self, *, slot: int, seed: int) -> int:
-        """Take a GPU for each local rank, and seed all generators."""
+        """Select a GPU for the slot, and seed all generators."""
         num_gpus: int = torch.cuda.device_count()
         if num_gpus:
             torch.cuda.set_device(slot % num_gpus)
@@ -61,10 +62,10 @@ class TorchFramework:
         return num_gpus
 
     def use_precision(self, precision: str) -> None:
-        """Have models that are made from now on compute in autocast."""
+        """Set the precision of models that are created later; mixed ones use autocast."""
         dtype = _DTYPES[precision]
         self._computing = Computing(self._computing.device, dtype)
-        # What attention takes outside training ignores autocast on a processor, and mixes types.
+        # Attention's fast path in evaluation ignores autocast on a CPU, and then mixes types.
         torch.backends.mha.set_fastpath_enabled(dtype is None)
 
     def batches(
@@ -77,13 +78,13 @@ class TorchFramework:
         prefetch: int,
         processes: int = 0,
     ) -> Batches:
-        """Make examples of records by the user's `create_dataset`."""
+        """Make batches from records by the user's `create_dataset`."""
         return TorchBatches(source, plan, loaded, mode, prefetch=prefetch, processes=processes)
 
     def examples(
         self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec
     ) -> AbstractContextManager[AllExamples]:
-        """All training examples in batches, which can be gone through repeatedly."""
+        """All training examples in batches, which can be iterated over repeatedly."""
         return nullcontext(AllExamples(source, plan, loaded))
 
     def model(self, loaded: LoadedSpec, element_spec: Any) -> Model:
@@ -98,7 +99,7 @@ class TorchFramework:
         *,
         scales_learning_rate: bool = False,
     ) -> Step:
-        """Build the user's model and optimizer."""
+        """Build the user's model and optimizer, and the step that trains them."""
         require_exporters(config)
         if config.compile:
             require_compiler()

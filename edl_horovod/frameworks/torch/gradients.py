@@ -1,4 +1,4 @@
-"""How a step's gradients are made, added over the ring, and bounded."""
+"""The options of a step's gradients, the interface that reduces them, and clipping."""
 
 import cmath
 from collections.abc import Sequence
@@ -10,79 +10,81 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-__all__ = ["StepOptions", "StepReducer", "are_finite", "bound", "sparse_parameters"]
+__all__ = ["StepOptions", "StepReducer", "are_finite", "clip", "sparse_parameters"]
 
 
 class StepReducer(Protocol):
-    """Adds the gradients of a step over the ring, while the backward pass makes others."""
+    """Sums the gradients of a step over the ring, while the backward pass computes others."""
 
     def begin(self, weight: float) -> None:
         """Prepare for the last backward pass of a step.
 
         Args:
-            weight: What makes sums of this rank's gradients; 0 where it has none.
+            weight: Factor that turns this rank's mean gradients into sums; 0 if it has no
+                examples.
         """
 
     def finish(self, small: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
-        """Wait until all is added; returns the sums of `small`.
+        """Wait for the reduction of all gradients; returns the ring's sums of `small`.
+
+        The `grad` of each parameter is then the weighted mean over the ranks, where a rank without
+        a gradient counts as zero; it is None if no rank has a gradient.
 
         Args:
-            small: Numbers.
-            weight: What this rank counts in the mean.
-
-        The `grad` of each parameter is then the weighted mean over the ranks, in which one that has
-        none counts as zero; and None where no rank has one.
+            small: The step's numbers, with the same length on all ranks.
+            weight: Weight of this rank in the mean.
 
         Raises:
             CollectiveFailed: A member was lost.
         """
 
     def add(self, values: torch.Tensor, name: str) -> None:
-        """Replace numbers by the ring's sums amid a forward or a backward pass, and wait for them.
+        """Replace values by the ring's sums during a forward or backward pass, and wait for them.
 
-        Where a member is lost they stay as they are, and `finish` raises CollectiveFailed.
+        If a member is lost, the values do not change, and `finish` raises CollectiveFailed.
         """
 
     def abandon(self) -> None:
-        """Give a step up that was begun."""
+        """Discard the current step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """How gradients are made and bounded."""
+    """Options for computing and clipping gradients."""
 
     clip_norm: float = 0.0
-    """Longest gradient over all parameters; 0 means no limit."""
+    """Maximum global norm of the gradients; 0 means no limit."""
     clip_value: float = 0.0
-    """Largest absolute value in it; 0 means no limit."""
+    """Maximum absolute value of a gradient's elements; 0 means no limit."""
     num_parts: int = 1
-    """Parts into which a rank cuts its examples of a step."""
+    """The number of parts into which a rank splits its examples of a step."""
     scales_loss: bool = False
     """Whether the loss is scaled up so that float16 can hold its gradients."""
     sums_batch_norm: bool = False
-    """Whether BatchNorm takes the examples of all ranks together; each is one part then."""
+    """Whether BatchNorm uses the examples of all ranks; then `num_parts` must be 1."""
     compiles: bool = False
-    """Whether the model's passes are compiled."""
+    """Whether the model is compiled for training."""
     class_weight: Sequence[float] = ()
-    """Weights of examples by their class, from 0 on; none for the same of all."""
+    """Weights of examples by class index; empty if all weigh the same."""
 
 
 def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
     """Whether all gradients are finite numbers."""
-    gradients = [grad for each in parameters if (grad := each.grad) is not None]
-    values = [each._values() if each.is_sparse else each for each in gradients]
+    gradients = [grad for parameter in parameters if (grad := parameter.grad) is not None]
+    values = [grad._values() if grad.is_sparse else grad for grad in gradients]
     if not values:
         return True
-    # A sum takes a tenth of the time of looking at each number, and only large ones overflow in it.
+    # A sum takes a tenth of the time of `isfinite`. It overflows only for large gradients, which
+    # are then checked element by element.
     if values[0].device.type == "cpu":
-        total = sum([each.sum().item() for each in values])
+        total = sum([value.sum().item() for value in values])
     else:
-        total = torch.stack([each.sum() for each in values]).sum().item()
-    return cmath.isfinite(total) or all(bool(torch.isfinite(each).all()) for each in values)
+        total = torch.stack([value.sum() for value in values]).sum().item()
+    return cmath.isfinite(total) or all(bool(torch.isfinite(value).all()) for value in values)
 
 
-def bound(parameters: Sequence[nn.Parameter], options: StepOptions) -> None:
-    """Bound the mean gradients of a step; every rank has the same ones and bounds them alike."""
+def clip(parameters: Sequence[nn.Parameter], options: StepOptions) -> None:
+    """Clip the reduced gradients of a step, which are the same on all ranks."""
     if options.clip_value:
         nn.utils.clip_grad_value_(parameters, options.clip_value)
     if options.clip_norm:
@@ -90,7 +92,9 @@ def bound(parameters: Sequence[nn.Parameter], options: StepOptions) -> None:
 
 
 def sparse_parameters(module: nn.Module) -> set[str]:
-    """Names of a module's parameters whose gradients are rows, as its embeddings say."""
+    """Return the names of the weights of a module's embeddings with `sparse=True`."""
     kinds = (nn.Embedding, nn.EmbeddingBag)
-    own = {id(part.weight) for part in module.modules() if isinstance(part, kinds) and part.sparse}
-    return {name for name, parameter in module.named_parameters() if id(parameter) in own}
+    sparse_ids = {
+        id(part.weight) for part in module.modules() if isinstance(part, kinds) and part.sparse
+    }
+    return {name for name, parameter in module.named_parameters() if id(parameter) in sparse_ids}

@@ -1,4 +1,4 @@
-"""Which variables of a model and its optimizer a step changes by each other's values (D18)."""
+"""Groups of variables of a model and its optimizer whose updates are independent (D18)."""
 
 from collections.abc import Mapping
 
@@ -20,41 +20,45 @@ def groups_of(
     state: OptimizerState,
     optimizer: torch.optim.Optimizer,
 ) -> list[StateGroup]:
-    """The groups of a training step's variables.
+    """Return the groups of a training step's variables.
 
     Args:
-        variables: All, by name.
+        variables: All variables of the step, by name.
         trained: The parameters that the optimizer holds, by name.
-        state: What it keeps of them.
-        optimizer: Of the training.
+        state: The optimizer's state.
+        optimizer: The optimizer of the training.
 
     Returns:
-        The groups; none for optimizers that are not PyTorch's own, as nobody can say what they look
-        at.
+        The groups; none for optimizers that are not PyTorch's own, as it is unknown which variables
+        their updates depend on.
     """
     kind = type(optimizer)
     if kind not in BY_ELEMENTS | BY_PARAMETERS:
         return []
-    found = []
+    groups = []
     for name, parameter in trained.items():
-        kept = state.slots_of(name)
-        # Numbers of steps and their like go first, with all that belongs to no group.
-        slots = [key for key, tensor in kept.items() if tensor.ndim]
-        is_alike = all(kept[key].shape == parameter.shape for key in slots) and parameter.ndim > 0
-        names = (name, *(f"optimizer/{name}/{key}" for key in slots))
-        found.append(StateGroup(names, is_by_rows=is_alike and kind in BY_ELEMENTS))
-    known = {name for group in found for name in group.names}
-    # Each number of the model's others follows from the same one of a sum over the ring, or never
-    # changes.
-    found += [
+        slots = state.slots_of(name)
+        # Scalars, such as the number of steps, are in no group.
+        slot_names = [key for key, tensor in slots.items() if tensor.ndim]
+        has_same_shapes = (
+            all(slots[key].shape == parameter.shape for key in slot_names) and parameter.ndim > 0
+        )
+        names = (name, *(f"optimizer/{name}/{key}" for key in slot_names))
+        groups.append(StateGroup(names, is_by_rows=has_same_shapes and kind in BY_ELEMENTS))
+    optimized = {name for group in groups for name in group.names}
+    # The model's other variables are buffers: each element depends only on the same element of
+    # a sum over the ring, or never changes.
+    groups += [
         StateGroup((name,), is_by_rows=len(tuple(variable.shape)) > 0)
         for name, variable in variables.items()
-        if name not in known
+        if name not in optimized
         and not name.startswith("optimizer/")
         and num_bytes(variable.shape, variable.dtype) > 0
         and name not in ("random", "loss_scale")
     ]
-    grouped = {name for group in found for name in group.names}
-    others = [each for name, each in variables.items() if name not in grouped]
-    is_known = all(num_bytes(each.shape, each.dtype) <= _SMALL_BYTES for each in others)
-    return found if is_known else []
+    grouped = {name for group in groups for name in group.names}
+    ungrouped = [variable for name, variable in variables.items() if name not in grouped]
+    are_small = all(
+        num_bytes(variable.shape, variable.dtype) <= _SMALL_BYTES for variable in ungrouped
+    )
+    return groups if are_small else []

@@ -1,4 +1,4 @@
-"""Variables of the ring's state whose value is kept somewhere else, in a form of its own."""
+"""Variables of the ring's state whose values are stored elsewhere, in another form."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ __all__ = ["LiveVariable"]
 
 
 class LiveVariable:
-    """See `base.Variable`: one row of numbers that is read and written where it is kept."""
+    """Implements `values.Variable` by functions that read and write an array of numbers."""
 
     def __init__(
         self,
@@ -18,12 +18,12 @@ class LiveVariable:
         write: Callable[[NDArray[Any]], None],
         dtype: Any = np.float64,
     ) -> None:
-        """Take how to reach the value.
+        """Create the variable.
 
         Args:
-            read: Gives the present value, always of the same shape.
-            write: Takes another one.
-            dtype: NumPy's type of it.
+            read: Returns the current value, always with the same shape.
+            write: Stores a new value.
+            dtype: NumPy's type of the value.
         """
         self._read, self._write = read, write
         self._dtype: np.dtype[Any] = np.dtype(dtype)
@@ -31,7 +31,7 @@ class LiveVariable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The value's sizes."""
+        """The value's shape."""
         return self._shape
 
     @property
@@ -40,11 +40,11 @@ class LiveVariable:
         return self._dtype
 
     def numpy(self) -> NDArray[Any]:
-        """A copy of the present value."""
+        """A copy of the current value."""
         return np.array(self._read(), self._dtype)
 
     def assign(self, value: ArrayLike) -> None:
-        """Write another value of the same shape."""
+        """Write a value of the same shape."""
         array = np.array(value, self._dtype)
         assert array.shape == self._shape, (array.shape, self._shape)
         self._write(array)

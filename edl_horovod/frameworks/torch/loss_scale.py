@@ -1,7 +1,7 @@
-"""A factor of the loss with which float16 can hold its gradients, the same on all ranks.
+"""Loss scaling: a factor with which gradients fit in float16, the same on all ranks.
 
-What float16 could not hold shows in the ring's sums, which all ranks have alike; so all of them
-leave the same step out and go on with the same factor.
+Overflows are detected in the reduced gradients, which are the same on all ranks; so all ranks skip
+the same steps and continue with the same factor.
 """
 
 import numpy as np
@@ -10,29 +10,29 @@ from edl_horovod.frameworks.values import Array
 
 __all__ = ["LossScale"]
 
-_FIRST, _GROWTH_STEPS = 2.0**16, 2000
+_INITIAL_FACTOR, _GROWTH_STEPS = 2.0**16, 2000
 
 
 class LossScale:
-    """It halves where a gradient is not finite, and doubles after many steps in which all were."""
+    """Halves the factor after a gradient that is not finite; doubles it after many finite steps."""
 
     def __init__(self) -> None:
-        """Begin as `torch.amp.GradScaler` does."""
-        self.variable = Array(np.array([_FIRST, 0.0]))
-        """The factor, and the steps since it changed; for the ring's state."""
+        """Start with the same factor as `torch.amp.GradScaler`."""
+        self.variable = Array(np.array([_INITIAL_FACTOR, 0.0]))
+        """The factor, and the number of steps since it changed; part of the ring's state."""
 
     @property
     def factor(self) -> float:
-        """The present factor."""
+        """The current factor."""
         return float(self.variable.numpy()[0])
 
     @property
     def is_least(self) -> bool:
-        """Whether it cannot be halved once more."""
+        """Whether the factor is at its minimum."""
         return self.factor <= 1.0
 
-    def note(self, *, is_finite: bool) -> None:
-        """Take note of a step's gradients."""
+    def update(self, *, is_finite: bool) -> None:
+        """Update the factor after a step."""
         factor, num_steps = self.variable.numpy().tolist()
         if not is_finite:
             self.variable.assign([max(1.0, factor / 2), 0.0])

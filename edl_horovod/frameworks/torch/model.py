@@ -1,4 +1,4 @@
-"""A user's PyTorch model: its named weights, and how it is saved."""
+"""A user's PyTorch model: its named weights, and how they are loaded and saved."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,10 +22,10 @@ __all__ = ["TorchModel"]
 
 
 class TorchModel:
-    """See `base.Model`."""
+    """Implements `models.Model`."""
 
     def __init__(self, loaded: LoadedSpec, example: Batch, computing: Computing) -> None:
-        """Create the user's module; see `Running`.
+        """Create the user's module; the arguments are those of `Running`.
 
         Raises:
             UserCodeError: As for `Running`; or a tensor of the module cannot be stored.
@@ -36,40 +36,40 @@ class TorchModel:
 
     @property
     def weights(self) -> dict[str, Variable]:
-        """Its parameters and buffers, each once: a tied parameter under its first name.
+        """Parameters, and buffers in `state_dict`; a tied parameter once, under its first name.
 
-        `state_dict` says which buffers. What else is in it, as the extra state of a module, the
-        training leaves as it is (`Moving`), and `create_model` makes it again.
+        Other content of `state_dict`, such as extra state of modules, is not included: training
+        does not change it (`Moving` checks this), and `create_model` creates it again.
         """
         return {**self._variables()}
 
     def evaluation(self, element_spec: Any) -> Evaluation:
-        """Prepare its evaluation."""
+        """Prepare the evaluation."""
         return TorchEvaluation(self.running, element_spec)
 
     def prediction(self, element_spec: Any) -> Prediction:
-        """Prepare its prediction."""
+        """Prepare the prediction."""
         return TorchPrediction(self.running, element_spec)
 
     def load(self, file: Path, *, is_trusted: bool) -> None:
-        """Take the weights in a `.pt`, `.pth`, `.ckpt` or `.safetensors`."""
+        """Load the weights from a `.pt`, `.pth`, `.ckpt` or `.safetensors` file."""
         restore(self.running.module, read_weights(file, is_trusted=is_trusted), file)
 
     def save(self, folder: Path) -> None:
         """Write `model.safetensors`."""
         self.running.module.eval()
         tensors = {name: variable.tensor for name, variable in self._variables().items()}
-        save_file(_apart(tensors), folder / "model.safetensors")
+        save_file(_without_sharing(tensors), folder / "model.safetensors")
 
     def export(self, folder: Path, *, saved_model: bool, onnx: bool) -> None:
-        """Write `model.pt2` as its SavedModel, and `model.onnx`."""
+        """Write `model.pt2`, PyTorch's counterpart of a SavedModel, and `model.onnx`."""
         exporting.export(self.running, folder, saved_model=saved_model, onnx=onnx)
 
     def _variables(self) -> dict[str, TorchVariable]:
         module = self.running.module
         stored = set(map(id, (*module.parameters(), *module.buffers())))
         first_names: dict[int, tuple[str, torch.Tensor]] = {}
-        # A state_dict of the user's may leave parameters out.
+        # A user's own state_dict may omit parameters.
         named = (*module.state_dict(keep_vars=True).items(), *module.named_parameters())
         for name, tensor in named:
             if id(tensor) in stored:
@@ -77,20 +77,20 @@ class TorchModel:
         return {name: TorchVariable(name, tensor) for name, tensor in first_names.values()}
 
 
-def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors as the safetensors format takes them: each in memory of its own, tied ones once."""
+def _without_sharing(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Prepare tensors for the safetensors format: no shared memory, and tied tensors only once."""
     writable: dict[str, torch.Tensor] = {}
-    places, memory = set(), set()
+    views, storages = set(), set()
     for name, tensor in tensors.items():
-        place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        if tensor.numel() and place in places:
+        view = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() and view in views:
             continue
         storage = tensor.untyped_storage()
-        if storage.data_ptr() in memory or storage.nbytes() > tensor.nbytes:
+        if storage.data_ptr() in storages or storage.nbytes() > tensor.nbytes:
             tensor = tensor.clone()
-        places.add(place)
-        memory.add(storage.data_ptr())
-        # The format has no type for complex numbers of 16 bytes.
+        views.add(view)
+        storages.add(storage.data_ptr())
+        # The format does not support complex128.
         numbers = torch.view_as_real(tensor) if tensor.dtype == torch.complex128 else tensor
         writable[name] = numbers.contiguous()
     return writable

@@ -1,7 +1,7 @@
-"""Plain numbers inside of settings that nest them, as one row that travels with the ring's state.
+"""Flattens the numbers in nested settings to one row, which is part of the ring's state.
 
-An optimizer's groups and a scheduler's state hold numbers among texts and functions. All ranks make
-the same ones from the same code, so the numbers alone say where they differ.
+An optimizer's groups and a scheduler's state contain numbers, texts and functions. All ranks create
+the same structure from the same code, so only the numbers can differ.
 """
 
 import copy
@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-__all__ = ["like", "numbers_in", "with_numbers"]
+__all__ = ["with_type_of", "numbers_in", "with_numbers"]
 
 
 def numbers_in(value: Any) -> Iterator[float]:
-    """The numbers of a structure, in its order; texts, functions and None are passed over."""
+    """Yield the numbers of a structure, in order; texts, functions and None are skipped."""
     if isinstance(value, bool | int | float):
         yield float(value)
     elif isinstance(value, torch.Tensor):
@@ -28,30 +28,30 @@ def numbers_in(value: Any) -> Iterator[float]:
             yield from numbers_in(part)
 
 
-def like(value: bool | int | float, number: float) -> bool | int | float:
-    """A number of the type of another one, unless that type cannot hold it.
+def with_type_of(value: bool | int | float, number: float) -> bool | int | float:
+    """Convert a number to the type of `value`, unless that changes it.
 
-    `SGD(lr=1)` begins with a whole number, and its schedule makes 0.5 of it.
+    The learning rate of `SGD(lr=1)` is an int first, and its schedule may set it to 0.5.
     """
-    same = type(value)(number) if math.isfinite(number) else number
-    return same if same == number else number
+    converted = type(value)(number) if math.isfinite(number) else number
+    return converted if converted == number else number
 
 
 def with_numbers(value: Any, numbers: Iterator[float]) -> Any:
-    """The same structure with other numbers; tensors in it are changed in place.
+    """Return a copy of a structure with other numbers; its tensors are changed in place.
 
     Args:
-        value: As `numbers_in` was given it.
-        numbers: As many as it has, in the same order.
+        value: A structure that `numbers_in` accepts.
+        numbers: The new numbers, in the order of `numbers_in`.
     """
     if isinstance(value, bool | int | float):
-        return like(value, next(numbers))
+        return with_type_of(value, next(numbers))
     if isinstance(value, torch.Tensor):
-        found = torch.tensor([next(numbers) for _ in range(value.numel())], dtype=torch.float64)
-        value.copy_(found.reshape(value.shape))
+        row = torch.tensor([next(numbers) for _ in range(value.numel())], dtype=torch.float64)
+        value.copy_(row.reshape(value.shape))
         return value
     if isinstance(value, Mapping):
-        # A Counter stays one: schedulers look numbers up in it that are not there.
+        # A Counter must stay a Counter: schedulers read missing keys from it.
         changed = copy.copy(value)
         for key in value:
             changed[key] = with_numbers(value[key], numbers)  # type: ignore[index]  # A dict or its like.

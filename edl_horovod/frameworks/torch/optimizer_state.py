@@ -15,7 +15,7 @@ from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.live import LiveVariable
-from edl_horovod.frameworks.torch.numbers import like, numbers_in, with_numbers
+from edl_horovod.frameworks.torch.numbers import numbers_in, with_numbers, with_type_of
 from edl_horovod.frameworks.torch.optimizer import BY_ELEMENTS, BY_PARAMETERS, Optimization
 from edl_horovod.frameworks.torch.variables import TorchVariable
 from edl_horovod.frameworks.values import Variable
@@ -324,7 +324,9 @@ class OptimizerState:
         self._have_all_begun = False
         for name, parameter in self._parameters.items():
             has_begun = bool(next(numbers))
-            kept = {key: like(zero, next(numbers)) for key, zero in self._numbers[name].items()}
+            kept = {
+                key: with_type_of(zero, next(numbers)) for key, zero in self._numbers[name].items()
+            }
             if has_begun:
                 self._optimizer.state[parameter] = {**self._tensors[name], **kept}
             else:

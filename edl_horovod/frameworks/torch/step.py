@@ -22,7 +22,7 @@ from edl_horovod.frameworks.torch.gradients import (
     StepOptions,
     StepReducer,
     are_finite,
-    bound,
+    clip,
     sparse_parameters,
 )
 from edl_horovod.frameworks.torch.groups import groups_of
@@ -118,7 +118,7 @@ class TorchStep:
         self._trained = self._trained_parameters()
         if options.compiles:
             self._running.compile()
-        self._scale = LossScale() if options.scales_loss else None
+        self._loss_scale = LossScale() if options.scales_loss else None
         sparse = sparse_parameters(module)
         if sparse and (options.clip_norm or options.clip_value):
             raise _unclipped(loaded, sparse, options)
@@ -133,8 +133,8 @@ class TorchStep:
         """All that a step changes, each once, in the same order everywhere."""
         found: dict[str, Variable] = {**self.model_variables, **self._state.variables}
         found["random"] = self._random.variable
-        if self._scale is not None:
-            found["loss_scale"] = self._scale.variable
+        if self._loss_scale is not None:
+            found["loss_scale"] = self._loss_scale.variable
         return found
 
     @property
@@ -462,7 +462,7 @@ class TorchStep:
     @property
     def _factor(self) -> float:
         """What gradients are multiplied by until they are reduced."""
-        return 1.0 if self._scale is None else self._scale.factor
+        return 1.0 if self._loss_scale is None else self._loss_scale.factor
 
     def _change(self, totals: NDArray[np.float64]) -> bool:
         """Update parameters and buffers by the ring's sums, the same on all ranks.
@@ -482,16 +482,16 @@ class TorchStep:
             )
         with torch.no_grad():
             is_held = True
-            if self._scale is not None:
+            if self._loss_scale is not None:
                 for parameter in parameters:
                     parameter.grad.mul_(1.0 / self._factor)
                 is_held = are_finite(parameters)
-                if not is_held and self._scale.is_least:
+                if not is_held and self._loss_scale.is_least:
                     return False
                 # float16 could not hold them: the step is left out, and the next ones are smaller.
-                self._scale.note(is_finite=is_held)
+                self._loss_scale.update(is_finite=is_held)
             if is_held:
-                bound(parameters, self._options)
+                clip(parameters, self._options)
                 # Only now: a bound of each value makes a large number of an infinite one.
                 if not are_finite(parameters):
                     return False
@@ -539,7 +539,7 @@ def _unclipped(loaded: LoadedSpec, sparse: set[str], options: StepOptions) -> Us
     return UserCodeError(
         f"PyTorch cannot bound the sparse gradients of {', '.join(sorted(sparse))} of"
         f" {loaded.label}.",
-        received={key: bound for key, bound in bounds.items() if bound},
+        received={key: limit for key, limit in bounds.items() if limit},
         cure="Leave the bound out, or write sparse=False in the embeddings.",
     )
 

@@ -13,7 +13,7 @@ import torch
 
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.torch.collectives import catch_failures
-from edl_horovod.frameworks.torch.compression import lengthen, shorten
+from edl_horovod.frameworks.torch.compression import compress, decompress
 
 __all__ = ["Travel", "Travels", "sum_compressed", "sum_in_place"]
 
@@ -107,8 +107,8 @@ def sum_compressed(values: torch.Tensor, name: str, compression: str) -> Travel:
     num_ranks = hvd.size()
     base, more = divmod(len(values), num_ranks)
     splits = torch.tensor([base + (rank < more) for rank in range(num_ranks)], dtype=torch.int32)
-    mine = shorten(values, compression, num_ranks)
+    mine = compress(values, compression, num_ranks)
     parts, _ = yield hvd.alltoall_async(mine, splits, name=f"{name}.parts")
-    total = lengthen(parts, compression).reshape(num_ranks, len(parts) // num_ranks).sum(0)
-    whole = yield hvd.allgather_async(shorten(total, compression), name=f"{name}.whole")
-    values.copy_(lengthen(whole, compression, num_ranks))
+    total = decompress(parts, compression).reshape(num_ranks, len(parts) // num_ranks).sum(0)
+    whole = yield hvd.allgather_async(compress(total, compression), name=f"{name}.whole")
+    values.copy_(decompress(whole, compression, num_ranks))
