@@ -39,7 +39,7 @@ class TorchModel:
         """Parameters, and buffers in `state_dict`; a tied parameter once, under its first name.
 
         Other content of `state_dict`, such as extra state of modules, is not included: training
-        does not change it (`Moving` checks this), and `create_model` creates it again.
+        does not change it (`TrackedBuffers` checks this), and `create_model` creates it again.
         """
         return {**self._variables()}
 

@@ -1,12 +1,12 @@
-"""What the forward pass changes, as sums over a ring: statistics and counters.
+"""Buffers that the forward pass changes, such as statistics and counters, summed over a ring.
 
-Mostly these are buffers. Some modules, as those of Keras, keep them as parameters that are never
-trained, and some write into what is trained (a bound, a norm); all are called buffers here.
+Some modules, such as those of Keras, keep them in parameters that are never trained, and some write
+into trained parameters (to bound or normalise them). All of these are called buffers here.
 
-A rank's forward pass changes its own; the step takes them back until all sums are there. Then every
-rank has the mean over the examples. Whole numbers go on as they did on one rank where they count
-passes, and by the sum where they count examples. What is neither, such as a queue of examples and
-the pointer into it, no ring can keep, and a trial finds it.
+A rank's forward pass changes its own buffers; the step restores them until all sums are reduced.
+Then every rank sets them to the mean over the examples. Integers that count passes advance by the
+mean over the ranks, and integers that count examples by the sum. A ring cannot keep anything else,
+such as a queue of examples with a pointer; trial passes detect such buffers.
 """
 
 import contextlib
@@ -22,28 +22,28 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.structures import leaves, map_leaves, repeated, some_examples
 from edl_horovod.frameworks.torch.variables import bytes_of
 
-__all__ = ["Kept", "Moving", "unchanged"]
+__all__ = ["BufferSnapshot", "TrackedBuffers", "unchanged"]
 
-_OF_NORMS = ("num_batches_tracked", "running_mean", "running_var")
-"""Buffers of PyTorch's own layers, whose rule is known."""
-_FAR = 1 << 20
-"""Further than any pointer goes."""
+_NORM_BUFFERS = ("num_batches_tracked", "running_mean", "running_var")
+"""Names of the buffers of PyTorch's own norm layers, whose rules are known."""
+_LARGE_COUNT = 1 << 20
+"""A count that is larger than any queue's length."""
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a module has a buffer."""
+class _BufferRef:
+    """A reference to a buffer in a module."""
 
     name: str
-    holder: dict[str, Any]
-    """The module's buffers, or its parameters."""
+    owner_dict: dict[str, Any]
+    """The `_buffers` or `_parameters` of the module."""
     key: str
 
     @property
     def tensor(self) -> torch.Tensor:
-        found = self.holder[self.key]
-        assert found is not None
-        return found
+        tensor = self.owner_dict[self.key]
+        assert tensor is not None
+        return tensor
 
     @property
     def kind(self) -> str:
@@ -51,7 +51,7 @@ class _Place:
 
     @property
     def is_mean(self) -> bool:
-        """Whether the ring's value is a mean; else it is a whole number, which goes on."""
+        """Whether the ring's value is a mean over the examples; if not, it is a counter."""
         return bool(self.tensor.is_floating_point() or self.tensor.is_complex())
 
     @property
@@ -60,255 +60,278 @@ class _Place:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Buffers as they are before a forward pass."""
+class BufferSnapshot:
+    """The state of a module's buffers before a forward pass."""
 
     tensors: list[torch.Tensor]
-    """Those that change."""
+    """The buffers that change."""
     values: list[torch.Tensor]
-    """Copies of these."""
+    """Copies of their values."""
     constant: list[tuple[torch.Tensor, int]]
-    """The others, and PyTorch's number of their version."""
+    """The other buffers, each with PyTorch's version counter."""
 
 
-class Moving:
-    """The buffers of a module that change in training."""
+class TrackedBuffers:
+    """The buffers of a module that its forward pass changes in training."""
 
     def __init__(self, module: nn.Module, forward: Callable[[Any], object], features: Any) -> None:
-        """Find them by forward passes, which nothing shows of afterwards.
+        """Find the buffers by trial passes, whose changes are undone.
 
         Args:
-            module: In training.
-            forward: Runs it.
-            features: Of some examples, at least two.
+            module: A module in training mode.
+            forward: Runs the module.
+            features: Features of at least two examples.
 
         Raises:
-            UserCodeError: One of them is nothing that a ring can keep.
+            UserCodeError: A buffer changes in a way that cannot be summed over a ring.
         """
         self._label = type(module).__name__
         self._module, self._forward = module, forward
-        places: dict[int, _Place] = {}
+        refs: dict[int, _BufferRef] = {}
         for prefix, owner in module.named_modules():
             for holder in (owner._buffers, owner._parameters):
-                for key, buffer in holder.items():
-                    if buffer is not None:
+                for key, tensor in holder.items():
+                    if tensor is not None:
                         name = f"{prefix}.{key}" if prefix else key
-                        places.setdefault(id(buffer), _Place(name, holder, key))
-        self._places, self._constant = list(places.values()), []
-        changed = self._tried(features)
-        self._constant = [p for p, is_one in zip(self._places, changed, strict=True) if not is_one]
-        self._places = [p for p, is_one in zip(self._places, changed, strict=True) if is_one]
+                        refs.setdefault(id(tensor), _BufferRef(name, holder, key))
+        self._buffers, self._constant_buffers = list(refs.values()), []
+        changes = self._find_changing(features)
+        self._constant_buffers = [
+            buffer
+            for buffer, is_changed in zip(self._buffers, changes, strict=True)
+            if not is_changed
+        ]
+        self._buffers = [
+            buffer for buffer, is_changed in zip(self._buffers, changes, strict=True) if is_changed
+        ]
         self._count_examples: set[str] = set()
-        """Names of whole numbers that count examples; the others count passes."""
-        if any(place.key not in _OF_NORMS for place in self._places):
+        """Names of the counters of examples; other counters count passes."""
+        if any(buffer.key not in _NORM_BUFFERS for buffer in self._buffers):
             self._try_rules(features)
-        if any(place.tensor.requires_grad for place in self._places):
+        if any(buffer.tensor.requires_grad for buffer in self._buffers):
             self._require_same_for_all_examples(features)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """The buffers that change, by name."""
-        return {place.name: place.tensor for place in self._places}
+        return {buffer.name: buffer.tensor for buffer in self._buffers}
 
     @property
     def num_sums(self) -> int:
-        """How many numbers they are."""
-        return sum(place.num_sums for place in self._places)
+        """The number of elements of all these buffers; a complex number is two."""
+        return sum(buffer.num_sums for buffer in self._buffers)
 
-    def keep(self) -> Kept:
-        """What `put_back` and `sums` need to know of the time before a forward pass."""
-        tensors = [place.tensor for place in self._places]
-        constant = [(tensor := each.holder[each.key], tensor._version) for each in self._constant]
-        return Kept(tensors, [tensor.clone() for tensor in tensors], constant)
+    def snapshot(self) -> BufferSnapshot:
+        """Save the buffers before a forward pass, for `restore` and `sums`."""
+        tensors = [buffer.tensor for buffer in self._buffers]
+        constant = [
+            (tensor := buffer.owner_dict[buffer.key], tensor._version)
+            for buffer in self._constant_buffers
+        ]
+        return BufferSnapshot(tensors, [tensor.clone() for tensor in tensors], constant)
 
-    def put_back(self, kept: Kept) -> None:
-        """Give the module the same tensors with the same values again."""
-        if not self._places:
+    def restore(self, snapshot: BufferSnapshot) -> None:
+        """Set the module's buffers to the same tensors and values as before the forward pass."""
+        if not self._buffers:
             return
         with torch.no_grad():
-            for place, tensor, value in zip(self._places, kept.tensors, kept.values, strict=True):
-                place.holder[place.key] = tensor
+            for buffer, tensor, value in zip(
+                self._buffers, snapshot.tensors, snapshot.values, strict=True
+            ):
+                buffer.owner_dict[buffer.key] = tensor
                 tensor.copy_(value)
 
-    def sums(self, kept: Kept, num_examples: int) -> list[torch.Tensor]:
-        """What a rank's forward pass adds to the ring's sums, one row for each buffer.
+    def sums(self, snapshot: BufferSnapshot, num_examples: int) -> list[torch.Tensor]:
+        """Return this rank's terms of the ring's sums, one row for each buffer.
 
         Args:
-            kept: Before it.
-            num_examples: Of the rank.
+            snapshot: The snapshot from before the forward pass.
+            num_examples: The number of this rank's examples.
 
         Raises:
-            UserCodeError: A buffer was changed that was not when the model was tried.
+            UserCodeError: A buffer changed that did not change in the trial passes.
         """
-        for place, (tensor, version) in zip(self._constant, kept.constant, strict=True):
-            if place.holder[place.key] is not tensor or tensor._version != version:
+        for buffer, (tensor, version) in zip(
+            self._constant_buffers, snapshot.constant, strict=True
+        ):
+            if buffer.owner_dict[buffer.key] is not tensor or tensor._version != version:
                 raise UserCodeError(
-                    f"The forward pass of {self._label} changes its {place.kind} {place.name!r}"
-                    " now, and did not when it was tried, so the ring does not add it up.",
+                    f"The forward pass of {self._label} changes its {buffer.kind} {buffer.name!r}"
+                    " now, but did not change it in the trial passes at the start, so it is not"
+                    " summed over the ring.",
                     cure="Change it in every forward pass of the training, from the first one on.",
                 )
-        found = []
-        for place, before in zip(self._places, kept.values, strict=True):
-            after = _numbers(place.tensor.detach())
-            if place.is_mean:
-                found.append(after.flatten() * num_examples)
+        terms = []
+        for buffer, before in zip(self._buffers, snapshot.values, strict=True):
+            after = _numbers(buffer.tensor.detach())
+            if buffer.is_mean:
+                terms.append(after.flatten() * num_examples)
             else:
-                found.append((after - _numbers(before)).flatten())
-        return found
+                terms.append((after - _numbers(before)).flatten())
+        return terms
 
-    def move(self, totals: torch.Tensor, num_examples: float, num_ranks: float) -> None:
-        """Give the buffers what their sums over the ring say.
+    def update(self, totals: torch.Tensor, num_examples: float, num_ranks: float) -> None:
+        """Update the buffers by their sums over the ring.
 
         Args:
-            totals: Shape (num_sums,), float64.
-            num_examples: Of the step.
-            num_ranks: Those that had examples.
+            totals: The sums, shape (num_sums,), float64.
+            num_examples: The number of examples in the step.
+            num_ranks: The number of ranks that had examples.
         """
-        if not self._places:
+        if not self._buffers:
             return
-        sizes = [place.num_sums for place in self._places]
+        sizes = [buffer.num_sums for buffer in self._buffers]
         with torch.no_grad():
-            for place, total in zip(self._places, torch.split(totals, sizes), strict=True):
-                tensor = place.tensor
-                if place.is_mean:
+            for buffer, total in zip(self._buffers, torch.split(totals, sizes), strict=True):
+                tensor = buffer.tensor
+                if buffer.is_mean:
                     mean = (total / num_examples).to(tensor.device)
                     if tensor.is_complex():
                         mean = torch.view_as_complex(mean.reshape(-1, 2))
                     tensor.copy_(mean.reshape(tensor.shape))
                     continue
-                if place.name not in self._count_examples:
+                if buffer.name not in self._count_examples:
                     total = torch.round(total / num_ranks)
                 tensor.copy_(tensor.double() + total.reshape(tensor.shape).to(tensor.device))
 
-    def _tried(self, features: Any) -> list[bool]:
-        """Which of the buffers a pass changes; it must change no attribute that is none."""
-        before, numbers = self.keep(), _attributes(self._module)
-        extra = _extra_state(self._module)
+    def _find_changing(self, features: Any) -> list[bool]:
+        """Return for each buffer whether a pass changes it; refuse counters in plain attributes."""
+        before, attributes = self.snapshot(), _attributes(self._module)
+        extra_state = _extra_state(self._module)
         with unchanged(self._module):
             self._forward(features)
-            self._require_same_extra_state(extra)
-            changed = [
-                place.tensor is not tensor or not _is_same(tensor, value)
-                for place, tensor, value in zip(
-                    self._places, before.tensors, before.values, strict=True
+            self._require_same_extra_state(extra_state)
+            changes = [
+                buffer.tensor is not tensor or not _is_same(tensor, value)
+                for buffer, tensor, value in zip(
+                    self._buffers, before.tensors, before.values, strict=True
                 )
             ]
-            first = _attributes(self._module)
-            if first == numbers:
-                return changed
+            attributes_after_one = _attributes(self._module)
+            if attributes_after_one == attributes:
+                return changes
             self._forward(features)
-            second = _attributes(self._module)
-        for name, value in numbers.items():
-            way = first.get(name, value) - value
-            if way and second.get(name) == value + 2 * way:
+            attributes_after_two = _attributes(self._module)
+        for name, value in attributes.items():
+            increment = attributes_after_one.get(name, value) - value
+            if increment and attributes_after_two.get(name) == value + 2 * increment:
                 raise UserCodeError(
                     f"The forward pass of {self._label} counts in the attribute {name!r}, which"
-                    " is no part of the ring's state: ranks that join, and a training that goes"
-                    " on, would count from the beginning.",
-                    received=f"{value}, then {value + way} and {value + 2 * way}",
+                    " is not part of the ring's state: ranks that join, and a resumed training,"
+                    " would count from the beginning.",
+                    received=f"{value}, then {value + increment} and {value + 2 * increment}",
                     cure="Count in a buffer: self.register_buffer('num_passes', torch.zeros((),"
                     " dtype=torch.int64)).",
                 )
-        return changed
+        return changes
 
     def _require_same_extra_state(self, before: dict[str, list[Any]]) -> None:
-        """Refuse extra state that a pass changes: it has no shape, so it cannot travel."""
+        """Refuse extra state that a pass changes: its form is unknown, so it cannot be reduced."""
         for name, values in _extra_state(self._module).items():
             if not _are_same(values, before[name]):
                 raise UserCodeError(
-                    f"The forward pass of {self._label} changes what its {name} returns. Extra"
-                    " state is no part of the ring's state, nor of the trained model.",
-                    cure="Keep what changes in buffers: self.register_buffer('num_passes',"
+                    f"The forward pass of {self._label} changes the return value of {name}. Extra"
+                    " state is not part of the ring's state or of the trained model.",
+                    cure="Keep changing values in buffers: self.register_buffer('num_passes',"
                     " torch.zeros((), dtype=torch.int64)).",
                 )
 
     def _require_same_for_all_examples(self, features: Any) -> None:
-        """Refuse what writes into trained parameters by the examples, of which ranks have some."""
-        whole = self._after(features)
+        """Refuse passes that write values into trained parameters which depend on the examples."""
+        whole = self._values_after(features)
         few = repeated(some_examples(features, 0, 1))
-        for others in (few, map_leaves(_another, features)):
-            for place, one, other in zip(self._places, whole, self._after(others), strict=True):
-                if place.tensor.requires_grad and not torch.equal(one, other):
+        for other_features in (few, map_leaves(_altered, features)):
+            other_values = self._values_after(other_features)
+            for buffer, value, other in zip(self._buffers, whole, other_values, strict=True):
+                if buffer.tensor.requires_grad and not torch.equal(value, other):
                     raise UserCodeError(
                         f"The forward pass of {self._label} writes into its parameter"
-                        f" {place.name!r} by the examples that it is given. Each rank of a ring has"
-                        " some of the examples, so the ranks would train different models.",
-                        cure="Where the first batch is to initialise it, compute it of the data in"
-                        " adapt(self, examples) of the spec, which one process of a job calls, and"
-                        " set it in create_model from self.adapted.",
+                        f" {buffer.name!r} a value that depends on the examples. Each rank of a"
+                        " ring has other examples, so the ranks would train different models.",
+                        cure="To initialise a parameter from data, compute its value in"
+                        " adapt(self, examples) of the spec, which one process of a job calls,"
+                        " and set it in create_model from self.adapted.",
                     )
 
     def _try_rules(self, features: Any) -> None:
-        """Find out by repeated examples what each buffer is of them."""
-        before = [_numbers(place.tensor) for place in self._places]
-        once, twice, thrice = (self._after(repeated(features, n)) for n in (1, 2, 3))
-        for place, start, one, two, three in zip(
-            self._places, before, once, twice, thrice, strict=True
+        """Find out by repeated examples how each buffer depends on the number of examples."""
+        before = [_numbers(buffer.tensor) for buffer in self._buffers]
+        once, twice, thrice = (self._values_after(repeated(features, times)) for times in (1, 2, 3))
+        for buffer, start, first, second, third in zip(
+            self._buffers, before, once, twice, thrice, strict=True
         ):
-            if place.key in _OF_NORMS or torch.equal(one, two):
+            if buffer.key in _NORM_BUFFERS or torch.equal(first, second):
                 continue
-            is_sum = torch.allclose(three - two, two - one, rtol=1e-4, atol=1e-6)
-            if place.is_mean:
-                if is_sum and not torch.allclose(two, one, rtol=1e-3, atol=1e-5):
-                    raise self._unusable(place, "is a sum over them")
-                if bool(((one == start) & (two != start)).any()):
-                    raise self._unusable(place, "has other places for each of them")
-            elif is_sum and torch.equal(two - start, 2 * (one - start)):
-                self._count_examples.add(place.name)
+            is_sum = torch.allclose(third - second, second - first, rtol=1e-4, atol=1e-6)
+            if buffer.is_mean:
+                if is_sum and not torch.allclose(second, first, rtol=1e-3, atol=1e-5):
+                    raise self._unusable(buffer, "it is a sum over the examples")
+                if bool(((first == start) & (second != start)).any()):
+                    raise self._unusable(buffer, "it has an element for each of the examples")
+            elif is_sum and torch.equal(second - start, 2 * (first - start)):
+                self._count_examples.add(buffer.name)
             else:
-                raise self._unusable(place, "counts neither them nor passes")
-        far = self._ways_from_far(features)
-        for place, start, one, way in zip(self._places, before, once, far, strict=True):
-            if place.name in self._count_examples and not torch.equal(one - start, way):
-                raise self._unusable(place, "points at one of them")
+                raise self._unusable(buffer, "it counts neither examples nor passes")
+        later = self._increments_after_many(features)
+        for buffer, start, first, increment in zip(self._buffers, before, once, later, strict=True):
+            if buffer.name in self._count_examples and not torch.equal(first - start, increment):
+                raise self._unusable(buffer, "it is a pointer to one of the examples")
 
-    def _after(self, features: Any) -> list[torch.Tensor]:
+    def _values_after(self, features: Any) -> list[torch.Tensor]:
         with unchanged(self._module):
             self._forward(features)
-            return [_numbers(place.tensor) for place in self._places]
+            return [_numbers(buffer.tensor) for buffer in self._buffers]
 
-    def _ways_from_far(self, features: Any) -> list[torch.Tensor]:
-        """By how much buffers change where those that count examples have counted many."""
-        counting = [each for each in self._places if each.name in self._count_examples]
-        if not counting:
-            return [torch.zeros(()) for _ in self._places]
+    def _increments_after_many(self, features: Any) -> list[torch.Tensor]:
+        """Return the buffers' increments in a pass when the counters of examples are large.
+
+        A counter increases as before, but a pointer into a queue wraps around.
+        """
+        counters = [buffer for buffer in self._buffers if buffer.name in self._count_examples]
+        if not counters:
+            return [torch.zeros(()) for _ in self._buffers]
         with unchanged(self._module):
-            for place in counting:
-                place.tensor.detach().add_(min(_FAR, torch.iinfo(place.tensor.dtype).max // 2))
-            starts = [_numbers(place.tensor) for place in self._places]
+            for buffer in counters:
+                buffer.tensor.detach().add_(
+                    min(_LARGE_COUNT, torch.iinfo(buffer.tensor.dtype).max // 2)
+                )
+            starts = [_numbers(buffer.tensor) for buffer in self._buffers]
             try:
                 self._forward(features)
             except Exception as e:
-                # What a pointer beyond its bound does is up to the user's code.
-                raise self._unusable(counting[0], "points at one of them") from e
-            ends = [_numbers(place.tensor) for place in self._places]
+                # The user's code may fail in any way if a pointer is out of range.
+                raise self._unusable(counters[0], "it is a pointer to one of the examples") from e
+            ends = [_numbers(buffer.tensor) for buffer in self._buffers]
         return [end - start for end, start in zip(ends, starts, strict=True)]
 
-    def _unusable(self, place: _Place, what: str) -> UserCodeError:
+    def _unusable(self, buffer: _BufferRef, reason: str) -> UserCodeError:
         return UserCodeError(
-            f"The forward pass of {self._label} changes its {place.kind} {place.name!r} by the"
-            f" number of examples that it is given: it {what}. Each rank of a ring has some of"
-            " the examples, so it would be another one than in one process.",
-            cure="Keep means over the examples (in the place of sums), and whole numbers that count"
-            " passes or examples without a bound. A queue of examples cannot be kept in a buffer:"
-            " compare the examples of a batch with each other.",
+            f"The forward pass of {self._label} changes its {buffer.kind} {buffer.name!r} in a way"
+            f" that depends on the number of examples: {reason}. Each rank of a ring has a part of"
+            " the examples, so the value would differ from that in one process.",
+            cure="Keep means over the examples instead of sums, and integers that count passes or"
+            " examples without a limit. A queue of examples cannot be kept in a buffer: compare"
+            " the examples within a batch instead.",
         )
 
 
 @contextlib.contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
-    """Take back what trial passes change in a module: tensors, and numbers that are attributes.
+    """Undo the changes of trial passes in a module: to tensors, and to numbers in attributes.
 
-    What builds a module, so that lazy layers get their shapes or there are new ones, stays.
+    If a pass builds the module, so that lazy layers get shapes or new layers appear, all of its
+    changes stay.
     """
     parts, tensors = _parts_of(module), _tensors_of(module)
-    kept = [(holder, key, each, each.detach().clone()) for holder, key, each in tensors.values()]
+    saved = [
+        (holder, key, tensor, tensor.detach().clone()) for holder, key, tensor in tensors.values()
+    ]
     numbers = [(owner, _numbers_of(owner)) for owner in module.modules()]
     yield
     if parts is None or _parts_of(module) != parts:
         return
     with torch.no_grad():
-        for holder, key, tensor, value in kept:
+        for holder, key, tensor, value in saved:
             holder[key] = tensor
             if not _is_same(tensor, value):
                 tensor.copy_(value)
@@ -317,21 +340,21 @@ def unchanged(module: nn.Module) -> Iterator[None]:
 
 
 def _parts_of(module: nn.Module) -> list[str] | None:
-    """The names of all that a module consists of; None where that has no shape yet."""
+    """The names of a module's parameters, buffers and submodules; None if some are lazy."""
     named = [*module.named_parameters(), *module.named_buffers()]
-    if any(nn.parameter.is_lazy(each) for _, each in named):
+    if any(nn.parameter.is_lazy(tensor) for _, tensor in named):
         return None
     return [*(name for name, _ in named), *(name for name, _ in module.named_modules())]
 
 
 def _tensors_of(module: nn.Module) -> dict[int, tuple[dict[str, Any], str, torch.Tensor]]:
-    found: dict[int, tuple[dict[str, Any], str, torch.Tensor]] = {}
+    tensors: dict[int, tuple[dict[str, Any], str, torch.Tensor]] = {}
     for owner in module.modules():
         for holder in (owner._buffers, owner._parameters):
-            for key, each in holder.items():
-                if each is not None and not nn.parameter.is_lazy(each):
-                    found.setdefault(id(each), (holder, key, each))
-    return found
+            for key, tensor in holder.items():
+                if tensor is not None and not nn.parameter.is_lazy(tensor):
+                    tensors.setdefault(id(tensor), (holder, key, tensor))
+    return tensors
 
 
 def _numbers_of(owner: nn.Module) -> dict[str, Any]:
@@ -339,7 +362,7 @@ def _numbers_of(owner: nn.Module) -> dict[str, Any]:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """The numbers that a module and those in it keep as attributes, by name."""
+    """The numbers in attributes of a module and its submodules, by name."""
     return {
         f"{prefix}.{key}" if prefix else key: value
         for prefix, owner in module.named_modules()
@@ -348,10 +371,13 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def _extra_state(module: nn.Module) -> dict[str, list[Any]]:
-    """What `get_extra_state` of a module and of those in it returns, in parts."""
+    """The leaves of what `get_extra_state` returns in a module and its submodules, by name."""
 
     def copies(state: Any) -> list[Any]:
-        return [e.detach().clone() if isinstance(e, torch.Tensor) else e for e in leaves(state)]
+        return [
+            leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+            for leaf in leaves(state)
+        ]
 
     return {
         f"{prefix}.get_extra_state".removeprefix("."): copies(owner.get_extra_state())
@@ -360,32 +386,33 @@ def _extra_state(module: nn.Module) -> dict[str, list[Any]]:
     }
 
 
-def _are_same(ones: list[Any], others: list[Any]) -> bool:
-    def is_same(one: Any, other: Any) -> bool:
-        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-            return one.dtype == other.dtype and one.shape == other.shape and _is_same(one, other)
-        return type(one) is type(other) and bool(np.all(one == other))
+def _are_same(values: list[Any], others: list[Any]) -> bool:
+    def is_same(value: Any, other: Any) -> bool:
+        if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor):
+            has_same_form = value.dtype == other.dtype and value.shape == other.shape
+            return has_same_form and _is_same(value, other)
+        return type(value) is type(other) and bool(np.all(value == other))
 
-    return len(ones) == len(others) and all(map(is_same, ones, others))
-
-
-def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one layout and type have the same bits."""
-    if one.layout is not torch.strided:
-        one, other = (tensor.detach().to_sparse().coalesce() for tensor in (one, other))
-        is_same = _is_same(one.indices(), other.indices())
-        return is_same and _is_same(one.values(), other.values())
-    return bool(torch.equal(bytes_of(one), bytes_of(other)))
+    return len(values) == len(others) and all(map(is_same, values, others))
 
 
-def _another(leaf: Any) -> Any:
-    """Other numbers in the place of an example's."""
+def _is_same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of the same layout and type have the same bits."""
+    if tensor.layout is not torch.strided:
+        tensor, other = (part.detach().to_sparse().coalesce() for part in (tensor, other))
+        is_same = _is_same(tensor.indices(), other.indices())
+        return is_same and _is_same(tensor.values(), other.values())
+    return bool(torch.equal(bytes_of(tensor), bytes_of(other)))
+
+
+def _altered(leaf: Any) -> Any:
+    """Return different numbers of the same shape, for a trial pass."""
     is_number = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
     return leaf * 1.5 + 0.25 if is_number else leaf
 
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor as float64, a complex number as two."""
+    """Copy a tensor to float64; a complex number becomes two numbers."""
     tensor = tensor.detach()
     if tensor.is_complex():
         return torch.view_as_real(tensor.to(torch.complex128).clone())

@@ -28,7 +28,7 @@ from edl_horovod.frameworks.torch.gradients import (
 from edl_horovod.frameworks.torch.groups import groups_of
 from edl_horovod.frameworks.torch.loss_scale import LossScale
 from edl_horovod.frameworks.torch.model import TorchModel
-from edl_horovod.frameworks.torch.moving import Kept, Moving, unchanged
+from edl_horovod.frameworks.torch.moving import BufferSnapshot, TrackedBuffers, unchanged
 from edl_horovod.frameworks.torch.objective import Objective, Outcome, metric_means
 from edl_horovod.frameworks.torch.optimizer import make_optimization
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
@@ -110,7 +110,7 @@ class TorchStep:
         )
         self._steps_per_epoch: int | None = None
         self._example = self._running.batch_here(example)
-        self._moving = self._try_training(self._example)
+        self._buffers = self._try_training(self._example)
         self._modules = list(module.modules())
         self._optimization = make_optimization(loaded, module, learning_rate)
         self.optimizer = self._optimization.optimizer
@@ -141,7 +141,7 @@ class TorchStep:
     def model_variables(self) -> dict[str, Variable]:
         """Those of the model alone."""
         found = self.model.weights
-        for name, tensor in self._moving.tensors.items():
+        for name, tensor in self._buffers.tensors.items():
             found.setdefault(name, TorchVariable(name, tensor))
         return found
 
@@ -155,14 +155,14 @@ class TorchStep:
     ) -> StepSums:
         """Run one step over the ring; see `base.Step.step`."""
         self._has_come = False
-        kept = self._moving.keep()
+        snapshot = self._buffers.snapshot()
         try:
             local = np.zeros(self._num_numbers)
             self._forget_gradients()
             self._random.begin_step(salt)
             with self._norms_over_ring(batch, is_alone=is_alone):
                 if batch is not None:
-                    local = self._sums_of(batch, kept, is_alone=is_alone)
+                    local = self._sums_of(batch, snapshot, is_alone=is_alone)
                 elif not is_alone:
                     if self._sums_norms:
                         self._run_along()
@@ -170,12 +170,12 @@ class TorchStep:
                         self._sum_divisors([0.0] * self._objective.num_divisors, 0)
                     self._reducer.begin(0.0)
             local[WANTS_CHANGE] = float(wants_change)
-            self._moving.put_back(kept)
+            self._buffers.restore(snapshot)
             self._has_come = True
             # All ranks: each does so in every step, with examples or without.
             totals = local if is_alone else self._reducer.finish(local, local[LOSS_WEIGHT])
         except BaseException:
-            self._moving.put_back(kept)
+            self._buffers.restore(snapshot)
             self._reducer.abandon()
             self._forget_gradients()
             raise
@@ -210,7 +210,7 @@ class TorchStep:
         with torch.random.fork_rng(devices=[]), unchanged(self._running.module):
             self._random.begin_step(0)
             self._forget_gradients()
-            self._sums_of(batch, self._moving.keep(), is_alone=True)
+            self._sums_of(batch, self._buffers.snapshot(), is_alone=True)
         self._forget_gradients()
 
     def has_come(self) -> bool:
@@ -236,7 +236,7 @@ class TorchStep:
             loaded=self._loaded,
         )
 
-    def _try_training(self, example: Batch) -> Moving:
+    def _try_training(self, example: Batch) -> TrackedBuffers:
         """Run the model in training once: for its buffers, and for loss and metrics."""
         module, loaded = self._running.module, self._loaded
         doing = (
@@ -246,7 +246,9 @@ class TorchStep:
         several = repeated_batch(example) if example.num_examples == 1 else example
         module.train()
         with user_code(doing, root=loaded.zoo), torch.random.fork_rng(devices=[]):
-            moving = Moving(module, lambda parts: self._outputs(batch_of(*parts)), several.examples)
+            buffers = TrackedBuffers(
+                module, lambda parts: self._outputs(batch_of(*parts)), several.examples
+            )
         module.eval()
         with unchanged(module):
             with user_code(doing, root=loaded.zoo):
@@ -259,7 +261,7 @@ class TorchStep:
                 received={"train.accumulate_steps": self._options.num_parts},
                 cure="Set train.accumulate_steps=1, or return one pair (sum, weight).",
             )
-        return moving
+        return buffers
 
     def _outputs(self, batch: Batch) -> Any:
         with self._objective.recording():
@@ -289,8 +291,8 @@ class TorchStep:
         may_thaw = bool(self._callbacks)
         addable = set()
         if may_add:
-            moving = self._moving.tensors
-            addable = {n for n, p in named.items() if p.is_floating_point() and n not in moving}
+            buffers = self._buffers.tensors
+            addable = {n for n, p in named.items() if p.is_floating_point() and n not in buffers}
         found = {
             name: each
             for name, each in named.items()
@@ -306,7 +308,7 @@ class TorchStep:
 
     @property
     def _num_numbers(self) -> int:
-        return int(self._metrics_at.stop) + self._moving.num_sums
+        return int(self._metrics_at.stop) + self._buffers.num_sums
 
     @property
     def _metrics_at(self) -> slice:
@@ -319,7 +321,7 @@ class TorchStep:
     def _sums_of(
         self,
         batch: Batch,
-        kept: Kept,
+        snapshot: BufferSnapshot,
         *,
         is_alone: bool,
     ) -> NDArray[np.float64]:
@@ -346,9 +348,9 @@ class TorchStep:
             for parameter in self._trained.values():
                 if parameter.grad is not None:
                     parameter.grad.mul_(count / loss_weight)
-        moved = [each.cpu().numpy() for each in self._moving.sums(kept, count)]
+        buffer_sums = [term.cpu().numpy() for term in self._buffers.sums(snapshot, count)]
         numbers = np.array([count, loss_sum, loss_weight, 0.0, 1.0])
-        return np.concatenate([numbers, metric_sums, *moved])
+        return np.concatenate([numbers, metric_sums, *buffer_sums])
 
     def _begin_training(self) -> None:
         """Put all of the module into training, as far as it is not."""
@@ -496,7 +498,7 @@ class TorchStep:
                 if not are_finite(parameters):
                     return False
         # Before the optimizer: it goes on from what the forward pass has written into parameters.
-        self._moving.move(
+        self._buffers.update(
             torch.from_numpy(totals[self._metrics_at.stop :].copy()),
             count,
             float(totals[CONTRIBUTORS]),
