@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from edl_horovod.frameworks.torch.gradients import StepOptions
-from edl_horovod.frameworks.torch.running import Computing
+from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.torch.step import TorchStep
 from edl_horovod.frameworks.values import Batch
 
 NO_OPTIONS = StepOptions()
-CPU = Computing(torch.device("cpu"))
+CPU = ComputeOptions(torch.device("cpu"))
 WAIT_SECONDS = 60
 
 
@@ -70,7 +70,7 @@ def make_step(loaded, example, *, options=NO_OPTIONS, meeting=None, rank=0, **se
     return TorchStep(
         loaded,
         example,
-        computing=settings.pop("computing", CPU),
+        compute=settings.pop("compute", CPU),
         learning_rate=settings.pop("learning_rate", None),
         options=options,
         reducer_of=lambda parameters, sparse: Reducer(parameters, meeting, rank),

@@ -9,7 +9,7 @@ import torch
 
 from edl_horovod.config.schema import TrainConfig
 from edl_horovod.errors import MissingDependency, how_to_install
-from edl_horovod.frameworks.torch.running import Running
+from edl_horovod.frameworks.torch.running import ModuleRunner
 from edl_horovod.frameworks.torch.structures import map_leaves, repeated
 from edl_horovod.models.calling import first_paragraph, user_code
 
@@ -37,20 +37,20 @@ def require_exporters(config: TrainConfig) -> None:
         )
 
 
-def export(running: Running, folder: Path, *, saved_model: bool, onnx: bool) -> None:
+def export(runner: ModuleRunner, folder: Path, *, saved_model: bool, onnx: bool) -> None:
     """Write `model.pt2`, `model.onnx`, or both, for any number of examples.
 
     Raises:
         UserCodeError: PyTorch cannot export the module; no incomplete file is left.
     """
-    module = running.module.eval()
+    module = runner.module.eval()
     requested = {"train.saved_model=true": saved_model, "train.onnx=true": onnx}
     settings_text = " and ".join(setting for setting, is_set in requested.items() if is_set)
     # From a single example, torch.export would fix the number of examples at one.
-    features = repeated(running.here(running.example.features))
-    arguments, keywords = running.arguments(features)
+    features = repeated(runner.to_device(runner.example.features))
+    arguments, keywords = runner.arguments(features)
     with user_code(
-        f"Exporting the model with torch.export ({settings_text})", root=running.loaded.zoo
+        f"Exporting the model with torch.export ({settings_text})", root=runner.loaded.zoo
     ):
         try:
             bound_arguments = (
@@ -68,7 +68,7 @@ def export(running: Running, folder: Path, *, saved_model: bool, onnx: bool) -> 
     path = folder / "model.onnx"
     num_bytes = sum(tensor.nbytes for tensor in program.state_dict.values())
     doing = "Exporting the model to ONNX (train.onnx=true)"
-    with user_code(doing, root=running.loaded.zoo), warnings.catch_warnings():
+    with user_code(doing, root=runner.loaded.zoo), warnings.catch_warnings():
         # PyTorch's exporter calls deprecated functions of PyTorch, which users cannot change.
         warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
         try:

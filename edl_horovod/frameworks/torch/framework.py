@@ -17,7 +17,7 @@ from edl_horovod.frameworks.torch.exporting import require_exporters
 from edl_horovod.frameworks.torch.gradients import StepOptions, StepReducer
 from edl_horovod.frameworks.torch.model import TorchModel
 from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
-from edl_horovod.frameworks.torch.running import Computing
+from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.torch.step import TorchStep
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan
@@ -50,21 +50,21 @@ class TorchFramework:
         """
         self.horovod, self.collectives = horovod, collectives
         self._make_reducer = make_reducer
-        self._computing = Computing(torch.device("cpu"))
+        self._compute = ComputeOptions(torch.device("cpu"))
 
     def begin(self, *, slot: int, seed: int) -> int:
         """Select a GPU for the slot, and seed all generators."""
         num_gpus: int = torch.cuda.device_count()
         if num_gpus:
             torch.cuda.set_device(slot % num_gpus)
-            self._computing = Computing(torch.device("cuda", slot % num_gpus))
+            self._compute = ComputeOptions(torch.device("cuda", slot % num_gpus))
         torch.manual_seed(seed)
         return num_gpus
 
     def use_precision(self, precision: str) -> None:
         """Set the precision of models that are created later; mixed ones use autocast."""
         dtype = _DTYPES[precision]
-        self._computing = Computing(self._computing.device, dtype)
+        self._compute = ComputeOptions(self._compute.device, dtype)
         # Attention's fast path in evaluation ignores autocast on a CPU, and then mixes types.
         torch.backends.mha.set_fastpath_enabled(dtype is None)
 
@@ -89,7 +89,7 @@ class TorchFramework:
 
     def model(self, loaded: LoadedSpec, element_spec: Any) -> Model:
         """Build the user's model."""
-        return TorchModel(loaded, element_spec, self._computing)
+        return TorchModel(loaded, element_spec, self._compute)
 
     def step(
         self,
@@ -115,7 +115,7 @@ class TorchFramework:
         return TorchStep(
             loaded,
             element_spec,
-            computing=self._computing,
+            compute=self._compute,
             learning_rate=config.learning_rate,
             options=options,
             reducer_of=lambda parameters, sparse: self._make_reducer(parameters, sparse, config),

@@ -11,7 +11,7 @@ from edl_horovod.frameworks.models import Evaluation, Prediction
 from edl_horovod.frameworks.torch import exporting
 from edl_horovod.frameworks.torch.evaluation import TorchEvaluation
 from edl_horovod.frameworks.torch.prediction import TorchPrediction
-from edl_horovod.frameworks.torch.running import Computing, Running
+from edl_horovod.frameworks.torch.running import ComputeOptions, ModuleRunner
 from edl_horovod.frameworks.torch.variables import TorchVariable
 from edl_horovod.frameworks.torch.weight_files import read_weights, restore
 from edl_horovod.frameworks.values import Batch, Variable
@@ -24,13 +24,13 @@ __all__ = ["TorchModel"]
 class TorchModel:
     """Implements `models.Model`."""
 
-    def __init__(self, loaded: LoadedSpec, example: Batch, computing: Computing) -> None:
-        """Create the user's module; the arguments are those of `Running`.
+    def __init__(self, loaded: LoadedSpec, example: Batch, compute: ComputeOptions) -> None:
+        """Create the user's module; the arguments are those of `ModuleRunner`.
 
         Raises:
-            UserCodeError: As for `Running`; or a tensor of the module cannot be stored.
+            UserCodeError: As for `ModuleRunner`; or a tensor of the module cannot be stored.
         """
-        self.running = Running(loaded, example, computing)
+        self.runner = ModuleRunner(loaded, example, compute)
         with user_code(f"The state_dict of {loaded.label}", root=loaded.zoo):
             self._variables()
 
@@ -45,28 +45,28 @@ class TorchModel:
 
     def evaluation(self, element_spec: Any) -> Evaluation:
         """Prepare the evaluation."""
-        return TorchEvaluation(self.running, element_spec)
+        return TorchEvaluation(self.runner, element_spec)
 
     def prediction(self, element_spec: Any) -> Prediction:
         """Prepare the prediction."""
-        return TorchPrediction(self.running, element_spec)
+        return TorchPrediction(self.runner, element_spec)
 
     def load(self, file: Path, *, is_trusted: bool) -> None:
         """Load the weights from a `.pt`, `.pth`, `.ckpt` or `.safetensors` file."""
-        restore(self.running.module, read_weights(file, is_trusted=is_trusted), file)
+        restore(self.runner.module, read_weights(file, is_trusted=is_trusted), file)
 
     def save(self, folder: Path) -> None:
         """Write `model.safetensors`."""
-        self.running.module.eval()
+        self.runner.module.eval()
         tensors = {name: variable.tensor for name, variable in self._variables().items()}
         save_file(_without_sharing(tensors), folder / "model.safetensors")
 
     def export(self, folder: Path, *, saved_model: bool, onnx: bool) -> None:
         """Write `model.pt2`, PyTorch's counterpart of a SavedModel, and `model.onnx`."""
-        exporting.export(self.running, folder, saved_model=saved_model, onnx=onnx)
+        exporting.export(self.runner, folder, saved_model=saved_model, onnx=onnx)
 
     def _variables(self) -> dict[str, TorchVariable]:
-        module = self.running.module
+        module = self.runner.module
         stored = set(map(id, (*module.parameters(), *module.buffers())))
         first_names: dict[int, tuple[str, torch.Tensor]] = {}
         # A user's own state_dict may omit parameters.

@@ -1,8 +1,8 @@
 """The loss and the metrics of a batch, as sums.
 
-They are the spec's own, else methods of the module: `loss(outputs, labels)` and
-`metrics(outputs, labels)`, which may declare `features`, too. A loss is a mean: the ring adds up
-its sum and what that is divided by.
+They come from the spec, or else from methods of the module: `loss(outputs, labels)` and
+`metrics(outputs, labels)`, which may also declare `features`. A loss is a mean: the ring adds up
+its numerators and its divisors.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from edl_horovod.frameworks.torch.denominators import (
     mean_of_pair,
     means_of,
 )
-from edl_horovod.frameworks.torch.own_loss import OwnLoss
+from edl_horovod.frameworks.torch.own_loss import ModuleLoss
 from edl_horovod.frameworks.torch.parts import loss_part
 from edl_horovod.frameworks.torch.structures import (
     described,
@@ -52,27 +52,27 @@ _WEIGHTS = "sample_weight"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What comes out of a batch."""
+    """Loss and metrics of a batch."""
 
     loss: torch.Tensor
-    """The mean, a scalar to begin a backward pass with; a constant where nothing counts."""
+    """The mean, a scalar for the backward pass; a constant if no example counts."""
     loss_weight: float
-    """What the loss divides by: the number of examples, or what its own divisor is."""
+    """The divisor of the loss: the number of examples, or the divisor in the user's loss."""
     metric_sums: list[float]
     """The sum and the divisor of each metric, in the order of `Objective.metric_names`."""
     means: list[Mean] = field(default_factory=list)
-    """The terms of a loss that have divisors of their own; those of this batch are in `loss`, where
-    a ring has others."""
+    """The terms of a loss with several different divisors. `loss` uses the divisors of this batch,
+    which a ring has to replace by the sums over the ranks."""
 
     @property
     def loss_sum(self) -> float:
-        """The loss times what it divides by."""
+        """The loss multiplied by its divisor."""
         return float(self.loss.detach()) * self.loss_weight
 
 
 @dataclass(frozen=True)
 class _Loss:
-    """The loss of a batch."""
+    """The loss of a batch, before the metrics are computed."""
 
     mean: torch.Tensor
     weight: float
@@ -84,7 +84,7 @@ class _Loss:
 
 
 class Objective:
-    """Loss and metrics in one mode."""
+    """Loss and metrics of a model in one mode."""
 
     def __init__(
         self,
@@ -93,31 +93,35 @@ class Objective:
         mode: Mode,
         *,
         class_weight: Sequence[float] = (),
-        own: OwnLoss | None = None,
+        module_loss: ModuleLoss | None = None,
     ) -> None:
-        """Find them; nothing is computed yet.
+        """Find the functions for loss and metrics; nothing is computed yet.
 
         Args:
             loaded: The user's spec.
-            module: Built.
-            mode: Handed to `create_metrics`.
-            class_weight: Weights of examples by their class; none for the same of all.
-            own: How the module computes its loss itself; None where it does not.
+            module: The built module.
+            mode: Passed to `create_metrics`.
+            class_weight: Weights of examples by class index; empty if all weigh the same.
+            module_loss: How the module itself computes its loss; None if it does not.
 
         Raises:
-            UserCodeError: There is no loss, or one that bears no weights of classes.
+            UserCodeError: There is no loss, or it does not support weights of classes.
         """
         self._loaded, self._mode = loaded, mode
         self._class_weight = list(class_weight)
-        self._own = own
-        if own is not None and class_weight:
+        self._module_loss = module_loss
+        if module_loss is not None and class_weight:
             raise UserCodeError(
-                f"train.class_weight does not reach the loss that {own.name} of {loaded.label}"
-                " computes itself.",
+                f"train.class_weight has no effect on the loss that {module_loss.name} of"
+                f" {loaded.label} itself computes.",
                 received={"train.class_weight": self._class_weight},
                 cure="Leave it out, or give the spec create_loss(self, outputs, labels).",
             )
-        self._loss = _part(loaded, module, "create_loss", "loss") if own is None else own.loss
+        self._loss = (
+            _find_function(loaded, module, "create_loss", "loss")
+            if module_loss is None
+            else module_loss.loss
+        )
         if self._loss is None:
             cure = (
                 "Give the spec create_loss, the module a method loss(self, outputs, labels) or"
@@ -133,37 +137,39 @@ class Objective:
             raise UserCodeError(f"{loaded.label} lacks loss.", cure=f"{cure}.")
         self._loss_takes = declared(self._loss)
         self._loss_takes_weights = _WEIGHTS in self._loss_takes.names or self._loss_takes.takes_any
-        self._loss_name = _name_of(loaded, "create_loss", "loss") if own is None else own.name
-        self._metrics = _part(loaded, module, "create_metrics", "metrics")
+        self._loss_name = (
+            _name_of(loaded, "create_loss", "loss") if module_loss is None else module_loss.name
+        )
+        self._metrics = _find_function(loaded, module, "create_metrics", "metrics")
         self._metrics_name = _name_of(loaded, "create_metrics", "metrics")
-        if own is not None and own.metrics is not None:
-            self._metrics, self._metrics_name = own.metrics, own.name
+        if module_loss is not None and module_loss.metrics is not None:
+            self._metrics, self._metrics_name = module_loss.metrics, module_loss.name
         self._metrics_takes = declared(self._metrics) if self._metrics is not None else None
         self._scalars = ScalarsByNode()
         self._num_means = 0
-        """Terms of the loss with a divisor of their own; 0 for a mean over the examples."""
-        self._depends: list[bool] = []
-        """Which of the outputs depend on parameters."""
+        """The number of terms of the loss with their own divisors; 0 for a mean over examples."""
+        self._depends_on_parameters: list[bool] = []
+        """For each leaf of the outputs, whether it depends on parameters."""
         self.metric_names: list[str] = []
 
     @property
     def num_metric_sums(self) -> int:
-        """How many numbers `Outcome.metric_sums` has."""
+        """The length of `Outcome.metric_sums`."""
         return 2 * len(self.metric_names)
 
     @property
     def num_divisors(self) -> int:
-        """How many means with divisors of their own `Outcome.means` has."""
+        """The length of `Outcome.means`; 0 if one divisor is enough."""
         return self._num_means if self._num_means > 1 else 0
 
     @property
     def needs_graph(self) -> bool:
-        """Whether outputs must come with their graph of autograd, also for an evaluation."""
-        return self._own is not None and self._num_means > 0
+        """Whether the outputs need their autograd graph, even in an evaluation."""
+        return self._module_loss is not None and self._num_means > 0
 
     def recording(self) -> contextlib.AbstractContextManager[Any]:
-        """Record while a module runs what it computes its loss of, where that is needed."""
-        if self._own is None or not self.num_divisors:
+        """Record scalars while the module runs, if it computes a loss with several divisors."""
+        if self._module_loss is None or not self.num_divisors:
             return contextlib.nullcontext()
         self._scalars = ScalarsByNode()
         return self._scalars
@@ -171,64 +177,67 @@ class Objective:
     def begin(
         self, batch: Batch, outputs: Any, rerun: Callable[[Batch], Any] | None = None
     ) -> None:
-        """Find out the names of the metrics, and how the loss is added up over a ring.
+        """Find out the names of the metrics, and how the loss is summed over a ring.
 
         Args:
-            batch: Some examples.
-            outputs: What the model gives for them, with the graph of autograd: it tells which of
-                them depend on parameters.
-            rerun: Runs the model on other ones, where it computes its loss itself; None where
-                outputs of parts and of repeated examples are parts of these, and these repeated.
+            batch: Sample examples.
+            outputs: The model's outputs for them, with their autograd graph.
+            rerun: Runs the model on other examples, if the model itself computes its loss. None if
+                the outputs can be sliced and repeated in place of running the model again.
 
         Raises:
-            UserCodeError: Loss or metrics cannot be computed of these, or not be added up.
+            UserCodeError: Loss or metrics cannot be computed for these examples, or not be summed.
         """
-        self._depends = [getattr(leaf, "requires_grad", False) for leaf in leaves(outputs)]
+        self._depends_on_parameters = [
+            getattr(leaf, "requires_grad", False) for leaf in leaves(outputs)
+        ]
 
-        def tried(batch: Batch, outputs: Any) -> tuple[Batch, Any]:
+        def with_outputs(batch: Batch, outputs: Any) -> tuple[Batch, Any]:
             if rerun is None:
                 return batch, outputs
             with torch.enable_grad():
                 return batch, rerun(batch)
 
         with torch.no_grad():
-            constants = map_leaves(detached, outputs)
+            detached_outputs = map_leaves(detached, outputs)
             if rerun is None:
-                outputs = constants
+                outputs = detached_outputs
             doing = f"{self._metrics_name} of {self._loaded.label}"
             with user_code(doing, root=self._loaded.zoo):
-                self.metric_names = sorted(self._call_metrics(batch, constants))
+                self.metric_names = sorted(self._call_metrics(batch, detached_outputs))
             doing = f"{self._loss_name} of {self._loaded.label}"
             with user_code(doing, root=self._loaded.zoo):
                 with logging_warnings(doing):
                     self._value(batch, outputs)
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # They are told.
-                    halves = [tried(*half) for half in _halves(batch, outputs)]
-                    self._learn_divisors([(batch, outputs), *halves])
+                    warnings.simplefilter("ignore")  # They were logged above.
+                    halves = [with_outputs(*half) for half in _halves(batch, outputs)]
+                    self._find_divisors([(batch, outputs), *halves])
                     once, twice, thrice = (
-                        self._loss_of(*tried(repeated_batch(batch, n), repeated(outputs, n))).value
+                        self._loss_of(
+                            *with_outputs(repeated_batch(batch, n), repeated(outputs, n))
+                        ).value
                         for n in (1, 2, 3)
                     )
-                    adds_up = self._adds_up(tried(*_whole(batch, outputs)), halves)
+                    adds_up = self._adds_up(with_outputs(*_enlarged(batch, outputs)), halves)
             if is_sum_over_batch(once, twice, thrice):
                 raise self._unusable(
                     "must return the mean over the batch, or one value for each example",
                     "the sum over the batch",
-                    "Write reduction='mean' or 'none', in each part of the loss.",
+                    "Set reduction='mean' or 'none' in each part of the loss.",
                 )
             if not adds_up or not are_same_loss(once, twice):
                 log.warning(BATCH_DEPENDENT, self._loaded.label)
 
     def of_batch(self, batch: Batch, outputs: Any) -> Outcome:
-        """The sums of a batch.
+        """Compute loss and metrics of a batch.
 
         Args:
             batch: Examples, on the device of the outputs.
-            outputs: What the model gave for them.
+            outputs: The model's outputs for them.
 
         Raises:
-            UserCodeError: Loss or metrics raised something, or returned what has no mean.
+            UserCodeError: Loss or metrics failed, or returned an unusable value.
         """
         root = self._loaded.zoo
         with user_code(f"{self._loss_name} of {self._loaded.label}", root=root):
@@ -242,8 +251,8 @@ class Objective:
                 raise UserCodeError(
                     f"{self._metrics_name} of {self._loaded.label} must return the same metrics for"
                     " every batch.",
-                    received=f"{', '.join(sorted(metrics)) or 'none'}, where it was"
-                    f" {', '.join(self.metric_names) or 'none'} before",
+                    received=f"{', '.join(sorted(metrics)) or 'none'}; before it was"
+                    f" {', '.join(self.metric_names) or 'none'}",
                 )
             count = batch.num_examples
             sums = [
@@ -254,8 +263,8 @@ class Objective:
         return Outcome(mean, loss.weight, sums, loss.means)
 
     def _loss_of(self, batch: Batch, outputs: Any) -> _Loss:
-        """The loss of a batch."""
-        scalars = ScalarsByNode() if self._own is None else self._scalars
+        """Compute the loss of a batch."""
+        scalars = ScalarsByNode() if self._module_loss is None else self._scalars
         with scalars if self.num_divisors else contextlib.nullcontext():
             value = self._value(batch, outputs)
         count = batch.num_examples
@@ -263,15 +272,15 @@ class Objective:
             return _Loss(sum(mean for mean, _ in value), count, [term for _, term in value])
         if isinstance(value, tuple):
             total, weight = value
-            return _Loss(total / weight, weight) if weight else _nothing(total)
+            return _Loss(total / weight, weight) if weight else _empty_loss(total)
         if value.ndim or not self._num_means:
             return _Loss(value.mean() if value.ndim else value, count)
         means = means_of(value, scalars.values)
         if len(means) != self._num_means:
             raise self._unusable(
                 "must have the same terms in every batch",
-                f"{len(means)} means over the batch, where there were {self._num_means} before",
-                "Multiply a term by 0 where it is not to count, or return (sum, weight).",
+                f"{len(means)} means over the batch; before there were {self._num_means}",
+                "Multiply a term by 0 instead of leaving it out, or return (sum, weight).",
             )
         if self.num_divisors:
             return _Loss(value, count, means)
@@ -279,18 +288,18 @@ class Objective:
         if mean.may_be_clamped:
             mean = replace(mean, value=float(value.detach()))
         divisor = mean.counted
-        return _Loss(value, divisor) if divisor else _nothing(value)
+        return _Loss(value, divisor) if divisor else _empty_loss(value)
 
     def _value(self, batch: Batch, outputs: Any) -> Any:
-        """Compute the loss.
+        """Call the user's loss.
 
         Returns:
-            A scalar; one value for each example, weighed; a sum and its divisor as a tuple; or
-            several of these as a list of means.
+            A scalar; one weighted value for each example; a sum and its divisor as a tuple; or
+            several of these pairs as a list of means.
         """
         assert self._loss is not None
         weights = self._weights_of_classes(batch) if self._class_weight else batch.weights
-        if self._own is None and not _is_traced(outputs):
+        if self._module_loss is None and not _is_traced(outputs):
             outputs = self._with_graph(outputs)
         available = {"outputs": outputs, "labels": batch.labels, "features": batch.features}
         takes, takes_weights = self._loss_takes, self._loss_takes_weights
@@ -298,48 +307,52 @@ class Objective:
             available[_WEIGHTS] = weights
         with torch.enable_grad():
             value = takes.call(self._loss, available)
-            is_one = isinstance(value, tuple | list)
-            is_one = is_one or (isinstance(value, torch.Tensor) and value.ndim == 0)
-            if is_one and weights is not None and not takes_weights:
+            is_reduced = isinstance(value, tuple | list)
+            is_reduced = is_reduced or (isinstance(value, torch.Tensor) and value.ndim == 0)
+            if is_reduced and weights is not None and not takes_weights:
                 raise self._unusable(
-                    "must return one value for each example, as there are weights of the examples",
+                    "must return one value for each example, as the examples have weights",
                     "one number",
                     "Leave out the mean over the examples (reduction='none'), or declare"
-                    " sample_weight and weigh them before the mean.",
+                    " sample_weight and apply the weights before the mean.",
                 )
             if isinstance(value, tuple | list):
                 return self._pairs(value)
-            if is_one:
+            if is_reduced:
                 return value
             count = batch.num_examples
             if not isinstance(value, torch.Tensor) or len(value) != count or value.numel() != count:
-                raise self._no_loss(value)
+                raise self._invalid_loss(value)
             value = value.reshape(count)
             if weights is not None and not takes_weights:
                 value = value * weights.reshape(count).to(value.dtype)
             return value
 
     def _with_graph(self, outputs: Any) -> Any:
-        """Outputs that begin a graph of autograd, which has the divisor of a loss."""
-        depends = iter(self._depends if any(self._depends) else itertools.repeat(True))
+        """Detach the outputs and let them start a new autograd graph, for the loss' divisors."""
+        depends = iter(
+            self._depends_on_parameters
+            if any(self._depends_on_parameters)
+            else itertools.repeat(True)
+        )
 
-        def begun(leaf: Any) -> Any:
+        def start_graph(leaf: Any) -> Any:
             is_number = isinstance(leaf, torch.Tensor) and (
                 leaf.is_floating_point() or leaf.is_complex()
             )
             return leaf.detach().requires_grad_() if next(depends) and is_number else leaf
 
-        return map_leaves(begun, outputs)
+        return map_leaves(start_graph, outputs)
 
     def _pairs(self, value: Any) -> Any:
-        """A sum and its divisor, or several of them as means."""
+        """Parse a pair of a sum and its divisor, or several pairs, which become means."""
         if _is_pair(value):
             return self._pair(value)
         if not value or not all(map(_is_pair, value)):
-            raise self._no_loss(value)
+            raise self._invalid_loss(value)
         if len(value) == 1:
             return self._pair(value[0])
-        return [mean_of_pair(*self._pair(each)) for each in value]
+        return [mean_of_pair(*self._pair(pair)) for pair in value]
 
     def _pair(self, value: Any) -> tuple[torch.Tensor, float]:
         total, divisor = value
@@ -350,29 +363,29 @@ class Objective:
         else:
             divisor_is = str(float(divisor))
         raise self._unusable(
-            "must return a weight that the sum is divided by",
+            "must return a number that is not negative as the weight that divides the sum",
             divisor_is,
-            "Return the sum of the losses and the sum of their weights, for instance"
+            "Return the sum of the losses and the sum of their weights, for example"
             " (losses * mask).sum(), mask.sum().",
         )
 
-    def _learn_divisors(self, tries: Sequence[tuple[Batch, Any]]) -> None:
-        """Find out by some batches which means the loss consists of."""
-        values = [self._value(*each) for each in tries]
+    def _find_divisors(self, samples: Sequence[tuple[Batch, Any]]) -> None:
+        """Find out from some batches which means the loss consists of."""
+        values = [self._value(batch, outputs) for batch, outputs in samples]
         if isinstance(values[0], list):
             self._num_means = len(values[0])
         if not isinstance(values[0], torch.Tensor) or values[0].ndim:
             return
-        counts = [batch.num_examples for batch, _ in tries]
+        counts = [batch.num_examples for batch, _ in samples]
         means = [means_of(value) for value in values]
         num_means = len(means[0])
-        if any(len(its) != num_means for its in means):
+        if any(len(batch_means) != num_means for batch_means in means):
             return
         if num_means == 1 or not divisors_are_constant(means, counts):
             self._num_means = num_means
 
     def _adds_up(self, whole: tuple[Batch, Any], halves: Sequence[tuple[Batch, Any]]) -> bool:
-        """Whether the sums of two parts of a batch are that of the whole."""
+        """Whether the losses of two parts of a batch add up to that of the whole batch."""
         if self.num_divisors:
             return True
         parts = [self._loss_of(*part) for part in halves]
@@ -382,20 +395,20 @@ class Objective:
         total = sum(part.value * part.weight for part in parts if part.weight)
         return are_same_loss(self._loss_of(*whole).value, total / weight)
 
-    def _no_loss(self, value: Any) -> UserCodeError:
+    def _invalid_loss(self, value: Any) -> UserCodeError:
         shape = f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
         return self._unusable(
             "must return a tensor: the mean over the batch, a scalar, or one value for each"
             " example, shape (examples,)",
             shape or type(value).__name__,
-            "Take the mean over the other axes, for instance .flatten(1).mean(1)."
+            "Take the mean over the other axes, for example .flatten(1).mean(1)."
             if shape
-            else "Return what a function of torch.nn.functional gives.",
+            else "Return the result of a loss of torch.nn.functional.",
         )
 
-    def _unusable(self, what: str, received: str, cure: str) -> UserCodeError:
+    def _unusable(self, rule: str, received: str, cure: str) -> UserCodeError:
         return UserCodeError(
-            f"{self._loss_name} of {self._loaded.label} {what}.", received=received, cure=cure
+            f"{self._loss_name} of {self._loaded.label} {rule}.", received=received, cure=cure
         )
 
     def _call_metrics(self, batch: Batch, outputs: Any) -> dict[str, Any]:
@@ -418,11 +431,11 @@ class Objective:
         return metrics
 
     def _metric_sum(self, name: str, value: Any, count: int) -> tuple[float, float]:
-        """A metric's sum and divisor."""
+        """Return a metric's sum and divisor for a batch of `count` examples."""
         if _is_pair(value):
             return float(value[0]), float(value[1])
         if isinstance(value, torch.Tensor) and value.ndim and len(value) == count:
-            # Those of an example, as of shape (examples, 1), count as their mean.
+            # Several values of an example, such as shape (examples, 1), are averaged.
             return float(value.double().reshape(count, -1).mean(1).sum()), count
         if isinstance(value, int | float) or _is_scalar(value):
             return float(value) * count, count
@@ -433,21 +446,21 @@ class Objective:
         )
 
     def _weights_of_classes(self, batch: Batch) -> torch.Tensor:
-        """The weight of each example by its class, shape (examples,), float32."""
+        """Return the weight of each example by its class, shape (examples,), float32."""
         labels, label = batch.labels, self._loaded.label
         if batch.weights is not None:
             raise UserCodeError(
-                f"create_dataset of {label} gives weights of the examples, and train.class_weight"
-                " is set, too.",
+                f"create_dataset of {label} returns weights of the examples, but"
+                " train.class_weight is also set.",
                 received={"train.class_weight": self._class_weight},
-                cure="Use one of them.",
+                cure="Use only one of them.",
             )
         if not isinstance(labels, torch.Tensor) or labels.ndim not in (1, 2):
             raise UserCodeError(
                 f"train.class_weight needs one class for each example of {label}.",
                 received=f"labels {described(labels)}",
-                cure="Leave it out, and have create_dataset give (features, labels,"
-                " sample_weight).",
+                cure="Leave it out, and return (features, labels, sample_weight) from"
+                " create_dataset.",
             )
         if labels.ndim == 2:
             labels = labels[:, 0] if labels.shape[1] == 1 else labels.argmax(1)
@@ -457,25 +470,25 @@ class Objective:
         return torch.where(is_weighted, table[torch.where(is_weighted, classes, 0)], 1.0)
 
 
-def _part(
-    loaded: LoadedSpec, module: nn.Module, method: str, own: str
+def _find_function(
+    loaded: LoadedSpec, module: nn.Module, method: str, module_method: str
 ) -> Callable[..., Any] | None:
-    """The spec's method where it has one of its own, else the module's."""
+    """Return the spec's method if it overrides one; else the module's method, if any."""
     if loaded.gives(method):
         return getattr(loaded.spec, method)  # type: ignore[no-any-return]
-    found = getattr(module, own, None)
-    if type(found).__module__ == nn.MSELoss.__module__:
-        return loss_part(found, label=f"{own} of {loaded.label}")
-    # Another layer of that name is a part of the model, not a function of outputs and labels.
-    return found if callable(found) and not isinstance(found, nn.Module) else None
+    attribute = getattr(module, module_method, None)
+    if type(attribute).__module__ == nn.MSELoss.__module__:
+        return loss_part(attribute, label=f"{module_method} of {loaded.label}")
+    # Any other layer of this name is part of the model, not a function of outputs and labels.
+    return attribute if callable(attribute) and not isinstance(attribute, nn.Module) else None
 
 
-def _name_of(loaded: LoadedSpec, method: str, own: str) -> str:
-    return method if loaded.gives(method) else own
+def _name_of(loaded: LoadedSpec, method: str, module_method: str) -> str:
+    return method if loaded.gives(method) else module_method
 
 
 def metric_means(sums: NDArray[np.float64]) -> list[float]:
-    """The metrics of what `Outcome.metric_sums` add up to; NaN where nothing was counted."""
+    """Return the metrics from totals of `Outcome.metric_sums`; NaN if the divisor is 0."""
     return [
         float(total / weight) if weight else math.nan
         for total, weight in zip(sums[::2], sums[1::2], strict=True)
@@ -483,12 +496,12 @@ def metric_means(sums: NDArray[np.float64]) -> list[float]:
 
 
 def _is_traced(outputs: Any) -> bool:
-    """Whether some of the outputs have a graph of autograd."""
+    """Whether some of the outputs have an autograd graph."""
     return any(getattr(leaf, "requires_grad", False) for leaf in leaves(outputs))
 
 
 def _is_pair(value: Any) -> bool:
-    """Whether a loss has returned a sum and what it is to be divided by."""
+    """Whether a value is a pair of a sum and its divisor."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         return False
     total, divisor = value
@@ -499,22 +512,22 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == 1 and value.ndim == 0
 
 
-def _nothing(value: torch.Tensor) -> _Loss:
-    """The loss of examples of which none counts."""
+def _empty_loss(value: torch.Tensor) -> _Loss:
+    """Return the loss of a batch in which no example counts."""
     return _Loss(torch.zeros_like(value.detach()), 0.0)
 
 
-def _whole(batch: Batch, outputs: Any) -> tuple[Batch, Any]:
-    """A batch of which two parts are different, also one of few examples."""
+def _enlarged(batch: Batch, outputs: Any) -> tuple[Batch, Any]:
+    """Return a batch that is large enough to be split into two different parts."""
     times = 1 if batch.num_examples > 3 else 3
     return repeated_batch(batch, times), repeated(outputs, times)
 
 
 def _halves(batch: Batch, outputs: Any) -> list[tuple[Batch, Any]]:
-    """Two parts of that; none of one example."""
+    """Split the result of `_whole` into two parts; an empty list for a single example."""
     if batch.num_examples == 1:
         return []
-    batch, outputs = _whole(batch, outputs)
+    batch, outputs = _enlarged(batch, outputs)
     count = batch.num_examples
     middle = count // 2
 

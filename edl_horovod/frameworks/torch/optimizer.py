@@ -1,4 +1,4 @@
-"""The optimizer of a training and its schedules: the spec's, else the module's own."""
+"""The optimizer of a training and its schedules, from the spec or from the module."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,13 +34,14 @@ BY_ELEMENTS = {
     torch.optim.Rprop,
     torch.optim.SGD,
 }
-"""Those that change each number by the same one of what they keep and of the gradient."""
+"""Optimizers whose update of an element depends only on that element of gradient and state."""
 BY_PARAMETERS = {torch.optim.Adafactor, torch.optim.Muon}
-"""Those that change a parameter by what they keep of it, but by norms over all of it."""
+"""Optimizers whose update of a parameter depends on all its elements, as by norms, but not on other
+parameters."""
 
-_OWN = "configure_optimizers"
+_MODULE_METHOD = "configure_optimizers"
 _INTERVALS = ("epoch", "step")
-_OF_SCHEDULES = {
+_SCHEDULE_KEYS = {
     "frequency",
     "interval",
     "monitor",
@@ -53,29 +54,29 @@ _OF_SCHEDULES = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """What sets the learning rate, and when it is asked to."""
+    """A learning-rate scheduler, and when it advances."""
 
     scheduler: LRScheduler
     is_per_step: bool
-    """Whether it goes on with each step; else with each epoch."""
+    """Whether it advances after steps; otherwise after epochs."""
     monitor: str = ""
-    """For ReduceLROnPlateau, the number that it watches: `val_loss`, `loss` or a metric's name."""
+    """The value that ReduceLROnPlateau monitors: `val_loss`, `loss` or a metric's name."""
     frequency: int = 1
-    """The steps of an epoch, or the epochs, that it lets pass for each time."""
+    """It advances after every so many steps of an epoch, or epochs."""
 
     @property
     def is_plateau(self) -> bool:
-        """Whether it is handed the number that it watches."""
+        """Whether the scheduler needs the monitored value."""
         return isinstance(self.scheduler, ReduceLROnPlateau)
 
     def is_due(self, number: int) -> bool:
-        """Whether it goes on after the step of an epoch, or the epoch, of this number from 0 on."""
+        """Whether it advances after this step of an epoch, or this epoch, counted from 0."""
         return (number + 1) % self.frequency == 0
 
 
 @dataclass(frozen=True)
 class Optimization:
-    """An optimizer, and its schedules."""
+    """An optimizer and its schedules."""
 
     optimizer: torch.optim.Optimizer
     schedules: tuple[Schedule, ...] = ()
@@ -84,40 +85,40 @@ class Optimization:
 def make_optimization(
     loaded: LoadedSpec, module: nn.Module, learning_rate: float | None
 ) -> Optimization:
-    """Make the optimizer of a training.
+    """Create the optimizer of a training and its schedules.
 
     Args:
         loaded: The user's spec.
-        module: Built.
-        learning_rate: `train.learning_rate`; None leaves the optimizer's own.
+        module: The built module.
+        learning_rate: `train.learning_rate`; None for the optimizer's own.
 
     Raises:
-        UserCodeError: There is none or there are several, the module's parameters cannot be found
-            or it holds others, it takes no learning rate where one is set or requires a closure,
-            or making it failed.
+        UserCodeError: There is no optimizer, or more than one; creating it failed; it requires a
+            closure, or does not take the learning rate that is set; it holds tensors that are not
+            parameters of the module; or the module has parameters that PyTorch cannot find.
     """
     _require_parameters(module, loaded.label)
-    own = getattr(module, _OWN, None)
+    module_method = getattr(module, _MODULE_METHOD, None)
     if loaded.gives("create_optimizer"):
         name, function = f"create_optimizer of {loaded.label}", loaded.spec.create_optimizer
         _require_rate(name, function, learning_rate)
-        made = loaded.optimizer(learning_rate, model=module)
-    elif callable(own):
-        name = f"{_OWN} of {loaded.label}"
-        _require_rate(name, own, learning_rate)
+        returned = loaded.optimizer(learning_rate, model=module)
+    elif callable(module_method):
+        name = f"{_MODULE_METHOD} of {loaded.label}"
+        _require_rate(name, module_method, learning_rate)
         rates = {} if learning_rate is None else dict.fromkeys(RATE_NAMES, learning_rate)
         with user_code(name, root=loaded.zoo):
-            made = call_declared(own, rates)
+            returned = call_declared(module_method, rates)
     else:
         raise UserCodeError(
             f"{loaded.label} lacks optimizer.",
-            cure=f"Give the spec create_optimizer, the module a method {_OWN}(self, lr), or its"
-            " file a function optimizer, or set optimizer=...",
+            cure=f"Give the spec create_optimizer, the module a method {_MODULE_METHOD}(self, lr),"
+            " or its file a function optimizer, or set optimizer=...",
         )
-    found = _parsed(made, name)
-    _require_own_parameters(found.optimizer, module, name)
-    _require_closureless(found.optimizer, name)
-    return found
+    optimization = _parse(returned, name)
+    _require_module_parameters(optimization.optimizer, module, name)
+    _require_closureless(optimization.optimizer, name)
+    return optimization
 
 
 def _require_rate(name: str, function: Callable[..., Any], learning_rate: float | None) -> None:
@@ -131,8 +132,8 @@ def _require_rate(name: str, function: Callable[..., Any], learning_rate: float 
     )
 
 
-def _parsed(returned: Any, name: str) -> Optimization:
-    """The forms of `configure_optimizers` in Lightning, with one optimizer."""
+def _parse(returned: Any, name: str) -> Optimization:
+    """Parse what `configure_optimizers` may return in Lightning, with a single optimizer."""
     schedules: Any = ()
     monitor = ""
     if _are_several(returned):
@@ -160,18 +161,19 @@ def _parsed(returned: Any, name: str) -> Optimization:
 
 
 def _only(value: Any) -> Any:
-    """What a list of one holds; anything else as it is."""
+    """Return the element of a list of one element; anything else as it is."""
     return value[0] if isinstance(value, tuple | list) and len(value) == 1 else value
 
 
 def _are_several(value: Any) -> bool:
-    """Whether it is several optimizers, each alone or with its schedulers, or by names."""
+    """Whether a value is several optimizers, with or without schedulers, in a list or a dict."""
     if isinstance(value, Mapping):
-        return len(value) > 1 and all(_is_one(each) for each in value.values())
-    return isinstance(value, tuple | list) and len(value) > 1 and all(map(_is_one, value))
+        return len(value) > 1 and all(_is_optimizer(part) for part in value.values())
+    return isinstance(value, tuple | list) and len(value) > 1 and all(map(_is_optimizer, value))
 
 
-def _is_one(value: Any) -> bool:
+def _is_optimizer(value: Any) -> bool:
+    """Whether a value is an optimizer, or a dict with one and its scheduler."""
     return isinstance(value, torch.optim.Optimizer) or (
         isinstance(value, Mapping) and isinstance(value.get("optimizer"), torch.optim.Optimizer)
     )
@@ -179,7 +181,7 @@ def _is_one(value: Any) -> bool:
 
 def _are_schedules(value: Any) -> bool:
     parts = value if isinstance(value, tuple | list) else [value]
-    return all(isinstance(each, LRScheduler | Mapping) for each in parts)
+    return all(isinstance(part, LRScheduler | Mapping) for part in parts)
 
 
 def _schedule(schedule: Any, optimizer: torch.optim.Optimizer, name: str, monitor: str) -> Schedule:
@@ -187,29 +189,29 @@ def _schedule(schedule: Any, optimizer: torch.optim.Optimizer, name: str, monito
     settings: Mapping[str, Any] = schedule if is_dict else {"scheduler": schedule}
     scheduler = settings.get("scheduler")
     if not isinstance(scheduler, LRScheduler):
-        raise _unusable(name, f"{type(scheduler).__name__} where a scheduler must be")
+        raise _unusable(name, f"{type(scheduler).__name__} in place of a scheduler")
     is_plateau = isinstance(scheduler, ReduceLROnPlateau)
     interval, frequency = settings.get("interval", _INTERVALS[0]), settings.get("frequency", 1)
     is_usable = interval in _INTERVALS and type(frequency) is int and frequency > 0
-    # Lightning has these two for what is no ReduceLROnPlateau, and for what is not there.
+    # Lightning uses these two for schedulers like ReduceLROnPlateau, and for missing monitors.
     is_usable &= settings.get("reduce_on_plateau", is_plateau) == is_plateau
     is_usable &= settings.get("strict", True) is True
-    if not is_usable or not set(settings) <= _OF_SCHEDULES:
+    if not is_usable or not set(settings) <= _SCHEDULE_KEYS:
         raise UserCodeError(
-            f"{name} may say of a scheduler its interval, 'epoch' or 'step', its frequency, a whole"
-            " number from 1 on, its name, and for ReduceLROnPlateau its monitor.",
+            f"{name} may set these for a scheduler: interval ('epoch' or 'step'), frequency (an"
+            " integer of at least 1), name, and for ReduceLROnPlateau monitor.",
             received=f"{dict(settings)}",
         )
     if is_plateau and interval != _INTERVALS[0]:
         raise UserCodeError(
-            f"{name} has ReduceLROnPlateau by the step, but what it watches is known at the end of"
-            " an epoch.",
+            f"{name} has ReduceLROnPlateau with interval='step', but the value that it monitors is"
+            " only known at the end of an epoch.",
             received=f"interval={interval!r}",
             cure="Leave interval out.",
         )
     if scheduler.optimizer is not optimizer:
         raise UserCodeError(
-            f"{name} returns a scheduler of another optimizer than the one that it returns."
+            f"{name} returns a scheduler that belongs to another optimizer than the returned one."
         )
     monitor = str(settings.get("monitor") or monitor) if is_plateau else ""
     return Schedule(scheduler, interval == "step", monitor, frequency)
@@ -217,23 +219,23 @@ def _schedule(schedule: Any, optimizer: torch.optim.Optimizer, name: str, monito
 
 def _unusable(name: str, received: str) -> UserCodeError:
     return UserCodeError(
-        f"{name} must return one torch.optim.Optimizer, or that and its schedulers: (optimizer,"
+        f"{name} must return one torch.optim.Optimizer, alone or with its schedulers: (optimizer,"
         " scheduler), or {'optimizer': ..., 'lr_scheduler': ...}.",
         received=received,
-        cure="Make it of the module's parameters: torch.optim.SGD(model.parameters(), lr).",
+        cure="Create it for the module's parameters: torch.optim.SGD(model.parameters(), lr).",
     )
 
 
 def _several(name: str) -> UserCodeError:
     return UserCodeError(
-        f"{name} returns several optimizers, and a step on a ring has one: all parameters change"
-        " together, by the gradients of one loss.",
+        f"{name} returns several optimizers, but a step on a ring has only one: all parameters"
+        " change together, by the gradients of one loss.",
         received="several optimizers",
-        cure="Make parts that learn otherwise parameter groups of one:"
+        cure="For different settings, use parameter groups of one optimizer:"
         " torch.optim.Adam([{'params': model.body.parameters(), 'lr': 1e-4},"
-        " {'params': model.head.parameters()}], lr). Phases that follow each other are trainings"
-        " that do (init_from=...); phases that take turns, as of a generator and its discriminator,"
-        " are not supported.",
+        " {'params': model.head.parameters()}], lr). For consecutive phases, run one training for"
+        " each (init_from=...). Alternating phases, as of a generator and its discriminator, are"
+        " not supported.",
     )
 
 
@@ -241,26 +243,28 @@ def _require_parameters(module: nn.Module, label: str) -> None:
     known = set(map(id, module.parameters()))
     for owner in module.modules():
         for key, value in vars(owner).items():
-            hidden = [each for each in _parameters_in(value) if id(each) not in known]
-            if any(each.requires_grad for each in hidden):
+            hidden = [
+                parameter for parameter in _parameters_in(value) if id(parameter) not in known
+            ]
+            if any(parameter.requires_grad for parameter in hidden):
                 raise UserCodeError(
-                    f"The attribute {key!r} of {type(owner).__name__} holds layers or parameters in"
-                    f" a {type(value).__name__}, where PyTorch does not find them: they would not"
-                    " be trained, nor saved.",
+                    f"The attribute {key!r} of {type(owner).__name__} has layers or parameters in a"
+                    f" {type(value).__name__}, where PyTorch cannot find them: they would not be"
+                    " trained or saved.",
                     received=f"{len(hidden)} parameters",
-                    cure="Use nn.ModuleList, nn.ModuleDict or nn.ParameterList; or set"
-                    " requires_grad_(False), if they never change.",
+                    cure="Use nn.ModuleList, nn.ModuleDict or nn.ParameterList; or call"
+                    " requires_grad_(False) on them if they never change.",
                 )
     if not known:
         raise UserCodeError(
             f"The module of {label} has no parameters, so there is nothing to train.",
             received=type(module).__name__,
-            cure="Assign its layers to self in __init__.",
+            cure="Assign its layers to attributes of self in __init__.",
         )
 
 
 def _parameters_in(value: Any) -> Iterator[nn.Parameter]:
-    """The parameters in lists, tuples and dicts, and of the modules in them."""
+    """Yield the parameters, and those of modules, in a list, tuple or dict."""
     for leaf in leaves(value) if isinstance(value, list | tuple | Mapping) else ():
         if isinstance(leaf, nn.Module):
             yield from leaf.parameters()
@@ -272,14 +276,16 @@ def _require_closureless(optimizer: torch.optim.Optimizer, name: str) -> None:
     if "closure" in declared(optimizer.step).required:
         kind = type(optimizer).__name__
         raise UserCodeError(
-            f"{kind} runs the model several times in a step (it requires a closure), and a step on"
-            " a ring runs it once.",
+            f"{kind} runs the model several times in a step (it requires a closure), but a step on"
+            " a ring runs it only once.",
             received=f"{kind} of {name}",
-            cure="Use an optimizer that steps by the gradients alone, such as torch.optim.Adam.",
+            cure="Use an optimizer that needs only the gradients, such as torch.optim.Adam.",
         )
 
 
-def _require_own_parameters(optimizer: torch.optim.Optimizer, module: nn.Module, name: str) -> None:
+def _require_module_parameters(
+    optimizer: torch.optim.Optimizer, module: nn.Module, name: str
+) -> None:
     known = {id(parameter) for parameter in module.parameters()}
     foreign = [
         parameter
@@ -290,9 +296,9 @@ def _require_own_parameters(optimizer: torch.optim.Optimizer, module: nn.Module,
     if foreign:
         shapes: Sequence[Any] = [list(parameter.shape) for parameter in foreign[:3]]
         raise UserCodeError(
-            f"{name} has an optimizer of {len(foreign)} tensors that are no parameters of the"
-            " module which is trained.",
+            f"{name} returns an optimizer with {len(foreign)} tensors that are not parameters of"
+            " the trained module.",
             received=f"shapes {shapes}",
-            cure="Make it of the model that create_optimizer is handed: declare model, and write"
-            " model.parameters().",
+            cure="Use the model that is passed to create_optimizer: declare the argument model, and"
+            " write model.parameters().",
         )

@@ -1,8 +1,9 @@
-"""What an optimizer keeps, in tensors that are there from the start and stay the same.
+"""The state of an optimizer, in tensors that exist from the start and are never replaced.
 
-PyTorch's optimizers make what they keep of a parameter at its first step, and some of them begin it
-with that step's gradient. The ring's state, however, has the same variables as long as a job lives.
-So a trial tells what will be kept; its tensors wait, and take over what a first step makes.
+PyTorch's optimizers create the state of a parameter at its first step, and some of them initialise
+it with that step's gradient. The ring's state, however, has the same variables for the whole job.
+So a trial step determines the state's tensors, and the values of the real first step are copied to
+them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +29,7 @@ _Number = bool | int | float
 
 
 class OptimizerState:
-    """The variables of an optimizer and its schedules."""
+    """The variables of an optimizer and its schedules in the ring's state."""
 
     def __init__(
         self,
@@ -37,17 +38,17 @@ class OptimizerState:
         sparse: Collection[str],
         loaded: LoadedSpec,
     ) -> None:
-        """Try the optimizer on one parameter after the other, which nothing shows of afterwards.
+        """Run a trial step for each parameter, whose changes are undone.
 
         Args:
-            optimization: New.
-            parameters: Those that it trains, by name.
-            sparse: Names of those whose gradients are sparse.
+            optimization: A new optimizer with its schedules.
+            parameters: The parameters that it trains or may train later, by name.
+            sparse: Names of the parameters with sparse gradients.
             loaded: The user's spec, for messages.
 
         Raises:
-            UserCodeError: The optimizer cannot make a step by the gradients alone, or keeps what
-                cannot travel with the ring's state.
+            UserCodeError: The optimizer needs more than gradients for a step, or has state that
+                cannot be part of the ring's state.
         """
         self._optimizer = optimization.optimizer
         self._schedules = optimization.schedules
@@ -55,12 +56,12 @@ class OptimizerState:
         self._label = f"{type(self._optimizer).__name__} of {loaded.label}"
         self._tensors: dict[str, dict[str, torch.Tensor]] = {}
         self._numbers: dict[str, dict[str, _Number]] = {}
-        """What stands in for numbers that are not there yet."""
+        """Zeros of the types of the state's plain numbers, by parameter and key."""
         self._have_all_begun = False
         self._first_groups = [list(group["params"]) for group in self._optimizer.param_groups]
-        held = {id(each) for group in self._first_groups for each in group}
+        held = {id(parameter) for group in self._first_groups for parameter in group}
         self._late = {name: p for name, p in self._parameters.items() if id(p) not in held}
-        """Those that a callback may add in a group of their own."""
+        """Parameters in no group, which a callback may add later in new groups."""
         settings = list(numbers_in(self._parts()))
         for parameter in self._parameters.values():
             parameter.grad = None
@@ -70,46 +71,48 @@ class OptimizerState:
             with user_code(f"Trying {self._label}", root=loaded.zoo), torch.no_grad():
                 self._try(name, parameter)
         del self._optimizer.param_groups[len(self._first_groups) :]
-        self._take_parts(iter(settings))
-        more = len(list(numbers_in(self._optimizer.defaults))) + len(self._schedules)
-        self._num_settings = len(settings) + len(self._late) * more
+        self._set_parts(iter(settings))
+        numbers_per_group = len(list(numbers_in(self._optimizer.defaults))) + len(self._schedules)
+        self._num_settings = len(settings) + len(self._late) * numbers_per_group
         foreign = set(map(id, self._optimizer.state)) - set(map(id, self._parameters.values()))
         if foreign:
-            raise self._unusable("something that belongs to no parameter")
+            raise self._unusable("state that belongs to no parameter")
 
     @property
     def variables(self) -> dict[str, Variable]:
-        """All of them, by name."""
-        found: dict[str, Variable] = {}
-        for name, kept in self._tensors.items():
-            for key, tensor in kept.items():
-                full = f"optimizer/{name}/{key}"
-                found[full] = TorchVariable(full, tensor)
+        """All variables by name."""
+        variables: dict[str, Variable] = {}
+        for name, slots in self._tensors.items():
+            for key, tensor in slots.items():
+                full_name = f"optimizer/{name}/{key}"
+                variables[full_name] = TorchVariable(full_name, tensor)
         if self._late:
-            # Before the settings of these groups.
-            found["optimizer/groups"] = LiveVariable(self._group_of, self._put_groups, np.int64)
-        found["optimizer/settings"] = LiveVariable(self._settings, self._put_settings)
-        found["optimizer/begun"] = LiveVariable(self._begun, self._put_begun)
-        return found
+            # They must be restored before the settings of these groups.
+            variables["optimizer/groups"] = LiveVariable(
+                self._group_indices, self._set_groups, np.int64
+            )
+        variables["optimizer/settings"] = LiveVariable(self._settings, self._set_settings)
+        variables["optimizer/begun"] = LiveVariable(self._begun, self._set_begun)
+        return variables
 
     def slots_of(self, name: str) -> dict[str, torch.Tensor]:
-        """The tensors that are kept of a parameter, by the optimizer's names of them."""
+        """The state's tensors of a parameter, by the optimizer's keys."""
         return self._tensors[name]
 
     @property
     def waiting(self) -> list[nn.Parameter]:
-        """Parameters that no group holds yet."""
+        """Parameters that are not in a group yet."""
         if not self._late:
             return []
-        places = zip(self._late.values(), self._group_of(), strict=True)
-        return [parameter for parameter, place in places if place < 0]
+        indexed = zip(self._late.values(), self._group_indices(), strict=True)
+        return [parameter for parameter, index in indexed if index < 0]
 
     def require_groups(self) -> None:
-        """Refuse groups that cannot be had on every rank; to be called after callbacks.
+        """Refuse changes of groups that cannot be copied to other ranks; called after callbacks.
 
         Raises:
             UserCodeError: A callback changed the optimizer's groups in another way than by adding
-                some of the module's parameters in a group with the optimizer's own settings.
+                parameters of the module in a group whose settings the optimizer has.
         """
         groups = self._optimizer.param_groups
         num_first = len(self._first_groups)
@@ -127,23 +130,23 @@ class OptimizerState:
         raise UserCodeError(
             f"A callback changed the parameter groups of {self._label} in a way that cannot reach"
             " the other ranks.",
-            received=f"groups of {[len(group['params']) for group in groups]} parameters, which"
-            f" were {list(map(len, self._first_groups))} at the beginning",
-            cure="Have the callback call self.optimizer.add_param_group itself, with parameters of"
-            " the module that are in no group, and settings that the optimizer has. Or make the"
-            " optimizer of all parameters, set requires_grad of some to False, and have the"
-            " callback set it to True: until then the optimizer passes them over.",
+            received=f"groups of {[len(group['params']) for group in groups]} parameters; at the"
+            f" beginning they were {list(map(len, self._first_groups))}",
+            cure="Call self.optimizer.add_param_group in the callback itself, with parameters of"
+            " the module that are in no group, and only with settings that the optimizer has. Or"
+            " create the optimizer with all parameters, set requires_grad of some to False, and"
+            " set it to True in the callback: until then the optimizer skips them.",
         )
 
     def begin(self) -> None:
-        """Make the steps of parameters that have made none yet, one after the other.
+        """Run the first step of parameters that have had none, one parameter after the other.
 
-        A step of all of them would make all that is kept of them once more, beside our tensors that
-        wait for it. Only PyTorch's own optimizers are known to change each parameter by itself;
-        those of others, and those that somebody hooked, step for all at once.
+        A single step for all of them would allocate all of their state a second time, beside the
+        tensors here. Only PyTorch's own optimizers are known to update each parameter separately;
+        other optimizers, and those with hooks, make the first step for all at once.
 
         Raises:
-            UserCodeError: It keeps something that it did not keep in the trial.
+            UserCodeError: The optimizer has state that it did not have in the trial step.
         """
         if self._have_all_begun:
             return
@@ -164,7 +167,7 @@ class OptimizerState:
                 for name, parameter in self._parameters.items()
             )
             return
-        gradients = {name: each.grad for name, each in self._parameters.items()}
+        gradients = {name: parameter.grad for name, parameter in self._parameters.items()}
         for parameter in self._parameters.values():
             parameter.grad = None
         for name in new:
@@ -177,10 +180,10 @@ class OptimizerState:
             self._parameters[name].grad = gradient
 
     def settle(self) -> None:
-        """Put into our tensors what a step has made or replaced; to be called after each.
+        """Copy state that a step has created or replaced to our tensors; called after each step.
 
         Raises:
-            UserCodeError: It keeps something that it did not keep in the trial.
+            UserCodeError: The optimizer has state that it did not have in the trial step.
         """
         for name in self._parameters:
             self._settle(name)
@@ -189,20 +192,20 @@ class OptimizerState:
         state = self._optimizer.state.get(self._parameters[name]) or {}
         tensors, numbers = self._tensors[name], self._numbers[name]
         for key, value in state.items():
-            mine = tensors.get(key)
-            if value is mine or value is None or key in numbers:
+            tensor = tensors.get(key)
+            if value is tensor or value is None or key in numbers:
                 continue
             if isinstance(value, torch.Tensor):
                 value = value.to_dense()
-            if mine is None or not isinstance(value, torch.Tensor):
-                raise self._unusable(f"{key!r}, which it did not keep at its first step")
-            if not torch.can_cast(value.dtype, mine.dtype):
-                raise self._unusable(f"{key!r} as {value.dtype}, first as {mine.dtype},")
-            mine.copy_(value)
-            state[key] = mine
+            if tensor is None or not isinstance(value, torch.Tensor):
+                raise self._unusable(f"{key!r}, which it did not have after its first step,")
+            if not torch.can_cast(value.dtype, tensor.dtype):
+                raise self._unusable(f"{key!r} as {value.dtype}, first as {tensor.dtype},")
+            tensor.copy_(value)
+            state[key] = tensor
 
     def _try(self, name: str, parameter: nn.Parameter) -> None:
-        """Find out what a step keeps of a parameter, and begin with nothing of it."""
+        """Run a trial step for a parameter, record its state's form, and restore the old state."""
         optimizer = self._optimizer
         before = {
             key: value.clone() if isinstance(value, torch.Tensor) else value
@@ -216,31 +219,31 @@ class OptimizerState:
         parameter.copy_(value)
         tensors: dict[str, torch.Tensor] = {}
         numbers: dict[str, _Number] = {}
-        for key, kept in optimizer.state.get(parameter, {}).items():
-            if isinstance(kept, torch.Tensor):
-                tensors[key] = kept.detach().to_dense()
+        for key, new in optimizer.state.get(parameter, {}).items():
+            if isinstance(new, torch.Tensor):
+                tensors[key] = new.detach().to_dense()
                 tensors[key].zero_()
-            elif isinstance(kept, _Number):
-                numbers[key] = type(kept)(0)
-            elif kept is not None:
-                raise self._unusable(f"{key!r}, a {type(kept).__name__},")
+            elif isinstance(new, _Number):
+                numbers[key] = type(new)(0)
+            elif new is not None:
+                raise self._unusable(f"{key!r}, a {type(new).__name__},")
         self._tensors[name], self._numbers[name] = tensors, numbers
-        # Some have what they keep from the start.
+        # Some optimizers create their state before the first step.
         state = optimizer.state.pop(parameter, {})
         if before:
-            for key, kept in before.items():
+            for key, old in before.items():
                 if key in tensors:
-                    state[key] = tensors[key].copy_(kept)
+                    state[key] = tensors[key].copy_(old)
                 else:
-                    state[key] = kept
+                    state[key] = old
             optimizer.state[parameter] = state
 
-    def _unusable(self, what: str) -> UserCodeError:
+    def _unusable(self, content: str) -> UserCodeError:
         return UserCodeError(
-            f"{self._label} keeps {what} beside tensors and numbers of each parameter, and that"
-            " cannot travel with the ring's state.",
-            cure="Use an optimizer that keeps tensors and numbers of each parameter, as those of"
-            " torch.optim do, LBFGS apart.",
+            f"The state of {self._label} contains {content} in addition to tensors and numbers of"
+            " each parameter. That cannot be part of the ring's state.",
+            cure="Use an optimizer with only tensors and numbers for each parameter, such as any of"
+            " torch.optim except LBFGS.",
         )
 
     # Settings: the numbers of groups and schedules.
@@ -251,39 +254,39 @@ class OptimizerState:
             {key: value for key, value in group.items() if key != "params"}
             for group in self._optimizer.param_groups[:num_first]
         ]
-        # A group that was added has its settings in the order in which they were given.
+        # An added group may have its settings in any order; take them in the order of the defaults.
         groups += [
             {key: group[key] for key in self._optimizer.defaults}
             for group in self._optimizer.param_groups[num_first:]
         ]
-        states = [each.scheduler.state_dict() for each in self._schedules]
+        states = [schedule.scheduler.state_dict() for schedule in self._schedules]
         for state in states:
             if self._late and "_last_lr" in state:
-                # Where a group was added since the scheduler's last step, it lacks that one.
+                # A scheduler has no rate yet for groups that were added since its last step.
                 rates = [group["lr"] for group in groups]
                 state["_last_lr"] = [*state["_last_lr"], *rates[len(state["_last_lr"]) :]]
         return [groups, states]
 
-    def _take_parts(self, numbers: Iterator[float]) -> None:
+    def _set_parts(self, numbers: Iterator[float]) -> None:
         groups, states = with_numbers(self._parts(), numbers)
         for group, changed in zip(self._optimizer.param_groups, groups, strict=True):
             group.update(changed)
-        for each, state in zip(self._schedules, states, strict=True):
-            each.scheduler.load_state_dict(state)
+        for schedule, state in zip(self._schedules, states, strict=True):
+            schedule.scheduler.load_state_dict(state)
 
     def _settings(self) -> list[float]:
         numbers = list(numbers_in(self._parts()))
         if not self._late:
             return numbers
         if len(numbers) > self._num_settings:
-            raise self._unusable("more numbers of its schedulers for each added group than one,")
+            raise self._unusable("schedulers with more than one number for each added group,")
         return [len(numbers), *numbers, *[0.0] * (self._num_settings - len(numbers))]
 
-    def _put_settings(self, values: NDArray[Any]) -> None:
+    def _set_settings(self, values: NDArray[Any]) -> None:
         numbers = iter(values.tolist())
         if self._late and next(numbers) != len(list(numbers_in(self._parts()))):
-            raise self._unusable("other numbers of its schedulers since a group was added,")
-        self._take_parts(numbers)
+            raise self._unusable("schedulers whose numbers changed when a group was added,")
+        self._set_parts(numbers)
 
     # Groups that callbacks have added.
 
@@ -292,42 +295,42 @@ class OptimizerState:
         added = list(parameters.items()) if is_named else list(parameters.values())
         self._optimizer.add_param_group({"params": added})
 
-    def _group_of(self) -> list[int]:
-        """The place of the group of each parameter that may be added; -1 for none."""
-        place_of = {
-            id(parameter): place
-            for place, group in enumerate(self._optimizer.param_groups)
+    def _group_indices(self) -> list[int]:
+        """The index of the group of each parameter in `_late`; -1 for none."""
+        index_of = {
+            id(parameter): index
+            for index, group in enumerate(self._optimizer.param_groups)
             for parameter in group["params"]
         }
-        return [place_of.get(id(parameter), -1) for parameter in self._late.values()]
+        return [index_of.get(id(parameter), -1) for parameter in self._late.values()]
 
-    def _put_groups(self, places: NDArray[Any]) -> None:
-        if places.tolist() == self._group_of():
+    def _set_groups(self, indices: NDArray[Any]) -> None:
+        if indices.tolist() == self._group_indices():
             return
         del self._optimizer.param_groups[len(self._first_groups) :]
-        for place in range(len(self._first_groups), max(places.tolist()) + 1):
-            named = zip(self._late.items(), places.tolist(), strict=True)
-            self._add_group(dict(item for item, its_place in named if its_place == place))
+        for index in range(len(self._first_groups), max(indices.tolist()) + 1):
+            named = zip(self._late.items(), indices.tolist(), strict=True)
+            self._add_group(dict(item for item, item_index in named if item_index == index))
 
-    # Which parameters have made a step, and the numbers that are kept of them.
+    # Whether each parameter has had a step, and the plain numbers of its state.
 
     def _begun(self) -> list[float]:
-        found: list[float] = []
+        numbers: list[float] = []
         for name, parameter in self._parameters.items():
             state = self._optimizer.state.get(parameter, {})
-            found.append(float(bool(state)))
-            found += [float(state.get(key, zero)) for key, zero in self._numbers[name].items()]
-        return found
+            numbers.append(float(bool(state)))
+            numbers += [float(state.get(key, zero)) for key, zero in self._numbers[name].items()]
+        return numbers
 
-    def _put_begun(self, values: NDArray[Any]) -> None:
+    def _set_begun(self, values: NDArray[Any]) -> None:
         numbers = iter(np.asarray(values).tolist())
         self._have_all_begun = False
         for name, parameter in self._parameters.items():
             has_begun = bool(next(numbers))
-            kept = {
+            slot_numbers = {
                 key: with_type_of(zero, next(numbers)) for key, zero in self._numbers[name].items()
             }
             if has_begun:
-                self._optimizer.state[parameter] = {**self._tensors[name], **kept}
+                self._optimizer.state[parameter] = {**self._tensors[name], **slot_numbers}
             else:
                 self._optimizer.state.pop(parameter, None)

@@ -1,7 +1,7 @@
-"""Modules that compute their loss themselves, as those of Lightning and of Hugging Face do.
+"""Modules that compute their loss themselves, as in Lightning and Hugging Face.
 
-Lightning's have `training_step` and `validation_step`. The `forward` of Hugging Face's returns the
-loss with its outputs where it is handed labels.
+Lightning modules have `training_step` and `validation_step`. The `forward` of a Hugging Face model
+returns the loss with its outputs if labels are passed.
 """
 
 import contextlib
@@ -20,7 +20,14 @@ from edl_horovod.models.calling import declared, names_in
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["OwnLoss", "Runner", "has_own_step", "own_loss", "own_step", "takes_number"]
+__all__ = [
+    "ModuleLoss",
+    "Runner",
+    "find_module_loss",
+    "has_training_step",
+    "takes_batch_index",
+    "user_method",
+]
 
 _STEPS = {Mode.TRAINING: "training_step", Mode.EVALUATION: "validation_step"}
 _LIGHTNING = ("lightning", "lightning_fabric", "pytorch_lightning")
@@ -29,98 +36,101 @@ _HOOK = re.compile(
     r"|configure_(callbacks|gradient_clipping|model)|lr_scheduler_step|optimizer_(step|zero_grad)"
     r"|(training|validation)_(step|epoch)_end"
 )
-"""The methods of a module that Lightning's trainer calls, and a ring does not."""
-_OF_TRAINER = ("current_epoch", "global_step")
-"""Numbers that a module reads of the trainer, and that are 0 without one."""
+"""Methods of a module that Lightning's trainer calls, but this package does not."""
+_TRAINER_COUNTERS = ("current_epoch", "global_step")
+"""Attributes of a module that Lightning's trainer counts; without it they are always 0."""
 
 
 class Runner(Protocol):
-    """What runs a module: see `running.Running`."""
+    """Runs a module; implemented by `running.ModuleRunner`."""
 
     @property
     def module(self) -> nn.Module:
         """The user's module."""
 
     def run(self, features: Any, **more: Any) -> Any:
-        """Call `forward` for a batch's features, and more arguments by keyword."""
+        """Call `forward` for a batch's features, with additional keyword arguments."""
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
-        """Compute as the training's precision says."""
+        """Compute with the precision of the training."""
 
 
-class OwnLoss(Protocol):
-    """How a module computes its loss."""
+class ModuleLoss(Protocol):
+    """How a module computes its own loss."""
 
     name: str
-    """The method that does so, for messages."""
+    """The method that computes the loss, for messages."""
 
     def outputs(self, runner: Runner, batch: Batch, number: int) -> Any:
-        """Run the module for a batch, whose number in its epoch counts from 0."""
+        """Run the module for a batch; `number` is the batch's index in its epoch."""
 
     def loss(self, outputs: Any) -> Any:
-        """The loss among these outputs; the step of a module is handed weights itself."""
+        """Return the loss in these outputs, which already includes weights of examples."""
 
     @property
     def metrics(self) -> Callable[..., Any] | None:
-        """What finds the metrics among outputs; None where those of the spec count."""
+        """A function that returns the metrics in outputs; None if the spec's metrics are used."""
 
 
-def own_loss(loaded: LoadedSpec, module: nn.Module, mode: Mode) -> OwnLoss | None:
-    """How a module computes its loss; None where a function of outputs and labels does.
+def find_module_loss(loaded: LoadedSpec, module: nn.Module, mode: Mode) -> ModuleLoss | None:
+    """Return how a module computes its loss; None if a function of outputs and labels does.
 
     Args:
-        loaded: The user's spec, whose own loss counts first.
-        module: Built.
+        loaded: The user's spec, whose own loss has priority.
+        module: The built module.
         mode: Training or evaluation.
 
     Raises:
-        UserCodeError: It has a step of which something could not be done here.
+        UserCodeError: The module uses features of Lightning that are not supported here.
     """
     if loaded.gives("create_loss"):
         return None
-    if has_own_step(loaded, module):
-        return _Step(loaded, module, mode)
+    if has_training_step(loaded, module):
+        return _StepLoss(loaded, module, mode)
     loss = getattr(module, "loss", None)
     if callable(loss) and not isinstance(loss, nn.Module):
         return None
-    return _OfForward(loaded) if "labels" in declared(module.forward).names else None
+    return _ForwardLoss(loaded) if "labels" in declared(module.forward).names else None
 
 
-def has_own_step(loaded: LoadedSpec, module: nn.Module) -> bool:
-    """Whether `training_step` of the module is what trains it."""
-    return not loaded.gives("create_loss") and own_step(module, _STEPS[Mode.TRAINING]) is not None
+def has_training_step(loaded: LoadedSpec, module: nn.Module) -> bool:
+    """Whether the module is trained by its `training_step`."""
+    return (
+        not loaded.gives("create_loss") and user_method(module, _STEPS[Mode.TRAINING]) is not None
+    )
 
 
-def own_step(module: nn.Module, name: str) -> Any:
-    """A method of the user's; None where there is none, or only that of Lightning's base class."""
+def user_method(module: nn.Module, name: str) -> Any:
+    """Return a method that the user defined; None if it is missing or Lightning's default."""
     method = getattr(module, name, None)
     is_method = callable(method) and not isinstance(method, nn.Module)
     return method if is_method and not _is_of_lightning(method) else None
 
 
-def takes_number(step: Any) -> bool:
-    """Whether a step of a module takes the number of a batch, too."""
+def takes_batch_index(step: Any) -> bool:
+    """Whether a step of a module also takes the index of the batch."""
     return len(declared(step).names) > 1
 
 
-class _Step:
-    """`training_step` or `validation_step`; what it logs are the metrics."""
+class _StepLoss:
+    """A loss from `training_step` or `validation_step`; the logged values are the metrics."""
 
     def __init__(self, loaded: LoadedSpec, module: nn.Module, mode: Mode) -> None:
         self.name = _STEPS[mode]
         self._label, self._mode = f"{self.name} of {loaded.label}", mode
-        self._step = own_step(module, self.name)
+        self._step = user_method(module, self.name)
         if self._step is None:
             raise UserCodeError(
-                f"{loaded.label} has a training_step, and no {self.name} to evaluate it with.",
+                f"{loaded.label} has a training_step, but no {self.name} to evaluate it.",
                 cure=f"Write {self.name}(self, batch, batch_idx), which returns the loss or logs"
                 " it by self.log('val_loss', ...).",
             )
-        self._takes_number = takes_number(self._step)
+        self._takes_batch_index = takes_batch_index(self._step)
         _require_automatic(loaded, module)
         if loaded.gives("create_metrics"):
             raise UserCodeError(
-                f"{loaded.label} has create_metrics, which is not called beside a training_step.",
+                f"{loaded.label} has create_metrics, which is not called for a model with"
+                " training_step.",
                 cure="Log metrics in the step: self.log('accuracy', ...).",
             )
 
@@ -128,10 +138,10 @@ class _Step:
         is_tuple = batch.labels is not None or batch.weights is not None
         examples = batch.examples if is_tuple else batch.features
         with _logging_to(runner.module) as logged, runner.autocast():
-            returned = self._step(examples, *([number] if self._takes_number else []))
+            returned = self._step(examples, *([number] if self._takes_batch_index else []))
         loss = returned.get("loss") if isinstance(returned, Mapping) else returned
         if self._mode is Mode.EVALUATION:
-            # The ring's own names of an evaluation's numbers begin with it, where it is told.
+            # Reports add this prefix to the names of an evaluation's values.
             logged = {name.removeprefix("val_"): value for name, value in logged.items()}
             loss = logged.get("loss", loss)
         logged.pop("loss", None)
@@ -139,7 +149,7 @@ class _Step:
             raise UserCodeError(
                 f"{self._label} must return the loss, a tensor or a dict with it as 'loss'.",
                 received=type(returned).__name__,
-                cure="Return it for every batch. What shall not count, create_dataset leaves out."
+                cure="Return it for every batch, and leave out unwanted examples in create_dataset."
                 if self._mode is Mode.TRAINING
                 else "Return it, or log it by self.log('val_loss', ...).",
             )
@@ -153,8 +163,8 @@ class _Step:
         return logged
 
 
-class _OfForward:
-    """The loss that `forward` returns with its outputs, as models of Hugging Face do."""
+class _ForwardLoss:
+    """A loss that `forward` returns with its outputs, as in Hugging Face models."""
 
     name = "forward"
     metrics = None
@@ -171,8 +181,8 @@ class _OfForward:
         loss = outputs.get("loss") if is_dict else getattr(outputs, "loss", None)
         if loss is None:
             raise UserCodeError(
-                f"{self._label} lacks loss: its forward takes labels, and returns none with its"
-                " outputs.",
+                f"{self._label} lacks loss: its forward takes labels, but does not return a loss"
+                " with its outputs.",
                 received=type(outputs).__name__,
                 cure="Return the loss as outputs.loss or outputs['loss'], or give the spec"
                 " create_loss(self, outputs, labels).",
@@ -182,23 +192,23 @@ class _OfForward:
 
 @contextlib.contextmanager
 def _logging_to(module: nn.Module) -> Iterator[dict[str, Any]]:
-    """Have `self.log` and `self.log_dict` note what they are handed, unless they are the user's."""
+    """Record the values of `self.log` and `self.log_dict`, unless the user defined them."""
     logged: dict[str, Any] = {}
 
     def log(name: str, value: Any, *_options: Any, reduce_fx: Any = "mean", **_more: Any) -> None:
         if reduce_fx not in ("mean", torch.mean):
             raise UserCodeError(
-                f"self.log takes means over the batch, and {name!r} is none.",
+                f"self.log accepts only means over the batch, but {name!r} is not one.",
                 received={"reduce_fx": reduce_fx},
                 cure="Log a mean, and leave reduce_fx out.",
             )
         if isinstance(value, nn.Module):
             raise UserCodeError(
-                f"self.log is handed an object that computes {name!r} of all batches, and each rank"
-                " of a ring has some of them.",
+                f"self.log is called with an object that computes {name!r} over all batches, but"
+                " each rank of a ring has only some of them.",
                 received=type(value).__name__,
-                cure="Log what it gives for the batch, of which the mean over all examples is"
-                " taken: self.log(name, metric(outputs, labels)).",
+                cure="Log its value for the batch: self.log(name, metric(outputs, labels)). The"
+                " mean over all examples is computed from these.",
             )
         logged[name] = value
 
@@ -220,38 +230,45 @@ def _logging_to(module: nn.Module) -> Iterator[dict[str, Any]]:
 
 
 def _require_automatic(loaded: LoadedSpec, module: nn.Module) -> None:
-    """Refuse what Lightning's trainer would do otherwise than a step of the ring."""
+    """Refuse modules that rely on features of Lightning's trainer."""
     if not getattr(module, "automatic_optimization", True):
         raise UserCodeError(
-            f"{loaded.label} optimizes by hand (automatic_optimization is False), and the steps of"
-            " a ring are not the model's.",
-            cure="Return the loss from training_step and leave optimizers to configure_optimizers:"
-            " one optimizer, with train.clip_norm and train.accumulate_steps as settings. Phases"
-            " that take turns, as of a generator and its discriminator, are not supported.",
+            f"{loaded.label} sets automatic_optimization to False, but its model cannot run the"
+            " optimizer itself: that is part of a step on the ring.",
+            cure="Return the loss from training_step, and return one optimizer from"
+            " configure_optimizers; train.clip_norm and train.accumulate_steps are settings."
+            " Alternating phases, as of a generator and its discriminator, are not supported.",
         )
     methods = [
         (name, value)
-        for kind in type(module).__mro__
-        if kind is not nn.Module and kind is not object and not _is_of_lightning(kind)
-        for name, value in vars(kind).items()
+        for base in type(module).__mro__
+        if base is not nn.Module and base is not object and not _is_of_lightning(base)
+        for name, value in vars(base).items()
         if inspect.isfunction(value)
     ]
     hooks = sorted({name for name, _ in methods if _HOOK.fullmatch(name)})
     if hooks:
         raise UserCodeError(
-            f"{loaded.label} has {', '.join(hooks)}, which Lightning's trainer calls and a ring"
-            " does not.",
-            cure="Make parts of the model in __init__; compute what each step needs in"
-            " training_step; do between epochs what is left in an"
-            " edl_horovod.callbacks.Callback of create_callbacks. Bounds of gradients are"
-            " train.clip_norm and train.clip_value.",
+            f"{loaded.label} has {', '.join(hooks)}, which Lightning's trainer calls, but this"
+            " package does not.",
+            cure="Create parts of the model in __init__, compute values of a step in"
+            " training_step, and do other work between epochs in an"
+            " edl_horovod.callbacks.Callback from create_callbacks. To clip gradients, set"
+            " train.clip_norm or train.clip_value.",
         )
-    numbers = sorted({n for n in _OF_TRAINER for _, function in methods if n in names_in(function)})
-    if numbers:
+    counters = sorted(
+        {
+            attribute
+            for attribute in _TRAINER_COUNTERS
+            for _, function in methods
+            if attribute in names_in(function)
+        }
+    )
+    if counters:
         raise UserCodeError(
-            f"{loaded.label} reads self.{' and self.'.join(numbers)}, which only Lightning's"
+            f"{loaded.label} reads self.{' and self.'.join(counters)}, which only Lightning's"
             " trainer counts.",
-            cure="Count in a buffer, which every rank has and a checkpoint keeps:"
+            cure="Count in a buffer, which is the same on every rank and saved in checkpoints:"
             " self.register_buffer('num_steps', torch.zeros((), dtype=torch.int64)), and"
             " self.num_steps += 1 in training_step.",
         )

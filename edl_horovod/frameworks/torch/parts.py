@@ -1,4 +1,4 @@
-"""The parts of a spec from what PyTorch users write: functions, PyTorch's objects, or names."""
+"""Creates the parts of a spec from functions, PyTorch's classes and objects, or their names."""
 
 import functools
 import inspect
@@ -32,55 +32,56 @@ _WEIGHTS = "sample_weight"
 
 
 def model_part(maker: Any, *, label: str) -> Part:
-    """A `create_model` that calls a class or a function.
+    """Create a `create_model` from a class or a function.
 
     Args:
         maker: An `nn.Module` subclass, or a function that returns a module.
-        label: Names it in messages.
+        label: Its name in messages.
     """
 
     def create_model(**params: Any) -> Any:
         return maker(**params)
 
-    own = [
+    parameters = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in inspect.signature(maker).parameters.values()
         if parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     ]
-    create_model.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    create_model.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     create_model.__qualname__ = label
     return create_model
 
 
 def dataset_part(function: Any, *, label: str) -> Part:
-    """A `create_dataset` from a function of the records and, where it declares it, the mode."""
+    """Create a `create_dataset` from a function of the records and, if declared, the mode."""
     make = with_roles(_function(function, label), DATASET_ROLES, label=label)
-    own = list(inspect.signature(make).parameters.values())[len(DATASET_ROLES) :]
+    additional = list(inspect.signature(make).parameters.values())[len(DATASET_ROLES) :]
 
     def create_dataset(dataset: Any, mode: Mode, **params: Any) -> Any:
         return make(dataset, mode, None, **params)
 
-    given = [
+    standard = [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         for name in ("dataset", "mode")
     ]
-    create_dataset.__signature__ = inspect.Signature([*given, *own])  # type: ignore[attr-defined]
+    signature = inspect.Signature([*standard, *additional])
+    create_dataset.__signature__ = signature  # type: ignore[attr-defined]
     create_dataset.__qualname__ = label
     return create_dataset
 
 
 def loss_part(loss: Any, *, label: str) -> Part:
-    """A `create_loss` from a function of outputs and labels, a loss of PyTorch, or its name.
+    """Create a `create_loss` from a function of outputs and labels, a PyTorch loss, or its name.
 
-    A function whose parameters have none of the usual names takes labels, then outputs, as in
-    ElasticDL; a loss of PyTorch takes outputs, then labels.
+    A function whose parameters have none of the usual names is called with labels, then outputs, as
+    in ElasticDL; a PyTorch loss is called with outputs, then labels.
     """
     if isinstance(loss, str):
         return mean_loss_part(named_loss(loss), label=label)
     if inspect.isclass(loss) and issubclass(loss, nn.Module):
         loss = loss()
     if not isinstance(loss, nn.Module):
-        return _of_outputs(loss, label)
+        return _with_loss_roles(loss, label)
     is_by_example = getattr(loss, "reduction", "") == "none"
 
     def create_loss(outputs: Any, labels: Any) -> Any:
@@ -92,11 +93,11 @@ def loss_part(loss: Any, *, label: str) -> Part:
 
 
 def mean_loss_part(make: Callable[..., nn.Module], *, label: str) -> Part:
-    """A `create_loss` that takes the mean as PyTorch does; with weights, over weighed examples.
+    """Create a `create_loss` with PyTorch's mean; with weights, it returns weighted values.
 
     Args:
         make: Creates the loss for a `reduction`.
-        label: Names it in messages.
+        label: Its name in messages.
     """
     mean, by_example = make(reduction="mean"), make(reduction="none")
 
@@ -111,7 +112,7 @@ def mean_loss_part(make: Callable[..., nn.Module], *, label: str) -> Part:
 
 
 def optimizer_part(optimizer: Any, *, label: str) -> Part:
-    """A `create_optimizer` from a function, a class of PyTorch, or its name."""
+    """Create a `create_optimizer` from a function, a PyTorch optimizer class, or its name."""
     if isinstance(optimizer, str):
         optimizer = named_optimizer(optimizer)
     if not inspect.isclass(optimizer) or not issubclass(optimizer, torch.optim.Optimizer):
@@ -126,26 +127,26 @@ def optimizer_part(optimizer: Any, *, label: str) -> Part:
 
 
 def named_loss(name: str) -> Any:
-    """The class of a loss of PyTorch.
+    """Return PyTorch's loss class of this name.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: There is no such class.
     """
-    return _named(name, nn, "loss", _is_loss)
+    return _class_named(name, nn, "loss", _is_loss)
 
 
 def named_optimizer(name: str) -> Any:
-    """The class of an optimizer of PyTorch.
+    """Return PyTorch's optimizer class of this name.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: There is no such class.
     """
-    return _named(name, torch.optim, "optimizer", _is_optimizer)
+    return _class_named(name, torch.optim, "optimizer", _is_optimizer)
 
 
 def metrics_part(function: Any, *, label: str) -> Part:
-    """A `create_metrics` from a function of labels and outputs, for `Mode.EVALUATION` only."""
-    make = _of_outputs(function, label)
+    """Create a `create_metrics` from a function of labels and outputs, for evaluation only."""
+    make = _with_loss_roles(function, label)
     takes = declared(make)
     return lambda mode, labels, outputs, features: (
         takes.call(make, {"labels": labels, "outputs": outputs, "features": features})
@@ -155,12 +156,12 @@ def metrics_part(function: Any, *, label: str) -> Part:
 
 
 def callbacks_part(function: Any, *, label: str) -> Part:
-    """A `create_callbacks` from a function."""
+    """Create a `create_callbacks` from a function."""
     return _function(function, label)
 
 
-def _of_outputs(function: Any, label: str) -> Part:
-    """A loss or metrics from a function of labels and outputs, and of features that it names."""
+def _with_loss_roles(function: Any, label: str) -> Part:
+    """Adapt a function of labels, outputs and, if declared, features, for a loss or metrics."""
     make = _function(function, label)
     takes_features = "features" in declared(make).names
     features = {"features": frozenset({"features"})} if takes_features else {}
@@ -171,23 +172,23 @@ def _function(value: Any, label: str) -> Part:
     if callable(value):
         return functools.partial(value) if inspect.isclass(value) else value
     raise UserCodeError(
-        f"{label} must be a function, or the name of one of PyTorch's.",
+        f"{label} must be a function, or the name of a loss or optimizer of PyTorch.",
         received=type(value).__name__,
     )
 
 
-def _named(name: str, module: ModuleType, what: str, is_one: Callable[[Any], bool]) -> Any:
-    """A class of PyTorch by its name; upper and lower case do not matter."""
-    known = {key: value for key, value in vars(module).items() if is_one(value)}
+def _class_named(name: str, module: ModuleType, role: str, is_role: Callable[[Any], bool]) -> Any:
+    """Return a class of PyTorch by its name, without regard to upper and lower case."""
+    known = {key: value for key, value in vars(module).items() if is_role(value)}
     by_lower_case = {key.lower(): value for key, value in known.items()}
-    found = by_lower_case.get(name.lower())
-    if found is None:
+    kind = by_lower_case.get(name.lower())
+    if kind is None:
         raise ConfigError(
-            f"PyTorch has no {what} {name!r}.",
-            received={what: name},
+            f"PyTorch has no {role} {name!r}.",
+            received={role: name},
             cure=f"It has {', '.join(sorted(known))}.{did_you_mean(name, known)}",
         )
-    return found
+    return kind
 
 
 def _is_loss(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Files of `torch.save`: what they may name, and loading what names nothing else."""
+"""Safe loading of files of `torch.save`: only allowed classes and functions are resolved."""
 
 import logging
 import pickle
@@ -22,7 +22,7 @@ __all__ = ["load_pt", "unsafe_globals"]
 
 log = logging.getLogger(__name__)
 
-_PLAIN = frozenset(
+_TENSOR_GLOBALS = frozenset(
     {
         "builtins.bytearray",
         "builtins.complex",
@@ -42,91 +42,96 @@ _PLAIN = frozenset(
         "torch._utils._rebuild_tensor_v3",
     }
 )
-"""What tensors and their containers are made of, and PyTorch loads by itself."""
+"""The globals of tensors and their containers, which PyTorch itself considers safe."""
 _FUNCTIONS = {
     "torch.nn.functional.gelu": functional.gelu,
     "torch.nn.functional.relu": functional.relu,
     "torch._C._nn.gelu": functional.gelu,
     "torch.relu": torch.relu,
 }
-"""Activations that the layers of a transformer name as functions."""
+"""Activations that transformer layers store as functions."""
 _LAYERS = "torch.nn.modules."
 
 
 def load_pt(path: Path, objects: Iterable[CustomObject] = (), *, is_trusted: bool = False) -> Any:
-    """Load a file onto the processor.
+    """Load a file to the CPU.
 
     Args:
         path: The file.
-        objects: Classes that it names, and where they are.
-        is_trusted: Whether it may name anything, and so run anything.
+        objects: The user's classes that the file may use, with their source files.
+        is_trusted: Whether the file may use any global, and thus run any code.
 
     Raises:
-        UserCodeError: It is no such file, is damaged, or names what it may not.
+        UserCodeError: The file has another format, is damaged, or uses a global that is not
+            allowed.
     """
-    with inspected_pt(path) as (found, stream):
-        own = _own_globals(found, objects, is_trusted=is_trusted)
-        unsafe = [name for name in unsafe_globals(found) if name not in own]
+    with inspected_pt(path) as (content, stream):
+        user_globals = _user_globals(content, objects, is_trusted=is_trusted)
+        unsafe = [name for name in unsafe_globals(content) if name not in user_globals]
         if unsafe and not is_trusted:
-            raise _refusal(found, unsafe)
-        if found.damage:
-            raise _damaged(path, found.damage)
-        allowed = {name: own.get(name, _resolved(name)) for name in found.globals}
+            raise _refusal(content, unsafe)
+        if content.damage:
+            raise _damaged(path, content.damage)
+        allowed = {name: user_globals.get(name, _resolved(name)) for name in content.globals}
         allowed = {name: value for name, value in allowed.items() if value is not None}
         try:
             if unsafe:
                 names = ", ".join(unsafe)
                 log.warning("%s names %s, which runs because it is trusted", path, names)
                 return torch.load(stream, map_location="cpu", weights_only=False)
-            if found.is_legacy:
+            if content.is_legacy:
                 return _load_legacy(stream, allowed)
-            known = [(value, name) for name, value in allowed.items()]
-            with torch.serialization.safe_globals(known):
+            safe_globals = [(value, name) for name, value in allowed.items()]
+            with torch.serialization.safe_globals(safe_globals):
                 return torch.load(stream, map_location="cpu", weights_only=True)
         except (ArithmeticError, AttributeError, EOFError, ImportError, LookupError) as e:
             raise _damaged(path, f"{type(e).__name__}: {e}") from e
         except (OSError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as e:
-            # PyTorch's own text is about a switch that users here do not have.
+            # PyTorch's own message is about an option that users do not have here.
             raise _damaged(path, str(e.__context__ or e).strip().partition("\n")[0]) from e
 
 
 def _load_legacy(stream: BinaryIO, allowed: Mapping[str, Any]) -> Any:
-    """Load a file of PyTorch before 1.6, whose modules `weights_only` does not load."""
+    """Load a file in the format before PyTorch 1.6, which `weights_only` supports only in part."""
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
-            asked = global_path(module, name)
-            if asked in allowed:
-                return allowed[asked]
-            if _is_plain(asked):
+            path = global_path(module, name)
+            if path in allowed:
+                return allowed[path]
+            if _is_tensor_global(path):
                 return super().find_class(module, name)
-            raise pickle.UnpicklingError(f"it names {asked}")
+            raise pickle.UnpicklingError(f"it names {path}")
 
     def load(stream: Any, **options: Any) -> Any:
         return Unpickler(stream, **options).load()
 
-    limited = SimpleNamespace(Unpickler=Unpickler, load=load, __name__="pickle")
+    restricted_pickle = SimpleNamespace(Unpickler=Unpickler, load=load, __name__="pickle")
     with warnings.catch_warnings():
-        # It compares the source of each layer with that of the PyTorch which saved it.
+        # PyTorch compares the source of each layer with the one in the file, and warns of changes.
         warnings.simplefilter("ignore", torch.serialization.SourceChangeWarning)
-        return torch.load(stream, map_location="cpu", weights_only=False, pickle_module=limited)
+        return torch.load(
+            stream, map_location="cpu", weights_only=False, pickle_module=restricted_pickle
+        )
 
 
-def unsafe_globals(found: PtFile) -> list[str]:
-    """What a file names that is neither a layer of PyTorch nor what tensors are made of."""
-    return [name for name in found.globals if not _is_plain(name) and _resolved(name) is None]
+def unsafe_globals(content: PtFile) -> list[str]:
+    """The globals of a file that are neither layers of PyTorch nor parts of tensors."""
+    return [
+        name for name in content.globals if not _is_tensor_global(name) and _resolved(name) is None
+    ]
 
 
-def _is_plain(name: str) -> bool:
+def _is_tensor_global(name: str) -> bool:
     module, _, symbol = name.rpartition(".")
-    if name in _PLAIN:
+    if name in _TENSOR_GLOBALS:
         return True
     is_storage = module in ("torch", "torch.storage") and symbol.endswith("Storage")
     return is_storage or (module == "torch" and isinstance(vars(torch).get(symbol), torch.dtype))
 
 
 def _resolved(name: str) -> Any:
-    """The layer or the activation of this name; None if it is neither."""
+    """Return PyTorch's layer or activation of this name; None for any other name."""
     if name in _FUNCTIONS:
         return _FUNCTIONS[name]
     module, _, symbol = name.rpartition(".")
@@ -137,40 +142,43 @@ def _resolved(name: str) -> Any:
     return value if is_layer and value.__module__ == module else None
 
 
-def _own_globals(
-    found: PtFile, objects: Iterable[CustomObject], *, is_trusted: bool
+def _user_globals(
+    content: PtFile, objects: Iterable[CustomObject], *, is_trusted: bool
 ) -> dict[str, Any]:
-    """The custom objects by the globals that they stand for: a key names one, or its end."""
-    own: dict[str, Any] = {}
-    for each in objects:
-        named = [name for name in found.globals if each.key in (name, name.rpartition(".")[2])]
+    """Return the user's classes by the globals that they replace.
+
+    The key of a custom object is the name of a global, or the last part of the name.
+    """
+    user_globals: dict[str, Any] = {}
+    for custom in objects:
+        named = [name for name in content.globals if custom.key in (name, name.rpartition(".")[2])]
         if not named:
             raise UserCodeError(
-                f"{found.path} names no {each.key!r}, which is a key of custom_objects.",
-                received=f"it names {', '.join(found.globals) or 'nothing'}",
+                f"{content.path} does not use {custom.key!r}, which is a key of custom_objects.",
+                received=f"it uses {', '.join(content.globals) or 'nothing'}",
             )
-        own |= dict.fromkeys(named, imported(each, is_trusted=is_trusted))
-    return own
+        user_globals |= dict.fromkeys(named, imported(custom, is_trusted=is_trusted))
+    return user_globals
 
 
-def _refusal(found: PtFile, unsafe: list[str]) -> UserCodeError:
+def _refusal(content: PtFile, unsafe: list[str]) -> UserCodeError:
     layers = [name for name in unsafe if name.startswith(_LAYERS)]
     cure = (
         "If it is your own model, save its weights (torch.save(model.state_dict(), 'weights.pt'))"
-        " and give model_architecture='net.py:Class' and model_weights, or name each class in"
-        " custom_objects. If you trust whoever made the file, set trust=model."
+        " and set model_architecture='net.py:Class' and model_weights, or list each class in"
+        " custom_objects. If you trust the author of the file, set trust=model."
     )
     if layers == unsafe:
         cure = f"PyTorch {torch.__version__} has no such layer: install the version that saved it."
     return UserCodeError(
-        f"Loading {found.path} would run {', '.join(unsafe)}, which is neither a layer of torch.nn"
-        " nor a part of a tensor. Nothing of the file has run.",
+        f"Loading {content.path} would run {', '.join(unsafe)}, which is neither a layer of torch.nn"
+        " nor a part of a tensor. No code of the file was run.",
         cure=cure,
     )
 
 
-def _damaged(path: Path, why: str) -> UserCodeError:
+def _damaged(path: Path, reason: str) -> UserCodeError:
     return UserCodeError(
-        f"{path} cannot be loaded: {why.removesuffix('.')}.",
+        f"{path} cannot be loaded: {reason.removesuffix('.')}.",
         cure="Copy it again, or save the model again.",
     )

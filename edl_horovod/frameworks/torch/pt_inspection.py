@@ -1,7 +1,7 @@
-"""What a file of `torch.save` holds, found out without running anything of it.
+"""Inspection of a file of `torch.save` without running code from it.
 
-The pickle in it is read by an unpickler that resolves each global to a stand-in: what a harmful
-pickle calls only makes another stand-in. So no class or function of the file has to be there.
+An unpickler resolves each global in the file's pickle to a stand-in: calls in a malicious pickle
+only create more stand-ins. So the classes and functions of the file need not be installed, either.
 """
 
 import io
@@ -31,41 +31,41 @@ __all__ = [
 ]
 
 _MAGIC = 0x1950A86A20F9469CFC6C
-"""What the first pickle of a file of PyTorch before 1.6 holds."""
+"""The first pickle in a file of PyTorch before 1.6."""
 _LEGACY_PICKLES, _LEGACY_OBJECT = 5, 3
-"""How many there are before the values, and the place of the object."""
+"""The number of pickles before the tensors' values, and the index of the saved object's."""
 _NEWEST_VERSION = 10
-"""The newest format of archives that PyTorch reads."""
+"""The newest version of the archive format that can be read."""
 _MAX_PICKLE_BYTES = 256 << 20
-"""Longest pickle that is read; the values of tensors lie beside it."""
-_OF_OTHERS = {
+"""Maximum size of the pickle, which does not include the values of tensors."""
+_OTHER_FORMATS = {
     b"\x89HDF": "an HDF5 file, as Keras writes",
     b"GGUF": "a GGUF file",
-    b"sys_": "a tar archive, as the first versions of PyTorch wrote",
+    b"sys_": "a tar archive, the format of the first versions of PyTorch",
 }
 
 
 class StandIn:
-    """Stands for what a pickle makes by calling a global, and for the global itself."""
+    """Stands for a global of a pickle, and for an object that a call of the global would create."""
 
     path = ""
-    """The global, `module.name`."""
+    """The name of the global, `module.name`."""
 
     def __new__(cls, *args: Any, **_keywords: Any) -> "StandIn":
-        """Take the arguments of a call, and call nothing."""
-        made = object.__new__(cls)
-        made.args, made.state, made.entries = args, None, {}
-        return made
+        """Record the arguments of a call; nothing is called."""
+        stand_in = object.__new__(cls)
+        stand_in.args, stand_in.state, stand_in.entries = args, None, {}
+        return stand_in
 
     args: tuple[Any, ...]
-    """What the global was called with."""
+    """The arguments of the call."""
     state: Any
-    """What the object was given after that."""
+    """The argument of the object's `__setstate__`."""
     entries: dict[Any, Any]
-    """Keys and values, where it is a mapping."""
+    """The items of the object if it is a mapping."""
 
     def __init__(self, *_args: Any, **_keywords: Any) -> None:
-        """Do nothing: `__new__` has taken the arguments."""
+        """Do nothing: `__new__` has recorded the arguments."""
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -74,50 +74,52 @@ class StandIn:
         self.entries[key] = value
 
     def append(self, value: Any) -> None:
-        """Take an element of a list, of which nothing is needed."""
+        """Ignore an element of a list."""
 
     def add(self, value: Any) -> None:
-        """Take an element of a set, of which nothing is needed."""
+        """Ignore an element of a set."""
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Stands for the values of a tensor, which lie beside the pickle."""
+    """Stands for the values of a tensor, which are stored outside of the pickle."""
 
     reference: Any
 
 
 @dataclass(frozen=True, kw_only=True)
 class PtFile:
-    """What a file holds."""
+    """The content of a file."""
 
     path: Path
     is_legacy: bool
-    """Whether it has the format of PyTorch before 1.6."""
+    """Whether the file has the format before PyTorch 1.6."""
     globals: tuple[str, ...]
-    """All classes and functions that it names, as `module.name`, each once."""
+    """Names of all classes and functions that the file uses, as `module.name`, without repetition."""
     root: Any
-    """The object, made of stand-ins; None where the pickle is damaged."""
+    """The saved object, made of stand-ins; None if the pickle is damaged."""
     damage: str
     """What is wrong with the pickle; empty if nothing is."""
 
 
 def inspect_pt(path: Path) -> PtFile:
-    """Inspect a file; nothing in it runs.
+    """Inspect a file without running code from it.
 
     Raises:
-        UserCodeError: It is not there, or is no file of `torch.save`.
+        UserCodeError: The file is missing, or is not a file of `torch.save`.
     """
-    with inspected_pt(path) as (found, _):
-        return found
+    with inspected_pt(path) as (content, _):
+        return content
 
 
 @contextmanager
 def inspected_pt(path: Path) -> Iterator[tuple[PtFile, BinaryIO]]:
-    """What a file holds, and the inspected bytes for `torch.load`; nothing in it runs.
+    """Inspect a file, and yield its content and the inspected bytes for `torch.load`.
+
+    No code from the file runs.
 
     Raises:
-        UserCodeError: It is not there, or is no file of `torch.save`.
+        UserCodeError: The file is missing, or is not a file of `torch.save`.
     """
     try:
         stream: BinaryIO = path.open("rb")
@@ -128,19 +130,19 @@ def inspected_pt(path: Path) -> Iterator[tuple[PtFile, BinaryIO]]:
             start = stream.read(4)
             stream.seek(0)
             if start[:1] == pickle.PROTO:
-                # A file on a disk is unpacked by torch.load as a tar archive if it is one as well,
-                # links and modes of files elsewhere included. It never does that in memory.
+                # If a file is also a tar archive, torch.load unpacks it, including links and modes
+                # of files elsewhere. It does not do so for a stream in memory.
                 stream = io.BytesIO(stream.read())
-                found = _inspect_legacy(path, stream)
+                content = _inspect_legacy(path, stream)
             elif start == b"PK\x03\x04":
-                found = _inspect_archive(path, stream)
+                content = _inspect_archive(path, stream)
             else:
-                what = _OF_OTHERS.get(start, "neither a zip archive nor a pickle")
-                raise _no_pt(path, f"it is {what if start else 'empty'}")
+                kind = _OTHER_FORMATS.get(start, "neither a zip archive nor a pickle")
+                raise _not_pt(path, f"it is {kind if start else 'empty'}")
             stream.seek(0)
         except OSError as e:
             raise _unreadable(path, e) from e
-        yield found, stream
+        yield content, stream
 
 
 def _inspect_archive(path: Path, stream: BinaryIO) -> PtFile:
@@ -149,17 +151,17 @@ def _inspect_archive(path: Path, stream: BinaryIO) -> PtFile:
             names = archive.namelist()
             content = _pickle_of(path, archive, names)
         stream.seek(0)
-        # Readers find the directory of an archive in different ways, and a file may hold two.
+        # Readers locate the directory of an archive differently, and a file may contain two.
         loaded = torch._C.PyTorchFileReader(stream).get_record("data.pkl")
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as e:
-        why = str(e).partition("\n")[0].removesuffix(".")
+        reason = str(e).partition("\n")[0].removesuffix(".")
         raise UserCodeError(
-            f"{path} is damaged: {why}. It was probably cut off.",
+            f"{path} is damaged: {reason}. It was probably truncated.",
             cure="Copy it again, or save the model again.",
         ) from e
     if loaded != content:
         raise UserCodeError(
-            f"{path} is two archives in one: PyTorch would load another one than was inspected.",
+            f"{path} is two archives in one: PyTorch would not load the one that was inspected.",
             cure="Save the model again.",
         )
     return _inspected(path, io.BytesIO(content), is_legacy=False)
@@ -180,9 +182,9 @@ def _pickle_of(path: Path, archive: zipfile.ZipFile, names: list[str]) -> bytes:
             cure="Save the module itself by torch.save(model, ...).",
         )
     if "data.pkl" not in inner:
-        raise _no_pt(path, "it is a zip archive without data.pkl")
+        raise _not_pt(path, "it is a zip archive without data.pkl")
     if len(set(names)) != len(names):
-        raise UserCodeError(f"{path} is damaged: its archive has two files of one name.")
+        raise UserCodeError(f"{path} is damaged: its archive has two files with the same name.")
     prefix = names[inner.index("data.pkl")].removesuffix("data.pkl")
     version = archive.read(f"{prefix}version").strip() if f"{prefix}version" in names else b"3"
     if not version.isdigit() or int(version) > _NEWEST_VERSION:
@@ -190,11 +192,11 @@ def _pickle_of(path: Path, archive: zipfile.ZipFile, names: list[str]) -> bytes:
         raise UserCodeError(
             f"{path} was written by a newer PyTorch: its format is {shown}, and formats up to"
             f" {_NEWEST_VERSION} can be read.",
-            cure="Install the newer, or save it with the older.",
+            cure="Install that newer PyTorch, or save the file with an older one.",
         )
     if archive.getinfo(f"{prefix}data.pkl").file_size > _MAX_PICKLE_BYTES:
         raise UserCodeError(
-            f"The pickle in {path} is longer than {_MAX_PICKLE_BYTES} bytes, as none of a model is."
+            f"The pickle in {path} is longer than {_MAX_PICKLE_BYTES} bytes, which is the limit."
         )
     return archive.read(f"{prefix}data.pkl")
 
@@ -202,12 +204,12 @@ def _pickle_of(path: Path, archive: zipfile.ZipFile, names: list[str]) -> bytes:
 def _inspect_legacy(path: Path, stream: BinaryIO) -> PtFile:
     parts = [_inspected(path, stream, is_legacy=True)]
     if parts[0].root != _MAGIC and not parts[0].globals:
-        raise _no_pt(path, "it is a pickle of something else")
+        raise _not_pt(path, "it is a pickle of something else")
     while parts[-1].root is not None and len(parts) < _LEGACY_PICKLES:
         parts.append(_inspected(path, stream, is_legacy=True))
     named = dict.fromkeys(name for part in parts for name in part.globals)
     root = parts[_LEGACY_OBJECT].root if len(parts) > _LEGACY_OBJECT else None
-    damage = parts[-1].damage or ("" if len(parts) == _LEGACY_PICKLES else "it is cut off")
+    damage = parts[-1].damage or ("" if len(parts) == _LEGACY_PICKLES else "it is truncated")
     return replace(parts[0], globals=tuple(named), root=root, damage=damage)
 
 
@@ -217,16 +219,16 @@ def _inspected(path: Path, stream: BinaryIO, *, is_legacy: bool) -> PtFile:
     try:
         extensions = _extensions(stream)
         root = None if extensions else reader.load()
-    except Exception as e:  # A pickle that is damaged, or made to harm, raises anything.
+    except Exception as e:  # A damaged or malicious pickle may raise anything.
         extensions, damage = [], f"{type(e).__name__}: {e}"
-    found = (*extensions, *reader.found)
-    return PtFile(path=path, is_legacy=is_legacy, globals=found, root=root, damage=damage)
+    names = (*extensions, *reader.names)
+    return PtFile(path=path, is_legacy=is_legacy, globals=names, root=root, damage=damage)
 
 
 def _extensions(stream: BinaryIO) -> list[str]:
-    """The codes of `copyreg` in a pickle; the stream stays where it is.
+    """Return the extension codes of `copyreg` in a pickle; the stream's position is unchanged.
 
-    Python resolves such a code from a table of the whole process, which no unpickler can watch.
+    Python resolves such a code from a table of the process without calling the unpickler.
     """
     start = stream.tell()
     codes = [
@@ -239,20 +241,20 @@ def _extensions(stream: BinaryIO) -> list[str]:
 
 
 class _Reader(pickle.Unpickler):
-    """Resolves no global."""
+    """An unpickler that does not resolve globals but records their names."""
 
     def __init__(self, stream: BinaryIO, **options: Any) -> None:
         super().__init__(stream, **options)
-        self.found: dict[str, None] = {}
+        self.names: dict[str, None] = {}
 
     def find_class(self, module: str, name: str) -> type[StandIn]:
-        """A stand-in for the global, a class of its own."""
+        """Return a stand-in class for the global."""
         path = global_path(module, name)
-        self.found[path] = None
+        self.names[path] = None
         return type("StandIn", (StandIn,), {"path": path})
 
     def persistent_load(self, pid: Any) -> Any:
-        """A stand-in for values that lie beside the pickle, or the class in an old reference."""
+        """Return a stand-in for a tensor's values, or the class in a reference of the old format."""
         if isinstance(pid, tuple) and len(pid) > 1 and pid[0] == "module":
             return pid[1]
         return Storage(pid)
@@ -262,28 +264,28 @@ def _unreadable(path: Path, error: OSError) -> UserCodeError:
     return UserCodeError(f"{path} cannot be read: {error.strerror}.")
 
 
-def _no_pt(path: Path, why: str) -> UserCodeError:
+def _not_pt(path: Path, reason: str) -> UserCodeError:
     return UserCodeError(
-        f"{path} is no file of torch.save: {why}.",
+        f"{path} is not a file of torch.save: {reason}.",
         cure="Save the module by torch.save(model, 'model.pt'), or its weights by"
         " torch.save(model.state_dict(), 'weights.pt').",
     )
 
 
 def global_path(module: str, name: str) -> str:
-    """A global as `module.name`; protocol 2 writes Python 2's name of the builtins."""
+    """Return a global as `module.name`; protocol 2 uses the name of the builtins in Python 2."""
     return f"{'builtins' if module == '__builtin__' else module}.{name}"
 
 
 def entries_of(value: Any) -> dict[Any, Any]:
-    """The keys and values of a mapping in an inspected file; none of anything else."""
+    """Return the items of a mapping in an inspected file; empty for anything else."""
     if isinstance(value, StandIn):
         return value.entries
     return value if isinstance(value, dict) else {}
 
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor in an inspected file; None of anything else."""
+    """Return the shape of a tensor in an inspected file; None for anything else."""
     if not isinstance(value, StandIn):
         return None
     if value.path.startswith("torch._utils._rebuild_parameter") and value.args:
@@ -295,15 +297,15 @@ def shape_of(value: Any) -> tuple[int, ...] | None:
 
 
 def modules_of(root: Any) -> Iterator[tuple[str, StandIn]]:
-    """A module in an inspected file and those within it, each once, by their dotted names."""
+    """Yield a module in an inspected file and its submodules, without repetition, with names."""
     seen: set[int] = set()
-    waiting = [("", root)]
-    while waiting:
-        name, value = waiting.pop(0)
+    pending = [("", root)]
+    while pending:
+        name, value = pending.pop(0)
         state = value.state if isinstance(value, StandIn) else None
         if not isinstance(state, dict) or "_modules" not in state or id(value) in seen:
             continue
         seen.add(id(value))
         yield name, value
-        inner = entries_of(state["_modules"]).items()
-        waiting[:0] = [(f"{name}.{key}".removeprefix("."), each) for key, each in inner]
+        children = entries_of(state["_modules"]).items()
+        pending[:0] = [(f"{name}.{key}".removeprefix("."), child) for key, child in children]

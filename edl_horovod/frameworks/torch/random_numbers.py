@@ -1,4 +1,4 @@
-"""The random numbers of each step: by the job's seed, the step, and the rank's lanes."""
+"""Random numbers of each step, seeded by the job's seed, the step, and the rank's lanes."""
 
 import hashlib
 import struct
@@ -12,35 +12,35 @@ __all__ = ["RandomNumbers"]
 
 
 class RandomNumbers:
-    """What dropout and its like draw from; a training that goes on draws what it would have."""
+    """Seeds PyTorch's generators, so that a resumed training draws the same random numbers."""
 
     def __init__(self) -> None:
-        """Begin with the seed that PyTorch was given before the user's code ran."""
+        """Take the seed that was set in PyTorch before the user's code ran."""
         seed = torch.initial_seed() % (1 << 63)
         self.variable = Array(np.array([seed, 0], np.int64))
-        """The seed, and the steps that are done; for the ring's state."""
+        """The seed, and the number of completed steps; part of the ring's state."""
 
     @property
     def num_steps(self) -> int:
-        """The steps that are done."""
+        """The number of completed steps."""
         return int(self.variable.numpy()[1])
 
     def begin_step(self, salt: int) -> None:
         """Seed PyTorch's generators for a step.
 
         Args:
-            salt: Sets this rank apart from the others.
+            salt: Part of the seed, different on each rank.
         """
         seed, step = self.variable.numpy().tolist()
         digest = hashlib.blake2b(struct.pack("<qqq", seed, step, salt), digest_size=8).digest()
-        number = int.from_bytes(digest, "little") >> 1
-        # `torch.manual_seed` also asks for devices that are not used here, and formats a traceback
-        # for each call.
-        torch.default_generator.manual_seed(number)
+        step_seed = int.from_bytes(digest, "little") >> 1
+        # `torch.manual_seed` would be slow: it also queries unused devices, and formats a traceback
+        # in each call.
+        torch.default_generator.manual_seed(step_seed)
         if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(number)
+            torch.cuda.manual_seed_all(step_seed)
 
     def end_step(self) -> None:
-        """Go on to the next step."""
+        """Count the step as completed."""
         seed, step = self.variable.numpy().tolist()
         self.variable.assign([seed, step + 1])

@@ -1,7 +1,7 @@
-"""A user's module: created, on its device, and run.
+"""Creates a user's module, moves it to its device, and runs it.
 
-Features that are a dict go by keyword where `forward` names them, and a tuple by position where it
-requires several parameters, as those who write `forward` call it; else they are one argument.
+A dict of features becomes keyword arguments if `forward` declares its keys, and a tuple becomes
+positional arguments if `forward` requires several. Otherwise the features are one argument.
 """
 
 import contextlib
@@ -17,48 +17,53 @@ from torch.nn.parameter import is_lazy
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.compiling import compiled
 from edl_horovod.frameworks.torch.moving import unchanged
-from edl_horovod.frameworks.torch.own_loss import OwnLoss, has_own_step, own_step, takes_number
+from edl_horovod.frameworks.torch.own_loss import (
+    ModuleLoss,
+    has_training_step,
+    takes_batch_index,
+    user_method,
+)
 from edl_horovod.frameworks.torch.structures import at_least_float32, described, map_leaves
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = ["Computing", "Running"]
+__all__ = ["ComputeOptions", "ModuleRunner"]
 
 
 @dataclass(frozen=True)
-class Computing:
-    """Where and how a model computes."""
+class ComputeOptions:
+    """The device and the precision of a model."""
 
     device: torch.device
     dtype: torch.dtype | None = None
-    """What autocast computes in; None without autocast."""
+    """The type of autocast; None without autocast."""
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
-        """Compute in less than float32 what bears it, where that is wanted."""
+        """Compute in `dtype` what autocast considers safe; without `dtype` this does nothing."""
         if self.dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)  # type: ignore[no-any-return]
 
 
-class Running:
-    """The module that a spec makes."""
+class ModuleRunner:
+    """Runs the module that a spec creates."""
 
-    def __init__(self, loaded: LoadedSpec, example: Batch, computing: Computing) -> None:
+    def __init__(self, loaded: LoadedSpec, example: Batch, compute: ComputeOptions) -> None:
         """Create the user's module and run it once, so that its lazy layers get their shapes.
 
         Args:
             loaded: The user's spec.
-            example: Some examples, which stand for all.
-            computing: Where and how it computes.
+            example: Sample examples.
+            compute: The device and the precision.
 
         Raises:
-            UserCodeError: `create_model` raised, returned no module, or the module refuses these
-                features.
+            UserCodeError: `create_model` failed or did not return a module, or the module failed on
+                these features.
         """
         self.loaded = loaded
         self.example = example
-        self.computing = computing
+        self.compute = compute
         name = loaded.label
         with user_code(f"create_model of {name}", root=loaded.zoo):
             module = call_declared(loaded.spec.create_model, {})
@@ -68,82 +73,90 @@ class Running:
                 received=type(module).__name__,
                 cure="" if not isinstance(module, type) else f"Write {module.__name__}(...).",
             )
-        with user_code(f"Taking the model of {name} to {computing.device}", root=loaded.zoo):
-            self.module = module.to(computing.device)
+        with user_code(f"Taking the model of {name} to {compute.device}", root=loaded.zoo):
+            self.module = module.to(compute.device)
         self._arguments = _arguments_of(module, example.features)
         self._compiled: Callable[..., Any] | None = None
         self._takes_derivatives = False
         self.module.eval()
-        if has_own_step(loaded, module) and not any(map(is_lazy, module.parameters())):
-            # Its step need not call forward, nor with these features.
+        if has_training_step(loaded, module) and not any(map(is_lazy, module.parameters())):
+            # Its step may not call forward, or may call it with other features.
             return
         doing = (
-            f"Running the model of {name} on what create_dataset gives"
+            f"Running the model of {name} on the features from create_dataset"
             f" ({described(example.features)})"
         )
         with user_code(doing, root=loaded.zoo), unchanged(self.module):
-            self._try(self.here(example.features))
+            self._run_sample(self.to_device(example.features))
 
-    def here(self, value: Any) -> Any:
-        """A structure of tensors on the model's device."""
-        device = self.computing.device
+    def to_device(self, value: Any) -> Any:
+        """Move a structure of tensors to the model's device."""
+        device = self.compute.device
         if device.type == "cpu":
             return value
         return map_leaves(lambda tensor: tensor.to(device, non_blocking=True), value)
 
-    def batch_here(self, batch: Batch) -> Batch:
-        """A batch on the model's device."""
-        features, labels, weights = map(self.here, (batch.features, batch.labels, batch.weights))
+    def batch_to_device(self, batch: Batch) -> Batch:
+        """Move a batch to the model's device."""
+        features, labels, weights = map(
+            self.to_device, (batch.features, batch.labels, batch.weights)
+        )
         return Batch(features, labels, batch.num_examples, weights)
 
     def compile(self) -> None:
-        """Have `run` run the module compiled in training; its first passes compile it."""
+        """Compile the module for training; the first calls of `run` do the compilation."""
         self._compiled = compiled(self.module, self.loaded.label)
 
     def arguments(self, features: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What `forward` is called with for a batch's features, by position and by keyword."""
+        """Return the positional and keyword arguments of `forward` for a batch's features."""
         return self._arguments(features)
 
     @contextlib.contextmanager
     def evaluating(self, *, keeps_graph: bool = False) -> Iterator[None]:
-        """Keep nothing for gradients outside training, unless `forward` takes some itself."""
+        """Disable gradients for an evaluation, unless `forward` itself computes derivatives."""
         with torch.set_grad_enabled(keeps_graph or self._takes_derivatives):
             yield
 
-    def _try(self, features: Any) -> None:
+    def _run_sample(self, features: Any) -> None:
         try:
             with self.evaluating():
                 self.run(features)
         except RuntimeError:
-            # As torch.autograd.grad says where nothing is kept; any other error comes once more.
+            # torch.autograd.grad in `forward` raises this without gradients; any other error is
+            # raised again.
             self._takes_derivatives = True
             with self.evaluating():
                 self.run(features)
 
-    def outputs(self, batch: Batch, own: OwnLoss | None, number: int = 0) -> Any:
-        """What a batch's loss is computed of.
+    def outputs(self, batch: Batch, module_loss: ModuleLoss | None, number: int = 0) -> Any:
+        """Run the module on a batch, for its loss.
 
         Args:
-            batch: On the model's device.
-            own: How the module computes its loss itself; None where it does not.
-            number: The batch's place in its epoch, counted from 0.
+            batch: Examples on the model's device.
+            module_loss: How the module itself computes its loss; None if it does not.
+            number: The batch's index in its epoch.
         """
-        return self.run(batch.features) if own is None else own.outputs(self, batch, number)
+        return (
+            self.run(batch.features)
+            if module_loss is None
+            else module_loss.outputs(self, batch, number)
+        )
 
     def predict(self, features: Any) -> Any:
-        """What a prediction takes of a module: what `predict_step` returns, else `forward`."""
-        step = own_step(self.module, "predict_step")
+        """Return the result of `predict_step` if the user defined it; else that of `forward`."""
+        step = user_method(self.module, "predict_step")
         if step is None:
             return self.run(features)
         with self.autocast():
-            return at_least_float32(step(features, *([0] if takes_number(step) else [])))
+            return at_least_float32(step(features, *([0] if takes_batch_index(step) else [])))
 
     def run(self, features: Any, **more: Any) -> Any:
-        """What the module returns for a batch's features, in float32 at least.
+        """Call the module for a batch's features; returns its outputs in at least float32.
 
         Args:
-            features: Where a training compiles it, of two examples at least.
-            more: Other arguments of `forward`.
+            features: Features on the model's device; of at least two examples in a compiled
+                training.
+            more: Additional keyword arguments of `forward`.
         """
         call: Callable[..., Any] = self.module
         if self._compiled is not None and self.module.training:
@@ -153,26 +166,26 @@ class Running:
             return at_least_float32(call(*arguments, **keywords, **more))
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
-        """Compute in the type of `Computing`."""
-        return self.computing.autocast()
+        """Compute with the precision of `compute`."""
+        return self.compute.autocast()
 
 
 def _arguments_of(
     module: nn.Module, features: Any
 ) -> Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]:
-    """How features like these become arguments of `forward`."""
-    is_one = _takes_one(module.forward)
+    """Return a function that converts features of this structure to arguments of `forward`."""
+    takes_single = _takes_one(module.forward)
     if isinstance(features, Mapping):
         takes = declared(module.forward)
-        # A single parameter takes the dict itself, whatever its name is.
+        # A single parameter receives the dict itself, independent of its name.
         takes_several = takes.takes_any or len(takes.names) > 1
         is_named = not features.keys().isdisjoint(takes.names)
         has_required = features.keys() >= set(takes.required)
-        if not is_one or (takes_several and is_named and has_required):
-            return lambda given: ((), dict(given))
-    elif isinstance(features, tuple | list) and not is_one:
-        return lambda given: (tuple(given), {})
-    return lambda given: ((given,), {})
+        if not takes_single or (takes_several and is_named and has_required):
+            return lambda features: ((), dict(features))
+    elif isinstance(features, tuple | list) and not takes_single:
+        return lambda features: (tuple(features), {})
+    return lambda features: ((features,), {})
 
 
 def _takes_one(forward: Callable[..., Any]) -> bool:

@@ -32,9 +32,9 @@ from edl_horovod.frameworks.torch.moving import BufferSnapshot, TrackedBuffers, 
 from edl_horovod.frameworks.torch.objective import Objective, Outcome, metric_means
 from edl_horovod.frameworks.torch.optimizer import make_optimization
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
-from edl_horovod.frameworks.torch.own_loss import own_loss
+from edl_horovod.frameworks.torch.own_loss import find_module_loss
 from edl_horovod.frameworks.torch.random_numbers import RandomNumbers
-from edl_horovod.frameworks.torch.running import Computing
+from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.torch.structures import (
     batch_of,
     described,
@@ -64,7 +64,7 @@ class TorchStep:
         loaded: LoadedSpec,
         example: Batch,
         *,
-        computing: Computing,
+        compute: ComputeOptions,
         learning_rate: float | None,
         options: StepOptions,
         reducer_of: Callable[[Mapping[str, nn.Parameter], set[str]], StepReducer],
@@ -74,7 +74,7 @@ class TorchStep:
         Args:
             loaded: The user's spec.
             example: Some examples, which stand for all.
-            computing: Where and how the model computes.
+            compute: Where and how the model computes.
             learning_rate: Handed to `create_optimizer`; None leaves its default.
             options: How gradients are made and bounded.
             reducer_of: Makes what adds the gradients of these parameters over a ring, of which
@@ -85,31 +85,35 @@ class TorchStep:
         """
         self._loaded, self._options = loaded, options
         self._random = RandomNumbers()
-        self.model = TorchModel(loaded, example, computing)
-        self._running = self.model.running
+        self.model = TorchModel(loaded, example, compute)
+        self._runner = self.model.runner
         self._statistics = RingStatistics()
-        is_normalised = any(isinstance(each, KINDS) for each in self._running.module.modules())
+        is_normalised = any(isinstance(each, KINDS) for each in self._runner.module.modules())
         self._sums_norms = is_normalised and options.sums_batch_norm
         # BatchNorm refuses to work on one example alone, which a rank of a ring may well have; and
         # a program for any other number of examples is not one for one.
         self._doubles_one = options.compiles or (is_normalised and not options.sums_batch_norm)
         if self._sums_norms:
-            self._running.module = with_ring_statistics(self._running.module, self._statistics)
-        module = self._running.module
-        self._own = own_loss(loaded, module, Mode.TRAINING)
-        if options.compiles and self._own is not None:
+            self._runner.module = with_ring_statistics(self._runner.module, self._statistics)
+        module = self._runner.module
+        self._module_loss = find_module_loss(loaded, module, Mode.TRAINING)
+        if options.compiles and self._module_loss is not None:
             raise UserCodeError(
-                f"train.compile does not go with a loss that {self._own.name} of {loaded.label}"
+                f"train.compile does not go with a loss that {self._module_loss.name} of {loaded.label}"
                 " computes itself: a compiled program does not say what the loss is divided by.",
                 received={"train.compile": True},
                 cure="Leave train.compile out, or give the spec create_loss(self, outputs,"
                 " labels).",
             )
         self._objective = Objective(
-            loaded, module, Mode.TRAINING, class_weight=options.class_weight, own=self._own
+            loaded,
+            module,
+            Mode.TRAINING,
+            class_weight=options.class_weight,
+            module_loss=self._module_loss,
         )
         self._steps_per_epoch: int | None = None
-        self._example = self._running.batch_here(example)
+        self._example = self._runner.batch_to_device(example)
         self._buffers = self._try_training(self._example)
         self._modules = list(module.modules())
         self._optimization = make_optimization(loaded, module, learning_rate)
@@ -117,7 +121,7 @@ class TorchStep:
         self._callbacks = loaded.callbacks()
         self._trained = self._trained_parameters()
         if options.compiles:
-            self._running.compile()
+            self._runner.compile()
         self._loss_scale = LossScale() if options.scales_loss else None
         sparse = sparse_parameters(module)
         if sparse and (options.clip_norm or options.clip_value):
@@ -207,7 +211,7 @@ class TorchStep:
 
     def rehearse(self, batch: Batch) -> None:
         """Make the sums of a batch once, so that the first true step is quick."""
-        with torch.random.fork_rng(devices=[]), unchanged(self._running.module):
+        with torch.random.fork_rng(devices=[]), unchanged(self._runner.module):
             self._random.begin_step(0)
             self._forget_gradients()
             self._sums_of(batch, self._buffers.snapshot(), is_alone=True)
@@ -227,7 +231,7 @@ class TorchStep:
             return None
         return TorchCallbacks(
             self._callbacks,
-            self._running.module,
+            self._runner.module,
             self.optimizer,
             schedules=schedules,
             metric_names=self._objective.metric_names,
@@ -238,7 +242,7 @@ class TorchStep:
 
     def _try_training(self, example: Batch) -> TrackedBuffers:
         """Run the model in training once: for its buffers, and for loss and metrics."""
-        module, loaded = self._running.module, self._loaded
+        module, loaded = self._runner.module, self._loaded
         doing = (
             f"Running the model of {loaded.label} in training on what create_dataset gives"
             f" ({described(example.features)})"
@@ -253,7 +257,9 @@ class TorchStep:
         with unchanged(module):
             with user_code(doing, root=loaded.zoo):
                 outputs = self._outputs(example)
-            self._objective.begin(example, outputs, None if self._own is None else self._outputs)
+            self._objective.begin(
+                example, outputs, None if self._module_loss is None else self._outputs
+            )
         if self._options.num_parts > 1 and self._objective.num_divisors:
             raise UserCodeError(
                 f"The loss of {loaded.label} has terms that are divided by different sums, which"
@@ -265,7 +271,7 @@ class TorchStep:
 
     def _outputs(self, batch: Batch) -> Any:
         with self._objective.recording():
-            return self._running.outputs(batch, self._own, self._number_in_epoch)
+            return self._runner.outputs(batch, self._module_loss, self._number_in_epoch)
 
     @property
     def _number_in_epoch(self) -> int:
@@ -279,7 +285,7 @@ class TorchStep:
         What is frozen now, a callback may have trained later.
         """
         held = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
-        named = dict(self._running.module.named_parameters())
+        named = dict(self._runner.module.named_parameters())
         left = [name for name, each in named.items() if each.requires_grad and id(each) not in held]
         may_add = any(map(may_add_groups, self._callbacks))
         if left and not may_add:
@@ -327,7 +333,7 @@ class TorchStep:
     ) -> NDArray[np.float64]:
         """This rank's numbers; its gradients are on their way, or in place where it is alone."""
         self._begin_training()
-        batch = self._running.batch_here(batch)
+        batch = self._runner.batch_to_device(batch)
         count = batch.num_examples
         size = -(-count // self._options.num_parts)
         starts = range(0, count, size)
@@ -355,7 +361,7 @@ class TorchStep:
     def _begin_training(self) -> None:
         """Put all of the module into training, as far as it is not."""
         if not all(each.training for each in self._modules):
-            self._running.module.train()
+            self._runner.module.train()
 
     def _norms_over_ring(
         self, batch: Batch | None, *, is_alone: bool

@@ -138,7 +138,7 @@ def test_twins_of_the_zoo_have_the_same_records_and_the_same_curve(twins, images
     loaded = load_spec(ZOO, twins.torch, plain_models=TorchFramework.plain_models, **settings)
     theirs = TorchBatches(Records(records), plan, loaded, Mode.TRAINING, prefetch=1)
     twin = make_step(loaded, theirs.element_spec, learning_rate=twins.rate)
-    give_weights(step.model.keras, twin.model.running.module, twins)
+    give_weights(step.model.keras, twin.model.runner.module, twins)
 
     curves = losses(step, ours), losses(twin, theirs)
     # Rounding, which ReLU and pooling amplify with each step.

@@ -75,7 +75,7 @@ def run(tmp_path, monkeypatch):
                 def recorded(*arguments, **keywords):
                     work._checkpoints.wait()
                     if done.module is None:
-                        done.module = copy.deepcopy(work._step.model.running.module)
+                        done.module = copy.deepcopy(work._step.model.runner.module)
                     done.batches[work.state.step + 1] = arguments[0]
                     sums = step(*arguments, **keywords)
                     done.losses[work.state.step + 1] = sums.loss

@@ -114,7 +114,7 @@ def test_numbers_of_a_rank_without_examples_do_not_reach_the_others():
         make_step(loaded, example, options=SUMMED, meeting=meeting, rank=rank) for rank in range(2)
     ]
     with torch.no_grad():
-        steps[1].model.running.module.hidden.weight.fill_(float("nan"))
+        steps[1].model.runner.module.hidden.weight.fill_(float("nan"))
     (batch,) = batches(1)
     found = [None, None]
 

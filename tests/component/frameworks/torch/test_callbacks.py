@@ -161,7 +161,7 @@ def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(monkeypatch, size, ki
     ]
     callbacks = [each.callbacks(num_epochs=4, steps_per_epoch=2, per_step=False) for each in steps]
     net = loaded.spec.create_model()
-    net.load_state_dict(steps[0].model.running.module.state_dict())
+    net.load_state_dict(steps[0].model.runner.module.state_dict())
     [optimizer], [schedule] = head_alone(None, net, kind=kind)
     for epoch in range(4):
         epochs_own = batches[2 * epoch : 2 * epoch + 2]
@@ -183,7 +183,7 @@ def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(monkeypatch, size, ki
         if epoch == 0:
             unfreeze(net, optimizer)
         for step in steps:
-            for name, tensor in step.model.running.module.state_dict().items():
+            for name, tensor in step.model.runner.module.state_dict().items():
                 torch.testing.assert_close(tensor, net.state_dict()[name], rtol=1e-5, atol=1e-6)
             rates = [group["lr"] for group in step.optimizer.param_groups]
             assert rates == [group["lr"] for group in optimizer.param_groups]

@@ -55,7 +55,7 @@ def test_autocast_accumulation_and_export_go_with_it(run, num_programs, tmp_path
     assert fast.losses == pytest.approx(plain.losses, rel=2e-2)
     program = torch.export.load(tmp_path / "fast-out" / "model.pt2").module()
     features = {"x": torch.randn(7, 4)}
-    ours = fast.step.model.running.module(features)
+    ours = fast.step.model.runner.module(features)
     torch.testing.assert_close(program(features), ours, rtol=1e-5, atol=1e-5)
 
 

@@ -306,10 +306,10 @@ def test_an_evaluation_has_the_loss_of_all_examples(loaded, create_loss):
     spec = loaded(create_loss)
     batch = next(batches())
     step = make_step(spec, batch)
-    evaluation = TorchEvaluation(step.model.running, batch)
+    evaluation = TorchEvaluation(step.model.runner, batch)
     whole = evaluation.values(evaluation.sums(batch))["loss"]
     with torch.no_grad():
-        outputs = step.model.running.module(batch.features)
+        outputs = step.model.runner.module(batch.features)
         assert whole == pytest.approx(float(scalar(create_loss(outputs, batch.labels))), rel=1e-5)
     if create_loss not in (two_with_other_labels, masked_and_plain, smooth_and_weighted, pairs):
         parts = [evaluation.sums(part(batch, rank, 3)) for rank in range(3)]

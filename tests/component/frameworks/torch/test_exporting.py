@@ -29,7 +29,7 @@ def onnx_outputs(path, arrays):
 def test_an_exported_model_runs_without_its_code(run, tmp_path, batch_norm):
     done = run("train", SHORT, "params.batch_norm=True", f"train.batch_norm={batch_norm}", *FORMATS)
     features = {"x": torch.randn(7, 4)}
-    ours = done.step.model.running.module(features).detach()
+    ours = done.step.model.runner.module(features).detach()
     program = torch.export.load(tmp_path / "job-out" / "model.pt2").module()
     torch.testing.assert_close(program(features), ours, rtol=1e-5, atol=1e-5)
     (found,) = onnx_outputs(tmp_path / "job-out" / "model.onnx", [features["x"].numpy()])
@@ -41,7 +41,7 @@ def test_features_that_go_by_keyword_do_so_in_a_program(run, tmp_path):
     data = "data=dataset:torch_styles.texts"
     done = run("train", "model_def=torch_styles.Classifier", data, SHORT, *FORMATS)
     words = {"input_ids": torch.arange(35).reshape(7, 5) % 20, "attention_mask": torch.ones(7, 5)}
-    ours = done.step.model.running.module(**words).logits.detach()
+    ours = done.step.model.runner.module(**words).logits.detach()
     program = torch.export.load(tmp_path / "job-out" / "model.pt2").module()
     torch.testing.assert_close(program(**words)["logits"], ours, rtol=1e-5, atol=1e-5)
     arrays = [each.numpy() for each in words.values()]
@@ -57,7 +57,7 @@ def test_large_models_have_a_file_of_weights_beside_them(run, tmp_path, monkeypa
     assert (tmp_path / "job-out" / "model.onnx.data").exists()
     assert not (tmp_path / "job-out" / "model.pt2").exists()
     (found,) = onnx_outputs(tmp_path / "job-out" / "model.onnx", [features["x"].numpy()])
-    ours = done.step.model.running.module(features).detach().numpy()
+    ours = done.step.model.runner.module(features).detach().numpy()
     np.testing.assert_allclose(found, ours, rtol=1e-5, atol=1e-5)
 
 

@@ -13,7 +13,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.evaluation import TorchEvaluation
 from edl_horovod.frameworks.torch.gradients import StepOptions
 from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
-from edl_horovod.frameworks.torch.running import Running
+from edl_horovod.frameworks.torch.running import ModuleRunner
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from tests.torch_ring import CPU, NO_OPTIONS, Meeting, make_step, state_of, train_in_ring
@@ -189,7 +189,7 @@ def test_a_loss_that_is_logged_is_divided_as_one_that_is_returned(monkeypatch):
     loaded = load_spec(ZOO, "torch_lightning", params={}, plain_models=PLAIN_MODELS)
     monkeypatch.setattr(loaded.spec, "create_model", Masked)
     (batch,) = batches(1)
-    running = Running(loaded, EXAMPLE, CPU)
+    running = ModuleRunner(loaded, EXAMPLE, CPU)
     evaluation = TorchEvaluation(running, EXAMPLE)
     sums = sum((evaluation.sums(share(batch, rank, 3)) for rank in range(3)), evaluation.zeros)
     outputs, labels = running.module.layers(batch.features), batch.labels

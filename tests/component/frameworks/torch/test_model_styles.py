@@ -14,7 +14,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.evaluation import TorchEvaluation
 from edl_horovod.frameworks.torch.gradients import StepOptions
 from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
-from edl_horovod.frameworks.torch.running import Running
+from edl_horovod.frameworks.torch.running import ModuleRunner
 from edl_horovod.frameworks.torch.structures import map_leaves
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
@@ -147,7 +147,7 @@ def test_labels_that_a_loss_of_outputs_leaves_out_are_not_counted(size):
 def test_an_evaluation_does_not_count_labels_that_a_loss_of_outputs_leaves_out():
     data = list(texts())
     torch.manual_seed(3)
-    running = Running(load("Classifier"), share(data[0], 0, BATCH // 2), CPU)
+    running = ModuleRunner(load("Classifier"), share(data[0], 0, BATCH // 2), CPU)
     evaluation = TorchEvaluation(running, share(data[0], 0, BATCH // 2))
     data[1].labels[:5] = -100
     sums = sum((evaluation.sums(share(data[1], rank, 3)) for rank in range(3)), evaluation.zeros)

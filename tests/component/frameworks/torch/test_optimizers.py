@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler as schedulers
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.gradients import StepOptions
 from edl_horovod.frameworks.torch.groups import groups_of
-from edl_horovod.frameworks.torch.running import Computing
+from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from tests.torch_ring import make_step, state_of
@@ -271,9 +271,9 @@ def test_shaped_gradients_are_those_of_a_loop_of_ones_own(options, change, monke
 )
 def test_autocast_trains_as_elsewhere(dtype, tolerance, monkeypatch):
     loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1), monkeypatch)
-    computing = Computing(torch.device("cpu"), dtype)
+    compute = ComputeOptions(torch.device("cpu"), dtype)
     options = StepOptions(scales_loss=dtype is torch.float16)
-    ours = by_us(loaded, computing=computing, options=options)
+    ours = by_us(loaded, compute=compute, options=options)
     assert_same_weights(ours, by_hand(loaded, autocast=dtype), rtol=tolerance, atol=tolerance)
     assert ours.variables["hidden.weight"].dtype == np.float32
 

@@ -95,7 +95,7 @@ def test_statistics_of_batch_norm_are_the_ranks_own_weighted_by_examples():
     means = []
     for rank in range(2):
         part = part_of(batch, rank, 2, keep)
-        module = copy.deepcopy(norm.model.running.module).train()
+        module = copy.deepcopy(norm.model.runner.module).train()
         module(part.features)
         means.append((len(part.labels), module.norm.running_mean.numpy()))
     expected = sum(count * mean for count, mean in means) / 9
@@ -151,7 +151,7 @@ def test_what_fails_in_a_step_leaves_the_state_as_it_was():
     with pytest.raises(UserCodeError, match=r"create_loss of TorchTinySpec .* failed at .*tiny.py"):
         step.step(misfit, wants_change=False, is_alone=True, salt=0)
     assert_same(state_of(step), before, rtol=0, atol=0)
-    assert all(each.grad is None for each in step.model.running.module.parameters())
+    assert all(each.grad is None for each in step.model.runner.module.parameters())
 
 
 class Partly(nn.Module):
@@ -305,7 +305,7 @@ def test_what_is_written_into_parameters_is_that_of_a_loop_by_hand(monkeypatch, 
     for step in steps:
         step.rehearse(next(batches()))
         step.model.evaluation(EXAMPLE)
-        trained = step.model.running.module
+        trained = step.model.runner.module
         assert (trained.width, trained.has_run) == (0, False)
         for name, tensor in trained.state_dict().items():
             torch.testing.assert_close(tensor, module.state_dict()[name], rtol=0, atol=0)
@@ -321,7 +321,7 @@ def test_what_is_written_into_parameters_is_that_of_a_loop_by_hand(monkeypatch, 
         nn.functional.mse_loss(module(part.features), part.labels).backward()
         optimizer.step()
     for step in steps:
-        for name, tensor in step.model.running.module.state_dict().items():
+        for name, tensor in step.model.runner.module.state_dict().items():
             torch.testing.assert_close(tensor, module.state_dict()[name], rtol=1e-5, atol=1e-6)
 
 
@@ -401,7 +401,7 @@ def test_complex_buffers_and_counters_are_those_of_a_loop_by_hand(monkeypatch, s
     monkeypatch.setattr(
         loaded.spec, "create_optimizer", lambda model: torch.optim.SGD(model.parameters(), 0.1)
     )
-    module = make_step(loaded, EXAMPLE).model.running.module.train()
+    module = make_step(loaded, EXAMPLE).model.runner.module.train()
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
     for batch in batches():
         part = part_of(batch, 0, 1, keep)
@@ -510,7 +510,7 @@ def test_a_rank_with_one_example_normalises_it(monkeypatch):
     assert_same(states[0], states[1], rtol=0, atol=0)
     # As the formula has it: without variance, an example is its own mean.
     (batch,) = batches(1)
-    module = make_step(loaded, EXAMPLE).model.running.module
+    module = make_step(loaded, EXAMPLE).model.runner.module
     one = part_of(batch, 1, 2, lambda number: number < 3)
     hidden = module.norm.bias.expand(1, -1)
     expected = (module.output(torch.tanh(hidden)) - one.labels).square().mean()
@@ -563,10 +563,10 @@ def test_hooks_see_and_change_the_gradients_of_a_plain_loop(monkeypatch, size):
     meeting = Meeting(size)
     steps = [make_step(loaded, EXAMPLE, meeting=meeting, rank=rank) for rank in range(size)]
     module = Hooked()
-    module.load_state_dict(steps[0].model.running.module.state_dict())
+    module.load_state_dict(steps[0].model.runner.module.state_dict())
     optimizer = torch.optim.SGD(module.parameters(), 0.05)
     for step in steps:
-        step.model.running.module.seen.clear()
+        step.model.runner.module.seen.clear()
 
     def keep(number):
         return number < BATCH - 2
@@ -588,7 +588,7 @@ def test_hooks_see_and_change_the_gradients_of_a_plain_loop(monkeypatch, size):
     for step, by_hand in zip(steps, seen_by_hand, strict=True):
         state = state_of(step)
         assert_same({name: state[name] for name in expected}, expected, rtol=1e-5, atol=1e-7)
-        seen = step.model.running.module.seen
+        seen = step.model.runner.module.seen
         assert len(seen) == len(by_hand) == 4 * STEPS
         for ours, theirs in zip(seen, by_hand, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)

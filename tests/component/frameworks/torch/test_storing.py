@@ -197,7 +197,7 @@ def test_a_training_stores_what_a_model_keeps_and_goes_on(train, run, case, tmp_
     assert sorted(values) == sorted(stored)
     for name in stored:
         assert tensors[name].dtype == second.state[name].dtype
-        value = dict(second.step.model.running.module.named_parameters()).get(name)
+        value = dict(second.step.model.runner.module.named_parameters()).get(name)
         if value is not None and value.dtype != torch.complex128:
             assert torch.equal(values[name], value)
 
