@@ -74,17 +74,17 @@ def _torch():
     from horovod.common.exceptions import HorovodInternalError
 
     from edl_horovod.frameworks.torch.collectives import HOROVOD, TorchCollectives
-    from edl_horovod.frameworks.torch.travels import Travels, sum_in_place
+    from edl_horovod.frameworks.torch.travels import PendingCollectives, sum_in_place
     from edl_horovod.frameworks.torch.variables import TorchVariable, from_numpy
 
     def add_by_unknown_op():
         hvd.synchronize(hvd.allreduce_async_(torch.zeros(1), name="unknown", op=UNKNOWN_OP))
 
     def add_all(arrays, name):
-        tensors, going = [from_numpy(each.copy()) for each in arrays], Travels()
+        tensors, pending = [from_numpy(each.copy()) for each in arrays], PendingCollectives()
         for number, each in enumerate(tensors):
-            going.begin(sum_in_place(each, f"{name}.{number}"))
-        going.end()
+            pending.start(sum_in_place(each, f"{name}.{number}"))
+        pending.wait()
         return [each.numpy() for each in tensors]
 
     def variable(name, array):

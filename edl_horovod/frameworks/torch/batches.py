@@ -19,11 +19,11 @@ from edl_horovod.errors import DataError, UserCodeError
 from edl_horovod.frameworks.torch.decoding import Decoders
 from edl_horovod.frameworks.torch.record_tensors import num_records, records_for_user
 from edl_horovod.frameworks.torch.structures import (
-    described,
+    describe,
     leaves,
     map_leaves,
     num_examples,
-    some_examples,
+    slice_examples,
 )
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
@@ -226,7 +226,7 @@ class TorchBatches:
             raise UserCodeError(
                 f"{name} must return (features, labels) or (features, labels, sample_weight) in"
                 f" mode {self._mode.value}.",
-                received=str(described(returned)),
+                received=str(describe(returned)),
                 cure="Return a tuple of two or three: tensors of all examples of the step, or a"
                 " torch.utils.data.Dataset of single examples. If there are no labels, return"
                 " (features, None).",
@@ -238,7 +238,7 @@ class TorchBatches:
         if not has_features or not is_batch or len({len(leaf) for leaf in tensor_leaves}) != 1:
             raise UserCodeError(
                 f"{name} must return tensors whose first size is the number of examples.",
-                received=str(described(parts)),
+                received=str(describe(parts)),
                 cure="Return tensors of shape (examples, ...) with the same number of examples, or"
                 " a torch.utils.data.Dataset of single examples. Pad sequences of different lengths"
                 " to shape (examples, longest), also for nn.EmbeddingBag: with padding_idx it"
@@ -286,7 +286,7 @@ def _samples_of(batch: Batch) -> Batch:
     """Copy the first examples of a batch."""
 
     def some(part: Any) -> Any:
-        return map_leaves(torch.clone, some_examples(part, 0, _NUM_SAMPLES))
+        return map_leaves(torch.clone, slice_examples(part, 0, _NUM_SAMPLES))
 
     features = some(batch.features)
     return Batch(features, some(batch.labels), num_examples(features), some(batch.weights))

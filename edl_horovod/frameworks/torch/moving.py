@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.structures import leaves, map_leaves, repeated, some_examples
+from edl_horovod.frameworks.torch.structures import leaves, map_leaves, repeated, slice_examples
 from edl_horovod.frameworks.torch.variables import bytes_of
 
 __all__ = ["BufferSnapshot", "TrackedBuffers", "unchanged"]
@@ -239,7 +239,7 @@ class TrackedBuffers:
     def _require_same_for_all_examples(self, features: Any) -> None:
         """Refuse passes that write values into trained parameters which depend on the examples."""
         whole = self._values_after(features)
-        few = repeated(some_examples(features, 0, 1))
+        few = repeated(slice_examples(features, 0, 1))
         for other_features in (few, map_leaves(_altered, features)):
             other_values = self._values_after(other_features)
             for buffer, value, other in zip(self._buffers, whole, other_values, strict=True):

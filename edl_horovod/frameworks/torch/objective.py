@@ -30,13 +30,13 @@ from edl_horovod.frameworks.torch.denominators import (
 from edl_horovod.frameworks.torch.own_loss import ModuleLoss
 from edl_horovod.frameworks.torch.parts import loss_part
 from edl_horovod.frameworks.torch.structures import (
-    described,
-    detached,
+    describe,
+    detach,
     leaves,
     map_leaves,
-    part_of,
     repeated,
     repeated_batch,
+    slice_batch,
 )
 from edl_horovod.frameworks.values import BATCH_DEPENDENT, Batch, are_same_loss, is_sum_over_batch
 from edl_horovod.models.calling import declared, logging_warnings, user_code
@@ -199,7 +199,7 @@ class Objective:
                 return batch, rerun(batch)
 
         with torch.no_grad():
-            detached_outputs = map_leaves(detached, outputs)
+            detached_outputs = map_leaves(detach, outputs)
             if rerun is None:
                 outputs = detached_outputs
             doing = f"{self._metrics_name} of {self._loaded.label}"
@@ -246,7 +246,7 @@ class Objective:
         if self._metrics is None:
             return Outcome(mean, loss.weight, [], loss.means)
         with user_code(f"{self._metrics_name} of {self._loaded.label}", root=root), torch.no_grad():
-            metrics = self._call_metrics(batch, map_leaves(detached, outputs))
+            metrics = self._call_metrics(batch, map_leaves(detach, outputs))
             if sorted(metrics) != self.metric_names:
                 raise UserCodeError(
                     f"{self._metrics_name} of {self._loaded.label} must return the same metrics for"
@@ -329,7 +329,7 @@ class Objective:
             return value
 
     def _with_graph(self, outputs: Any) -> Any:
-        """Detach the outputs and let them start a new autograd graph, for the loss' divisors."""
+        """Detach the outputs and make them roots of a new graph, which has the loss' divisors."""
         depends = iter(
             self._depends_on_parameters
             if any(self._depends_on_parameters)
@@ -442,7 +442,7 @@ class Objective:
         raise UserCodeError(
             f"{name} of {self._metrics_name} of {self._loaded.label} must be the mean over the"
             " batch, a scalar, one value for each example, or a pair (sum, weight).",
-            received=str(described(value)),
+            received=str(describe(value)),
         )
 
     def _weights_of_classes(self, batch: Batch) -> torch.Tensor:
@@ -458,7 +458,7 @@ class Objective:
         if not isinstance(labels, torch.Tensor) or labels.ndim not in (1, 2):
             raise UserCodeError(
                 f"train.class_weight needs one class for each example of {label}.",
-                received=f"labels {described(labels)}",
+                received=f"labels {describe(labels)}",
                 cure="Leave it out, and return (features, labels, sample_weight) from"
                 " create_dataset.",
             )
@@ -537,6 +537,6 @@ def _halves(batch: Batch, outputs: Any) -> list[tuple[Batch, Any]]:
         )
 
     return [
-        (part_of(batch, first, last), some(first, last))
+        (slice_batch(batch, first, last), some(first, last))
         for first, last in ((0, middle), (middle, count))
     ]

@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 
 from edl_horovod.frameworks.torch.running import ModuleRunner
-from edl_horovod.frameworks.torch.structures import detached, map_leaves
+from edl_horovod.frameworks.torch.structures import detach, map_leaves
 from edl_horovod.frameworks.torch.variables import numpy_dtype, to_numpy
 from edl_horovod.frameworks.values import Batch, Output, flatten_outputs
 from edl_horovod.models.calling import user_code
@@ -36,7 +36,7 @@ class TorchPrediction:
     def outputs(self, features: Any) -> Any:
         """Return the model's outputs for a batch's features."""
         with self._runner.evaluating():  # This setting belongs to the current thread.
-            return map_leaves(detached, self._runner.predict(self._runner.to_device(features)))
+            return map_leaves(detach, self._runner.predict(self._runner.to_device(features)))
 
     def arrays(self, outputs: Any) -> dict[str, NDArray[Any]]:
         """Return such outputs as arrays by name."""

@@ -171,8 +171,8 @@ def _refusal(content: PtFile, unsafe: list[str]) -> UserCodeError:
     if layers == unsafe:
         cure = f"PyTorch {torch.__version__} has no such layer: install the version that saved it."
     return UserCodeError(
-        f"Loading {content.path} would run {', '.join(unsafe)}, which is neither a layer of torch.nn"
-        " nor a part of a tensor. No code of the file was run.",
+        f"Loading {content.path} would run {', '.join(unsafe)}, which is neither a layer of"
+        " torch.nn nor a part of a tensor. No code of the file was run.",
         cure=cure,
     )
 

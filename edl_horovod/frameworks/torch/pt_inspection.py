@@ -95,7 +95,7 @@ class PtFile:
     is_legacy: bool
     """Whether the file has the format before PyTorch 1.6."""
     globals: tuple[str, ...]
-    """Names of all classes and functions that the file uses, as `module.name`, without repetition."""
+    """Distinct names of all classes and functions that the file uses, as `module.name`."""
     root: Any
     """The saved object, made of stand-ins; None if the pickle is damaged."""
     damage: str
@@ -254,7 +254,7 @@ class _Reader(pickle.Unpickler):
         return type("StandIn", (StandIn,), {"path": path})
 
     def persistent_load(self, pid: Any) -> Any:
-        """Return a stand-in for a tensor's values, or the class in a reference of the old format."""
+        """Return a stand-in for a tensor's values, or the class in an old-format reference."""
         if isinstance(pid, tuple) and len(pid) > 1 and pid[0] == "module":
             return pid[1]
         return Storage(pid)

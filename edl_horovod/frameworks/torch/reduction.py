@@ -1,9 +1,10 @@
-"""Adds a step's gradients over the ring while the backward pass makes others (DESIGN D17).
+"""Reduces a step's gradients over the ring while the backward pass computes others (DESIGN D17).
 
-A bucket is one array. The gradients of its parameters are copied into it as they come, it goes out
-when it has all of them, and the sums come back into it: they are the parameters' gradients then.
-The last bucket, which has the first parameters, would be full as the backward pass ends: it is
-filled after that, and the step's numbers go with it. So a small model has one message in a step.
+A bucket is one array. The gradients of its parameters are copied into it as they are computed. When
+all of them are there, the bucket is reduced in place, and its parts become the parameters'
+gradients. The last bucket, with the first parameters, would be complete only at the end of the
+backward pass: it is filled afterwards and also carries the step's numbers. So a small model needs
+one collective in a step.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -23,36 +24,36 @@ from edl_horovod.frameworks.torch.variables import from_numpy
 
 __all__ = ["Reducer"]
 
-_TRAVELS_AS = {
+_WIRE_DTYPES = {
     torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
     torch.float32: torch.float32,
     torch.float64: torch.float64,
 }
-"""Types of parameters, and in which their gradients are added."""
+"""Types of parameters, and the types in which their gradients are summed."""
 
 
 @dataclass
-class _Freight:
-    """A bucket in the step that is under way."""
+class _BucketBuffer:
+    """The buffer of a bucket, and its state in the current step."""
 
     bucket: Bucket
     array: torch.Tensor
-    """All its gradients, one after the other."""
+    """All gradients of the bucket, concatenated."""
     parts: dict[int, torch.Tensor]
-    """The part of the array for each place, in the parameter's shape."""
+    """For the index of each parameter, its part of the array, in the parameter's shape."""
     num_gradients: int
-    """Numbers of the array that are gradients; others may follow."""
+    """The number of the array's elements that are gradients; the step's numbers may follow."""
     missing: set[int] = field(default_factory=set)
-    """Places whose gradient has not come yet."""
+    """Indices of parameters whose gradient is not in the buffer yet."""
     is_sent: bool = False
 
 
 class Reducer:
-    """Sums the gradients of some parameters over the ring, and a step's numbers with them.
+    """Sums the gradients of some parameters over the ring, together with a step's numbers.
 
-    All ranks send the same buckets in each step, whatever they have: zeros where a parameter has no
-    gradient, as in a branch that was not taken, or on a rank without examples.
+    All ranks reduce the same buckets in each step. They send zeros if a parameter has no gradient,
+    as in a branch that was not taken, or if they have no examples.
 
     A step sets its parameters' gradients to None, computes, calls `begin` just before its last
     backward pass, and `finish` after it. Between the two, gradients must not be changed.
@@ -65,161 +66,173 @@ class Reducer:
         *,
         sparse: Collection[str] = (),
     ) -> None:
-        """Deal the parameters out to buckets; no memory is taken before the first step.
+        """Assign the parameters to buckets; memory is allocated in the first step.
 
         Args:
-            parameters: By name, in the same order on all ranks, best that of their first use.
-            options: In which buckets the gradients travel, and as what.
-            sparse: Names of those whose gradients are rows, as of `nn.Embedding(sparse=True)`. The
-                rows of all ranks are exchanged where these are fewer bytes than the whole.
+            parameters: By name, in the same order on all ranks; best in the order of first use.
+            options: The size of buckets, and the compression.
+            sparse: Names of parameters with sparse gradients, as of `nn.Embedding(sparse=True)`.
+                The rows of all ranks are exchanged if these are fewer bytes than the whole array.
 
         Raises:
-            UserCodeError: A parameter is of a type whose gradients the ring cannot add.
+            UserCodeError: A parameter has a type whose gradients cannot be summed.
         """
-        # Those of no numbers are left out: there is nothing to add.
-        kept = {name: each for name, each in parameters.items() if each.numel()}
-        self._names, self._parameters = list(kept), list(kept.values())
+        # Empty parameters are left out: there is nothing to sum.
+        reduced = {name: parameter for name, parameter in parameters.items() if parameter.numel()}
+        self._names, self._parameters = list(reduced), list(reduced.values())
         self._options = options
-        for name, parameter in kept.items():
-            if parameter.dtype not in _TRAVELS_AS:
-                known = ", ".join(str(each) for each in _TRAVELS_AS)
+        for name, parameter in reduced.items():
+            if parameter.dtype not in _WIRE_DTYPES:
+                supported = ", ".join(str(dtype) for dtype in _WIRE_DTYPES)
                 raise UserCodeError(
-                    f"The gradient of the parameter {name} cannot be added over a ring.",
+                    f"The gradient of the parameter {name} cannot be summed over a ring.",
                     received=f"dtype={parameter.dtype}",
-                    cure=f"The ring adds {known}; make it one of these, or two real parameters.",
+                    cure=f"Use one of {supported}; replace a complex parameter by two real ones.",
                 )
-        self._by_rows = [place for place, name in enumerate(self._names) if name in sparse]
-        buckets = self._buckets()
+        self._sparse_indices = [index for index, name in enumerate(self._names) if name in sparse]
+        buckets = self._make_buckets()
         carriers = [bucket for bucket in buckets if self._may_carry_numbers(bucket)]
         self._last_bucket = carriers[-1] if carriers else Bucket(f"{NAME}.numbers", ())
-        self._early_buckets = [each for each in buckets if each != self._last_bucket]
-        self._last: _Freight | None = None
-        self._freights: list[_Freight] = []
-        self._freight_of: dict[int, _Freight] = {}
-        self._travels = travels.Travels()
-        self._is_armed = False
+        self._early_buckets = [bucket for bucket in buckets if bucket != self._last_bucket]
+        self._last: _BucketBuffer | None = None
+        self._buffers_in_step: list[_BucketBuffer] = []
+        self._buffer_of: dict[int, _BucketBuffer] = {}
+        self._pending = travels.PendingCollectives()
+        self._is_active = False
         self._weight = self._usual_weight = 0.0
         self._hooks = [
-            self._parameters[place].register_post_accumulate_grad_hook(partial(self._take, place))
+            self._parameters[index].register_post_accumulate_grad_hook(
+                partial(self._on_gradient, index)
+            )
             for bucket in self._early_buckets
-            for place in bucket.places
-            if self._parameters[place].requires_grad
+            for index in bucket.places
+            if self._parameters[index].requires_grad
         ]
 
     def begin(self, weight: float) -> None:
-        """Have the gradients of a backward pass that follows go out as they come.
+        """Start to reduce the gradients of the following backward pass as they are computed.
 
         Args:
-            weight: What makes sums of this rank's gradients; 0 where it has none.
+            weight: Factor that turns this rank's mean gradients into sums; 0 if it has no
+                examples.
         """
-        if not self._freights:
-            self._freights = [self._loaded(bucket) for bucket in self._early_buckets]
-            self._freight_of = {i: each for each in self._freights for i in each.bucket.places}
+        if not self._buffers_in_step:
+            self._buffers_in_step = [self._allocate(bucket) for bucket in self._early_buckets]
+            self._buffer_of = {
+                i: buffer for buffer in self._buffers_in_step for i in buffer.bucket.places
+            }
         self._weight, self._usual_weight = weight, self._options.batch_size / hvd.size()
-        for freight in self._freights:
-            freight.missing, freight.is_sent = set(freight.bucket.places), False
-        self._is_armed = True
+        for buffer in self._buffers_in_step:
+            buffer.missing, buffer.is_sent = set(buffer.bucket.places), False
+        self._is_active = True
 
     def finish(self, small: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
-        """Send what is left and wait for all; then every gradient is the mean over the ranks.
+        """Reduce the rest and wait for all; then every gradient is the mean over the ranks.
 
-        Each rank counts by its weight, and one without a gradient as zero. A parameter that has a
-        gradient on no rank has none afterwards.
+        Ranks count by their weights; a rank without a gradient counts as zero. A parameter without
+        a gradient on any rank has none afterwards.
 
         Args:
-            small: Numbers of the step (counts, losses, flags), as many on all ranks.
-            weight: What this rank counts in the mean.
+            small: Numbers of the step (counts, losses, flags), of the same length on all ranks.
+            weight: Weight of this rank in the mean.
 
         Returns:
-            The ranks' sums of `small`.
+            The ring's sums of `small`.
 
         Raises:
-            CollectiveFailed: A member was lost; the gradients mean nothing any more.
+            CollectiveFailed: A member was lost; the gradients are undefined.
         """
-        self._is_armed = False
+        self._is_active = False
         has_gradient = [parameter.grad is not None for parameter in self._parameters]
-        for freight in self._freights:
-            if not freight.is_sent:
-                self._fill(freight)
-                self._send(freight)
-        rows = [RowSum(self._names[i], self._parameters[i], self._share) for i in self._by_rows]
-        counts = [each.num_rows for each in rows]
+        for buffer in self._buffers_in_step:
+            if not buffer.is_sent:
+                self._fill(buffer)
+                self._send(buffer)
+        row_sums = [
+            RowSum(self._names[i], self._parameters[i], self._factor) for i in self._sparse_indices
+        ]
+        counts = [row_sum.num_rows for row_sum in row_sums]
         numbers = np.concatenate([[weight], small, has_gradient, counts])
-        last = self._filled_last(numbers)
-        self._travels.begin(travels.sum_in_place(last.array, last.bucket.name))
-        self._travels.end()
+        last = self._fill_last(numbers)
+        self._pending.start(travels.sum_in_place(last.array, last.bucket.name))
+        self._pending.wait()
         ends = np.cumsum([1, len(small), len(has_gradient)])
         sums = last.array[last.num_gradients :].double().numpy()
         weights, small_sums, with_gradient, all_counts = np.split(sums, ends)
-        for each, count in zip(rows, all_counts, strict=True):
-            self._travels.begin(each.travel(round(count)))
-        self._travels.end()
-        totals = {i: each.total() for i, each in zip(self._by_rows, rows, strict=True)}
+        for row_sum, count in zip(row_sums, all_counts, strict=True):
+            self._pending.start(row_sum.collective(round(count)))
+        self._pending.wait()
+        totals = {
+            i: row_sum.total() for i, row_sum in zip(self._sparse_indices, row_sums, strict=True)
+        }
         if weights[0]:
             factor = self._usual_weight / float(weights[0])
-            gradients = [each.array[: each.num_gradients] for each in (*self._freights, last)]
+            gradients = [
+                buffer.array[: buffer.num_gradients] for buffer in (*self._buffers_in_step, last)
+            ]
             for summed in (*gradients, *totals.values()):
                 summed.mul_(factor)
-        self._give((*self._freights, last), totals, with_gradient > 0)
+        self._set_gradients((*self._buffers_in_step, last), totals, with_gradient > 0)
         return small_sums
 
     def add(self, values: torch.Tensor, name: str) -> None:
-        """Replace numbers by the ring's sums, amid a forward or a backward pass.
+        """Replace values by the ring's sums, during a forward or backward pass.
 
-        Where a member is lost they stay as they are, and `finish` says so: what calls this is the
-        user's code, and its errors are the user's.
+        If a member is lost, the values do not change, and `finish` raises the error. It is not
+        raised here, because errors in passes are reported as errors of the user's code.
 
         Args:
-            values: float32, float64 or int64, in C order; of the same shape on all ranks.
+            values: float32, float64 or int64, contiguous, with the same shape on all ranks.
             name: Pairs the calls of the ranks.
         """
-        self._travels.complete(travels.sum_in_place(values, name))
+        self._pending.run(travels.sum_in_place(values, name))
 
     def abandon(self) -> None:
-        """Forget a step that failed, also amid its backward pass; the next one can begin.
+        """Discard a step that failed, possibly during its backward pass.
 
-        What is still on its way keeps the arrays that it is in, and the next step has others.
+        Unfinished collectives may still write to the current buffers, so the next step allocates
+        new ones.
         """
-        self._is_armed = False
+        self._is_active = False
         self._last = None
-        self._freights.clear()
-        self._freight_of.clear()
-        self._travels = travels.Travels()
+        self._buffers_in_step.clear()
+        self._buffer_of.clear()
+        self._pending = travels.PendingCollectives()
         for parameter in self._parameters:
             parameter.grad = None
 
     def close(self) -> None:
-        """Leave the parameters alone from now on."""
+        """Remove the hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
 
-    def _buckets(self) -> list[Bucket]:
+    def _make_buckets(self) -> list[Bucket]:
         buckets = []
         parameters = self._parameters
-        dense = [place for place in range(len(parameters)) if place not in self._by_rows]
+        dense = [index for index in range(len(parameters)) if index not in self._sparse_indices]
         for is_short in (True, False):
-            places = [i for i in dense if self._is_compressed(i) == is_short]
-            kinds = [(self._wire(i), parameters[i].device.type) for i in places]
+            indices = [i for i in dense if self._is_compressed(i) == is_short]
+            wires = [(self._wire(i), parameters[i].device.type) for i in indices]
             sizes = [
-                parameters[i].numel() * kind.itemsize
-                for i, (kind, _) in zip(places, kinds, strict=True)
+                parameters[i].numel() * wire.itemsize
+                for i, (wire, _) in zip(indices, wires, strict=True)
             ]
             name = f"{NAME}.{self._options.compression}" if is_short else NAME
-            for bucket in in_buckets(sizes, kinds, self._options.bucket_bytes, name):
-                own = tuple(places[number] for number in bucket.places)
-                buckets.append(Bucket(bucket.name, own))
+            for bucket in in_buckets(sizes, wires, self._options.bucket_bytes, name):
+                members = tuple(indices[index] for index in bucket.places)
+                buckets.append(Bucket(bucket.name, members))
         return buckets
 
     def _may_carry_numbers(self, bucket: Bucket) -> bool:
-        """Whether numbers of the host can be added in a bucket, to the precision of a loss."""
-        first = bucket.places[0]
-        return not self._is_compressed(first) and self._parameters[first].device.type == "cpu"
+        """Whether a bucket is on the CPU and precise enough to carry the step's numbers."""
+        index = bucket.places[0]
+        return not self._is_compressed(index) and self._parameters[index].device.type == "cpu"
 
-    def _loaded(self, bucket: Bucket, num_numbers: int = 0) -> _Freight:
-        """A bucket's array, with room for numbers behind the gradients."""
-        members = [self._parameters[place] for place in bucket.places]
-        sizes = [each.numel() for each in members]
+    def _allocate(self, bucket: Bucket, num_numbers: int = 0) -> _BucketBuffer:
+        """Allocate the buffer of a bucket, with room for numbers after the gradients."""
+        members = [self._parameters[index] for index in bucket.places]
+        sizes = [parameter.numel() for parameter in members]
         array = torch.empty(
             sum(sizes) + num_numbers,
             dtype=self._wire(bucket.places[0]) if members else torch.float64,
@@ -227,94 +240,96 @@ class Reducer:
         )
         *parts, _ = array.split([*sizes, num_numbers])
         shaped = {
-            place: part.view(each.shape)
-            for place, part, each in zip(bucket.places, parts, members, strict=True)
+            index: part.view(parameter.shape)
+            for index, part, parameter in zip(bucket.places, parts, members, strict=True)
         }
-        return _Freight(bucket, array, shaped, sum(sizes))
+        return _BucketBuffer(bucket, array, shaped, sum(sizes))
 
-    def _filled_last(self, numbers: NDArray[np.float64]) -> _Freight:
-        """The last bucket with its gradients, weighed, and with the step's numbers."""
+    def _fill_last(self, numbers: NDArray[np.float64]) -> _BucketBuffer:
+        """Fill the last bucket with its weighted gradients and the step's numbers."""
         last = self._last
         if last is None:
-            last = self._last = self._loaded(self._last_bucket, len(numbers))
+            last = self._last = self._allocate(self._last_bucket, len(numbers))
         last.missing = set(last.bucket.places)
         self._fill(last)
-        if self._share != 1.0:
-            last.array[: last.num_gradients].mul_(self._share)
+        if self._factor != 1.0:
+            last.array[: last.num_gradients].mul_(self._factor)
         last.array[last.num_gradients :].copy_(from_numpy(numbers))
         return last
 
-    def _wire(self, place: int) -> torch.dtype:
-        return _TRAVELS_AS[self._parameters[place].dtype]
+    def _wire(self, index: int) -> torch.dtype:
+        return _WIRE_DTYPES[self._parameters[index].dtype]
 
-    def _is_compressed(self, place: int) -> bool:
-        return self._options.compression != "none" and self._wire(place) == torch.float32
+    def _is_compressed(self, index: int) -> bool:
+        return self._options.compression != "none" and self._wire(index) == torch.float32
 
-    def _take(self, place: int, parameter: torch.nn.Parameter) -> None:
-        """Note that a parameter's gradient is there; autograd calls it amid a backward pass."""
-        if not self._is_armed:
+    def _on_gradient(self, index: int, parameter: torch.nn.Parameter) -> None:
+        """Copy a parameter's gradient to its bucket; autograd calls this in a backward pass."""
+        if not self._is_active:
             return
-        freight = self._freight_of[place]
-        if freight.is_sent:
+        buffer = self._buffer_of[index]
+        if buffer.is_sent:
             raise UserCodeError(
-                f"The parameter {self._names[place]} was given a gradient twice in one backward"
-                " pass, and the first is on its way over the ring.",
-                cure="Checkpoint with torch.utils.checkpoint.checkpoint(..., use_reentrant=False).",
+                f"The parameter {self._names[index]} received two gradients in one backward pass,"
+                " but the first one is already being reduced over the ring.",
+                cure="For activation checkpoints, use"
+                " torch.utils.checkpoint.checkpoint(..., use_reentrant=False).",
             )
-        self._copy(freight, place)
-        freight.missing.discard(place)
-        if not freight.missing:
-            self._send(freight)
+        self._copy(buffer, index)
+        buffer.missing.discard(index)
+        if not buffer.missing:
+            self._send(buffer)
 
-    def _fill(self, freight: _Freight) -> None:
-        """Give a bucket what no hook brought: gradients of earlier passes, and zeros."""
-        for place in freight.missing:
-            if self._parameters[place].grad is None:
-                freight.parts[place].zero_()
+    def _fill(self, buffer: _BucketBuffer) -> None:
+        """Fill a bucket's missing parts: by gradients of earlier passes, or zeros."""
+        for index in buffer.missing:
+            if self._parameters[index].grad is None:
+                buffer.parts[index].zero_()
             else:
-                self._copy(freight, place)
+                self._copy(buffer, index)
 
-    def _copy(self, freight: _Freight, place: int) -> None:
-        parameter, part = self._parameters[place], freight.parts[place]
+    def _copy(self, buffer: _BucketBuffer, index: int) -> None:
+        parameter, part = self._parameters[index], buffer.parts[index]
         gradient = parameter.grad.detach()
         if gradient.data_ptr() == part.data_ptr():
-            return  # A second use of the parameter has added to what is in the bucket.
+            return  # Autograd has accumulated the gradient of a second use in the buffer itself.
         part.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         if parameter.dtype == part.dtype:
-            # Its own memory is free for the next ones.
+            # This frees the gradient's own memory for the next gradients.
             parameter.grad = part
 
     @property
-    def _share(self) -> float:
-        """What this rank's gradients are multiplied by; 1 where all have as many examples.
+    def _factor(self) -> float:
+        """This rank's factor for its gradients; 1 if all ranks have the same number of examples.
 
-        Only when a bucket goes out: until then a gradient may be added to, and hooks look at it.
+        It is applied when a bucket is sent: until then, a gradient may still accumulate, and the
+        user's hooks read it.
         """
         return self._weight / self._usual_weight
 
-    def _send(self, freight: _Freight) -> None:
-        freight.is_sent = True
-        name, array = freight.bucket.name, freight.array
-        if self._share != 1.0:
-            array.mul_(self._share)
-        if self._is_compressed(freight.bucket.places[0]):
-            self._travels.begin(travels.sum_compressed(array, name, self._options.compression))
+    def _send(self, buffer: _BucketBuffer) -> None:
+        buffer.is_sent = True
+        name, array = buffer.bucket.name, buffer.array
+        if self._factor != 1.0:
+            array.mul_(self._factor)
+        if self._is_compressed(buffer.bucket.places[0]):
+            self._pending.start(travels.sum_compressed(array, name, self._options.compression))
         else:
-            self._travels.begin(travels.sum_in_place(array, name))
-        self._travels.go_on()
+            self._pending.start(travels.sum_in_place(array, name))
+        self._pending.poll()
 
-    def _give(
+    def _set_gradients(
         self,
-        freights: Iterable[_Freight],
+        buffers: Iterable[_BucketBuffer],
         rows: Mapping[int, torch.Tensor],
         has_gradient: NDArray[np.bool_],
     ) -> None:
-        """Give the parameters their means, those that have one on any rank."""
-        for freight in freights:
-            for place, part in freight.parts.items():
-                self._parameters[place].grad = part.to(self._parameters[place].dtype)
-        for place, total in rows.items():
-            self._parameters[place].grad = total
-        for parameter, is_there in zip(self._parameters, has_gradient, strict=True):
-            if not is_there:
+        """Set the parameters' gradients to the means; None without a gradient on any rank."""
+        for buffer in buffers:
+            for index, part in buffer.parts.items():
+                self._parameters[index].grad = part.to(self._parameters[index].dtype)
+        for index, total in rows.items():
+            self._parameters[index].grad = total
+        for parameter, has_any in zip(self._parameters, has_gradient, strict=True):
+            if not has_any:
                 parameter.grad = None

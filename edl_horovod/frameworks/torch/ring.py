@@ -1,4 +1,4 @@
-"""PyTorch on a ring of Horovod workers."""
+"""Creates the framework for PyTorch on a ring of Horovod workers."""
 
 from collections.abc import Mapping
 

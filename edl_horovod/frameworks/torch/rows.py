@@ -1,10 +1,10 @@
-"""Sums over the ring of gradients that are some rows of an array, as embeddings have them."""
+"""Sums sparse gradients over the ring: rows of an array, as for embeddings."""
 
 import horovod.torch as hvd
 import torch
 
 from edl_horovod.frameworks.buckets import NAME
-from edl_horovod.frameworks.torch.travels import Travel
+from edl_horovod.frameworks.torch.travels import Collective
 
 __all__ = ["RowSum"]
 
@@ -12,17 +12,17 @@ __all__ = ["RowSum"]
 class RowSum:
     """The sum of one parameter's rows over the ring.
 
-    All ranks know how many rows there are over the ring before one of them sends any.
+    The total number of rows over the ring must be known before `collective` starts.
     """
 
-    def __init__(self, name: str, parameter: torch.nn.Parameter, share: float) -> None:
-        """Take what a rank has.
+    def __init__(self, name: str, parameter: torch.nn.Parameter, factor: float) -> None:
+        """Prepare this rank's rows.
 
         Args:
-            name: Of the parameter.
-            parameter: Its gradient is None, sparse along the first size, or dense where something
-                else than an embedding uses it, too.
-            share: What it is multiplied by.
+            name: The parameter's name.
+            parameter: Its gradient is None, sparse along the first axis, or dense if it is used
+                not only by an embedding.
+            factor: The gradient is multiplied by it.
         """
         self._name = f"{NAME}.rows.{name}"
         self._shape, self._dtype = parameter.shape, parameter.dtype
@@ -37,33 +37,35 @@ class RowSum:
         else:
             indices = torch.arange(len(parameter), device=parameter.device)
             values = gradient.detach()
-        # Horovod does not know all types of parameters.
-        wire = torch.float64 if self._dtype == torch.float64 else torch.float32
+        # Horovod does not support all types of parameters.
+        wire_dtype = torch.float64 if self._dtype == torch.float64 else torch.float32
         self._indices = indices.contiguous()
-        self._values = values.reshape(len(indices), self._width).to(wire).contiguous() * share
+        self._values = (
+            values.reshape(len(indices), self._width).to(wire_dtype).contiguous() * factor
+        )
 
     @property
     def num_rows(self) -> int:
-        """How many rows this rank has."""
+        """The number of this rank's rows."""
         return len(self._indices)
 
-    def travel(self, count: int) -> Travel:
-        """Exchange the rows, or add whole arrays where that is less.
+    def collective(self, count: int) -> Collective:
+        """Exchange the rows, or reduce whole arrays if these are fewer bytes.
 
         Args:
-            count: Rows of all ranks together.
+            count: The total number of rows of all ranks.
         """
         value_bytes = self._width * self._values.element_size()
-        as_rows = count * (value_bytes + self._indices.element_size())
-        # A column says which rows there are: of the others an optimizer changes nothing.
-        whole = self._shape[0] * (value_bytes + self._values.element_size())
-        if as_rows < whole:
+        sparse_bytes = count * (value_bytes + self._indices.element_size())
+        # An extra column marks the rows that exist; optimizers do not update the others.
+        dense_bytes = self._shape[0] * (value_bytes + self._values.element_size())
+        if sparse_bytes < dense_bytes:
             indices = yield hvd.allgather_async(self._indices, name=f"{self._name}.indices")
             values = yield hvd.allgather_async(self._values, name=f"{self._name}.values")
-            self._indices, places = torch.unique(indices, return_inverse=True)
+            self._indices, inverse = torch.unique(indices, return_inverse=True)
             self._values = values.new_zeros(len(self._indices), self._width)
-            # In the order of the ranks, so that all have the same bits.
-            self._values.index_add_(0, places, values)
+            # The rows are added in the order of the ranks, so that all ranks get the same bits.
+            self._values.index_add_(0, inverse, values)
             return
         table = self._values.new_zeros(self._shape[0], self._width + 1)
         table[self._indices, :-1] = self._values
@@ -73,7 +75,7 @@ class RowSum:
         self._values = table[self._indices, :-1]
 
     def total(self) -> torch.Tensor:
-        """The sum, as a sparse tensor of the parameter's type in which no row is twice."""
+        """Return the sum as a coalesced sparse tensor of the parameter's type."""
         values = self._values.reshape(-1, *self._shape[1:]).to(self._dtype)
         return torch.sparse_coo_tensor(
             self._indices[None], values, self._shape, is_coalesced=True, check_invariants=False

@@ -23,7 +23,7 @@ from edl_horovod.frameworks.torch.own_loss import (
     takes_batch_index,
     user_method,
 )
-from edl_horovod.frameworks.torch.structures import at_least_float32, described, map_leaves
+from edl_horovod.frameworks.torch.structures import at_least_float32, describe, map_leaves
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -84,7 +84,7 @@ class ModuleRunner:
             return
         doing = (
             f"Running the model of {name} on the features from create_dataset"
-            f" ({described(example.features)})"
+            f" ({describe(example.features)})"
         )
         with user_code(doing, root=loaded.zoo), unchanged(self.module):
             self._run_sample(self.to_device(example.features))

@@ -1,6 +1,6 @@
-"""Features, labels and outputs as users nest them.
+"""Functions on nested features, labels and outputs.
 
-They are tensors in dicts, tuples, lists and dataclasses, and in classes that extend these.
+They are tensors in dicts, tuples, lists and dataclasses, and in subclasses of these.
 """
 
 import copy
@@ -16,22 +16,22 @@ from edl_horovod.frameworks.values import Batch
 __all__ = [
     "at_least_float32",
     "batch_of",
-    "described",
-    "detached",
+    "describe",
+    "detach",
     "leaves",
     "map_leaves",
     "num_examples",
-    "part_of",
+    "slice_batch",
     "repeated",
     "repeated_batch",
-    "some_examples",
+    "slice_examples",
 ]
 
 _SHORT = (torch.float16, torch.bfloat16)
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """What a structure holds, in its order; None holds nothing."""
+    """Yield the leaves of a structure in order; None has no leaves."""
     if value is None:
         return
     parts = _parts_of(value)
@@ -43,7 +43,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
-    """The same structure, of the same classes, with what a function makes of each leaf."""
+    """Return a structure of the same classes, with the function applied to each leaf."""
     if value is None:
         return None
     parts = _parts_of(value)
@@ -53,7 +53,7 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _parts_of(value: Any) -> dict[Any, Any] | None:
-    """The parts of a structure by their keys, names or places; None of a leaf."""
+    """Return the parts of a structure by their keys, names or indices; None for a leaf."""
     if isinstance(value, torch.Tensor):
         return None
     if isinstance(value, Mapping):
@@ -66,71 +66,71 @@ def _parts_of(value: Any) -> dict[Any, Any] | None:
 
 
 def _with_parts(value: Any, parts: dict[Any, Any]) -> Any:
-    """A structure of the class of another one, and with its other attributes."""
+    """Copy a structure, with other parts; class and other attributes stay the same."""
     if isinstance(value, Mapping):
         if type(value) is dict or not isinstance(value, dict | UserDict):
-            return parts  # Other mappings may have values of one size alone.
-        made = copy.copy(value)
+            return parts  # Other mappings may require values of one size.
+        copied = copy.copy(value)
         for key, part in parts.items():
-            made[key] = part
-        return made
+            copied[key] = part
+        return copied
     if isinstance(value, list):
         return list(parts.values())
     if isinstance(value, tuple):
-        # A named tuple may have a constructor of its own; the tuples of PyTorch have none.
+        # A named tuple may have its own constructor, so use _make; PyTorch's tuples have no _make.
         make = getattr(type(value), "_make", type(value))
         return make(parts.values())
-    made = copy.copy(value)
+    copied = copy.copy(value)
     for name, part in parts.items():
-        object.__setattr__(made, name, part)  # Also where it is frozen.
-    return made
+        object.__setattr__(copied, name, part)  # This also works for frozen dataclasses.
+    return copied
 
 
 def num_examples(value: Any) -> int:
-    """How many examples a batch's features or labels hold: the first size of the first tensor."""
+    """Return the number of examples: the first size of the first tensor in features or labels."""
     return int(next(leaves(value)).shape[0])
 
 
 def batch_of(features: Any, labels: Any = None, weights: Any = None) -> Batch:
-    """A batch of these examples."""
+    """Create a batch of these examples."""
     return Batch(features, labels, num_examples(features), weights)
 
 
-def some_examples(value: Any, first: int, last: int) -> Any:
-    """Those of a batch's examples from one up to another, which is left out."""
+def slice_examples(value: Any, first: int, last: int) -> Any:
+    """Return the examples `first` to `last`, exclusive, of features, labels or outputs."""
     return map_leaves(lambda tensor: tensor[first:last], value)
 
 
-def part_of(batch: Batch, first: int, last: int) -> Batch:
-    """A batch's examples from one up to another, which is left out."""
+def slice_batch(batch: Batch, first: int, last: int) -> Batch:
+    """Return the examples `first` to `last`, exclusive, of a batch."""
     if last - first == batch.num_examples:
         return batch
     features, labels, weights = (
-        some_examples(each, first, last) for each in (batch.features, batch.labels, batch.weights)
+        slice_examples(part, first, last) for part in (batch.features, batch.labels, batch.weights)
     )
     return Batch(features, labels, last - first, weights)
 
 
 def repeated(value: Any, times: int = 2) -> Any:
-    """The same examples several times, one after the other; what is no row of examples stays."""
+    """Repeat all examples together several times; scalars and other leaves do not change."""
 
-    def again(leaf: Any) -> Any:
-        is_row = isinstance(leaf, torch.Tensor) and leaf.ndim > 0
-        return torch.cat([leaf] * times) if is_row else leaf
+    def repeat_leaf(leaf: Any) -> Any:
+        has_examples = isinstance(leaf, torch.Tensor) and leaf.ndim > 0
+        return torch.cat([leaf] * times) if has_examples else leaf
 
-    return map_leaves(again, value)
+    return map_leaves(repeat_leaf, value)
 
 
 def repeated_batch(batch: Batch, times: int = 2) -> Batch:
-    """The examples of a batch, each there several times."""
+    """Repeat the examples of a batch several times."""
     features, labels, weights = (
-        repeated(each, times) for each in (batch.features, batch.labels, batch.weights)
+        repeated(part, times) for part in (batch.features, batch.labels, batch.weights)
     )
     return Batch(features, labels, times * batch.num_examples, weights)
 
 
 def at_least_float32(outputs: Any) -> Any:
-    """A model's outputs, in float32 where it computes in less."""
+    """Convert 16-bit outputs of a model to float32."""
 
     def cast(value: Any) -> Any:
         is_short = isinstance(value, torch.Tensor) and value.dtype in _SHORT
@@ -139,17 +139,17 @@ def at_least_float32(outputs: Any) -> Any:
     return map_leaves(cast, outputs)
 
 
-def detached(leaf: Any) -> Any:
-    """A tensor without what would make its gradient; anything else as it is."""
+def detach(leaf: Any) -> Any:
+    """Detach a tensor from the autograd graph; anything else is returned as it is."""
     return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
 
-def described(value: Any) -> Any:
-    """Types and shapes of a structure, for messages."""
+def describe(value: Any) -> Any:
+    """Return the types and shapes of a structure, for messages."""
 
-    def one(leaf: Any) -> str:
+    def describe_leaf(leaf: Any) -> str:
         if isinstance(leaf, torch.Tensor):
             return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
         return type(leaf).__name__
 
-    return map_leaves(one, value)
+    return map_leaves(describe_leaf, value)

@@ -1,4 +1,4 @@
-"""Tensors as the ring's state has them: a name, a shape, NumPy's type, and the bits."""
+"""Conversion between PyTorch tensors and the ring's state: names, NumPy's types, and bytes."""
 
 from typing import Any
 
@@ -37,21 +37,21 @@ _TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in _NUMPY_DTYPES.item
 
 
 class TorchVariable:
-    """A tensor of a model or of its optimizer; see `frameworks.values.Variable`.
+    """A tensor of a model or its optimizer; implements `frameworks.values.Variable`.
 
-    The tensor is changed in place, so whoever else holds it sees the new value. It may be on any
-    device and of any memory format; values come and go as C-contiguous arrays on the host.
+    The tensor is changed in place, so other references to it see the new value. It may be on any
+    device and have any memory format; values are C-contiguous arrays on the host.
     """
 
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
-        """Take a tensor.
+        """Use a tensor as a variable.
 
         Args:
-            name: Of the variable in the ring's state.
-            tensor: What holds the value from now on, of any number of dimensions.
+            name: Name of the variable in the ring's state.
+            tensor: The tensor, which is shared, not copied.
 
         Raises:
-            UserCodeError: It is no array of numbers that can be stored and written to.
+            UserCodeError: The tensor cannot be stored in a checkpoint, or cannot be written to.
         """
         self.name = name
         self.tensor = tensor.detach()
@@ -59,16 +59,16 @@ class TorchVariable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The tensor's sizes; () for a scalar."""
+        """The tensor's shape; () for a scalar."""
         return tuple(self.tensor.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's type; that of ml_dtypes where NumPy has none."""
+        """The type in NumPy, or in ml_dtypes if NumPy has none."""
         return numpy_dtype(self.tensor.dtype)
 
     def numpy(self) -> NDArray[Any]:
-        """A copy of the present value."""
+        """A copy of the current value."""
         return to_numpy(self.tensor)
 
     def assign(self, value: NDArray[Any]) -> None:
@@ -80,33 +80,33 @@ class TorchVariable:
 def _require_storable(name: str, tensor: torch.Tensor) -> None:
     if tensor.layout is not torch.strided:
         raise UserCodeError(
-            f"{name!r} is a sparse tensor, and a checkpoint holds dense ones.",
+            f"{name!r} is a sparse tensor, but a checkpoint can store only dense ones.",
             received=str(tensor.layout),
-            cure="If training leaves it as it is, make it a buffer with persistent=False:"
-            " self.register_buffer(name, tensor, persistent=False). Else keep it dense.",
+            cure="If training does not change it, make it a buffer with persistent=False:"
+            " self.register_buffer(name, tensor, persistent=False). Otherwise make it dense.",
         )
     if tensor.dtype not in _NUMPY_DTYPES:
         raise UserCodeError(
-            f"{name!r} is of a type of numbers that a checkpoint cannot hold.",
+            f"{name!r} has a type that a checkpoint cannot store.",
             received=str(tensor.dtype),
-            cure=f"Keep it as one of {', '.join(str(dtype)[6:] for dtype in _NUMPY_DTYPES)}.",
+            cure=f"Use one of {', '.join(str(dtype)[6:] for dtype in _NUMPY_DTYPES)}.",
         )
     if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
         raise UserCodeError(
-            f"{name!r} holds the same number in several places, as expand() gives it, so no value"
-            " can be written into it.",
+            f"Several elements of {name!r} share the same memory, as after expand(), so no value"
+            " can be written to it.",
             received=f"shape {list(tensor.shape)}, strides {list(tensor.stride())}",
             cure="Write .expand(...).clone().",
         )
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """NumPy's type for one of PyTorch's."""
+    """Return NumPy's type for a type of PyTorch."""
     return _NUMPY_DTYPES[dtype]
 
 
 def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
-    """A copy of a tensor's value, whatever its type, device and memory format."""
+    """Copy a tensor of any type, device and memory format to an array."""
     host = bytes_of(tensor).cpu().numpy()
     copy = np.empty(tuple(tensor.shape), numpy_dtype(tensor.dtype))
     copy.reshape(-1).view(np.uint8)[:] = host
@@ -114,14 +114,14 @@ def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def from_numpy(array: NDArray[Any]) -> torch.Tensor:
-    """A tensor on the host with an array's value; it may share the array's memory."""
+    """Convert an array to a tensor on the host, which may share the array's memory."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     if not flat.flags.writeable:
-        # PyTorch knows no memory that must not be written to.
+        # PyTorch does not support read-only memory.
         flat = flat.copy()
     return torch.from_numpy(flat).view(_TORCH_DTYPES[array.dtype]).reshape(array.shape)
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a value in C order, as one row; a view where the tensor is in that order."""
+    """Return a tensor's bytes in C order, with one axis; a view if the tensor is contiguous."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Weights in files, alone or in a checkpoint of a training, and a module that gets them."""
+"""Reads weights from files or from checkpoints of a training, and loads them into a module."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ __all__ = [
 SAFETENSORS = ".safetensors"
 _PT = (".pt", ".pth", ".ckpt")
 STATE_DICTS = ("state_dict", "model_state_dict")
-"""The keys of weights in checkpoints of Lightning, and of loops as in PyTorch's tutorials."""
+"""The keys of weights in checkpoints of Lightning, and of PyTorch's tutorials."""
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -32,22 +32,23 @@ Tensors = Mapping[str, torch.Tensor]
 def read_weights(
     file: Path, objects: Iterable[CustomObject] = (), *, is_trusted: bool = False
 ) -> Tensors:
-    """The weights in a file, by their names in it.
+    """Return the weights in a file by their names.
 
     Args:
-        file: A `state_dict`, a checkpoint with one, or a whole module.
-        objects: Classes that it names, and where they are.
-        is_trusted: Whether it may name anything, and so run anything.
+        file: A file with a `state_dict`, a checkpoint that contains one, or a whole module.
+        objects: The user's classes that the file may use, with their source files.
+        is_trusted: Whether the file may use any global, and thus run any code.
 
     Raises:
-        UserCodeError: It is no such file, is damaged, or names what it may not.
+        UserCodeError: The file has another format, is damaged, or uses a global that is not
+            allowed.
     """
     if file.suffix == SAFETENSORS:
         try:
             with safe_open(file, framework="pt") as stream:
                 return {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as e:
-            raise _no_safetensors(file, e) from e
+            raise _not_safetensors(file, e) from e
     require_pt(file)
     content = load_pt(file, objects, is_trusted=is_trusted)
     is_module = isinstance(content, nn.Module)
@@ -58,15 +59,15 @@ def read_weights(
         return weights
     keys = ", ".join(map(str, list(weights)[:5])) if isinstance(weights, Mapping) else ""
     raise UserCodeError(
-        f"{file} holds no weights.",
+        f"{file} does not contain weights.",
         received=f"{type(weights).__name__}{keys and ' of '}{keys}",
-        cure="Save them by torch.save(model.state_dict(), 'weights.pt'), alone or in a dict under"
+        cure="Save them by torch.save(model.state_dict(), 'weights.pt'), or in a dict with the key"
         f" {' or '.join(map(repr, STATE_DICTS))}.",
     )
 
 
 def _state_dict_in(content: Any) -> Any:
-    """The `state_dict` in a checkpoint; anything else as it is."""
+    """Return the `state_dict` in a checkpoint; anything else as it is."""
     if isinstance(content, Mapping):
         for key in STATE_DICTS:
             if isinstance(content.get(key), Mapping):
@@ -75,36 +76,37 @@ def _state_dict_in(content: Any) -> Any:
 
 
 def restore(module: nn.Module, weights: Tensors, file: Path) -> None:
-    """Give a module the weights that were read from a file.
+    """Load weights from a file into a module.
 
-    Names that all begin with the same word more than the module's, as `module.` of
-    DistributedDataParallel or the attribute of a LightningModule, are taken without it.
+    A common prefix of all names that the module does not have is removed, such as `module.` of
+    DistributedDataParallel or the attribute of a LightningModule.
 
     Raises:
-        UserCodeError: Their names or shapes are not those of the module.
+        UserCodeError: The names or shapes differ from those of the module.
     """
     expected = module.state_dict()
     weights = _named_as(expected, weights)
-    wrong = [f"{name} is missing in the file" for name in expected if name not in weights]
-    wrong += [f"{name} is not the module's" for name in weights if name not in expected]
-    wrong += [
+    problems = [f"{name} is missing in the file" for name in expected if name not in weights]
+    problems += [f"{name} is not in the module" for name in weights if name not in expected]
+    problems += [
         f"{name} has shape {list(weights[name].shape)} in the file and {list(value.shape)} in the"
         " module"
         for name, value in expected.items()
         if name in weights and weights[name].shape != value.shape
     ]
-    if wrong:
-        more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+    if problems:
+        more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise UserCodeError(
             f"The weights of {file} do not fit {type(module).__name__}:"
-            f" {'; '.join(wrong[:5])}{more}.",
-            cure="Give the class that they were saved from, with its parameters (params.NAME=...).",
+            f" {'; '.join(problems[:5])}{more}.",
+            cure="Use the class that they were saved from, with the same parameters"
+            " (params.NAME=...).",
         )
     module.load_state_dict(weights)
 
 
 def _named_as(expected: Tensors, weights: Tensors) -> Tensors:
-    """The weights without the prefix of all their names, where they fit without it."""
+    """Remove a common prefix of all names, if the names are the expected ones without it."""
     first = next(iter(weights), "")
     prefixes = (first.removesuffix(name) for name in expected if first.endswith(f".{name}"))
     for prefix in prefixes:
@@ -114,40 +116,39 @@ def _named_as(expected: Tensors, weights: Tensors) -> Tensors:
 
 
 def safetensors_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of the weights in a file of safetensors, by their names.
+    """Return the shapes of the weights in a safetensors file, by name.
 
     Raises:
-        UserCodeError: It is no such file, or is damaged.
+        UserCodeError: The file has another format, or is damaged.
     """
     try:
         with safe_open(file, framework="pt") as stream:
             names = list(stream.keys())
             return {name: tuple(stream.get_slice(name).get_shape()) for name in names}
     except (OSError, SafetensorError) as e:
-        raise _no_safetensors(file, e) from e
+        raise _not_safetensors(file, e) from e
 
 
 def require_pt(file: Path) -> None:
-    """Refuse a file whose name is none of `torch.save`.
+    """Check that a file's ending is one that is used for `torch.save`.
 
     Raises:
-        UserCodeError: It is none.
+        UserCodeError: The file has another ending.
     """
     if file.suffix in _PT:
         return
     is_keras = file.suffix in (".h5", ".keras", ".hdf5") or file.is_dir()
     raise UserCodeError(
-        f"{file} has none of the endings {', '.join((*_PT, SAFETENSORS))}.",
+        f"The ending of {file} must be one of {', '.join((*_PT, SAFETENSORS))}.",
         received=file.suffix or "no ending",
-        cure="It is a model of Keras or TensorFlow: write model.name=KerasFLModel or"
-        " TensorFlowFLModel."
+        cure="For a model of Keras or TensorFlow, set model.name=KerasFLModel or TensorFlowFLModel."
         if is_keras
-        else "Weights alone (.safetensors) are model_weights, beside model_architecture.",
+        else "For weights alone (.safetensors), set model_weights and model_architecture.",
     )
 
 
-def _no_safetensors(file: Path, error: Exception) -> UserCodeError:
+def _not_safetensors(file: Path, error: Exception) -> UserCodeError:
     return UserCodeError(
-        f"{file} is no file of safetensors, or is damaged: {error}.",
+        f"{file} is not a safetensors file, or is damaged: {error}.",
         cure="Write it by safetensors.torch.save_model(model, 'weights.safetensors').",
     )

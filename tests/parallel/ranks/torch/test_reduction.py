@@ -10,7 +10,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.buckets import Reduction
 from edl_horovod.frameworks.torch.gradients import sparse_parameters
 from edl_horovod.frameworks.torch.reduction import Reducer
-from edl_horovod.frameworks.torch.travels import Travels, sum_compressed
+from edl_horovod.frameworks.torch.travels import PendingCollectives, sum_compressed
 from tests.parallel.agreement import assert_same_everywhere
 
 BATCH, STEPS, NUM_IDS = 12, 7, 40
@@ -144,10 +144,10 @@ def test_compressed_sums_are_rounded_twice_at_most(world, compression):
     all_values = [np.random.default_rng(rank).normal(0, 3, 1001) for rank in range(world.size)]
     total = torch.from_numpy(all_values[world.rank].astype(np.float32))
     others = torch.tensor([1e7, float("inf"), 0.0])
-    going = Travels()
+    pending = PendingCollectives()
     for number, each in enumerate((total, others)):
-        going.begin(sum_compressed(each, f"test.{number}", compression))
-    going.end()
+        pending.start(sum_compressed(each, f"test.{number}", compression))
+    pending.wait()
     assert_same_everywhere([total.numpy(), others.numpy()])
     exact, sizes = np.sum(all_values, 0), np.sum(np.abs(all_values), 0)
     unit = {"bf16": 2.0**-9, "fp16": 2.0**-12}[compression]
@@ -167,7 +167,7 @@ def test_a_bucket_goes_out_before_the_backward_pass_is_done(world):
 
     def look(gradient):
         # All ranks have sent the last bucket: one that waits here ends no other's wait.
-        reducer._travels.end()
+        reducer._pending.wait()
         seen.append(layers[2].weight.grad.clone())
 
     layers[0].weight.register_hook(look)
@@ -188,7 +188,7 @@ def test_a_step_that_is_abandoned_amid_its_backward_pass_leaves_nothing_behind(w
     with pytest.raises(ArithmeticError):
         layers(torch.ones(2, 4)).sum().backward()
     # The ring goes on, where a broken one would have ended what is on its way.
-    reducer._travels.end()
+    reducer._pending.wait()
     reducer.abandon()
     stop.remove()
     assert all(parameter.grad is None for parameter in layers.parameters())
