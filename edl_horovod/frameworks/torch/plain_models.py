@@ -23,8 +23,8 @@ PLAIN_MODELS = PlainModels(
         "callbacks": parts.callbacks_part,
     },
     hints={
-        "input_fn": "its file a function feed(records, mode), or use a Dataset of your own"
-        " (data=dataset:module.name), which needs none",
+        "input_fn": "its file a function feed(records, mode) (not needed with your own Dataset,"
+        " data=dataset:module.name)",
         "loss": "the class a method loss(self, outputs, labels) or training_step",
         "optimizer": "the class a method configure_optimizers(self, lr)",
     },

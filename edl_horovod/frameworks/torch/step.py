@@ -436,7 +436,7 @@ class TorchStep:
     ) -> tuple[float, float, NDArray[np.float64]]:
         """Add the gradients of a part of this rank's examples.
 
-        They have the scale of the mean over all of the rank's examples, as in a plain training
+        They are scaled for the mean over all of the rank's examples, as in a plain training
         loop, because the user's hooks read them.
 
         Args:

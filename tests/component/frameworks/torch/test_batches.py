@@ -218,21 +218,21 @@ def test_examples_that_stand_for_all_are_found_where_the_first_records_give_none
     batches = make(late)
     assert batches.try_first() is None
     assert batches.element_spec.features.tolist() == [[18.0], [19.0]]
-    with pytest.raises(DataError, match=r"gives no example in mode training.*20 records"):
+    with pytest.raises(DataError, match=r"training.*20 records"):
         _ = make(lambda records, mode: (torch.ones(0, 1), torch.ones(0, 1))).element_spec
 
 
 @pytest.mark.parametrize(
     ("create_dataset", "message"),
     [
-        (lambda records, mode: None, r"must give \(features, labels\).*Received: None"),
-        (lambda records, mode: torch.ones(2), r"must give \(features, labels\).*float32\[2\]"),
-        (lambda records, mode: (torch.ones(2), torch.ones(3)), r"equally many.*|first size"),
+        (lambda records, mode: None, r"\(features, labels\).*Received: None"),
+        (lambda records, mode: torch.ones(2), r"\(features, labels\).*float32\[2\]"),
+        (lambda records, mode: (torch.ones(2), torch.ones(3)), "first size"),
         (lambda records, mode: (records, torch.ones(2)), r"first size is the number of examples"),
         (lambda records, mode: (torch.tensor(1.0), torch.ones(2)), r"first size is the number"),
         (
             lambda records, mode: ((torch.arange(5), torch.tensor([0, 2])), torch.ones(2)),
-            r"int64\[5\].*shape \(examples, longest\), for nn.EmbeddingBag",
+            r"int64\[5\].*shape \(examples, longest\).*nn.EmbeddingBag",
         ),
         (lambda records, mode: (None, torch.ones(2)), r"first size is the number of examples"),
         (lambda records, mode: 1 / 0, r"for records of step 0 failed: ZeroDivisionError"),
@@ -261,5 +261,5 @@ def test_all_examples_can_be_gone_through_again_in_their_order(monkeypatch):
 def test_a_stream_whose_records_are_no_tensors_of_pytorch_is_refused(make):
     parts = (Part(0, (None, 2), 1),)
     columns = (Column("x", "float32", (None,)), Column("x (shape)", "int64", (2,)))
-    with pytest.raises(UserCodeError, match="PyTorch takes no records with ragged or sparse"):
+    with pytest.raises(UserCodeError, match="ragged or sparse"):
         make(tensors, layout=Layout(columns, structure=Tensor("dense", parts)))

@@ -221,7 +221,7 @@ class Annotates(UnfreezesHere):
 @pytest.mark.parametrize("kind", [Unfreeze, Foreign, Removes, Annotates])
 def test_groups_that_cannot_reach_the_other_ranks_are_refused(run, with_spec, kind):
     with_spec(create_optimizer=head_alone, create_callbacks=lambda self: [kind()])
-    with pytest.raises(UserCodeError, match=r"changed the parameter groups.*add_param_group"):
+    with pytest.raises(UserCodeError, match="add_param_group"):
         run("train", EPOCHS)
 
 
@@ -240,13 +240,13 @@ def test_hooks_of_steps_may_look(run, with_spec):
     with_spec(create_callbacks=lambda self: made.append(Batches()) or made[-1:])
     run("train", "train.epochs=2", "callbacks.per_step=true")
     assert [batch for batch, _ in made[0].batches] == [*range(5), *range(5)]
-    with pytest.raises(UserCodeError, match=r"acts at each step \(on_train_batch_end\)"):
+    with pytest.raises(UserCodeError, match="on_train_batch_end"):
         run("train", EPOCHS)
 
 
 def test_a_hook_of_steps_that_changes_something_is_refused(run, with_spec):
     with_spec(create_callbacks=lambda self: [Batches(changes=True)])
-    with pytest.raises(UserCodeError, match=r"on_train_batch_end of Batches changes the model"):
+    with pytest.raises(UserCodeError, match=r"on_train_batch_end of Batches.*stop_training"):
         run("train", EPOCHS, "callbacks.per_step=true")
 
 

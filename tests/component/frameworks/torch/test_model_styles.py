@@ -157,9 +157,9 @@ def test_an_evaluation_does_not_count_labels_that_a_loss_of_outputs_leaves_out()
 
 
 def test_settings_that_a_loss_of_outputs_does_not_bear_are_refused():
-    with pytest.raises(UserCodeError, match=r"train.compile does not go with.*create_loss"):
+    with pytest.raises(UserCodeError, match=r"train.compile.*create_loss"):
         in_ring(load("Classifier"), list(texts()), 1, StepOptions(compiles=True))
-    with pytest.raises(UserCodeError, match=r"class_weight does not reach.*create_loss"):
+    with pytest.raises(UserCodeError, match=r"class_weight.*create_loss"):
         in_ring(load("Classifier"), list(texts()), 1, StepOptions(class_weight=[1.0, 2.0]))
 
 
@@ -171,7 +171,7 @@ class NoLoss(torch_styles.Classifier):
 def test_a_module_that_takes_labels_and_returns_no_loss_is_told(monkeypatch):
     loaded = load("Classifier")
     monkeypatch.setattr(loaded.spec, "create_model", NoLoss)
-    with pytest.raises(UserCodeError, match=r"lacks loss: its forward takes labels.*create_loss"):
+    with pytest.raises(UserCodeError, match=r"lacks loss.*create_loss"):
         in_ring(loaded, list(texts()), 1)
 
 

@@ -61,7 +61,7 @@ def test_a_mean_and_one_value_an_example_give_the_same_sum(tried, loss):
         (lambda o, y: F.l1_loss(o, y) + 0.1 * (o**2).sum(), "the sum over the batch"),
         (lambda o, y: (o - y).expand(-1, 5), r"Received: shape \[3, 5\].*flatten\(1\)"),
         (lambda o, y: torch.ones(5), r"Received: shape \[5\]"),
-        (lambda o, y: 3.0, r"must return a tensor.*Received: float"),
+        (lambda o, y: 3.0, "Received: float"),
         (lambda o, y: None, r"Received: NoneType"),
         (lambda o, y: nn.MSELoss(), r"Received: MSELoss"),
         (lambda o, y: o @ y, r"create_loss of .* failed: RuntimeError"),
@@ -75,7 +75,7 @@ def test_a_loss_without_a_mean_is_refused(tried, loss, message):
 def test_a_loss_of_the_whole_batch_is_told(tried, caplog):
     caplog.set_level(logging.WARNING)
     tried(lambda outputs, labels: outputs.std() + labels.mean())
-    assert "not a mean over the examples" in caplog.text
+    assert "(sum, weight)" in caplog.text
 
 
 def test_labels_that_are_broadcast_are_told(tried, caplog):
@@ -105,7 +105,7 @@ def test_metrics_are_means_or_one_value_an_example(tried):
     [
         (lambda outputs, labels: {"m": torch.ones(5)}, r"m of create_metrics .*float32\[5\]"),
         (lambda outputs, labels: {"m": "good"}, r"m of create_metrics .*Received: str"),
-        (lambda outputs, labels: [1.0], r"must return a dict. Received: list"),
+        (lambda outputs, labels: [1.0], "Received: list"),
         (lambda outputs, other: {}, r"requires the parameter 'other'"),
     ],
 )
@@ -118,7 +118,7 @@ def test_weights_of_examples_weigh_what_has_one_value_an_example(tried):
     batch = Batch(OUTPUTS, LABELS, 3, torch.tensor([1.0, 0.5, 0.0]))
     outcome = tried(lambda o, y: F.mse_loss(o, y, reduction="none"), batch=batch)
     assert float(outcome.loss_sum) == pytest.approx(9)
-    with pytest.raises(UserCodeError, match=r"one value for each example, as there are weights"):
+    with pytest.raises(UserCodeError, match=r"Received: one number.*sample_weight"):
         tried(batch=batch)
 
 
@@ -134,9 +134,9 @@ def test_classes_weigh_as_they_are_set(tried, labels):
 
 
 def test_weights_of_classes_need_classes(tried):
-    with pytest.raises(UserCodeError, match=r"needs one class for each example"):
+    with pytest.raises(UserCodeError, match=r"train.class_weight"):
         tried(batch=Batch(OUTPUTS, torch.ones(3, 1, 1), 3), class_weight=[1.0])
-    with pytest.raises(UserCodeError, match=r"Use one of them"):
+    with pytest.raises(UserCodeError, match=r"train.class_weight"):
         tried(batch=Batch(OUTPUTS, LABELS, 3, torch.ones(3)), class_weight=[1.0])
 
 

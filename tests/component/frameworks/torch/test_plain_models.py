@@ -154,12 +154,12 @@ def test_a_frozen_module_may_hide_in_a_list(bare):
 
 
 def test_a_module_without_parameters_is_told_so(bare):
-    with pytest.raises(UserCodeError, match=r"no parameters, so there is nothing to train"):
+    with pytest.raises(UserCodeError, match="no parameters"):
         bare("del self.layer", "x.sum(1, keepdim=True)")
 
 
 def test_lbfgs_is_refused_in_one_sentence(bare):
-    with pytest.raises(UserCodeError, match=r"LBFGS runs the model several times in a step"):
+    with pytest.raises(UserCodeError, match="LBFGS"):
         bare(
             change=(
                 "torch.optim.SGD(self.parameters(), lr)",

@@ -264,7 +264,7 @@ def test_two_archives_in_one_are_refused(tmp_path):
     first, last = (in_archive(pickle.dumps({name: 1}, 2)) for name in ("one", "two"))
     file.write_bytes(first + last)
     assert torch.load(file) == {"one": 1}
-    with pytest.raises(UserCodeError, match="two archives in one"):
+    with pytest.raises(UserCodeError, match="two archives"):
         inspect_pt(file)
 
 
@@ -323,15 +323,15 @@ def saved(tmp_path):
 
 
 DAMAGED = {
-    "empty": (lambda _: b"", "it is empty"),
+    "empty": (lambda _: b"", "empty"),
     "text": (lambda _: b"epochs: 3\n", "neither a zip archive nor a pickle"),
-    "cut off": (lambda content: content[: len(content) // 2], "cut off"),
+    "cut off": (lambda content: content[: len(content) // 2], "damaged"),
     "hdf5": (lambda _: b"\x89HDF\r\n\x1a\n", "HDF5"),
-    "other pickle": (lambda _: pickle.dumps([1, 2], 2), "pickle of something else"),
+    "other pickle": (lambda _: pickle.dumps([1, 2], 2), "pickle"),
     "other archive": (lambda _: in_other_archive(), "without data.pkl"),
     "newer": (lambda _: in_archive(pickle.dumps({}, 2), "11"), "newer PyTorch"),
     "damaged pickle": (lambda _: in_archive(b"\x80\x02}q\x01"), "cannot be loaded"),
-    "a number": (lambda _: in_archive(pickle.dumps(1, 2)), "holds no module"),
+    "a number": (lambda _: in_archive(pickle.dumps(1, 2)), "model_architecture"),
 }
 
 

@@ -248,7 +248,7 @@ def test_a_loss_that_depends_on_no_parameter_is_refused(monkeypatch):
         loaded.spec, "create_loss", lambda outputs, labels: (outputs.detach() - labels).square()
     )
     step = make_step(loaded, EXAMPLE)
-    with pytest.raises(UserCodeError, match=r"depends on none of the parameters"):
+    with pytest.raises(UserCodeError, match="no_grad"):
         step.step(next(batches()), wants_change=False, is_alone=True, salt=0)
 
 
@@ -272,7 +272,7 @@ def test_a_buffer_that_changes_only_later_is_refused(monkeypatch):
     (batch,) = batches(1)
     step.step(batch, wants_change=False, is_alone=True, salt=0)
     batch.features["x"][0, 0] = 2e3
-    with pytest.raises(UserCodeError, match=r"changes its buffer 'count' now.*from the first"):
+    with pytest.raises(UserCodeError, match="buffer 'count' now"):
         step.step(batch, wants_change=False, is_alone=True, salt=0)
 
 
@@ -350,7 +350,7 @@ class ActNorm(nn.Module):
 def test_parameters_that_begin_by_the_first_batch_are_refused(monkeypatch, kind):
     loaded = load()
     monkeypatch.setattr(loaded.spec, "create_model", lambda: ActNorm(kind))
-    with pytest.raises(UserCodeError, match=r"writes into its parameter 'shift' by.*adapt"):
+    with pytest.raises(UserCodeError, match=r"parameter 'shift'.*adapt"):
         make_step(loaded, EXAMPLE)
 
 
@@ -475,7 +475,7 @@ class Sums(nn.Linear):
 def test_a_buffer_that_no_ring_can_keep_is_refused(monkeypatch, create_model, name):
     loaded = load()
     monkeypatch.setattr(loaded.spec, "create_model", create_model)
-    with pytest.raises(UserCodeError, match=f"changes its buffer '{name}' by the number of"):
+    with pytest.raises(UserCodeError, match=f"buffer '{name}' in a way"):
         make_step(loaded, EXAMPLE)
 
 
@@ -490,7 +490,7 @@ class Empty(nn.Module):
         (Empty, r"has no parameters, so there is nothing to train. Received: Empty"),
         (lambda: nn.Linear, r"must return a torch.nn.Module. Received: type. Write Linear\(...\)"),
         (lambda: None, r"must return a torch.nn.Module. Received: NoneType"),
-        (lambda: nn.Linear(4, 1), r"on what create_dataset gives \({'x': 'float32\[2, 4\]'}\)"),
+        (lambda: nn.Linear(4, 1), r"create_dataset \({'x': 'float32\[2, 4\]'}\)"),
     ],
 )
 def test_what_is_no_model_to_train_is_refused(create_model, message, monkeypatch):
