@@ -243,7 +243,7 @@ def test_a_tar_archive_is_refused(is_trusted, tmp_path):
     file, victim = tmp_path / "model.pt", tmp_path / "victim"
     victim.touch(0o600)
     file.write_bytes(of_a_tar_with_a_link(victim))
-    with pytest.raises(UserCodeError, match=r"no file of torch\.save"):
+    with pytest.raises(UserCodeError, match=r"torch\.save"):
         load_pt(file, is_trusted=is_trusted)
     assert victim.stat().st_mode & 0o777 == 0o600
 
@@ -300,7 +300,7 @@ def test_a_class_of_the_user_loads_where_it_is_named(tmp_path):
     loaded = load_pt(file, [named], is_trusted=True)
     assert type(loaded).__name__ == "Mine"
     assert loaded(torch.zeros(1, 2)).shape == (1, 1)
-    with pytest.raises(UserCodeError, match=r"names no 'Oven'"):
+    with pytest.raises(UserCodeError, match="'Oven'"):
         load_pt(file, [CustomObject(key="Oven", value="Mine", path=code)])
     with pytest.raises(UserCodeError, match=r"does not define 'Min'.*mean 'Mine'"):
         load_pt(file, [CustomObject(key="Own", value="Min", path=code)], is_trusted=True)
