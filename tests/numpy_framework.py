@@ -105,7 +105,7 @@ class Step:
     def rehearse(self, batch):
         pass
 
-    def has_come(self):
+    def is_waiting(self):
         return False
 
     def callbacks(self, *, num_epochs, steps_per_epoch, per_step):

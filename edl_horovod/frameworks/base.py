@@ -226,7 +226,7 @@ class Step(Protocol):
     def rehearse(self, batch: Batch) -> None:
         """Run a step without effect and without a ring, so that the first real step is fast."""
 
-    def has_come(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether this rank has computed its part and waits for the others. Thread-safe."""
 
     def callbacks(

@@ -36,7 +36,7 @@ class Reduction:
 
 
 def in_buckets(
-    sizes: Sequence[int], kinds: Sequence[Hashable], most_bytes: int, name: str
+    sizes: Sequence[int], kinds: Sequence[Hashable], max_bytes: int, name: str
 ) -> list[Bucket]:
     """Assign tensors to buckets, the last one first: the backward pass yields them in this order.
 
@@ -46,23 +46,23 @@ def in_buckets(
     Args:
         sizes: Size of each tensor in bytes, the same on all ranks.
         kinds: For each tensor, what it must have in common with others in its bucket (its type).
-        most_bytes: Maximum size of a bucket.
+        max_bytes: Maximum size of a bucket.
         name: Prefix of the buckets' names.
     """
     buckets: list[Bucket] = []
-    places: list[int] = []
-    room = most_bytes
+    indices: list[int] = []
+    free_bytes = max_bytes
 
     def close() -> None:
-        if places:
-            buckets.append(Bucket(f"{name}.{len(buckets)}", tuple(places)))
-            places.clear()
+        if indices:
+            buckets.append(Bucket(f"{name}.{len(buckets)}", tuple(indices)))
+            indices.clear()
 
-    for place in reversed(range(len(sizes))):
-        size = sizes[place]
-        if places and (size > room or kinds[place] != kinds[places[-1]]):
+    for index in reversed(range(len(sizes))):
+        size = sizes[index]
+        if indices and (size > free_bytes or kinds[index] != kinds[indices[-1]]):
             close()
-        room = (room if places else most_bytes) - size
-        places.append(place)
+        free_bytes = (free_bytes if indices else max_bytes) - size
+        indices.append(index)
     close()
     return buckets

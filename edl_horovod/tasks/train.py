@@ -267,7 +267,7 @@ class TrainWork(Work):
                 batch = self._batches.next_batch()
                 if self._ledger is not None:
                     self._ledger.give(step, self._batches.record_ids)
-            membership.doing("works", f"step {step}", has_come=self._step.has_come)
+            membership.doing("works", f"step {step}", has_come=self._step.is_waiting)
             sums = self._step.step(
                 batch,
                 wants_change=membership.wants_change(),

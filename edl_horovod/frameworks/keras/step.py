@@ -181,7 +181,7 @@ class KerasStep:
         with contextlib.suppress(tf.errors.OpError, CollectiveFailed), catch_failures():
             self._graph.empty_steps[True](flag, self._zero)
 
-    def has_come(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether this rank has computed its part and waits for the others. Thread-safe."""
         return bool(self._is_waiting.numpy())
 

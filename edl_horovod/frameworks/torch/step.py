@@ -131,7 +131,7 @@ class TorchStep:
             self._state = OptimizerState(self._optimization, self._trained, sparse, loaded)
             self._reducer = reducer_of(self._trained, sparse)
         self._rate_factor = 1.0
-        self._has_come = False
+        self._is_waiting = False
 
     @property
     def variables(self) -> dict[str, Variable]:
@@ -159,7 +159,7 @@ class TorchStep:
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
     ) -> StepSums:
         """Run one step over the ring; see `base.Step.step`."""
-        self._has_come = False
+        self._is_waiting = False
         snapshot = self._buffers.snapshot()
         try:
             local = np.zeros(self._num_numbers)
@@ -176,7 +176,7 @@ class TorchStep:
                     self._reducer.begin(0.0)
             local[WANTS_CHANGE] = float(wants_change)
             self._buffers.restore(snapshot)
-            self._has_come = True
+            self._is_waiting = True
             # All ranks reach this in every step, with or without examples.
             totals = local if is_alone else self._reducer.finish(local, local[LOSS_WEIGHT])
         except BaseException:
@@ -218,9 +218,9 @@ class TorchStep:
             self._sums_of(batch, self._buffers.snapshot(), is_alone=True)
         self._clear_gradients()
 
-    def has_come(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether this rank has computed its part and waits for the others. Thread-safe."""
-        return self._has_come
+        return self._is_waiting
 
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
