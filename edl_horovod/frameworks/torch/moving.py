@@ -238,11 +238,11 @@ class TrackedBuffers:
 
     def _require_same_for_all_examples(self, features: Any) -> None:
         """Refuse passes that write values into trained parameters which depend on the examples."""
-        whole = self._values_after(features)
-        few = repeated(slice_examples(features, 0, 1))
-        for other_features in (few, map_leaves(_altered, features)):
+        values = self._values_after(features)
+        first_example = repeated(slice_examples(features, 0, 1))
+        for other_features in (first_example, map_leaves(_altered, features)):
             other_values = self._values_after(other_features)
-            for buffer, value, other in zip(self._buffers, whole, other_values, strict=True):
+            for buffer, value, other in zip(self._buffers, values, other_values, strict=True):
                 if buffer.tensor.requires_grad and not torch.equal(value, other):
                     raise UserCodeError(
                         f"The forward pass of {self._label} writes into its parameter"

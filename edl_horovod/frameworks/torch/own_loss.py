@@ -48,7 +48,7 @@ class Runner(Protocol):
     def module(self) -> nn.Module:
         """The user's module."""
 
-    def run(self, features: Any, **more: Any) -> Any:
+    def run(self, features: Any, **options: Any) -> Any:
         """Call `forward` for a batch's features, with additional keyword arguments."""
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
@@ -212,9 +212,9 @@ def _logging_to(module: nn.Module) -> Iterator[dict[str, Any]]:
             )
         logged[name] = value
 
-    def log_dict(values: Mapping[str, Any], *_options: Any, **more: Any) -> None:
+    def log_dict(values: Mapping[str, Any], *_options: Any, **options: Any) -> None:
         for name, value in values.items():
-            log(name, value, **more)
+            log(name, value, **options)
 
     methods = {
         name: method

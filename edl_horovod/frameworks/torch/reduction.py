@@ -94,8 +94,8 @@ class Reducer:
         carriers = [bucket for bucket in buckets if self._may_carry_numbers(bucket)]
         self._last_bucket = carriers[-1] if carriers else Bucket(f"{NAME}.numbers", ())
         self._early_buckets = [bucket for bucket in buckets if bucket != self._last_bucket]
-        self._last: _BucketBuffer | None = None
-        self._buffers_in_step: list[_BucketBuffer] = []
+        self._last_buffer: _BucketBuffer | None = None
+        self._early_buffers: list[_BucketBuffer] = []
         self._buffer_of: dict[int, _BucketBuffer] = {}
         self._pending = travels.PendingCollectives()
         self._is_active = False
@@ -116,13 +116,13 @@ class Reducer:
             weight: Factor that turns this rank's mean gradients into sums; 0 if it has no
                 examples.
         """
-        if not self._buffers_in_step:
-            self._buffers_in_step = [self._allocate(bucket) for bucket in self._early_buckets]
+        if not self._early_buffers:
+            self._early_buffers = [self._allocate(bucket) for bucket in self._early_buckets]
             self._buffer_of = {
-                i: buffer for buffer in self._buffers_in_step for i in buffer.bucket.places
+                i: buffer for buffer in self._early_buffers for i in buffer.bucket.places
             }
         self._weight, self._usual_weight = weight, self._options.batch_size / hvd.size()
-        for buffer in self._buffers_in_step:
+        for buffer in self._early_buffers:
             buffer.missing, buffer.is_sent = set(buffer.bucket.places), False
         self._is_active = True
 
@@ -144,7 +144,7 @@ class Reducer:
         """
         self._is_active = False
         has_gradient = [parameter.grad is not None for parameter in self._parameters]
-        for buffer in self._buffers_in_step:
+        for buffer in self._early_buffers:
             if not buffer.is_sent:
                 self._fill(buffer)
                 self._send(buffer)
@@ -168,11 +168,11 @@ class Reducer:
         if weights[0]:
             factor = self._usual_weight / float(weights[0])
             gradients = [
-                buffer.array[: buffer.num_gradients] for buffer in (*self._buffers_in_step, last)
+                buffer.array[: buffer.num_gradients] for buffer in (*self._early_buffers, last)
             ]
             for summed in (*gradients, *totals.values()):
                 summed.mul_(factor)
-        self._set_gradients((*self._buffers_in_step, last), totals, with_gradient > 0)
+        self._set_gradients((*self._early_buffers, last), totals, with_gradient > 0)
         return small_sums
 
     def add(self, values: torch.Tensor, name: str) -> None:
@@ -194,8 +194,8 @@ class Reducer:
         new ones.
         """
         self._is_active = False
-        self._last = None
-        self._buffers_in_step.clear()
+        self._last_buffer = None
+        self._early_buffers.clear()
         self._buffer_of.clear()
         self._pending = travels.PendingCollectives()
         for parameter in self._parameters:
@@ -247,9 +247,9 @@ class Reducer:
 
     def _fill_last(self, numbers: NDArray[np.float64]) -> _BucketBuffer:
         """Fill the last bucket with its weighted gradients and the step's numbers."""
-        last = self._last
+        last = self._last_buffer
         if last is None:
-            last = self._last = self._allocate(self._last_bucket, len(numbers))
+            last = self._last_buffer = self._allocate(self._last_bucket, len(numbers))
         last.missing = set(last.bucket.places)
         self._fill(last)
         if self._factor != 1.0:

@@ -150,20 +150,20 @@ class ModuleRunner:
         with self.autocast():
             return at_least_float32(step(features, *([0] if takes_batch_index(step) else [])))
 
-    def run(self, features: Any, **more: Any) -> Any:
+    def run(self, features: Any, **options: Any) -> Any:
         """Call the module for a batch's features; returns its outputs in at least float32.
 
         Args:
             features: Features on the model's device; of at least two examples in a compiled
                 training.
-            more: Additional keyword arguments of `forward`.
+            options: Additional keyword arguments of `forward`.
         """
         call: Callable[..., Any] = self.module
         if self._compiled is not None and self.module.training:
             call = self._compiled
         arguments, keywords = self.arguments(features)
         with self.autocast():
-            return at_least_float32(call(*arguments, **keywords, **more))
+            return at_least_float32(call(*arguments, **keywords, **options))
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """Compute with the precision of `compute`."""

@@ -250,11 +250,11 @@ class TorchStep:
             f"Running the model of {loaded.label} in training on the features from create_dataset"
             f" ({describe(example.features)})"
         )
-        several = repeated_batch(example) if example.num_examples == 1 else example
+        trial_batch = repeated_batch(example) if example.num_examples == 1 else example
         module.train()
         with user_code(doing, root=loaded.zoo), torch.random.fork_rng(devices=[]):
             buffers = TrackedBuffers(
-                module, lambda parts: self._outputs(batch_of(*parts)), several.examples
+                module, lambda parts: self._outputs(batch_of(*parts)), trial_batch.examples
             )
         module.eval()
         with unchanged(module):

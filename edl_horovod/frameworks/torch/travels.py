@@ -112,5 +112,5 @@ def sum_compressed(values: torch.Tensor, name: str, compression: str) -> Collect
     compressed = compress(values, compression, num_ranks)
     parts, _ = yield hvd.alltoall_async(compressed, splits, name=f"{name}.parts")
     total = decompress(parts, compression).reshape(num_ranks, len(parts) // num_ranks).sum(0)
-    whole = yield hvd.allgather_async(compress(total, compression), name=f"{name}.whole")
-    values.copy_(decompress(whole, compression, num_ranks))
+    gathered = yield hvd.allgather_async(compress(total, compression), name=f"{name}.whole")
+    values.copy_(decompress(gathered, compression, num_ranks))

@@ -95,10 +95,10 @@ def restore(module: nn.Module, weights: Tensors, file: Path) -> None:
         if name in weights and weights[name].shape != value.shape
     ]
     if problems:
-        more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
+        omitted = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise UserCodeError(
             f"The weights of {file} do not fit {type(module).__name__}:"
-            f" {'; '.join(problems[:5])}{more}.",
+            f" {'; '.join(problems[:5])}{omitted}.",
             cure="Use the class that they were saved from, with the same parameters"
             " (params.NAME=...).",
         )

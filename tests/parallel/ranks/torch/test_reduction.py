@@ -213,7 +213,7 @@ def test_a_gradient_that_comes_again_after_its_bucket_is_told_with_the_cure(worl
     reducer = Reducer({"first": first, "weight": weight}, Reduction(bucket_bytes=1))
     reducer.begin(1)
     weight.sum().backward()
-    with pytest.raises(UserCodeError, match=r"weight was given a gradient twice.*use_reentrant"):
+    with pytest.raises(UserCodeError, match=r"weight .*use_reentrant"):
         weight.sum().backward()
     reducer.finish(np.zeros(0), 1)
     reducer.close()
