@@ -13,7 +13,7 @@ from benchmarks.ours.parts import load, open_stream
 from benchmarks.peers.pipeline import one_pass, one_pass_by_generator, one_pass_in_batches
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.lanes import choose_num_lanes
-from edl_horovod.records.plan import MOST_WINDOW
+from edl_horovod.records.plan import MAX_WINDOW
 
 Pass = dict[str, float]
 """Records per second and processor time of a record, in microseconds, of all threads."""
@@ -34,7 +34,7 @@ def main() -> int:
 
 def _sides(data: Path, batch: int, generator_records: int) -> dict[str, Callable[[], Pass]]:
     plain, gzip = (data_with(codec, data) for codec in ("none", "gzip"))
-    our_window = choose_num_lanes(batch, 0, num_ranks=1, most_ranks=0) * MOST_WINDOW
+    our_window = choose_num_lanes(batch, 0, num_ranks=1, most_ranks=0) * MAX_WINDOW
     one_by_one, in_batches = load("CnnSpec"), load("CnnBatchSpec")
     return {
         "ours": lambda: _stream_rate(data, one_by_one, batch),

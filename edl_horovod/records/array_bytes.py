@@ -1,8 +1,8 @@
-"""Arrays as the bytes of one record, and back: each says its type and shape itself.
+"""Conversion of arrays to the bytes of one record and back; the bytes include types and shapes.
 
-For each array: a byte with the number of its type, a byte with the number of its axes, a
-little-endian uint32 for each of these, then the values row by row; of text a uint32 with the length
-of each, and then the texts.
+Each array is a byte with the number of its type, a byte with its number of axes, a little-endian
+uint32 with the size of each axis, and the values row by row. The values of a text array are a
+uint32 with the length of each text, followed by the texts.
 """
 
 import math
@@ -17,20 +17,20 @@ __all__ = ["TYPES", "decode", "encode", "text_array"]
 
 Array = NDArray[Any]
 
-# The order is that of the files: it never changes.
+# Files store the indexes of these types, so the order must never change.
 TYPES = (
     "object",
     "bool",
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
-"""NumPy's names of the types that an array may have."""
+"""NumPy names of the types that an array may have."""
 _NUMBER_OF = {np.dtype(name): number for number, name in enumerate(TYPES)}
 _DTYPES = tuple(np.dtype(name) for name in TYPES)
 
 
 def text_array(value: Any) -> Array | None:
-    """Text as an array of bytes, one of `TYPES`; None for what is none."""
+    """Convert text to an array of `bytes` objects; None if the value is not text."""
     if isinstance(value, str | bytes):
         text = np.empty((), dtype=object)
         text[()] = value.encode() if isinstance(value, str) else value
@@ -43,7 +43,7 @@ def text_array(value: Any) -> Array | None:
 
 
 def encode(arrays: Iterable[Array]) -> bytes:
-    """The arrays, each of one of `TYPES`, as one record; objects are bytes."""
+    """Encode arrays, whose types are in `TYPES`, as one record; objects must be `bytes`."""
     parts: list[bytes] = []
     for array in arrays:
         number = _NUMBER_OF[array.dtype.newbyteorder("=")]
@@ -58,25 +58,25 @@ def encode(arrays: Iterable[Array]) -> bytes:
 
 
 def decode(record: bytes) -> list[Array]:
-    """The arrays of a record; those of numbers are read-only."""
-    found: list[Array] = []
-    at, end = 0, len(record)
-    while at < end:
-        number, ndim = record[at], record[at + 1]
-        shape = struct.unpack_from(f"<{ndim}I", record, at + 2)
-        at += 2 + 4 * ndim
+    """Decode the arrays of a record; numeric arrays are read-only views of it."""
+    arrays: list[Array] = []
+    offset, end = 0, len(record)
+    while offset < end:
+        number, ndim = record[offset], record[offset + 1]
+        shape = struct.unpack_from(f"<{ndim}I", record, offset + 2)
+        offset += 2 + 4 * ndim
         size = math.prod(shape)
         dtype = _DTYPES[number]
         if dtype.kind == "O":
-            lengths = struct.unpack_from(f"<{size}I", record, at)
-            at += 4 * size
+            lengths = struct.unpack_from(f"<{size}I", record, offset)
+            offset += 4 * size
             texts = np.empty(size, dtype=object)
-            for place, length in enumerate(lengths):
-                texts[place] = record[at : at + length]
-                at += length
-            found.append(texts.reshape(shape))
+            for index, length in enumerate(lengths):
+                texts[index] = record[offset : offset + length]
+                offset += length
+            arrays.append(texts.reshape(shape))
         else:
-            values = np.frombuffer(record, dtype.newbyteorder("<"), size, at)
-            found.append(values.reshape(shape))
-            at += values.nbytes
-    return found
+            values = np.frombuffer(record, dtype.newbyteorder("<"), size, offset)
+            arrays.append(values.reshape(shape))
+            offset += values.nbytes
+    return arrays

@@ -1,4 +1,4 @@
-"""The order of an epoch's blocks, and which record is at a place of it, in constant memory."""
+"""The shuffled order of an epoch's blocks, and the records at its positions, in little memory."""
 
 from functools import lru_cache
 
@@ -10,9 +10,9 @@ from edl_horovod.records.permutation import Permutation
 __all__ = ["BlockOrder"]
 
 _GROUP_BLOCKS = 1024
-"""Sums are kept of groups of so many blocks; a group is spread out when its records are needed."""
+"""Number of blocks in a group. Only sums of groups are stored; a group is expanded on demand."""
 _BLOCKS_AT_ONCE = 16 * _GROUP_BLOCKS
-"""Whole groups that the pass over all blocks has in memory, and in a processor's cache."""
+"""Blocks that the initial pass processes at a time: whole groups that fit the processor's cache."""
 
 _Integers = npt.NDArray[np.int64]
 
@@ -20,12 +20,12 @@ _Integers = npt.NDArray[np.int64]
 class BlockOrder:
     """All records, block after block in shuffled order; a position counts records.
 
-    In memory are the number of records before each group of blocks, and the groups that were used
-    last. Making it takes one pass over the counts.
+    It stores the number of records before each group of blocks, and caches the groups used last.
+    The constructor makes one pass over the counts.
     """
 
     KIND = "feistel"
-    """Names this order in checkpoints: what is shuffled otherwise goes on otherwise."""
+    """Identifies this order in checkpoints: a training cannot continue with another order."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class BlockOrder:
         """Sum up the groups.
 
         Args:
-            block_starts: First record id of each block, shape (blocks,); kept, not copied.
-            block_counts: Records of each block, at least 1, shape (blocks,); kept, not copied.
+            block_starts: First record id of each block, shape (blocks,); not copied.
+            block_counts: Records of each block, at least 1, shape (blocks,); not copied.
             permutation: The order of the blocks.
-            cached_groups: Groups to keep: as many as there are places that are read in turns.
+            cached_groups: Number of groups to cache: one for each position that is read in turn.
         """
         self._starts = block_starts
         self._counts = block_counts
@@ -49,17 +49,17 @@ class BlockOrder:
         num_blocks = len(block_counts)
         num_groups = -(-num_blocks // _GROUP_BLOCKS)
         self._firsts = np.zeros(num_groups + 1, np.int64)
-        """The position of each group's first record; at the end the number of all records."""
+        """The position of each group's first record, followed by the number of all records."""
         for first in range(0, num_blocks, _BLOCKS_AT_ONCE):
             counts = block_counts[self._blocks(first, first + _BLOCKS_AT_ONCE)]
             sums = np.add.reduceat(counts, np.arange(0, len(counts), _GROUP_BLOCKS))
             group = first // _GROUP_BLOCKS
             self._firsts[group + 1 : group + 1 + len(sums)] = sums
         np.cumsum(self._firsts, out=self._firsts)
-        self._group = lru_cache(maxsize=cached_groups)(self._spread_out)
+        self._group = lru_cache(maxsize=cached_groups)(self._expand)
 
     def ids(self, first: int, stop: int) -> _Integers:
-        """The ids of the records at the positions from `first` to before `stop`."""
+        """Return the ids of the records at the positions from `first` to `stop` (exclusive)."""
         parts = []
         while first < stop:
             group = int(np.searchsorted(self._firsts, first, side="right")) - 1
@@ -78,8 +78,8 @@ class BlockOrder:
         ids += np.arange(first, stop)
         return ids
 
-    def _spread_out(self, group: int) -> tuple[_Integers, _Integers]:
-        """Of each block of a group its first position, and what a position lacks to its id."""
+    def _expand(self, group: int) -> tuple[_Integers, _Integers]:
+        """Return the first position and the offset from positions to ids of a group's blocks."""
         blocks = self._blocks(group * _GROUP_BLOCKS, (group + 1) * _GROUP_BLOCKS)
         counts = self._counts[blocks]
         positions = self._firsts[group] + np.cumsum(counts) - counts

@@ -1,4 +1,4 @@
-"""A source whose records lie in chunks: each is decoded when it is first needed, and kept."""
+"""A source whose records are stored in chunks, which are decoded on demand and cached."""
 
 import abc
 import threading
@@ -21,16 +21,16 @@ __all__ = ["Chunk", "ChunkSource"]
 Chunk = FlatRecords | ColumnChunk
 
 _CHUNKS_AT_ONCE = 4
-"""Chunks that are read and decoded side by side: a window of the shuffle begins with many."""
+"""Chunks that are read and decoded concurrently; the start of a shuffle window needs many."""
 _Integers = NDArray[np.int64]
 
 
 class ChunkSource(RecordSource):
-    """Reads records by id; for use by several threads.
+    """Reads records by id; thread-safe.
 
-    A chunk is read and decoded when one of its records is first asked for, then kept while there
-    is room: `cache_bytes`, but always for the latest chunk. Reading ids that are near each other
-    is therefore cheap, in any order.
+    A chunk is read and decoded when one of its records is first requested, then cached in up to
+    `cache_bytes` of memory; the latest chunk is always cached. Reading nearby ids is therefore
+    cheap, in any order.
     """
 
     chunk_starts: _Integers
@@ -40,45 +40,45 @@ class ChunkSource(RecordSource):
         self.layout = layout
         self._num_records = num_records
         self._cache = _ChunkCache(max_bytes=cache_bytes)
-        # Reading, verifying and decompressing leave the interpreter to others.
+        # Threads help because reading, checksums and decompression release the interpreter lock.
         self._threads = ThreadPoolExecutor(_CHUNKS_AT_ONCE, thread_name_prefix="read")
 
     @abc.abstractmethod
     def load_chunk(self, number: int) -> Chunk:
-        """Read and decode a chunk; any thread may call it.
+        """Read and decode a chunk; thread-safe.
 
         Raises:
-            DataError: It cannot be read or is damaged.
+            DataError: The chunk cannot be read or is damaged.
         """
 
     def read(self, ids: Sequence[int] | NDArray[np.integer]) -> Any:
-        """The records with these ids, in this order; an id may be asked for twice.
+        """Return the records with these ids, in this order; ids may repeat.
 
         Returns:
-            Their bytes in a list; of files with columns a list of each column's values.
+            A list of the records' bytes; for files with columns, a list of each column's values.
 
         Raises:
             DataError: A chunk cannot be read or is damaged.
-            IndexError: There is no such record.
+            IndexError: A record id is out of range.
         """
-        found, slots = locate(ids, self.chunk_starts, self._num_records)
-        chunk_numbers = found.tolist()
+        chunk_of_record, slots = locate(ids, self.chunk_starts, self._num_records)
+        chunk_numbers = chunk_of_record.tolist()
         chunks = self._read_chunks(list(dict.fromkeys(chunk_numbers)))
         if self.layout is not None:
-            return _columns_of(chunks, found, slots) if chunks else empty(self.layout)
+            return _columns_of(chunks, chunk_of_record, slots) if chunks else empty(self.layout)
         return [
             chunks[chunk_number][slot]
             for chunk_number, slot in zip(chunk_numbers, slots.tolist(), strict=True)
         ]
 
     def read_chunk(self, number: int) -> Any:
-        """The records of one chunk.
+        """Return the records of one chunk, from the cache if possible.
 
         Returns:
-            `FlatRecords`, or a `ColumnChunk` of files with columns.
+            `FlatRecords`, or a `ColumnChunk` for files with columns.
 
         Raises:
-            DataError: It cannot be read or is damaged.
+            DataError: The chunk cannot be read or is damaged.
         """
         return self._cache.get(number, load=self.load_chunk)
 
@@ -95,8 +95,8 @@ class ChunkSource(RecordSource):
         self._cache.clear()
 
     def _read_chunks(self, numbers: list[int]) -> dict[int, Any]:
-        """The records of some chunks; what is not in memory is read and decoded side by side."""
-        chunks: dict[int, Any] = dict(self._cache.held(numbers))
+        """Return the records of some chunks; read and decode missing ones concurrently."""
+        chunks: dict[int, Any] = dict(self._cache.cached(numbers))
         missing = [number for number in numbers if number not in chunks]
         if len(missing) > 1:
             chunks.update(zip(missing, self._threads.map(self.read_chunk, missing), strict=True))
@@ -106,14 +106,14 @@ class ChunkSource(RecordSource):
 
 
 def _columns_of(chunks: dict[int, Any], numbers: _Integers, slots: _Integers) -> list[Values]:
-    """The columns of records, each known by its chunk and its place in that."""
-    places = {number: np.flatnonzero(numbers == number) for number in chunks}
-    parts = [chunks[number].take(slots[at]) for number, at in places.items()]
-    return join(parts, np.argsort(np.concatenate(list(places.values()))))
+    """Return the columns of records, given the chunk and the slot of each."""
+    positions = {number: np.flatnonzero(numbers == number) for number in chunks}
+    parts = [chunks[number].take(slots[indexes]) for number, indexes in positions.items()]
+    return join(parts, np.argsort(np.concatenate(list(positions.values()))))
 
 
 class _ChunkCache:
-    """Least recently used chunks go first. A chunk that two threads want is loaded once."""
+    """A least-recently-used cache of chunks. Threads that request the same chunk load it once."""
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -122,8 +122,8 @@ class _ChunkCache:
         self._chunks: OrderedDict[int, Chunk] = OrderedDict()
         self._loading: dict[int, Future[Chunk]] = {}
 
-    def held(self, chunk_numbers: Iterable[int]) -> dict[int, Chunk]:
-        """Those of some chunks that are in memory."""
+    def cached(self, chunk_numbers: Iterable[int]) -> dict[int, Chunk]:
+        """Return the requested chunks that are in the cache."""
         chunks = {}
         with self._lock:
             for chunk_number in chunk_numbers:
@@ -141,20 +141,20 @@ class _ChunkCache:
                 return records
             loading = self._loading.get(chunk_number)
             if loading is None:
-                mine = self._loading[chunk_number] = Future()
+                future = self._loading[chunk_number] = Future()
         if loading is not None:
             return loading.result()
         try:
             records = load(chunk_number)
-        except BaseException as e:  # Handed to every thread that waits for this chunk, and raised.
+        except BaseException as e:  # Also raised in every thread that waits for this chunk.
             with self._lock:
                 del self._loading[chunk_number]
-            mine.set_exception(e)
+            future.set_exception(e)
             raise
         with self._lock:
             del self._loading[chunk_number]
-            self._keep(chunk_number, records)
-        mine.set_result(records)
+            self._add(chunk_number, records)
+        future.set_result(records)
         return records
 
     def clear(self) -> None:
@@ -162,7 +162,7 @@ class _ChunkCache:
             self._chunks.clear()
             self._num_bytes = 0
 
-    def _keep(self, chunk_number: int, records: Chunk) -> None:
+    def _add(self, chunk_number: int, records: Chunk) -> None:
         self._chunks[chunk_number] = records
         self._num_bytes += records.held_bytes
         while self._num_bytes > self._max_bytes and len(self._chunks) > 1:

@@ -1,4 +1,4 @@
-"""What all record formats share: a file is chunks, and a chunk can be read without the others."""
+"""Chunks, which all record formats share: parts of a file that can be read independently."""
 
 import enum
 import zlib
@@ -24,7 +24,7 @@ _SAMPLE_BYTES = 1 << 16
 
 
 class Codec(enum.IntEnum):
-    """How the payload of a chunk is compressed, by its number in a RecordIO file."""
+    """The compression of a chunk's payload; the values are those of RecordIO files."""
 
     NONE = 0
     SNAPPY = 1
@@ -33,20 +33,20 @@ class Codec(enum.IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkInfo:
-    """Where a chunk is and what is known of it before it is read."""
+    """The location of a chunk, and its properties that are known before it is read."""
 
     number: int
     """Position of the chunk in its file, damaged chunks included."""
     offset: int
     """First byte of the chunk in the file."""
     checksum: int
-    """CRC-32 of the payload as it is in the file."""
+    """CRC-32 of the payload as stored in the file."""
     codec: Codec
     compressed_bytes: int
-    """Size of the payload as it is in the file."""
+    """Size of the payload as stored in the file."""
     num_records: int
     header_bytes: int = 0
-    """Bytes before the payload; 0 where the format has no headers."""
+    """Bytes before the payload; 0 if the format has no chunk headers."""
 
     @property
     def payload_offset(self) -> int:
@@ -61,24 +61,24 @@ class ChunkInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class FileChunks:
-    """The chunks of a file that can be read, and what had to be left out."""
+    """The chunks of a file that can be read, and the amount of data that was skipped."""
 
     path: str
     size_bytes: int
     chunks: tuple[ChunkInfo, ...]
     skipped_chunks: int = 0
-    """Damaged stretches left out; one without any sound header counts as one chunk."""
+    """Number of damaged ranges skipped; a range without an intact header counts as one chunk."""
     skipped_records: int = 0
-    """Records left out, as far as it can be told."""
+    """Number of records skipped, as far as it is known."""
     header: bytes = b""
-    """What a file says of all its chunks: the first line of a CSV file, the schema of others."""
+    """Data that applies to all chunks: the first line of a CSV file, the schema of others."""
 
 
 def check_policy(damaged: str) -> None:
-    """Refuse what is no way to treat damaged chunks.
+    """Check the setting for damaged chunks.
 
     Raises:
-        ConfigError: Neither `raise` nor `skip`.
+        ConfigError: It is neither `raise` nor `skip`.
     """
     if damaged not in _POLICIES:
         raise ConfigError(
@@ -89,34 +89,34 @@ def check_policy(damaged: str) -> None:
 
 
 def is_unchanged(payload: bytes, chunk: ChunkInfo) -> bool:
-    """Whether a payload has the size and the checksum that were found when it was scanned."""
+    """Whether a payload has the size and the checksum from the scan."""
     return len(payload) == chunk.compressed_bytes and zlib.crc32(payload) == chunk.checksum
 
 
 def check_unchanged(payload: bytes, *, chunk: ChunkInfo, path: str) -> None:
-    """Refuse a payload that is not as it was scanned.
+    """Refuse a payload that has changed since the scan.
 
     Raises:
-        DataError: It differs.
+        DataError: The payload has changed.
     """
     if not is_unchanged(payload, chunk):
         raise changed(path, chunk)
 
 
 def changed(path: str, chunk: ChunkInfo) -> DataError:
-    """What is said of a chunk that is not as it was scanned."""
+    """Return the error for a chunk that has changed since the scan."""
     return DataError(
         f"{path} has changed since the job indexed it.",
-        received=f"other bytes at byte {chunk.offset}",
-        cure="Start the job again, and leave its data alone meanwhile.",
+        received=f"different content at byte {chunk.offset}",
+        cure="Start the job again, and do not change its data while it runs.",
     )
 
 
 def sampled_checksum(file: InputFile) -> int:
-    """CRC-32 of a file of up to 1 MiB; of a larger one that of 16 runs of 64 KiB, spread evenly.
+    """Return the CRC-32 of a file up to 1 MiB; of 16 evenly spaced runs of 64 KiB if it is larger.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: The file cannot be read.
     """
     size = file.size_bytes
     if size <= _NUM_SAMPLES * _SAMPLE_BYTES:

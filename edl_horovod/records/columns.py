@@ -1,4 +1,4 @@
-"""The values of columns: as a chunk holds them, and as a step takes them."""
+"""The values of columns, as chunks store them and as steps use them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = ["ColumnChunk", "Ragged", "Stored", "Values", "empty", "join", "part",
 
 _Integers = NDArray[np.int64]
 _OBJECT_BYTES = 41
-"""The head of a `bytes` object and its place in an array."""
+"""Size of the header of a `bytes` object and its reference in an array."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,7 @@ class Ragged:
 
     values: "NDArray[np.generic] | FlatRecords"
     ends: _Integers
-    """The place in `values` after each record's last, shape (records,)."""
+    """The position in `values` after the last value of each record, shape (records,)."""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -35,9 +35,9 @@ class Ragged:
 
 
 Values = NDArray[np.generic] | Ragged
-"""Of some records, one after the other: an array of shape (records, ...), of objects for bytes."""
+"""The values of a column: an array of shape (records, ...), with objects for bytes, or `Ragged`."""
 Stored = Values | FlatRecords
-"""As a chunk holds them; bytes become objects only when they are asked for."""
+"""The values as a chunk stores them; `bytes` objects are created only when requested."""
 
 
 class ColumnChunk:
@@ -46,20 +46,20 @@ class ColumnChunk:
     def __init__(self, columns: Sequence[Stored]) -> None:
         self._columns = columns
         self.held_bytes = sum(map(_held_bytes, columns))
-        """What is in memory for them, in bytes."""
+        """Memory that this chunk holds, in bytes."""
         self.object_bytes = sum(map(_object_bytes, columns))
-        """What the values of all records take in memory, in bytes."""
+        """Memory that the values of all records would take as objects, in bytes."""
 
     def __len__(self) -> int:
         return len(self._columns[0])
 
     def take(self, slots: _Integers) -> list[Values]:
-        """The values of some records, in this order, of each column."""
+        """Return the values of some records, in this order, for each column."""
         return [take(column, slots) for column in self._columns]
 
 
 def take(column: Stored, slots: _Integers) -> Values:
-    """The values of some records of a column, in this order."""
+    """Return the values of some records of a column, in this order."""
     if isinstance(column, FlatRecords):
         taken = np.empty(len(slots), dtype=object)
         taken[:] = [column[slot] for slot in slots.tolist()]
@@ -67,28 +67,28 @@ def take(column: Stored, slots: _Integers) -> Values:
     if isinstance(column, Ragged):
         lengths = column.lengths[slots]
         ends = np.cumsum(lengths)
-        # Each record's first place, less where it will begin, and then one after the other.
-        moved = np.repeat(column.ends[slots] - ends, lengths)
-        values = take(column.values, moved + np.arange(len(moved)))
+        # The distance from each value's new position to its old one; the same within a record.
+        shifts = np.repeat(column.ends[slots] - ends, lengths)
+        values = take(column.values, shifts + np.arange(len(shifts)))
         assert not isinstance(values, Ragged)
         return Ragged(values, ends)
     return column[slots]
 
 
 def join(parts: Sequence[list[Values]], order: _Integers) -> list[Values]:
-    """The columns of several runs of records as one, in an order that counts over all of them."""
+    """Concatenate the columns of several runs of records, then reorder the records."""
     return [take(_joined(list(column)), order) for column in zip(*parts, strict=True)]
 
 
 def part(column: Values, start: int, stop: int) -> Values:
-    """Consecutive records of a column; of an array they share its memory."""
+    """Return consecutive records of a column; a part of an array is a view."""
     return (
         take(column, np.arange(start, stop)) if isinstance(column, Ragged) else column[start:stop]
     )
 
 
 def empty(layout: Layout) -> list[Values]:
-    """The columns of no record."""
+    """Return columns with no records."""
     return [_empty(column.dtype, column.shape) for column in layout.columns]
 
 
@@ -122,5 +122,5 @@ def _object_bytes(column: Stored) -> int:
     if isinstance(column, Ragged):
         return _object_bytes(column.values) + column.ends.nbytes
     if column.dtype == object:
-        return sum(len(one) for one in column.tolist()) + _OBJECT_BYTES * column.size
+        return sum(len(element) for element in column.tolist()) + _OBJECT_BYTES * column.size
     return column.nbytes

@@ -1,4 +1,4 @@
-"""Files of records, as paths, folders, globs and URLs name them."""
+"""Data in files, given as paths, folders, globs and URLs."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ class _Files(SourceKind):
         cache_bytes: int,
         tell: Callable[[str], None] | None,
     ) -> RecordSource:
-        """Index the files and open a reader of them."""
+        """Index the files and open them."""
         paths = expand(data)
         folder = folders.index if folders is not None else None
         open_source = _format_of(paths, settings).open_source
@@ -44,33 +44,35 @@ class _Files(SourceKind):
                 columns=settings.columns,
                 folder=folder,
                 cache_bytes=cache_bytes,
-                tell=tell or _nobody,
+                tell=tell or _discard,
             )
-        # Imported here: NumPy is for those who read.
+        # Imported here: commands that only check the settings do not need NumPy.
         from edl_horovod.records.index import Index
         from edl_horovod.records.reader import Reader
 
-        how = FormatSettings(
+        format_settings = FormatSettings(
             damaged=settings.damaged,
             csv_header=settings.csv_header,
             max_chunk_bytes=settings.max_chunk_bytes,
             columns=tuple(settings.columns),
         )
-        return Reader(Index.of(paths, how, folder=folder, tell=tell), cache_bytes=cache_bytes)
+        return Reader(
+            Index.of(paths, format_settings, folder=folder, tell=tell), cache_bytes=cache_bytes
+        )
 
-    def check(self, given: Sequence[str], settings: DataSettings) -> None:
-        """Find the files, all of one format."""
-        sets = [expand(pattern) for pattern in given]
-        found = _format_of([path for paths in sets for path in paths], settings)
-        if found.check_together is not None:
-            found.check_together(sets)
+    def check(self, datasets: Sequence[str], settings: DataSettings) -> None:
+        """Check that the files exist and have one format."""
+        sets = [expand(pattern) for pattern in datasets]
+        file_format = _format_of([path for paths in sets for path in paths], settings)
+        if file_format.check_together is not None:
+            file_format.check_together(sets)
 
     def state(self, data: str) -> str:
-        """A digest of the paths of the files, their sizes, and their times or ETags."""
+        """Return a digest of the files' paths, sizes, and modification times or ETags."""
         try:
             states = [[path, *astuple(file_state(path))] for path in expand(data)]
         except (DataError, OSError):
-            return ""  # There are no such files.
+            return ""  # The files do not exist or cannot be read.
         return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
     def absolute(self, data: str, make_absolute: Callable[[str], str]) -> str:
@@ -79,20 +81,20 @@ class _Files(SourceKind):
         return ",".join(make_absolute(part) for part in parts if part)
 
     def local_patterns(self, data: str) -> Iterator[str]:
-        """The parts of a list that are not URLs."""
+        """Return the parts of a list that are not URLs."""
         return (part for part in parts_of(data) if not is_remote(part))
 
 
 def _format_of(paths: Sequence[str], settings: DataSettings) -> FileFormat:
-    """The one format of some files, which can follow the settings."""
-    found = format_of(paths)
-    if found.no_skipping:
-        refuse_skipping(f"{found.name} files", settings, why=found.no_skipping)
-    return found
+    """Return the common format of some files, after checking that it supports the settings."""
+    file_format = format_of(paths)
+    if file_format.no_skipping:
+        refuse_skipping(f"{file_format.name} files", settings, why=file_format.no_skipping)
+    return file_format
 
 
-def _nobody(_: str) -> None:
-    """Told what is in the log alone."""
+def _discard(_: str) -> None:
+    """Discard a message; it is in the log, too."""
 
 
 KIND = _Files()

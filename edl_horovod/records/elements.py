@@ -1,7 +1,8 @@
 """The elements of a user's own stream as flat arrays, and the layout that all of them fit.
 
-A tensor is known by what it offers, so that no framework is imported here: `flat_values` and
-`nested_row_splits` of a ragged one, `indices` and `dense_shape` of a sparse one, `numpy` of others.
+Tensors are recognized by their attributes, so that no framework is imported here: ragged tensors
+by `flat_values` and `nested_row_splits`, sparse ones by `indices` and `dense_shape`, others by
+`numpy`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ Array = NDArray[Any]
 
 
 class MisfitError(Exception):
-    """An element is not like those before it, or no tensor can hold it; says why, as a clause."""
+    """An element differs from earlier ones or cannot become tensors; the message is a clause."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class _Leaf:
     kind: Literal["dense", "ragged", "sparse"]
     path: str
     first: int
-    """Number of its first array."""
+    """Index of its first array."""
     num_arrays: int
 
 
@@ -38,66 +39,68 @@ _Shape = _Leaf | tuple["_Shape", ...] | dict[str, "_Shape"]
 
 
 @dataclass
-class _Seen:
-    """What all arrays in one place have in common so far."""
+class _ArrayType:
+    """The common type and shape of all arrays at one position of the elements so far."""
 
     dtype: np.dtype[Any] | None
-    """None as long as all are empty: then a Python list does not say what it could hold."""
+    """None while all arrays are empty: the type of an empty Python list is unknown."""
     empty_dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
 
 
 class Elements:
-    """Takes elements apart, and remembers what they have in common."""
+    """Splits elements into arrays, and records their common structure."""
 
     def __init__(self) -> None:
         self._shape: _Shape | None = None
-        self._seen: list[_Seen] = []
+        self._types: list[_ArrayType] = []
 
     def arrays(self, element: Any) -> list[Array]:
-        """The arrays of an element, numbers or objects of bytes.
+        """Return the arrays of an element: numbers, or `bytes` objects.
 
         Raises:
-            MisfitError: It cannot become tensors, or the elements before it were other ones.
+            MisfitError: The element cannot become tensors, or differs from earlier elements.
         """
         if self._shape is None:
-            found: list[Array] = []
-            self._shape = _shape_of(element, "", found)
-            if not found:
+            arrays: list[Array] = []
+            self._shape = _shape_of(element, "", arrays)
+            if not arrays:
                 raise MisfitError("it is empty")
-            self._seen = [_Seen(*_dtypes(array), array.shape) for array in found]
-            return found
-        found = list(_taken(self._shape, element))
+            self._types = [_ArrayType(*_dtypes(array), array.shape) for array in arrays]
+            return arrays
+        arrays = list(_arrays_like(self._shape, element))
         for leaf in _leaves(self._shape):
             for number in range(leaf.first, leaf.first + leaf.num_arrays):
-                _unite(self._seen[number], found[number], leaf.path)
-        return found
+                _widen(self._types[number], arrays[number], leaf.path)
+        return arrays
 
     def layout(self) -> Layout:
-        """The layout of all elements so far, of which there must be one."""
+        """Return the layout of all elements so far; there must be at least one."""
         assert self._shape is not None
         columns: list[Column] = []
         structure = self._structure(self._shape, columns)
         return Layout(tuple(columns), structure=structure)
 
     def __str__(self) -> str:
-        """What an element is, for people: types and shapes."""
+        """Describe the types and shapes of an element, for messages."""
         assert self._shape is not None
-        return self._shown(self._shape)
+        return self._type_text(self._shape)
 
-    def _shown(self, shape: _Shape) -> str:
+    def _type_text(self, shape: _Shape) -> str:
         if isinstance(shape, dict):
-            inner = (f"{name}: {self._shown(each)}" for name, each in shape.items())
+            inner = (
+                f"{name}: {self._type_text(inner_shape)}" for name, inner_shape in shape.items()
+            )
             return "{" + ", ".join(inner) + "}"
         if isinstance(shape, tuple):
-            return f"({', '.join(map(self._shown, shape))})"
+            return f"({', '.join(map(self._type_text, shape))})"
         # The first array of a sparse tensor holds indices.
-        seen = self._seen[shape.first + (shape.kind == "sparse")]
-        dtype = seen.dtype or seen.empty_dtype
+        array_type = self._types[shape.first + (shape.kind == "sparse")]
+        dtype = array_type.dtype or array_type.empty_dtype
         name = "text" if dtype.kind == "O" else dtype.name
         if shape.kind != "dense":
             return f"{shape.kind} {name}"
-        return name + (f"{list(seen.shape)}".replace("None", "?") if seen.shape else "")
+        return name + (f"{list(array_type.shape)}".replace("None", "?") if array_type.shape else "")
 
     def _structure(self, shape: _Shape, columns: list[Column]) -> Structure:
         if isinstance(shape, dict):
@@ -109,51 +112,55 @@ class Elements:
         return Tensor(shape.kind, tuple(parts))
 
     def _part(self, number: int, path: str, columns: list[Column]) -> Part:
-        seen = self._seen[number]
-        dtype = seen.dtype or seen.empty_dtype
+        array_type = self._types[number]
+        dtype = array_type.dtype or array_type.empty_dtype
         name = BYTES if dtype.kind == "O" else dtype.name
-        at = len(columns)
-        if None not in seen.shape or len(seen.shape) == 1:
-            columns.append(Column(path, name, seen.shape))
-            return Part(at, seen.shape)
+        column = len(columns)
+        if None not in array_type.shape or len(array_type.shape) == 1:
+            columns.append(Column(path, name, array_type.shape))
+            return Part(column, array_type.shape)
         columns.append(Column(path, name, (None,)))
-        columns.append(Column(f"{path} (shape)", "int64", (len(seen.shape),)))
-        return Part(at, seen.shape, at + 1)
+        columns.append(Column(f"{path} (shape)", "int64", (len(array_type.shape),)))
+        return Part(column, array_type.shape, column + 1)
 
 
-def _shape_of(element: Any, path: str, found: list[Array]) -> _Shape:
-    """The shape of the first element, whose arrays are added to those found."""
+def _shape_of(element: Any, path: str, collected: list[Array]) -> _Shape:
+    """Return the shape of the first element, and append its arrays to `collected`."""
     if isinstance(element, dict):
         return {
-            str(key): _shape_of(inner, _below(path, key), found) for key, inner in element.items()
+            str(key): _shape_of(inner, _child_path(path, key), collected)
+            for key, inner in element.items()
         }
     if isinstance(element, tuple):
-        return tuple(_shape_of(each, _below(path, n), found) for n, each in enumerate(element))
+        return tuple(
+            _shape_of(inner, _child_path(path, index), collected)
+            for index, inner in enumerate(element)
+        )
     kind = _kind_of(element)
-    arrays = _leaf_arrays(kind, element, path)
-    found += arrays
-    return _Leaf(kind, path, len(found) - len(arrays), len(arrays))
+    leaf_arrays = _leaf_arrays(kind, element, path)
+    collected += leaf_arrays
+    return _Leaf(kind, path, len(collected) - len(leaf_arrays), len(leaf_arrays))
 
 
-def _taken(shape: _Shape, element: Any, path: str = "") -> Iterator[Array]:
-    """The arrays of a further element, which must have the shape of the first."""
+def _arrays_like(shape: _Shape, element: Any, path: str = "") -> Iterator[Array]:
+    """Yield the arrays of a further element, which must have the shape of the first."""
     if isinstance(shape, dict):
         if not isinstance(element, dict) or {str(key) for key in element} != shape.keys():
-            raise _other(path, f"a dict of {', '.join(shape)}", element)
+            raise _misfit(path, f"a dict of {', '.join(shape)}", element)
         named = {str(key): inner for key, inner in element.items()}
-        for name, inner in shape.items():
-            yield from _taken(inner, named[name], _below(path, name))
+        for name, inner_shape in shape.items():
+            yield from _arrays_like(inner_shape, named[name], _child_path(path, name))
     elif isinstance(shape, tuple):
         if not isinstance(element, tuple) or len(element) != len(shape):
-            raise _other(path, f"a tuple of {len(shape)}", element)
-        for number, (inner, each) in enumerate(zip(shape, element, strict=True)):
-            yield from _taken(inner, each, _below(path, number))
+            raise _misfit(path, f"a tuple of {len(shape)}", element)
+        for number, (inner_shape, inner) in enumerate(zip(shape, element, strict=True)):
+            yield from _arrays_like(inner_shape, inner, _child_path(path, number))
     else:
         if isinstance(element, dict | tuple) or _kind_of(element) != shape.kind:
-            raise _other(path, f"a {shape.kind} tensor", element)
+            raise _misfit(path, f"a {shape.kind} tensor", element)
         arrays = _leaf_arrays(shape.kind, element, path)
         if len(arrays) != shape.num_arrays:
-            raise _other(path, f"{shape.num_arrays - 1} ragged axes", element)
+            raise _misfit(path, f"{shape.num_arrays - 1} ragged axes", element)
         yield from arrays
 
 
@@ -178,7 +185,7 @@ def _leaf_arrays(kind: str, value: Any, path: str) -> list[Array]:
         values = (value.indices, value.values, value.dense_shape)
     else:
         values = (value,)
-    return [_array(each, path) for each in values]
+    return [_array(leaf_value, path) for leaf_value in values]
 
 
 def _array(value: Any, path: str) -> Array:
@@ -186,9 +193,11 @@ def _array(value: Any, path: str) -> Array:
     if (text := text_array(value)) is not None:
         return text
     array = np.asarray(value)
-    is_plain = array.dtype.kind != "O" or all(isinstance(each, bytes) for each in array.flat)
+    is_plain = array.dtype.kind != "O" or all(isinstance(item, bytes) for item in array.flat)
     if not is_plain or array.dtype.name not in TYPES:
-        raise MisfitError(f"{_named(path)} is a {type(value).__name__}, no array, number or text")
+        raise MisfitError(
+            f"{_part_name(path)} is a {type(value).__name__}, not an array, number or text"
+        )
     return array
 
 
@@ -196,37 +205,38 @@ def _dtypes(array: Array) -> tuple[np.dtype[Any] | None, np.dtype[Any]]:
     return (array.dtype if array.size else None), array.dtype
 
 
-def _unite(seen: _Seen, array: Array, path: str) -> None:
-    """Widen what was seen, so that this array fits, too."""
+def _widen(common: _ArrayType, array: Array, path: str) -> None:
+    """Widen the common type and shape so that they include this array."""
     if array.size:
-        dtype = seen.dtype or array.dtype
+        dtype = common.dtype or array.dtype
         if (dtype.kind == "O") != (array.dtype.kind == "O"):
-            raise MisfitError(f"{_named(path)} is text in some and a number in others")
+            raise MisfitError(f"{_part_name(path)} is text in some elements and a number in others")
         if array.dtype != dtype:
             dtype = np.result_type(dtype, array.dtype)
-        seen.dtype = dtype
-    if array.shape != seen.shape:
-        if array.ndim != len(seen.shape):
+        common.dtype = dtype
+    if array.shape != common.shape:
+        if array.ndim != len(common.shape):
             raise MisfitError(
-                f"{_named(path)} has {array.ndim} axes, and {len(seen.shape)} in those before it"
+                f"{_part_name(path)} has {array.ndim} axes, but {len(common.shape)} in earlier"
+                " elements"
             )
-        both = zip(seen.shape, array.shape, strict=True)
-        seen.shape = tuple(size if size == other else None for size, other in both)
+        sizes = zip(common.shape, array.shape, strict=True)
+        common.shape = tuple(size if size == other else None for size, other in sizes)
 
 
-def _other(path: str, expected: str, element: Any) -> MisfitError:
+def _misfit(path: str, expected: str, element: Any) -> MisfitError:
     if isinstance(element, dict):
-        found = f"a dict of {', '.join(map(str, element)) or 'nothing'}"
+        actual = f"a dict of {', '.join(map(str, element)) or 'nothing'}"
     elif isinstance(element, tuple):
-        found = f"a tuple of {len(element)}"
+        actual = f"a tuple of {len(element)}"
     else:
-        found = f"a {type(element).__name__}"
-    return MisfitError(f"{_named(path)} is {found}, and {expected} in those before it")
+        actual = f"a {type(element).__name__}"
+    return MisfitError(f"{_part_name(path)} is {actual}, but {expected} in earlier elements")
 
 
-def _below(path: str, key: object) -> str:
+def _child_path(path: str, key: object) -> str:
     return f"{path}/{key}" if path else str(key)
 
 
-def _named(path: str) -> str:
+def _part_name(path: str) -> str:
     return f"its part {path!r}" if path else "it"

@@ -1,7 +1,7 @@
 """Records that are serialized `tf.train.Example`s, written and read without TensorFlow.
 
-They are protocol buffers of three levels: features by name, a list of one kind for each, and its
-values. Lists of numbers are one run of bytes mostly, so reading costs little more than finding it.
+They are protocol buffers of three levels: features by name, a typed list for each feature, and the
+values of the list. A list of numbers is usually one packed run of bytes, which is cheap to read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ _KEY, _VALUE = 1, 2
 
 
 def example(features: Mapping[str, ArrayLike | Sequence[bytes]]) -> bytes:
-    """A serialized example.
+    """Serialize an example.
 
     Args:
-        features: Values by name: floating-point numbers are kept as float32, whole numbers as
-            int64, and bytes, one or a list of them, as they are. Shapes are not kept.
+        features: Values by name: floating-point numbers are stored as float32, integers as int64,
+            and one `bytes` or a list of `bytes` unchanged. Shapes are not stored.
     """
     entries = b"".join(
         _field(1, _field(_KEY, name.encode()) + _field(_VALUE, _feature(features[name])))
@@ -36,34 +36,34 @@ def example(features: Mapping[str, ArrayLike | Sequence[bytes]]) -> bytes:
 def read_examples(
     records: Sequence[bytes], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, NDArray[Any]]:
-    """Some features of serialized examples.
+    """Read features of serialized examples.
 
     Args:
-        records: At least one.
+        records: Serialized examples, at least one.
         shapes: The shape of one record's values, by the name of the feature.
 
     Returns:
-        By name, arrays of shape (records, ...): float32, int64, or objects for bytes.
+        Arrays of shape (records, ...) by feature: float32, int64, or objects for bytes.
 
     Raises:
-        DataError: A record is no example, lacks a feature, or has another number of values.
+        DataError: A record is not an example, lacks a feature, or has a wrong number of values.
     """
     columns: dict[str, list[Any]] = {name: [] for name in shapes}
     for record in records:
         try:
-            found = {name: _values(feature) for name, feature in _features(record, shapes)}
+            features = {name: _values(feature) for name, feature in _features(record, shapes)}
         except (IndexError, ValueError) as error:
             raise DataError(
-                "A record is no serialized tf.train.Example.", received=f"{len(record)} bytes"
+                "A record is not a serialized tf.train.Example.", received=f"{len(record)} bytes"
             ) from error
         for name, shape in shapes.items():
-            if name not in found:
+            if name not in features:
                 raise DataError(
                     f"A record has no feature {name!r}.",
                     received=f"{', '.join(sorted(_names(record))) or 'none'}",
-                    cure="Prepare the records with the function of this model.",
+                    cure="Prepare the records with this model's own prepare function.",
                 )
-            values = found[name]
+            values = features[name]
             if values.size != int(np.prod(shape)):
                 raise DataError(
                     f"The feature {name!r} of a record does not have the shape {tuple(shape)}.",
@@ -74,21 +74,21 @@ def read_examples(
 
 
 def texts_of(record: bytes) -> dict[str, bytes]:
-    """The first value of each feature of a serialized example, which all hold texts.
+    """Return the first value of each feature of a serialized example whose features are text.
 
     Raises:
-        DataError: It is no example, or a feature holds numbers.
+        DataError: The record is not an example, or a feature holds numbers.
     """
-    found = {}
+    texts = {}
     for name, entry in _entries(record):
         kind, values = next(_fields(dict(_fields(entry)).get(_VALUE, b"")), (_BYTES_LIST, b""))
         if kind != _BYTES_LIST:
             raise DataError(
-                f"The feature {name!r} of a record is no text.",
+                f"The feature {name!r} of a record is not text.",
                 cure="Prepare the records again with edl prepare.",
             )
-        found[name] = next((value for number, value in _fields(values) if number == 1), b"")
-    return found
+        texts[name] = next((value for number, value in _fields(values) if number == 1), b"")
+    return texts
 
 
 def _feature(values: Any) -> bytes:
@@ -104,7 +104,7 @@ def _feature(values: Any) -> bytes:
 
 
 def _are_bytes(values: Any) -> bool:
-    return isinstance(values, list | tuple) and all(isinstance(each, bytes) for each in values)
+    return isinstance(values, list | tuple) and all(isinstance(value, bytes) for value in values)
 
 
 def _field(number: int, payload: bytes) -> bytes:
@@ -120,7 +120,7 @@ def _varint(value: int) -> bytes:
 
 
 def _features(record: bytes, wanted: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """The wanted features of an example, by name, as they are serialized."""
+    """Yield the name and the serialized value of each wanted feature of an example."""
     for name, entry in _entries(record):
         if name in wanted:
             yield name, dict(_fields(entry)).get(_VALUE, b"")
@@ -138,12 +138,12 @@ def _entries(record: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _values(feature: bytes) -> NDArray[Any]:
-    """The values of a feature, one row of them."""
+    """Return the values of a feature as a one-dimensional array."""
     kind, values = next(_fields(feature), (_FLOAT_LIST, b""))
     if kind == _BYTES_LIST:
-        found = [value for number, value in _fields(values) if number == 1]
-        array = np.empty(len(found), object)
-        array[:] = found
+        texts = [value for number, value in _fields(values) if number == 1]
+        array = np.empty(len(texts), object)
+        array[:] = texts
         return array
     runs = [run for number, run in _fields(values) if number == 1]
     if kind == _FLOAT_LIST:
@@ -152,38 +152,38 @@ def _values(feature: bytes) -> NDArray[Any]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a message: their numbers and what they hold; a single varint as its bytes."""
-    place = 0
-    while place < len(message):
-        tag, place = _read_varint(message, place)
+    """Yield the number and the payload of each field; the payload of a varint is its bytes."""
+    offset = 0
+    while offset < len(message):
+        tag, offset = _read_varint(message, offset)
         number, kind = tag >> 3, tag & 7
         if kind == _LENGTH:
-            length, place = _read_varint(message, place)
-            end = place + length
+            length, offset = _read_varint(message, offset)
+            end = offset + length
         elif kind == _VARINT:
-            _, end = _read_varint(message, place)
+            _, end = _read_varint(message, offset)
         elif kind in (_FIXED32, _FIXED64):
-            end = place + (4 if kind == _FIXED32 else 8)
+            end = offset + (4 if kind == _FIXED32 else 8)
         else:
             raise ValueError(f"a field of kind {kind}")
         if end > len(message):
             raise ValueError("a field that goes beyond the end")
-        yield number, message[place:end]
-        place = end
+        yield number, message[offset:end]
+        offset = end
 
 
 def _varints(run: bytes) -> Iterator[int]:
-    place = 0
-    while place < len(run):
-        value, place = _read_varint(run, place)
+    offset = 0
+    while offset < len(run):
+        value, offset = _read_varint(run, offset)
         yield value - (1 << 64) if value >> 63 else value
 
 
-def _read_varint(message: bytes, place: int) -> tuple[int, int]:
+def _read_varint(message: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = message[place]
+        byte = message[offset]
         value |= (byte & 0x7F) << shift
-        place, shift = place + 1, shift + 7
+        offset, shift = offset + 1, shift + 7
         if byte < 0x80:
-            return value, place
+            return value, offset

@@ -1,4 +1,4 @@
-"""The records of a chunk as one run of bytes and where each record lies in it."""
+"""The records of a chunk as one `bytes` object with the bounds of each record."""
 
 from collections.abc import Iterator
 
@@ -7,36 +7,36 @@ from numpy.typing import NDArray
 
 __all__ = ["FlatRecords"]
 
-# The head of a `bytes` object and its place in a list. The width of the default shuffle window
-# follows from this number, so another one is another order of records.
+# The header of a `bytes` object and its reference in a list. The default size of the shuffle window
+# depends on this number, so changing it changes the order of records.
 _OVERHEAD_BYTES = 41
 
 
 class FlatRecords:
-    """Records that lie in one `bytes`, with anything or nothing between them.
+    """Records that are slices of one `bytes` object, possibly with other bytes between them.
 
-    To make a `bytes` object for each record takes a good part of the time in which its chunk is
-    decoded, and scatters them over memory. So one is made only when its record is asked for.
+    Creating a `bytes` object for each record would take a large part of the time of decoding a
+    chunk and scatter the records over memory, so it is created only when its record is requested.
     """
 
     __slots__ = ("_data", "_ends", "_starts", "held_bytes", "object_bytes")
 
     def __init__(self, data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Take the records as they lie.
+        """Wrap the data without copying it.
 
         Args:
             data: The bytes of all records.
-            starts: The first byte of each record.
-            ends: The byte after each record.
+            starts: Offset of the first byte of each record, shape (records,).
+            ends: Offset after the last byte of each record, shape (records,).
         """
         self._data = data
-        # Single numbers come out of these in half the time that they come out of arrays.
+        # Indexing a memoryview takes half the time of indexing an array.
         self._starts = starts.data
         self._ends = ends.data
         self.held_bytes = len(data) + starts.nbytes + ends.nbytes
-        """What is in memory for them, in bytes."""
+        """Memory that this object holds, in bytes."""
         self.object_bytes = int((ends - starts).sum()) + _OVERHEAD_BYTES * len(ends)
-        """What a list of all of them takes in memory, in bytes."""
+        """Memory that a list of all records as `bytes` would take, in bytes."""
 
     def __len__(self) -> int:
         return len(self._ends)

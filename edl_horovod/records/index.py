@@ -1,4 +1,4 @@
-"""The index of a data set: which record is where, over many sorted files."""
+"""The index of a data set: maps record ids to chunks over many sorted files."""
 
 import bisect
 from collections.abc import Callable, Sequence
@@ -30,16 +30,15 @@ _Integers = NDArray[np.int64]
 class Index:
     """All records of a data set, numbered from 0 in the order of the sorted files.
 
-    A chunk is known by its number over all files, damaged chunks not counted. The arrays are
-    read-only. Two indexes with the same fingerprint number the same records in the same way.
+    Chunks are numbered over all files, not counting damaged chunks. The arrays are read-only. Two
+    indexes with the same fingerprint number the same records in the same way.
     """
 
     record_format: RecordFormat
     """How chunks become records."""
     tables: Tables
     versions: NDArray[Any] | None = None
-    """What changes with the content of each file, as `FileState` has it, of a format without
-    checksums."""
+    """`FileState.changed` of each file, for formats without checksums; else None."""
     layout: Layout | None = None
     """The columns of a record; None where records are bytes."""
 
@@ -55,19 +54,19 @@ class Index:
         folder: Path | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> Self:
-        """Index files: map an index that was written for them, or scan them and keep an index.
+        """Index files: map a stored index of them, or scan them and store an index.
 
         Args:
             paths: A pattern for `expand`, or paths in any order; files of one format.
-            damaged: `raise` at a damaged chunk, or `skip` damaged chunks: then all data is read
-                and checked here, so that every rank numbers the same records.
+            damaged: `raise` at a damaged chunk, or `skip` damaged chunks: with `skip` all data is
+                read and checked here, so that every rank numbers the same records.
             csv_header: Whether the first line of each CSV file names the columns.
             max_chunk_bytes: Most bytes of a RecordIO chunk before compression.
-            columns: The columns that are read, of a format that has columns; empty for all.
-            folder: Of the job: an index is kept beside the files, or there and in the user's cache.
-                It is made if it is needed. None to keep none; one that is there is still used.
-            tell: Called with what people should know: that files have changed since they were
-                indexed, and every few seconds how far a scan is.
+            columns: The columns to read, of a format that has columns; empty for all.
+            folder: The job's folder, created if needed: the index is stored beside the files, or
+                there and in the user's cache. None to store no index; an existing one is used.
+            tell: Called with messages for the user: that files have changed since they were
+                indexed, and every few seconds the progress of a scan.
 
         Raises:
             DataError: A file cannot be read or is damaged, formats or CSV headers differ, or there
@@ -77,7 +76,7 @@ class Index:
             sorted_paths = expand(paths)
         else:
             sorted_paths = _sorted_once(paths)
-            reconnect()  # As `expand` does: sizes that were listed long ago may be wrong by now.
+            reconnect()  # As in `expand`: sizes that were listed earlier may be outdated.
         settings = FormatSettings(
             damaged=damaged,
             csv_header=csv_header,
@@ -95,49 +94,50 @@ class Index:
         folder: Path | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> Self:
-        """Index files that were found just now, given by their sorted paths; see `open`.
+        """Index files, given by the sorted paths that `expand` has just returned; see `open`.
 
         Raises:
-            DataError: As `open`.
+            DataError: A file cannot be read or is damaged, formats or CSV headers differ, or there
+                are no records at all.
         """
         file_format = format_of(paths)
         if file_format.make is None:
             raise DataError(
-                f"{file_format.name} files have no chunks that could be indexed.",
+                f"{file_format.name} files cannot be indexed, because they have no chunks.",
                 received={"path": paths[0]},
-                cure="Open them by edl_horovod.records.job_data.open_source.",
+                cure="Open them with edl_horovod.records.job_data.open_source.",
             )
         record_format = file_format.make(settings)
-        indexed_by = {
+        index_settings = {
             "format": record_format.name,
             "damaged": settings.damaged,
             "csv_header": settings.csv_header,
             "max_chunk_bytes": settings.max_chunk_bytes,
         }
         if record_format.content == "samples":
-            indexed_by["content"] = record_format.content
+            index_settings["content"] = record_format.content
         states = states_of(paths)
         tables = indexed(
-            paths, states, record_format, indexed_by, folder=folder, tell=tell or _nobody
+            paths, states, record_format, index_settings, folder=folder, tell=tell or _discard
         )
         versions = None
         if states is not None and record_format.content != "checksums":
-            # Not the files' states themselves: of a million pictures these take 100 MB.
+            # An array instead of the FileStates, which take 100 MB for a million pictures.
             changed = [state.changed for state in states]
-            if all(isinstance(one, int) for one in changed):
+            if all(isinstance(version, int) for version in changed):
                 versions = np.array(changed, dtype=np.int64)
             elif record_format.content == "samples":
                 versions = np.array(changed, dtype=object)
-            # A file that is read once an epoch, as a picture, would be asked for each time.
+            # Otherwise no versions: checking a remote picture would cost a request for each read.
         decode = record_format.decode
         if isinstance(decode, ColumnFormat):
             layout = decode.layout(tables.files)
             return cls(record_format=record_format, tables=tables, versions=versions, layout=layout)
         if settings.columns:
             raise ConfigError(
-                f"{record_format.name} files have no columns that could be left out.",
+                f"{record_format.name} files have no columns to select.",
                 received={"data_plan.columns": ",".join(settings.columns)},
-                cure="Leave the setting out, and parse the records in create_dataset.",
+                cure="Remove the setting, and parse the records in create_dataset.",
             )
         _check_headers(tables.files)
         return cls(record_format=record_format, tables=tables, versions=versions)
@@ -149,7 +149,7 @@ class Index:
 
     @property
     def num_records(self) -> int:
-        """Number of records; ids go from 0 to one less."""
+        """Number of records; ids go from 0 to `num_records - 1`."""
         return int(self.block_starts[-1] + self.block_counts[-1])
 
     @property
@@ -164,7 +164,7 @@ class Index:
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of names, sizes, counts and checksums, wherever the files are, of any time."""
+        """Hex digest of names, sizes, counts and checksums, independent of folder and times."""
         return self.tables.fingerprint
 
     @property
@@ -173,25 +173,25 @@ class Index:
         return len(self.tables.chunks)
 
     def chunk(self, chunk_number: int) -> ChunkInfo:
-        """Where a chunk is in its file."""
+        """Return the location of a chunk in its file."""
         return self.tables.chunk(chunk_number)
 
     def locate(
         self, record_ids: Sequence[int] | NDArray[np.integer]
     ) -> tuple[_Integers, _Integers]:
-        """The chunk numbers of records, and their positions in those chunks.
+        """Return the chunk numbers of records, and their positions in those chunks.
 
         Raises:
-            IndexError: There is no such record.
+            IndexError: A record id is out of range.
         """
         return locate(record_ids, self.tables.chunk_starts, self.num_records)
 
     def file_of_chunk(self, chunk_number: int) -> IndexedFile:
-        """The file that holds a chunk."""
+        """Return the file that holds a chunk."""
         return self.files[self._file_number(chunk_number)]
 
     def expected_state(self, chunk_number: int) -> FileState | None:
-        """What the file that holds a chunk must be when it is read; None where checksums tell."""
+        """Return the state that a chunk's file must have when it is read; None if not checked."""
         if self.versions is None:
             return None
         number = self._file_number(chunk_number)
@@ -203,26 +203,28 @@ class Index:
         return bisect.bisect_right(self.tables.file_ends, chunk_number)
 
 
-def _nobody(_: str) -> None:
-    """Told what is in the log alone."""
+def _discard(_: str) -> None:
+    """Discard a message; it is in the log, too."""
 
 
 def _sorted_once(paths: Sequence[str]) -> list[str]:
-    twice = sorted({path for path in paths if paths.count(path) > 1})
-    if twice:
-        raise DataError("A file is given twice.", received=", ".join(twice), cure="Name it once.")
+    duplicates = sorted({path for path in paths if paths.count(path) > 1})
+    if duplicates:
+        raise DataError(
+            "A file is given twice.", received=", ".join(duplicates), cure="Give each file once."
+        )
     return sorted(paths)
 
 
 def _check_headers(files: Sequence[IndexedFile]) -> None:
-    # A file without a line has no header, and no records that it could be wrong for.
-    headed = [file for file in files if file.header]
-    for file in headed:
-        if file.header != headed[0].header:
+    # An empty file has no header; it has no records either.
+    with_header = [file for file in files if file.header]
+    for file in with_header:
+        if file.header != with_header[0].header:
             raise DataError(
-                "The CSV files have different headers, so their columns would be mixed up.",
-                received=f"{headed[0].path} starts with {headed[0].header[:80]!r}, {file.path}"
-                f" with {file.header[:80]!r}",
+                "The CSV files have different headers, so their columns would be confused.",
+                received=f"{with_header[0].path} starts with {with_header[0].header[:80]!r},"
+                f" {file.path} with {file.header[:80]!r}",
                 cure="Give them the same columns in the same order, or set"
                 " data_plan.csv_header=false if the files have no header line.",
             )

@@ -1,9 +1,9 @@
 """An index as a file: written once, mapped by every process that reads the same data (D19).
 
-The file begins with eight bytes that name it, then the length of a header, and a CRC-32 of all that
-follows, both as little-endian uint64. The header is JSON padded with spaces to a multiple of 64
-bytes; behind it lie arrays of `Tables`, back to back. An index is for files of certain names that
-were scanned with certain settings. It also says which sizes and times these files had.
+The file begins with an eight-byte magic number, the length of a header, and a CRC-32 of everything
+that follows, both as little-endian uint64. The header is JSON padded with spaces to a multiple of
+64 bytes; the arrays of `Tables` follow it back to back. An index belongs to files with certain
+names that were scanned with certain settings. It also stores their sizes and times at that moment.
 """
 
 import base64
@@ -52,44 +52,44 @@ _ARRAYS = {"chunks": CHUNK} | {
 
 @dataclass(frozen=True)
 class State:
-    """Files as they are now, and how they are to be read."""
+    """The current state of files, and the settings that they are read with."""
 
     paths: tuple[str, ...]
-    """Sorted, as the user writes them."""
+    """Sorted paths, as the user writes them."""
     files: tuple[FileState, ...]
     settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class SavedIndex:
-    """What an index says of files that may have changed since."""
+    """The content of an index, whose files may have changed since it was built."""
 
     tables: Tables
     files: tuple[FileState, ...]
-    """The files as they were when it was made."""
+    """The states of the files when the index was built."""
 
 
 def name_of(state: State, folder: str) -> str:
-    """The name of an index in a folder, which may be remote.
+    """Return the name of an index in a folder, which may be remote.
 
-    No pattern of data matches it, for it begins with a dot.
+    The name begins with a dot, so no data pattern matches it.
     """
-    named = json.dumps([_names(state, folder), state.settings])
-    return f".edl_horovod.{hashlib.sha256(named.encode()).hexdigest()[:16]}{ENDING}"
+    identity = json.dumps([_names(state, folder), state.settings])
+    return f".edl_horovod.{hashlib.sha256(identity.encode()).hexdigest()[:16]}{ENDING}"
 
 
 def load(state: State, folder: Path) -> SavedIndex:
     """Map the index of these files in a folder.
 
-    Anyone who may write into the folder may leave a file of that name. So only a file of an owner
-    who could as well change the data is read, and its tables must be those of a scan.
+    Anyone who may write into the folder could create a file with that name. Therefore a file is
+    read only if its owner could also change the data, and its tables must be consistent.
 
     Raises:
-        FileNotFoundError: There is no index.
-        OSError, ValueError: It cannot be used: it is damaged, of a stranger, of another version.
+        FileNotFoundError: The folder has no index of these files.
+        OSError, ValueError: The index is damaged, or has an untrusted owner or another version.
     """
     path = folder / name_of(state, str(folder))
-    # A link may lead anywhere; a pipe of that name would be waited at for ever.
+    # A link may lead anywhere, and opening a pipe would block for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         _check_owner(os.fstat(descriptor), state, folder)
@@ -100,10 +100,10 @@ def load(state: State, folder: Path) -> SavedIndex:
 
 
 def parse(content: mmap.mmap | bytes, state: State, folder: str) -> SavedIndex:
-    """What an index in a folder holds; the arrays keep `content`.
+    """Parse the index of a folder; the returned arrays share the memory of `content`.
 
     Raises:
-        ValueError: It is damaged, of other files or of another version.
+        ValueError: The index is damaged, or is for other files or of another version.
     """
     try:
         return _parse(content, state, folder)
@@ -112,10 +112,10 @@ def parse(content: mmap.mmap | bytes, state: State, folder: str) -> SavedIndex:
 
 
 def save(state: State, tables: Tables, folder: Path) -> None:
-    """Put an index into a folder; it appears whole or not at all.
+    """Write an index into a folder; it appears complete or not at all.
 
     Raises:
-        OSError: It cannot be written, or a file of its name belongs to somebody else.
+        OSError: It cannot be written, or a file with its name belongs to another user.
     """
     path = folder / name_of(state, str(folder))
     if os.path.lexists(path) and os.lstat(path).st_uid != os.geteuid():
@@ -144,41 +144,41 @@ def save(state: State, tables: Tables, folder: Path) -> None:
 
 
 def is_index(path: Path) -> bool:
-    """Whether a file begins as an index of this version or an earlier one does.
+    """Whether a file begins like an index, of this version or an earlier one.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     with path.open("rb") as file:
         return file.read(len(_MAGIC))[:-1] == _MAGIC[:-1]
 
 
-def _check_owner(found: os.stat_result, state: State, folder: Path) -> None:
-    # The users who could take the folder's place, and this one; and those who can change the data.
+def _check_owner(status: os.stat_result, state: State, folder: Path) -> None:
+    # This user, the users who could replace the folder, and the owner of the data.
     owners = {0, os.geteuid(), os.stat(folder).st_uid}
     if not is_remote(state.paths[0]):
         owners.add(os.stat(state.paths[0]).st_uid)
-    if not stat.S_ISREG(found.st_mode):
-        raise ValueError("it is no regular file")
-    if found.st_uid not in owners:
-        raise ValueError(f"it belongs to user {found.st_uid}, who owns neither data nor folder")
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is not a regular file")
+    if status.st_uid not in owners:
+        raise ValueError(f"it belongs to user {status.st_uid}, who owns neither data nor folder")
 
 
 def _names(state: State, folder: str) -> list[str]:
-    """The files' paths from the folder of the index, so that both may move together."""
+    """Return the files' paths relative to the index's folder, so that both can move together."""
     return [_name(path, folder) for path in state.paths]
 
 
 def _name(path: str, folder: str) -> str:
     if path.rpartition("/")[0] == folder:
-        return path.rpartition("/")[2]  # Nearly always, and there may be very many.
+        return path.rpartition("/")[2]  # The fast way for the usual case; files may be many.
     if not is_remote(path):
         return os.path.abspath(path) if is_remote(folder) else os.path.relpath(path, folder)
-    scheme, _, place = path.partition("://")
-    folder_scheme, _, folder_place = folder.partition("://")
+    scheme, _, location = path.partition("://")
+    folder_scheme, _, folder_location = folder.partition("://")
     if scheme != folder_scheme:
         return path
-    return posixpath.relpath(f"/{place}", f"/{folder_place}")
+    return posixpath.relpath(f"/{location}", f"/{folder_location}")
 
 
 def _parse(content: mmap.mmap | bytes, state: State, folder: str) -> SavedIndex:
@@ -188,23 +188,23 @@ def _parse(content: mmap.mmap | bytes, state: State, folder: str) -> SavedIndex:
     start = _START.size + header_bytes
     with memoryview(content) as view, view[_START.size :] as rest:
         if zlib.crc32(rest) != checksum:
-            raise ValueError("its checksum does not fit")
+            raise ValueError("its checksum does not match")
     header = json.loads(content[_START.size : start])
     names = [file["path"] for file in header["files"]]
     if (names, header["settings"]) != (_names(state, folder), state.settings):
-        raise ValueError("it is of other files")
-    states = tuple(FileState(*one) for one in header["states"])
+        raise ValueError("it is for other files or settings")
+    saved_states = tuple(FileState(*saved_state) for saved_state in header["states"])
     arrays: dict[str, NDArray[Any]] = {}
     for name, length in header["lengths"].items():
         arrays[name] = np.frombuffer(content, _ARRAYS[name], length, start)
         start += arrays[name].nbytes
     arrays.setdefault("block_starts", arrays["chunk_starts"])
     files = [
-        IndexedFile(**file | {"path": each, "header": base64.b64decode(file["header"])})
-        for file, each in zip(header["files"], state.paths, strict=True)
+        IndexedFile(**file | {"path": path, "header": base64.b64decode(file["header"])})
+        for file, path in zip(header["files"], state.paths, strict=True)
     ]
-    if [file.size_bytes for file in files] != [one.size_bytes for one in states]:
-        raise ValueError("its files have other sizes than it is for")
+    if [file.size_bytes for file in files] != [saved.size_bytes for saved in saved_states]:
+        raise ValueError("its two lists of file sizes differ")
     tables = Tables(files=tuple(files), fingerprint=header["fingerprint"], **arrays)
     tables.check()
-    return SavedIndex(tables, states)
+    return SavedIndex(tables, saved_states)

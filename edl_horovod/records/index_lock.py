@@ -1,4 +1,4 @@
-"""One process at a time makes the index of some data; the others wait for it, with a bound."""
+"""A lock under which one process builds a shared file while others wait for a bounded time."""
 
 import contextlib
 import fcntl
@@ -14,9 +14,9 @@ __all__ = ["LONGEST_WAIT_SECONDS", "one_builder"]
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 600.0
-"""How long a process waits for another one to build an index, before it scans the files itself.
+"""How long a process waits for another one to build an index before it scans the files itself.
 
-The lock of a process that dies is free at once, and a scan of ten million chunks takes minutes.
+The lock of a process that dies is released at once, and a scan of ten million chunks takes minutes.
 """
 _TELL_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 0.1
@@ -30,26 +30,27 @@ def one_builder(
     doing: str = "indexes the data",
     gives_up: bool = True,
 ) -> Iterator[int]:
-    """Hold the first lock file that can be made; its folder is made if needed.
+    """Hold the first lock file that can be created; its folder is created if needed.
 
-    A file, not its folder: no network file system locks a folder. It is removed at the end; that
-    of a killed process stays, and the next one takes it over.
+    A file is locked instead of its folder because network file systems cannot lock folders. The
+    file is removed at the end; after a killed process it stays, and the next process reuses it.
 
     Args:
-        locks: The lock files, the best place first.
-        tell: Called with what people should know while this process waits.
-        doing: What the process that holds the lock does, for that.
-        gives_up: Whether this process builds, too, after `LONGEST_WAIT_SECONDS`.
+        locks: The lock files, the preferred one first.
+        tell: Called with messages for the user while this process waits.
+        doing: What the holder of the lock does, a clause for these messages.
+        gives_up: Whether this process also builds after `LONGEST_WAIT_SECONDS`.
 
     Yields:
-        The number of that lock. Without any, the number of locks: every process builds then.
+        The number of the lock that is held; `len(locks)` if none could be created, and then every
+        process builds.
     """
     for number, path in enumerate(locks):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = _open(path)
         except OSError as error:
-            log.debug("no index is kept in %s: %s", path.parent, error)
+            log.debug("no lock file can be created in %s: %s", path.parent, error)
             continue
         lock = _Lock(path, descriptor)
         try:
@@ -67,22 +68,22 @@ class _Lock:
         self._descriptor = descriptor
         self._is_held = False
 
-    def wait(self, tell: Callable[[str], None], doing: str, longest_seconds: float) -> None:
-        """Wait for the lock; without it after so many seconds, or where there are none."""
-        began, pause, tell_at = time.monotonic(), 0.002, _TELL_SECONDS
-        while (waited := time.monotonic() - began) < longest_seconds:
+    def wait(self, tell: Callable[[str], None], doing: str, max_seconds: float) -> None:
+        """Wait for the lock; return without it after a time, or if locking is not supported."""
+        began, pause_seconds, next_report_seconds = time.monotonic(), 0.002, _TELL_SECONDS
+        while (waited_seconds := time.monotonic() - began) < max_seconds:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self._is_current():
                     self._is_held = True
                     return
-                descriptor = _open(self._path)  # Its holder has removed it meanwhile.
+                descriptor = _open(self._path)  # Its holder removed the file while we waited.
             except BlockingIOError:
-                if waited >= tell_at:
-                    tell(f"Another process {doing} ({self._path}), for {waited:.0f} s now")
-                    tell_at += 6 * _TELL_SECONDS
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                if waited_seconds >= next_report_seconds:
+                    tell(f"Another process {doing} ({self._path}), for {waited_seconds:.0f} s now")
+                    next_report_seconds += 6 * _TELL_SECONDS
+                time.sleep(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
             except OSError as error:
                 log.debug("%s cannot be locked: %s", self._path, error)
                 return
@@ -92,7 +93,7 @@ class _Lock:
 
     def release(self) -> None:
         with contextlib.suppress(OSError):
-            # While it is held: whoever opens the path from now on gets another file.
+            # Removed while it is held: a process that opens the path from now on gets a new file.
             if self._is_held and self._is_current():
                 self._path.unlink()
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""A job's data as its settings describe it: the same records and plan wherever they are needed."""
+"""Opens a job's data and plans its order from the settings, identically on every rank."""
 
 from collections.abc import Callable
 
@@ -9,8 +9,8 @@ from edl_horovod.records.sources.table import kind_of
 __all__ = ["CACHE_BYTES", "open_source", "plan_of"]
 
 CACHE_BYTES = 256 << 20
-"""Memory of each reader for decoded chunks. Shuffling leaves half of it to chunks at the edges of
-windows."""
+"""Memory of each reader for decoded chunks. The shuffle windows may take half of it; the other half
+is for chunks at the edges of windows."""
 
 
 def open_source(
@@ -23,13 +23,13 @@ def open_source(
     """Open a job's `data` or `validation_data`.
 
     Args:
-        data: The setting.
-        settings: The job's.
-        folders: Of the job, for what is found out once for all ranks.
-        tell: Called with what people should know.
+        data: The value of the setting.
+        settings: The job's settings of `data_plan`.
+        folders: The job's folders, for results that all ranks share.
+        tell: Called with messages for the user.
 
     Raises:
-        DataError: They cannot be read or are damaged, or there are none.
+        DataError: The records cannot be read or are damaged, or there are none.
     """
     return kind_of(data).open(data, settings, folders=folders, cache_bytes=CACHE_BYTES, tell=tell)
 
@@ -43,12 +43,12 @@ def plan_of(
     global_batch: int = 0,
     rank_batch: int = 0,
 ) -> DataPlan:
-    """The order of a source's records, which are shuffled for training alone.
+    """Return the order of a source's records, which are shuffled only for training.
 
-    Either of the batches is given; see `DataPlan`.
+    Exactly one of `global_batch` and `rank_batch` is set; see `DataPlan`.
 
     Raises:
-        DataError: The records that tell the size of all cannot be read or are damaged.
+        DataError: The records that the average size is estimated from cannot be read.
     """
     is_shuffled = settings.shuffle and is_training
     return DataPlan(
@@ -62,7 +62,7 @@ def plan_of(
             settings.shuffle_window,
             num_lanes=num_lanes,
             record_bytes=source.record_bytes() if is_shuffled else 1,
-            most_bytes=CACHE_BYTES // 2,
+            max_bytes=CACHE_BYTES // 2,
         ),
         is_shuffled=is_shuffled,
         data_fingerprint=source.fingerprint,

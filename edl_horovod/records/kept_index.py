@@ -1,8 +1,8 @@
-"""Where the index of a data set is kept, and when it is made anew (D19).
+"""Where the index of a data set is stored, and when it is rebuilt (D19).
 
-It lies beside the data where that may be written. Else it lies in the folder of the job, for all of
-its ranks, and in the cache of the user, for later jobs. A file that is not as its index says is
-scanned again, and people are told.
+It is stored beside the data if that folder is writable; otherwise in the job's folder, for all of
+its ranks, and in the user's cache, for later jobs. A file that differs from its index is scanned
+again, and the user is warned.
 """
 
 import contextlib
@@ -33,9 +33,9 @@ __all__ = ["SMALL_BYTES", "indexed", "states_of"]
 log = logging.getLogger(__name__)
 
 SMALL_BYTES = 4 << 20
-"""Local data of fewer bytes is scanned by every process: mapping an index takes no less time."""
+"""Every process scans local data smaller than this: mapping an index would not be faster."""
 CACHE_DAYS = 90
-"""An index in the cache that no job has used for so long is removed."""
+"""An index in the cache is removed if no job has used it for this long."""
 _MOST_NAMED = 3
 
 
@@ -48,15 +48,15 @@ def indexed(
     folder: Path | None,
     tell: Callable[[str], None],
 ) -> Tables:
-    """The tables of files, given by their sorted paths: of an index that fits, or by a scan.
+    """Return the tables of files, from a stored index that fits or from a scan.
 
     Args:
         paths: Sorted paths.
-        states: What the files are, as `states_of` gives it.
+        states: The states of the files as `states_of` returns them.
         chunk_format: Finds the chunks of a file.
-        settings: What the chunks follow from besides the files.
-        folder: Of the job; None to keep nothing.
-        tell: For what people should know.
+        settings: The settings that influence the chunks.
+        folder: The job's folder; None to store no index.
+        tell: Called with messages for the user.
 
     Raises:
         DataError: A file cannot be read or is damaged, or there are no records.
@@ -67,17 +67,17 @@ def indexed(
     if states is None or is_small:
         return scan(paths, chunk_format, known={}, tell=tell)
     state = State(tuple(paths), tuple(states), settings)
-    return _KeptIndex(state, chunk_format, folder, tell).tables()
+    return _CachedIndex(state, chunk_format, folder, tell).tables()
 
 
 def states_of(paths: Sequence[str]) -> list[FileState] | None:
-    """What files are, to be found out before they are scanned; see `file_state`.
+    """Return the states of files, to be called before they are scanned; see `file_state`.
 
     Returns:
-        None where a local file cannot be looked at: the scan will say what is wrong with it.
+        None if the state of a local file cannot be read; the scan will report the error.
 
     Raises:
-        DataError: A remote file is not there or may not be read.
+        DataError: A remote file does not exist or may not be read.
     """
     if any(map(remote.is_remote, paths)):
         with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="index") as pool:
@@ -85,88 +85,88 @@ def states_of(paths: Sequence[str]) -> list[FileState] | None:
     return _states(map(file_state, paths))
 
 
-def _states(found: Iterator[FileState]) -> list[FileState] | None:
+def _states(states: Iterator[FileState]) -> list[FileState] | None:
     try:
-        return list(found)
+        return list(states)
     except OSError:
         return None
 
 
 @dataclass(frozen=True)
-class _Found:
-    """An index that was found, and what it is wrong about."""
+class _Candidate:
+    """A stored index, and the files that have changed since."""
 
     tables: Tables
     changed: dict[str, str]
-    """Why a file must be scanned again, by its path."""
+    """The reason why a file must be scanned again, by its path."""
 
 
 @dataclass(frozen=True)
-class _KeptIndex:
-    """Finds the index of some files, or makes and keeps it."""
+class _CachedIndex:
+    """Finds the stored index of some files, or builds and stores it."""
 
     state: State
     chunk_format: ChunkFormat
     folder: Path | None
-    """Of the job; None to keep nothing."""
+    """The job's folder; None to store no index."""
     tell: Callable[[str], None]
-    """For what people should know."""
+    """Called with messages for the user."""
 
     def tables(self) -> Tables:
-        """The tables of the files as they are.
+        """Return the tables of the files in their current state.
 
         Raises:
             DataError: A file cannot be read or is damaged, or there are no records.
         """
-        found = self._look()
-        if found is not None and not found.changed:
-            return found.tables
-        folders = self._folders()
+        candidate = self._find()
+        if candidate is not None and not candidate.changed:
+            return candidate.tables
+        folders = self._writable()
         locks = [folder / f"{self._name(folder)}.lock" for folder in folders]
         with one_builder(locks, self._say) as number:
             if number < len(folders):
-                found = self._look()
-                if found is not None and not found.changed:
-                    return found.tables  # Another process has made it meanwhile.
-            tables = self._make(found or self._look_beside_remote())
-            return self._keep(tables, folders[number:])
+                candidate = self._find()
+                if candidate is not None and not candidate.changed:
+                    return candidate.tables  # Another process built it while this one waited.
+            tables = self._build(candidate or self._find_beside_remote())
+            return self._store(tables, folders[number:])
 
-    def _make(self, found: _Found | None) -> Tables:
-        if found is None:
+    def _build(self, candidate: _Candidate | None) -> Tables:
+        if candidate is None:
             known = {}
-        elif not found.changed:
-            return found.tables
+        elif not candidate.changed:
+            return candidate.tables
         else:
-            self._tell_of_changes(found.changed)
+            self._report_changes(candidate.changed)
             known = {
                 table[0].path: table
-                for table in file_tables(found.tables)
-                if table[0].path not in found.changed
+                for table in file_tables(candidate.tables)
+                if table[0].path not in candidate.changed
             }
         return scan(self.state.paths, self.chunk_format, known=known, tell=self._say)
 
-    def _tell_of_changes(self, changed: Mapping[str, str]) -> None:
+    def _report_changes(self, changed: Mapping[str, str]) -> None:
         named = [f"{path} ({why})" for path, why in itertools.islice(changed.items(), _MOST_NAMED)]
         more = ", ..." * (len(changed) > _MOST_NAMED)
         self._say(
             f"{len(changed):,} of {len(self.state.paths):,} data files have changed since they were"
-            f" indexed, and are indexed anew: {', '.join(named)}{more}",
+            f" indexed, and are indexed again: {', '.join(named)}{more}",
             level=logging.WARNING,
         )
 
-    def _keep(self, tables: Tables, folders: Sequence[Path]) -> Tables:
-        """Save the index in the first of these folders where that succeeds, and map it."""
+    def _store(self, tables: Tables, folders: Sequence[Path]) -> Tables:
+        """Save the index in the first of these folders that is writable, and map it."""
         for number, folder in enumerate(folders):
             try:
                 self._save(tables, folder)
             except OSError as error:
-                log.info("the index of the data is not kept in %s: %s", folder, error)
+                log.info("the index of the data is not stored in %s: %s", folder, error)
                 continue
             if folder == self.folder:
-                for later in folders[number + 1 :]:  # The cache, for other jobs.
+                for other_folder in folders[number + 1 :]:  # The user's cache, for later jobs.
                     with contextlib.suppress(OSError):
-                        self._save(tables, later)
-            # All ranks of a host have the mapped arrays in memory once.
+                        self._save(tables, other_folder)
+            # Mapped arrays are in memory only once for all ranks of a host.
             saved = self._load(folder)
             return tables if saved is None else saved.tables
         return tables
@@ -181,63 +181,61 @@ class _KeptIndex:
         log.log(level, "%s", message)
         self.tell(message)
 
-    # -- where it is
-
     @cached_property
-    def _beside(self) -> str:
-        """The folder of the first file, which may be remote."""
+    def _data_folder(self) -> str:
+        """The folder of the first data file, which may be remote."""
         first = self.state.paths[0]
         return first.rpartition("/")[0] if remote.is_remote(first) else os.path.dirname(first)
 
-    def _look(self) -> _Found | None:
-        """The first index that fits, else one that is wrong about the fewest files."""
-        found: list[_Found] = []
+    def _find(self) -> _Candidate | None:
+        """Return the first index that is up to date, else the one with the fewest changed files."""
+        candidates: list[_Candidate] = []
         for folder in self._readable():
             saved = self._load(folder)
             if saved is None:
                 continue
             if folder in _cache():
                 with contextlib.suppress(OSError):
-                    os.utime(folder / self._name(folder))  # It is in use.
-            found.append(_Found(saved.tables, self._changed(saved)))
-            if not found[-1].changed:
-                return found[-1]
-        return min(found, key=lambda one: len(one.changed), default=None)
+                    os.utime(folder / self._name(folder))  # Keeps the index in the cache.
+            candidates.append(_Candidate(saved.tables, self._changed(saved)))
+            if not candidates[-1].changed:
+                return candidates[-1]
+        return min(candidates, key=lambda candidate: len(candidate.changed), default=None)
 
-    def _look_beside_remote(self) -> _Found | None:
-        """The index that was uploaded with the files: they have other times now."""
-        if not remote.is_remote(self._beside):
+    def _find_beside_remote(self) -> _Candidate | None:
+        """Return the index that was uploaded with the files; the upload changed their times."""
+        if not remote.is_remote(self._data_folder):
             return None
-        url = f"{self._beside}/{index_file.name_of(self.state, self._beside)}"
+        url = f"{self._data_folder}/{index_file.name_of(self.state, self._data_folder)}"
         content = remote.read_if_there(url)
         if content is None:
             return None
         try:
-            saved = index_file.parse(content, self.state, self._beside)
+            saved = index_file.parse(content, self.state, self._data_folder)
         except ValueError as error:
-            log.warning("The index %s is passed over: %s", url, error)
+            log.warning("The index %s is ignored: %s", url, error)
             return None
-        return _Found(saved.tables, self._changed(saved, has_same_times=False))
+        return _Candidate(saved.tables, self._changed(saved, has_same_times=False))
 
     def _readable(self) -> Iterator[Path]:
-        if not remote.is_remote(self._beside):
-            yield Path(self._beside)
-        if self.folder is not None and self.folder != Path(self._beside):
+        if not remote.is_remote(self._data_folder):
+            yield Path(self._data_folder)
+        if self.folder is not None and self.folder != Path(self._data_folder):
             yield self.folder
         yield from _cache()
 
-    def _folders(self) -> list[Path]:
-        """Where the index may be kept, the best place first."""
+    def _writable(self) -> list[Path]:
+        """Return the folders where the index may be stored, the preferred one first."""
         if self.folder is None:
             return []
-        beside = [] if remote.is_remote(self._beside) else [Path(self._beside)]
+        beside = [] if remote.is_remote(self._data_folder) else [Path(self._data_folder)]
         if self.folder in beside:
             return beside
-        # A directory of ours lists what is in it, so nothing is added to it.
+        # Output directories of edl_horovod list their contents, so no new file is added to them.
         free = [
             folder
             for folder in beside
-            if not _is_ours(folder) or (folder / self._name(folder)).exists()
+            if not _is_output_dir(folder) or (folder / self._name(folder)).exists()
         ]
         return [*free, self.folder, *_cache()]
 
@@ -250,46 +248,46 @@ class _KeptIndex:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            log.warning("The index %s is passed over: %s", folder / self._name(folder), error)
+            log.warning("The index %s is ignored: %s", folder / self._name(folder), error)
             return None
 
-    # -- what has changed
-
     def _changed(self, saved: SavedIndex, *, has_same_times: bool = True) -> dict[str, str]:
-        """The files that are not as an index says, and why."""
+        """Return the files that differ from an index, by path with the reason."""
         changed: dict[str, str] = {}
-        doubtful: list[_Ends] = []
+        unverified: list[_Ends] = []
         start = 0
         files = zip(saved.tables.files, saved.files, self.state.files, strict=True)
-        for file, then, now in files:
-            if then.size_bytes != now.size_bytes:
-                changed[file.path] = f"{now.size_bytes} bytes instead of {then.size_bytes}"
-            elif has_same_times and then.changed != now.changed:
-                changed[file.path] = "another time"
-            # An object of a store with the same digest is the same. A time may be set by whoever
-            # writes a file, and a disk may fail.
-            elif file.num_chunks and not (has_same_times and _is_digest(now.changed)):
-                doubtful.append((file.path, start, start + file.num_chunks - 1))
+        for file, saved_state, current in files:
+            if saved_state.size_bytes != current.size_bytes:
+                changed[file.path] = (
+                    f"{current.size_bytes} bytes instead of {saved_state.size_bytes}"
+                )
+            elif has_same_times and saved_state.changed != current.changed:
+                changed[file.path] = "a different modification time"
+            # The digest of an object in a store proves its content. A modification time does not:
+            # any writer can set it, and a disk may fail.
+            elif file.num_chunks and not (has_same_times and _is_digest(current.changed)):
+                unverified.append((file.path, start, start + file.num_chunks - 1))
             start += file.num_chunks
-        return changed | self._other_ends(saved.tables, doubtful)
+        return changed | self._changed_ends(saved.tables, unverified)
 
-    def _other_ends(self, tables: Tables, doubtful: "Sequence[_Ends]") -> dict[str, str]:
-        """Those of some files whose first or last chunk is another one."""
+    def _changed_ends(self, tables: Tables, unverified: "Sequence[_Ends]") -> dict[str, str]:
+        """Return the files whose first or last chunk has changed, by path with the reason."""
 
-        def find(part: "Sequence[_Ends]") -> list[str]:
-            return [one[0] for one in part if not self._has_ends(tables, one)]
+        def changed_paths(part: "Sequence[_Ends]") -> list[str]:
+            return [ends[0] for ends in part if not self._has_same_ends(tables, ends)]
 
-        parts = [doubtful[first::FILES_AT_ONCE] for first in range(FILES_AT_ONCE)]
+        parts = [unverified[first::FILES_AT_ONCE] for first in range(FILES_AT_ONCE)]
         with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="index") as pool:
-            other = sorted(path for found in pool.map(find, parts) for path in found)
-        return dict.fromkeys(other, "another first or last chunk, and the same size")
+            changed = sorted(path for paths in pool.map(changed_paths, parts) for path in paths)
+        return dict.fromkeys(changed, "a different first or last chunk, at the same size")
 
-    def _has_ends(self, tables: Tables, ends: "_Ends") -> bool:
+    def _has_same_ends(self, tables: Tables, ends: "_Ends") -> bool:
         path, first, last = ends
-        # Of a remote file only the last, for each costs a request.
+        # Only the last chunk of a remote file: each chunk costs a request.
         chunks = {last} if remote.is_remote(path) else {first, last}
         with open_input(path) as file:
-            return all(self.chunk_format.holds(file, tables.chunk(one)) for one in chunks)
+            return all(self.chunk_format.holds(file, tables.chunk(number)) for number in chunks)
 
 
 _Ends = tuple[str, int, int]
@@ -300,7 +298,7 @@ def _is_digest(changed: int | str) -> bool:
     return isinstance(changed, str) and changed != ""
 
 
-def _is_ours(folder: Path) -> bool:
+def _is_output_dir(folder: Path) -> bool:
     with contextlib.suppress(OSError):
         return marker.kind_of(folder) != ""
     return False

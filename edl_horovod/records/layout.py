@@ -1,6 +1,7 @@
-"""What a record is where it is more than bytes: its columns, and how they hang together.
+"""The structure of records with columns.
 
-This module needs no NumPy and no framework: a source says it, a framework makes tensors of it.
+A source describes its records by a layout, and a framework builds tensors from it. This module
+imports neither NumPy nor a framework.
 """
 
 from collections.abc import Sequence
@@ -10,21 +11,21 @@ from typing import Any, Literal
 __all__ = ["BYTES", "Column", "Layout", "Part", "Structure", "Tensor"]
 
 BYTES = "bytes"
-"""The type of text and of bytes; a framework's string tensors."""
+"""The type of text and bytes, which become string tensors."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One part of every record."""
+    """A column: one value of every record."""
 
     name: str
     dtype: str
-    """NumPy's name of the type of its elements, or `BYTES`."""
+    """The NumPy name of the type of its elements, or `BYTES`."""
     shape: tuple[int | None, ...] = ()
-    """Of one record's value; `(None,)` where records differ in length."""
+    """The shape of one record's value; `(None,)` if records differ in length."""
     time_type: str = ""
-    """NumPy's type of what its integers count, as in `datetime64[us]` (since 1970) and
-    `timedelta64[ms]` (durations, times of a day); "" for all else."""
+    """The NumPy type of dates and times that are stored as integers: `datetime64[us]` (since 1970)
+    or `timedelta64[ms]` (durations, times of day), for example; "" for other columns."""
 
     @property
     def is_ragged(self) -> bool:
@@ -34,54 +35,54 @@ class Column:
 
 @dataclass(frozen=True)
 class Part:
-    """An array of each record, as the columns hold it."""
+    """An array of each record, and the columns that store it."""
 
     column: int
-    """Number of the column of its values."""
+    """Index of the column with its values."""
     shape: tuple[int | None, ...]
     shape_column: int | None = None
-    """Number of the column of its shape, where the values are one after the other: records differ
-    in it, and it is no list of numbers, which needs none."""
+    """Index of the column with its shape. Set if the shape differs between records and the array
+    has more than one axis; its values are then stored flat."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of each record."""
+    """A tensor of each record."""
 
     kind: Literal["dense", "ragged", "sparse"]
     parts: tuple[Part, ...]
-    """Of a ragged tensor the values and the row splits, the outer ones first; of a sparse one the
+    """For a ragged tensor: the values and the row splits, outermost first. For a sparse tensor: the
     indices, the values and the dense shape."""
 
     @property
     def is_column(self) -> bool:
-        """Whether its column is the tensor."""
+        """Whether the tensor is simply the value of one column."""
         return self.kind == "dense" and self.parts[0].shape_column is None
 
 
 Structure = Tensor | tuple["Structure", ...] | dict[str, "Structure"]
-"""The tensors of a record, in tuples and dicts that may hold others."""
+"""The tensors of a record, in nested tuples and dicts."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a source, and what a record is made of them."""
+    """The columns of a source, and how a record is assembled from them."""
 
     columns: tuple[Column, ...]
     kind: Literal["dict", "tuple", "value"] = "dict"
-    """A dict by names, a tuple in this order, or the only column's value itself."""
+    """A record is a dict by column name, a tuple in column order, or the value of one column."""
     structure: Structure | None = None
-    """What a record is instead, where it is more than that."""
+    """The structure of a record; overrides `kind` if it is set."""
 
     @property
     def needs_assembly(self) -> bool:
-        """Whether records hold tensors that are more than a column."""
-        return self.structure is not None and not _is_of_columns(self.structure)
+        """Whether records have tensors that are assembled from several columns."""
+        return self.structure is not None and not _has_only_columns(self.structure)
 
     def pack(self, values: Sequence[Any]) -> Any:
-        """One value for each column, as a record holds them.
+        """Arrange one value for each column in the structure of a record.
 
-        A tensor that is more than a column is a tuple of the values of its columns.
+        A tensor with several columns is represented by a tuple of their values.
         """
         if self.structure is not None:
             return _packed(self.structure, values)
@@ -92,11 +93,11 @@ class Layout:
         return {column.name: value for column, value in zip(self.columns, values, strict=True)}
 
 
-def _is_of_columns(structure: Structure) -> bool:
+def _has_only_columns(structure: Structure) -> bool:
     if isinstance(structure, Tensor):
         return structure.is_column
     inner = structure.values() if isinstance(structure, dict) else structure
-    return all(map(_is_of_columns, inner))
+    return all(map(_has_only_columns, inner))
 
 
 def _packed(structure: Structure, values: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A user's own records: `dataset:module.name` is an object with records by number, or a stream."""
+"""A user's own data set: `dataset:module.name` is an object with records by index, or a stream."""
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
@@ -18,17 +18,18 @@ __all__ = ["KIND", "SCHEME"]
 
 SCHEME = "dataset"
 _METHODS = ("__len__", "__getitem__")
-_GIVE_BATCHES = ("DataLoader", "PyDataset")
+_BATCHING_CLASSES = ("DataLoader", "PyDataset")
 """Classes of PyTorch and Keras whose elements are batches."""
-_SAME_ELEMENTS = ("Prefetch", "Options", "Cache", "Shuffle", "Take", "Skip", "Repeat", "Shard")
-"""Parts of tf.data's names of data sets that leave elements as they are."""
+_ELEMENT_PRESERVING = ("Prefetch", "Options", "Cache", "Shuffle", "Take", "Skip", "Repeat", "Shard")
+"""Parts of the class names of tf.data transformations that do not change elements."""
 _INFINITE = -1
 
 
 class _OwnDataset(SourceKind):
-    """An object of the user's, or a function that returns one.
+    """A user's object, or a function that returns one.
 
-    It has `__len__` and `__getitem__`, or can be iterated as a `tf.data.Dataset` or a generator.
+    The object has `__len__` and `__getitem__`, or it is iterable, like a `tf.data.Dataset` or a
+    generator.
     """
 
     runs_user_code = True
@@ -42,136 +43,137 @@ class _OwnDataset(SourceKind):
         cache_bytes: int,
         tell: Callable[[str], None] | None,
     ) -> RecordSource:
-        """Import the module, and ask for the first records; a stream is read to its end."""
+        """Import the module and read the first records; a stream is read to its end."""
         self._check_settings(data, settings)
-        module, found = _made(data)
-        if _gives_batches(found):
+        module, dataset = _create(data)
+        if _yields_batches(dataset):
             raise UserCodeError(
-                f"{data} gives batches, and a record must be one example.",
-                received=type(found).__name__,
-                cure="Leave batch out, or end a tf.data.Dataset with .unbatch(): train.batch_size"
-                " says how many examples a step has.",
+                f"{data} yields batches, but a record must be one example.",
+                received=type(dataset).__name__,
+                cure="Remove the batching, or end a tf.data.Dataset with .unbatch():"
+                " train.batch_size sets the number of examples in a step.",
             )
-        # Imported here: NumPy is for those who read.
-        if _is_random_access(found):
+        # Imported here: commands that only check the settings do not need NumPy.
+        if _is_random_access(dataset):
             from edl_horovod.records.sources.own_records import OwnRecords
 
-            return OwnRecords(found, data, wanted=settings.columns)
-        _require_stream(found, data, settings)
+            return OwnRecords(dataset, data, wanted=settings.columns)
+        _require_stream(dataset, data, settings)
         if folders is None:
             raise DataError(
-                f"{data} can only be read from its begin, and there is no job to keep its records.",
+                f"{data} can only be read from its start, and no job can cache its records.",
                 received={"data": data},
                 cure="Return an object with __len__ and __getitem__, or open it in a job.",
             )
         from edl_horovod.records.source_digest import digest_of
         from edl_horovod.records.stream_records import StreamRecords
-        from edl_horovod.records.streams import keep_stream
+        from edl_horovod.records.streams import cache_stream
 
-        kept = keep_stream(found, data, digest_of(module), folders, tell or _nobody)
-        return StreamRecords(kept, data, folders=folders, cache_bytes=cache_bytes)
+        stream = cache_stream(dataset, data, digest_of(module), folders, tell or _discard)
+        return StreamRecords(stream, data, folders=folders, cache_bytes=cache_bytes)
 
-    def check(self, given: Sequence[str], settings: DataSettings) -> None:
-        """Look whether a module and a name in it are given; user code runs on the ranks alone."""
-        for data in given:
+    def check(self, datasets: Sequence[str], settings: DataSettings) -> None:
+        """Check the form of the setting; user code runs only on the ranks."""
+        for data in datasets:
             _names(data)
             self._check_settings(data, settings)
 
     def _check_settings(self, data: str, settings: DataSettings) -> None:
-        why = "only your code knows what is damaged in them, and can leave it out"
+        why = "only your code can detect damaged records and skip them"
         refuse_skipping(f"records of your own ({data})", settings, why=why)
 
 
-def _nobody(_: str) -> None:
-    """Told what is in the log alone."""
+def _discard(_: str) -> None:
+    """Discard a message; it is in the log, too."""
 
 
 def _names(data: str) -> tuple[str, str]:
     module, _, name = data.removeprefix(f"{SCHEME}:").rpartition(".")
     if not module or not all(part.isidentifier() for part in f"{module}.{name}".split(".")):
         raise DataError(
-            "After dataset: stand the names of a module and of an object or a function in it.",
+            "dataset: must be followed by a module and the name of an object or function in it.",
             received={"data": data},
             cure="Write data=dataset:my_data.train for train in my_data.py beside the model.",
         )
     return module, name
 
 
-def _made(data: str) -> tuple[ModuleType, Any]:
-    """The user's module and object; a function is called."""
+def _create(data: str) -> tuple[ModuleType, Any]:
+    """Import the user's module and return it with the object; call a function or class first."""
     module_name, name = _names(data)
     try:
         module = importlib.import_module(module_name)
-        found: Any = getattr(module, name, None)
-        is_maker = callable(found) and not _is_random_access(found) and not _is_stream(found)
-        if isinstance(found, type) or is_maker:
-            found = found()
+        dataset: Any = getattr(module, name, None)
+        is_factory = (
+            callable(dataset) and not _is_random_access(dataset) and not _is_stream(dataset)
+        )
+        if isinstance(dataset, type) or is_factory:
+            dataset = dataset()
     except EdlError:
         raise
     except Exception as e:
         is_missing = isinstance(e, ModuleNotFoundError) and e.name == module_name
         raise UserCodeError(
-            f"{data} cannot be made: {type(e).__name__}: {e}.",
+            f"{data} cannot be created: {type(e).__name__}: {e}.",
             received={"data": data},
             cure="The module must lie beside the model, or be installed." if is_missing else "",
         ) from e
-    if found is None:
+    if dataset is None:
         raise UserCodeError(
-            f"The module {module_name} has no {name!r}, or that returns None.",
+            f"The module {module_name} does not define {name!r}, or {name!r} returns None.",
             received={"data": data},
         )
-    return module, found
+    return module, dataset
 
 
-def _is_random_access(found: object) -> bool:
-    return all(hasattr(found, method) for method in _METHODS)
+def _is_random_access(dataset: object) -> bool:
+    return all(hasattr(dataset, method) for method in _METHODS)
 
 
-def _is_stream(found: object) -> bool:
-    return hasattr(found, "__iter__")
+def _is_stream(dataset: object) -> bool:
+    return hasattr(dataset, "__iter__")
 
 
-def _require_stream(found: Any, data: str, settings: DataSettings) -> None:
-    if not _is_stream(found):
-        missing = " and no ".join(method for method in _METHODS if not hasattr(found, method))
+def _require_stream(dataset: Any, data: str, settings: DataSettings) -> None:
+    if not _is_stream(dataset):
+        missing = " or ".join(method for method in _METHODS if not hasattr(dataset, method))
         raise UserCodeError(
-            f"{data} gives no records: {type(found).__name__} has no {missing}, and cannot be"
-            " iterated.",
+            f"{data} is not a data set: {type(dataset).__name__} has no {missing}, and it is not"
+            " iterable.",
             received={"data": data},
             cure="Return a list, an object with both methods, a tf.data.Dataset or a generator.",
         )
     if settings.columns:
         raise ConfigError(
-            f"{data} is read as a whole, so no columns of it can be left out.",
+            f"{data} is read as a whole, so columns cannot be selected.",
             received={"data_plan.columns": ",".join(settings.columns)},
-            cure="Leave the setting out, and choose in create_dataset or in the stream itself.",
+            cure="Remove the setting, and select columns in create_dataset or in the stream.",
         )
-    cardinality = getattr(found, "cardinality", None)
+    cardinality = getattr(dataset, "cardinality", None)
     if callable(cardinality) and int(cardinality()) == _INFINITE:
         raise UserCodeError(
             f"{data} never ends, so its records cannot be counted.",
-            received=type(found).__name__,
-            cure="Leave repeat() out: train.epochs says how often the records are trained with.",
+            received=type(dataset).__name__,
+            cure="Remove repeat(): train.epochs sets how often the records are used.",
         )
 
 
-def _gives_batches(found: Any) -> bool:
-    """Whether the elements are batches, as far as what made them tells by its name."""
-    if any(kind.__name__ in _GIVE_BATCHES for kind in type(found).__mro__):
+def _yields_batches(dataset: Any) -> bool:
+    """Whether the elements are batches, judged by the names of the classes that produce them."""
+    if any(cls.__name__ in _BATCHING_CLASSES for cls in type(dataset).__mro__):
         return True
-    return any("Batch" in name and "Unbatch" not in name for name in _last_steps(found))
+    return any("Batch" in name and "Unbatch" not in name for name in _element_transforms(dataset))
 
 
-def _last_steps(dataset: Any) -> Iterator[str]:
-    """The names of the last part of a tf.data pipeline that decides what its elements are."""
+def _element_transforms(dataset: Any) -> Iterator[str]:
+    """Yield the class names of the last tf.data transformations that determine the elements."""
     name = type(dataset).__name__
     inputs = getattr(dataset, "_inputs", None)
-    if callable(inputs) and any(part in name for part in _SAME_ELEMENTS):
-        for before in inputs():
-            yield from _last_steps(before)
+    if callable(inputs) and any(part in name for part in _ELEMENT_PRESERVING):
+        for parent in inputs():
+            yield from _element_transforms(parent)
     elif callable(inputs):
         yield name
 
 
 KIND = _OwnDataset()
-"""Objects of the user's."""

@@ -1,12 +1,12 @@
-"""A shuffle of the numbers below n that is computed, not stored: any place of it, in any order.
+"""A permutation of the numbers below n that is computed on demand, at any position.
 
-A permutation array of n blocks takes 8 n bytes in every rank and is made anew for each epoch. Here
+A permutation array of n blocks would take 8 n bytes in every rank, again in each epoch. Here
 a generalised Feistel network permutes the numbers below a * b, which is n or little more; a result
 that is not below n is permuted again until it is ("cycle walking"). Both are from J. Black and
 P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, sections 3 and 5. Their ciphers
-need keyed functions in each round; nobody attacks a shuffle, so a round has a table of random
-numbers, which is faster to read. With tables that are truly random, six rounds cannot be told from
-a random permutation by fewer than about sqrt(n) of its values (M. Luby and C. Rackoff, 1988).
+need keyed functions in each round; a shuffle has no attacker, so a round uses a table of random
+numbers, which is faster. With truly random tables, six rounds cannot be distinguished from a random
+permutation by fewer than about sqrt(n) of its values (M. Luby and C. Rackoff, 1988).
 """
 
 import math
@@ -17,34 +17,34 @@ import numpy.typing as npt
 __all__ = ["Permutation"]
 
 _ROUNDS = 6
-"""Of these, every other one changes the same half."""
+"""Rounds alternate between the two halves of a number."""
 
 
 class Permutation:
-    """One permutation of the numbers from 0 to before n, in memory of the order of sqrt(n)."""
+    """A permutation of the numbers from 0 to n - 1; takes memory in the order of sqrt(n)."""
 
     def __init__(self, n: int, random: np.random.Generator) -> None:
-        """Draw the permutation.
+        """Draw a random permutation.
 
         Args:
-            n: At least 1.
-            random: What the tables are drawn from; equal states give equal permutations.
+            n: Number of elements, at least 1.
+            random: Source of the random tables; equal states give equal permutations.
         """
         assert n >= 1, n
         self._n = n
         self._b = math.isqrt(n - 1) + 1
         self._a = -(-n // self._b)  # a * b - n < b: about one in sqrt(n) is permuted again.
         sides = [(self._a, self._b), (self._b, self._a)] * (_ROUNDS // 2)
-        # A round adds to a number below the first what the table has at one below the second.
+        # A round adds `table[other half]`, a number below `values`, to one half.
         self._tables = [random.integers(0, values, size, dtype=np.int64) for values, size in sides]
 
-    def __call__(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """What stands at some places of the shuffled order, shape (places,)."""
-        found = self._network(places)
-        while len(outside := np.flatnonzero(found >= self._n)):
-            # It ends: the walk follows a cycle of the network, which leads back to its place.
-            found[outside] = self._network(found[outside])
-        return found
+    def __call__(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the elements at some positions of the shuffled order, shape (positions,)."""
+        values = self._network(positions)
+        while len(outside := np.flatnonzero(values >= self._n)):
+            # The loop ends: the cycle of the network through a position returns to the position.
+            values[outside] = self._network(values[outside])
+        return values
 
     def _network(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         left = numbers // self._b

@@ -1,11 +1,11 @@
 """Which records belong to which step and which lane: pure functions of integers (DESIGN D3, D4).
 
-An epoch's order is made in three moves: shuffle the blocks, cut that order into lanes of equal
-length (give or take one record), shuffle inside small windows of each lane. A step takes the next
-records of every lane. No move lists all blocks or records (`BlockOrder`). The order does not know
-the ring; a rank only decides which lanes it reads. With a fixed global batch a step's records do
-not depend on the ring either; where the batch grows with the ring, they follow from how many were
-taken before and from the ring's size (`StepSpans`).
+An epoch's order is computed in three stages: shuffle the blocks, cut that order into lanes of equal
+length (to within one record), shuffle inside small windows of each lane. A step takes the next
+records of every lane. No stage lists all blocks or records (`BlockOrder`). The order is independent
+of the ring; a rank only decides which lanes it reads. With a fixed global batch the records of a
+step are independent of the ring, too; where the batch grows with the ring, they depend on the
+number of records taken before and on the size of the ring (`StepSpans`).
 """
 
 from dataclasses import dataclass
@@ -21,46 +21,46 @@ from edl_horovod.records.spans import StepSpans
 
 __all__ = ["DataPlan", "EpochOrder", "FilledSteps", "choose_window"]
 
-MOST_WINDOW = 1024
+MAX_WINDOW = 1024
 _NO_RECORD = -1
 Ids = npt.NDArray[np.int64]
 
 
-def choose_window(wanted: int, *, num_lanes: int, record_bytes: float, most_bytes: int) -> int:
-    """How many records of a lane are shuffled among each other.
+def choose_window(requested: int, *, num_lanes: int, record_bytes: float, max_bytes: int) -> int:
+    """Choose the number of records of a lane that are shuffled together.
 
-    A rank meets the records of a window in no order, so it must be able to hold the windows of all
-    its lanes, which may be all there are; else it reads and decodes each chunk again and again.
+    A rank reads the records of a window in random order, so the windows of all its lanes, which may
+    be all lanes of the job, should fit into memory; otherwise it decodes each chunk repeatedly.
 
     Args:
-        wanted: What the user asked for; 0 takes 1,024, or what fits.
+        requested: The user's setting; 0 for 1,024, or fewer if those do not fit.
         num_lanes: Lanes of the job.
-        record_bytes: What a record takes in memory, in bytes.
-        most_bytes: Room for the windows of all lanes, in bytes.
+        record_bytes: Average size of a record in memory, in bytes.
+        max_bytes: Memory for the windows of all lanes, in bytes.
     """
-    return wanted or max(1, min(MOST_WINDOW, int(most_bytes / (num_lanes * record_bytes))))
+    return requested or max(1, min(MAX_WINDOW, int(max_bytes / (num_lanes * record_bytes))))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataPlan:
-    """The order of records of a whole job. Equal plans give equal records in equal steps."""
+    """The order of records of a whole job. Equal plans give the same records in each step."""
 
     block_starts: Ids
-    """First record id of each block, shape (blocks,); 0 first, each the end of the one before."""
+    """First record id of each block, shape (blocks,); starts at 0, without gaps."""
     block_counts: Ids
     """Records of each block, at least 1, shape (blocks,)."""
     global_batch: int = 0
-    """Records of a full step; 0 where they grow with the ring."""
+    """Records of a full step; 0 where the batch grows with the ring."""
     rank_batch: int = 0
     """Records of a full step for each rank of the ring; 0 where the global batch is fixed."""
     num_lanes: int
-    """Lanes; divides the global batch, if that is fixed."""
+    """Number of lanes; divides the global batch if that is fixed."""
     seed: int = 0
-    """Seed of the order."""
-    window: int = MOST_WINDOW
-    """Records of a lane that are shuffled among each other."""
+    """Seed of the order of records."""
+    window: int = MAX_WINDOW
+    """Number of records of a lane that are shuffled together."""
     is_shuffled: bool = True
-    """Whether there is any shuffling; without it lanes are runs of the files' own order."""
+    """Whether records are shuffled; if not, lanes are runs of the source's order."""
     data_fingerprint: str = ""
     """Fingerprint of the source that numbers the records."""
 
@@ -83,7 +83,7 @@ class DataPlan:
 
     @property
     def lane_batch(self) -> int:
-        """Records that a full step takes of one lane, with a fixed global batch."""
+        """Records that a full step takes from one lane, with a fixed global batch."""
         return self.global_batch // self.num_lanes
 
     @cached_property
@@ -93,13 +93,14 @@ class DataPlan:
         return -(-longest_lane // self.lane_batch)
 
     def spans(self, size: int, *, first_step: int = 0, first_record: int = 0) -> StepSpans:
-        """What the steps take on a ring of some size.
+        """Return the spans of the steps on a ring.
+
+        With a fixed global batch the spans of all steps are fixed, and the arguments are ignored.
 
         Args:
-            size: Ranks of the ring; of no matter with a fixed global batch.
+            size: Ranks of the ring.
             first_step: The ring's first step.
-            first_record: Records that the steps before it took, over all epochs. Both are of no
-                matter with a fixed global batch: there each step has its place from the start.
+            first_record: Records that earlier steps took, over all epochs.
         """
         if not self.is_growing:
             return StepSpans(epoch_records=self.num_records, step_records=self.global_batch)
@@ -111,18 +112,18 @@ class DataPlan:
         )
 
     def lanes_of(self, rank: int, size: int) -> range:
-        """The lanes that a rank of a ring reads."""
-        deal = interleaved_lanes if self.is_growing else lanes_of_rank
-        return deal(rank, size, self.num_lanes)
+        """Return the lanes that a rank of a ring reads."""
+        assign = interleaved_lanes if self.is_growing else lanes_of_rank
+        return assign(rank, size, self.num_lanes)
 
     def lane_bounds(self, lane: int) -> tuple[int, int]:
-        """First position of a lane in the epoch's order, and the position after its last."""
-        length, longer = divmod(self.num_records, self.num_lanes)
-        start = lane * length + min(lane, longer)
-        return start, start + length + (lane < longer)
+        """Return the first position of a lane in the epoch's order and the one after its last."""
+        length, num_longer = divmod(self.num_records, self.num_lanes)
+        start = lane * length + min(lane, num_longer)
+        return start, start + length + (lane < num_longer)
 
     def facts(self) -> dict[str, int | bool | str]:
-        """All that the order of records follows from, by the name of its setting."""
+        """Return everything that determines the order of records, by the name of the setting."""
         facts: dict[str, int | bool | str] = {
             "data": self.data_fingerprint,
             "train.batch_size": self.global_batch or self.rank_batch,
@@ -134,30 +135,32 @@ class DataPlan:
         if self.is_growing:
             facts["elastic.batching"] = "per_rank"
         if self.is_shuffled:
-            # No setting: what shuffles the blocks may differ between versions of edl_horovod.
+            # Not a setting: versions of edl_horovod may shuffle the blocks differently.
             facts["order of blocks"] = BlockOrder.KIND
         return facts
 
     def order(self, epoch: int) -> "EpochOrder":
-        """The order of one epoch, counted from 0."""
+        """Return the order of one epoch, counted from 0."""
         return EpochOrder(self, epoch)
 
     def records_seen(self, steps: int) -> int:
-        """Records that the first `steps` steps of the job hold, with a fixed global batch."""
+        """Return the records of the first `steps` steps of the job, with a fixed global batch."""
         return self.spans(1).records_before(steps)
 
 
 class FilledSteps:
-    """Of the steps from `first` to before `last`, those in which some lanes have records.
+    """The steps from `first` to `last` (exclusive) in which some lanes have records.
 
-    Steps are counted from 0 over all epochs. In the last step of an epoch the shorter lanes may
-    have none.
+    Steps are counted from 0 over all epochs. In the last step of an epoch shorter lanes may have no
+    records.
     """
 
     def __init__(self, plan: DataPlan, lanes: range, *, first: int, last: int) -> None:
-        longest = max((stop - start for start, stop in map(plan.lane_bounds, lanes)), default=0)
+        longest_lane = max(
+            (stop - start for start, stop in map(plan.lane_bounds, lanes)), default=0
+        )
         self._per_epoch = plan.steps_per_epoch
-        self._filled_per_epoch = -(-longest // plan.lane_batch)
+        self._filled_per_epoch = -(-longest_lane // plan.lane_batch)
         self._num_before = self._count(first)
         self._num_steps = self._count(last) - self._num_before
 
@@ -173,30 +176,30 @@ class FilledSteps:
         return 0 <= number < self._num_steps and self[number] == step
 
     def _count(self, step: int) -> int:
-        """How many steps before this one are filled."""
+        """Return the number of earlier steps that are filled."""
         epoch, within = divmod(step, self._per_epoch)
         return epoch * self._filled_per_epoch + min(within, self._filled_per_epoch)
 
 
 class EpochOrder:
-    """The order of one epoch: from (step, lane) to record ids."""
+    """The order of one epoch: maps (step, lane) to record ids."""
 
     def __init__(self, plan: DataPlan, epoch: int) -> None:
         self._plan = plan
         self._epoch = epoch
-        # Each lane reads at a place of its own, which may lie between two groups.
+        # Each lane reads at its own position, which may be at the border of two groups.
         self._blocks = plan.is_shuffled and BlockOrder(
             plan.block_starts,
             plan.block_counts,
             Permutation(len(plan.block_counts), self._random()),
             cached_groups=2 * plan.num_lanes,
         )
-        # A lane meets its windows one after the other; the two last of each lane are enough.
+        # A lane reads its windows in sequence; caching the last two of each lane suffices.
         self._window_ids = lru_cache(maxsize=2 * plan.num_lanes)(self._make_window_ids)
         self._grid = lru_cache(maxsize=2)(self._make_grid)
 
     def records(self, step: int, lanes: range) -> Ids:
-        """Ids of the records that some lanes give to a step of the epoch, lane after lane.
+        """Return the ids of the records of a step of the epoch on some lanes, lane after lane.
 
         Returns:
             Shape (records,); shorter than lanes * lane_batch in an epoch's last step, maybe empty.
@@ -205,15 +208,15 @@ class EpochOrder:
         return self.between(first, first + self._plan.global_batch, lanes)
 
     def between(self, first: int, last: int, lanes: range) -> Ids:
-        """Ids of the records of some lanes in some places of the epoch, lane after lane.
+        """Return the ids of the records of some lanes at some positions of the epoch.
 
         Args:
-            first: The first place; `spans` says how places are counted.
-            last: The place after the last; it may lie behind the epoch's end.
-            lanes: Whose records are wanted.
+            first: The first position, counted across the lanes as in `StepSpans`.
+            last: The position after the last; it may be beyond the end of the epoch.
+            lanes: The lanes to return the records of.
 
         Returns:
-            Shape (records,), maybe empty.
+            Lane after lane, shape (records,), maybe empty.
         """
         plan = self._plan
         row, end = first // plan.num_lanes, -(-last // plan.num_lanes)
@@ -224,16 +227,16 @@ class EpochOrder:
             for window in range(row // plan.window, -(-end // plan.window))
         ]
         padded = np.concatenate(parts, axis=1)
-        is_there = padded != _NO_RECORD
+        is_selected = padded != _NO_RECORD
         if first % plan.num_lanes or last % plan.num_lanes:
             rows = np.arange(row, row + padded.shape[1])
-            places = rows * plan.num_lanes + np.asarray(lanes, np.int64)[:, None]
-            is_there &= (first <= places) & (places < last)
-        ids: Ids = padded[is_there]  # Row after row.
+            positions = rows * plan.num_lanes + np.asarray(lanes, np.int64)[:, None]
+            is_selected &= (first <= positions) & (positions < last)
+        ids: Ids = padded[is_selected]  # Row by row.
         return ids
 
     def _make_grid(self, window: int, lanes: range) -> Ids:
-        """The record ids of a window of some lanes, shape (lanes, window), filled up at the end."""
+        """Return the ids of a window of some lanes, padded to the shape (lanes, window)."""
         grid = np.full((len(lanes), self._plan.window), _NO_RECORD, np.int64)
         for row, lane in zip(grid, lanes, strict=True):
             ids = self._window_ids(lane, window)
@@ -241,7 +244,7 @@ class EpochOrder:
         return grid
 
     def _make_window_ids(self, lane: int, window: int) -> Ids:
-        """The record ids of a window of one lane in their order; shorter at the lane's end."""
+        """Return the ids of a window of one lane in their order; shorter at the lane's end."""
         plan = self._plan
         start, stop = plan.lane_bounds(lane)
         first = start + window * plan.window
@@ -252,5 +255,5 @@ class EpochOrder:
         ids: Ids = self._blocks.ids(first, first + length)[order]
         return ids
 
-    def _random(self, *more: int) -> np.random.Generator:
-        return np.random.default_rng([self._plan.seed, self._epoch, *more])
+    def _random(self, *key: int) -> np.random.Generator:
+        return np.random.default_rng([self._plan.seed, self._epoch, *key])

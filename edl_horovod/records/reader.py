@@ -1,4 +1,4 @@
-"""Read records of files by their ids.
+"""Reads records of files by their ids.
 
 with Reader.open("train-*.recordio") as reader:
     records = reader.read([7, 0, 3])
@@ -33,17 +33,17 @@ class Reader(ChunkSource):
 
     @classmethod
     def open(
-        cls, paths: str | Sequence[str], *, cache_bytes: int = 64 << 20, **how_to_read: Any
+        cls, paths: str | Sequence[str], *, cache_bytes: int = 64 << 20, **index_options: Any
     ) -> Self:
-        """Index files and read them; `how_to_read` are further arguments of `Index.open`.
+        """Index files and open them; `index_options` are further arguments of `Index.open`.
 
         Raises:
             DataError: A file cannot be read or is damaged, or there are no records at all.
         """
-        return cls(Index.open(paths, **how_to_read), cache_bytes=cache_bytes)
+        return cls(Index.open(paths, **index_options), cache_bytes=cache_bytes)
 
     def record_bytes(self) -> float:
-        """What a record takes in memory on average, told by how far the largest chunk unpacks."""
+        """Estimate the average size in memory from the compression ratio of the largest chunk."""
         packed = self.index.tables.chunks["compressed_bytes"]
         largest = int(packed.argmax())
         unpacked = self.read_chunk(largest).object_bytes
@@ -51,7 +51,7 @@ class Reader(ChunkSource):
         return int(packed.sum(dtype=np.int64)) * ratio / len(self)
 
     def describe(self) -> str:
-        """Numbers of files, records and chunks."""
+        """Return the numbers of files, records and chunks, for the log."""
         index = self.index
         name = index.record_format.name
         return (
@@ -60,7 +60,7 @@ class Reader(ChunkSource):
         )
 
     def load_chunk(self, number: int) -> Chunk:
-        """Read and decode a chunk, known by its number over all files."""
+        """Read and decode a chunk, numbered over all files."""
         chunk = self.index.chunk(number)
         file = self.index.file_of_chunk(number)
         payload = self._files.read_at(

@@ -1,4 +1,4 @@
-"""The seam between files and records: how a file is cut into chunks, a chunk into records."""
+"""The interface of record formats: how files become chunks, and chunks become records."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,91 +19,99 @@ __all__ = ["ChunkFormat", "Content", "ColumnFormat", "FileFormat", "FormatSettin
 
 
 Content = Literal["checksums", "samples", "time"]
-"""What tells whether files hold what they held: the checksums of their chunks; samples of each file
-and the time of its last change; or that time alone."""
+"""How a change of a file's content is detected: by the checksums of its chunks; by samples of the
+file and the time of its last change; or by that time alone."""
 
 
 class Decode(Protocol):
-    """From the bytes of a chunk to its records."""
+    """Decodes the bytes of a chunk into its records."""
 
     def __call__(self, payload: bytes, *, chunk: ChunkInfo, path: str) -> "FlatRecords":
-        """The records of a chunk; a DataError names the file and the place of what is damaged."""
+        """Return the records of a chunk.
+
+        Raises:
+            DataError: The chunk is damaged; names the file and the place.
+        """
 
 
 class DecodeColumns(Protocol):
-    """From the bytes of a chunk to its columns."""
+    """Decodes the bytes of a chunk into its columns."""
 
     def __call__(
         self, payload: bytes, *, chunk: ChunkInfo, file: "IndexedFile", layout: Layout
     ) -> "ColumnChunk":
-        """The columns of a layout; a DataError names the file and what is wrong in it."""
+        """Return the columns of a layout.
+
+        Raises:
+            DataError: The chunk is damaged or does not fit the layout; names the file.
+        """
 
 
 @dataclass(frozen=True)
 class ColumnFormat:
-    """How chunks become columns."""
+    """Reads the columns of a file format."""
 
     layout: Callable[[Sequence["IndexedFile"]], Layout]
-    """The columns of some files; a DataError says where files differ, or what cannot be read."""
+    """Returns the columns of files; raises DataError where files differ or cannot be read."""
     decode: DecodeColumns
 
 
 class ChunkFormat(Protocol):
-    """What an index must know of a format."""
+    """The part of a record format that an index needs."""
 
     @property
     def scan(self) -> Callable[[str], FileChunks]:
-        """The chunks of the file with this path."""
+        """Returns the chunks of the file with a path."""
 
     @property
     def holds(self) -> Callable[[InputFile, ChunkInfo], bool]:
-        """Whether a chunk with this checksum is still there, by the least that must be read."""
+        """Returns whether a file still holds a chunk with this checksum; reads the minimum."""
 
     @property
     def content(self) -> Content:
-        """What tells whether files hold what they held."""
+        """How a change of a file's content is detected."""
 
 
 @dataclass(frozen=True)
 class RecordFormat:
-    """One record format, as a job was told to read it."""
+    """A record format with the settings of a job applied."""
 
     name: str
-    """What people call the format."""
+    """The format's display name."""
     scan: Callable[[str], FileChunks]
-    """The chunks of the file with this path."""
+    """Returns the chunks of the file with a path."""
     decode: Decode | ColumnFormat
-    """How chunks become records: bytes, or columns."""
+    """Decodes chunks into records of bytes or into columns."""
     holds: Callable[[InputFile, ChunkInfo], bool]
-    """Whether a chunk with this checksum is still there, by the least that must be read for it."""
+    """Returns whether a file still holds a chunk with this checksum; reads the minimum."""
     content: Content = "checksums"
-    """What tells whether files hold what they held."""
+    """How a change of a file's content is detected."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FormatSettings:
-    """The settings of `data_plan` that formats follow."""
+    """The settings of `data_plan` that formats use."""
 
     damaged: str
     csv_header: bool
     max_chunk_bytes: int
     columns: tuple[str, ...]
-    """The columns that are read, in this order; empty for all of the files'."""
+    """The columns to read, in this order; empty for all columns of the files."""
 
 
 class MakeFormat(Protocol):
-    """Imports what reads a format."""
+    """Creates a record format; imports the libraries that read it."""
 
     def __call__(self, settings: FormatSettings) -> RecordFormat:
-        """The functions of a format.
+        """Return the format for some settings.
 
         Raises:
-            MissingDependency: The extra that it needs is not installed.
+            MissingDependency: The extra that the format needs is not installed.
         """
 
 
 class OpenSource(Protocol):
-    """Imports what reads a format whose records are not chunks of one file."""
+    """Opens files of a format whose records are not chunks of one file."""
 
     def __call__(
         self,
@@ -114,34 +122,34 @@ class OpenSource(Protocol):
         cache_bytes: int,
         tell: Callable[[str], None],
     ) -> "RecordSource":
-        """A source of files, given by their sorted paths.
+        """Open files as one source.
 
         Args:
             paths: Sorted paths.
-            columns: The columns that are read, in this order; empty for all.
-            folder: Of the job, for an index; None to keep none.
-            cache_bytes: Memory for what was read and may be asked for again.
-            tell: Called with what people should know.
+            columns: The columns to read, in this order; empty for all.
+            folder: The job's folder for an index; None to save no index.
+            cache_bytes: Memory for decoded data that may be requested again.
+            tell: Called with messages for the user.
 
         Raises:
-            DataError: They cannot be read, or not together.
+            DataError: The files cannot be read, or cannot be read together.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileFormat:
-    """What is known of a record format before any file is read; imports nothing heavy.
+    """The description of a record format; importing it imports nothing heavy.
 
-    It has either of `make` and `open_source`.
+    Exactly one of `make` and `open_source` is set.
     """
 
     name: str
-    """What people call the format."""
+    """The format's display name."""
     make: MakeFormat | None = None
     open_source: OpenSource | None = None
     check_together: Callable[[Sequence[Sequence[str]]], None] | None = None
-    """Refuses by a DataError data and validation data, as paths, that do not fit each other."""
+    """Raises DataError if the paths of the data and of the validation data do not fit together."""
     no_skipping: str = ""
-    """Why nothing damaged can be left out of its files, a clause; "" where that is possible."""
+    """A clause that says why damaged records cannot be skipped; "" where they can."""
     has_compression: bool = False
-    """Whether it compresses by itself; else no record of a compressed file can be reached."""
+    """Whether the format itself compresses; other compressed files allow no random access."""

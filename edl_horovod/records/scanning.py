@@ -1,4 +1,4 @@
-"""Make the tables of an index from the files themselves."""
+"""Scanning of data files: builds the tables of an index from the files themselves."""
 
 import dataclasses
 import operator
@@ -21,9 +21,9 @@ from edl_horovod.records.tables import CHUNK, IndexedFile, Tables
 __all__ = ["FILES_AT_ONCE", "FileTable", "file_tables", "scan"]
 
 FILES_AT_ONCE = 16
-"""Remote files that are scanned side by side: a scan mostly waits for answers."""
+"""Remote files that are scanned concurrently; a scan mostly waits for responses."""
 TELL_SECONDS = 5.0
-"""How often people are told how far a scan is."""
+"""Interval of progress messages during a scan."""
 
 _ROW = operator.attrgetter(*(CHUNK.names or ()))
 
@@ -38,47 +38,47 @@ def scan(
     known: Mapping[str, FileTable],
     tell: Callable[[str], None],
 ) -> Tables:
-    """Scan files, given by their sorted paths.
+    """Scan files and return the tables of their index.
 
     Args:
         paths: Sorted paths.
-        chunk_format: Finds their chunks.
-        known: What need not be found out again, by path.
-        tell: Called every few seconds with how far the scan is.
+        chunk_format: Finds the chunks of each file.
+        known: Files whose chunks are known already, by path; they are not scanned.
+        tell: Called every few seconds with the progress of the scan.
 
     Raises:
         DataError: A file cannot be read or is damaged, or there are no records.
     """
     unknown = [path for path in paths if path not in known]
-    found = dict(known)
+    by_path = dict(known)
     with _Progress(len(unknown), tell) as progress:
-        for table in _scanned(unknown, chunk_format):
+        for table in _scan_files(unknown, chunk_format):
             progress.add(table)
-            found[table[0].path] = table
-    files = [found[path][0] for path in paths]
-    chunks = np.concatenate([found[path][1] for path in paths])
+            by_path[table[0].path] = table
+    files = [by_path[path][0] for path in paths]
+    chunks = np.concatenate([by_path[path][1] for path in paths])
     if not len(chunks):
-        shown = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
+        first_paths = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
         skipped = sum(file.skipped_chunks for file in files)
         raise DataError(
             "There are no records in the data.",
-            received=f"{len(paths)} files ({shown}), of which {skipped} damaged chunks were left"
-            " out",
-            cure="Check how they were made.",
+            received=f"{len(paths)} files ({first_paths}), in which {skipped} damaged chunks were"
+            " skipped",
+            cure="Check the program that wrote the files.",
         )
     return Tables.of(files, chunks)
 
 
 def file_tables(tables: Tables) -> Iterator[FileTable]:
-    """The files of an index, each with its chunks."""
+    """Yield the files of an index, each with its chunks."""
     start = 0
     for file, end in zip(tables.files, tables.file_ends, strict=True):
         yield file, tables.chunks[start:end]
         start = end
 
 
-def _scanned(paths: Sequence[str], chunk_format: ChunkFormat) -> Iterator[FileTable]:
-    def table(path: str) -> FileTable:
+def _scan_files(paths: Sequence[str], chunk_format: ChunkFormat) -> Iterator[FileTable]:
+    def scan_file(path: str) -> FileTable:
         file, chunks = _table(chunk_format.scan(path))
         if chunk_format.content == "samples":
             with open_input(path) as content:
@@ -86,27 +86,27 @@ def _scanned(paths: Sequence[str], chunk_format: ChunkFormat) -> Iterator[FileTa
         return file, chunks
 
     if not any(map(is_remote, paths)):
-        yield from map(table, paths)
+        yield from map(scan_file, paths)
         return
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="index") as pool:
-        yield from pool.map(table, paths)
+        yield from pool.map(scan_file, paths)
 
 
-def _table(found: FileChunks) -> FileTable:
+def _table(file_chunks: FileChunks) -> FileTable:
     file = IndexedFile(
-        path=found.path,
-        size_bytes=found.size_bytes,
-        num_chunks=len(found.chunks),
-        skipped_chunks=found.skipped_chunks,
-        skipped_records=found.skipped_records,
-        header=found.header,
+        path=file_chunks.path,
+        size_bytes=file_chunks.size_bytes,
+        num_chunks=len(file_chunks.chunks),
+        skipped_chunks=file_chunks.skipped_chunks,
+        skipped_records=file_chunks.skipped_records,
+        header=file_chunks.header,
     )
-    # A row of a table takes a tenth of the memory that a chunk's object takes.
-    return file, np.array([_ROW(chunk) for chunk in found.chunks], dtype=CHUNK)
+    # A row of a table takes a tenth of the memory of a ChunkInfo object.
+    return file, np.array([_ROW(chunk) for chunk in file_chunks.chunks], dtype=CHUNK)
 
 
 class _Progress:
-    """Tells how far a scan is, also while one file takes long."""
+    """Reports the progress of a scan from a thread, even while one file takes long."""
 
     def __init__(self, num_files: int, tell: Callable[[str], None]) -> None:
         self._num_files = num_files

@@ -1,6 +1,6 @@
-"""The seam between a job and its records: where they are is known behind it alone.
+"""The interface of data sources, which hides from a job where its records are stored.
 
-This module needs no NumPy, so that the commands can ask what a setting names.
+This module does not import NumPy, so that commands that only check the settings start quickly.
 """
 
 import abc
@@ -29,15 +29,15 @@ __all__ = [
 ]
 
 Records = list[bytes] | list["Values"]
-"""Some records: their bytes, or the values of each column of a source that has a `layout`."""
+"""Records as bytes, or as one array of values per column if the source has a `layout`."""
 
 
 class DataSettings(Protocol):
-    """The settings of `data_plan` that a source and a plan follow."""
+    """The settings of `data_plan` that sources and plans use."""
 
     @property
     def damaged(self) -> str:
-        """`raise` at damaged records, or `skip` them."""
+        """`raise` an error at damaged records, or `skip` them."""
 
     @property
     def csv_header(self) -> bool:
@@ -45,59 +45,59 @@ class DataSettings(Protocol):
 
     @property
     def max_chunk_bytes(self) -> int:
-        """Most bytes of a RecordIO chunk before compression."""
+        """Maximum size of a RecordIO chunk before compression, in bytes."""
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are read, in this order; empty for all."""
+        """The columns to read, in this order; empty for all."""
 
     @property
     def seed(self) -> int:
-        """Seed of the order."""
+        """Seed of the order of records."""
 
     @property
     def shuffle(self) -> bool:
-        """Whether training shuffles."""
+        """Whether training shuffles the records."""
 
     @property
     def shuffle_window(self) -> int:
-        """Records of a lane that are shuffled among each other; 0 leaves it to us."""
+        """Number of records of a lane that are shuffled together; 0 chooses it automatically."""
 
 
 @dataclass(frozen=True)
 class JobFolders:
-    """Where a job keeps what its sources find out once for all ranks; made when it is needed."""
+    """A job's folders for data that its sources compute once for all ranks; created on demand."""
 
     index: Path
-    """For the index of files; a new job begins without it."""
+    """For the index of files; a new job starts with an empty one."""
     records: Path
-    """For the records of streams, which later jobs read again."""
+    """For the cached records of streams, which later jobs reuse."""
     unfinished_records: Path
-    """For the same while they are written; removed when the job ends."""
+    """For records of streams that are being written; removed when the job ends."""
 
 
 class RecordSource(Closeable):
-    """Records that are numbered from 0, in blocks of records that lie near each other.
+    """Records numbered from 0, grouped into blocks of records that are stored close together.
 
-    Every rank opens a source of its own. All of them number the same records in the same way
-    if their fingerprints are equal.
+    Every rank opens its own source. Sources with equal fingerprints number the same records in the
+    same way.
     """
 
     block_starts: "NDArray[np.int64]"
-    """First record id of each block, shape (blocks,); 0 first, each the end of the one before."""
+    """First record id of each block, shape (blocks,); starts at 0, without gaps."""
     block_counts: "NDArray[np.int64]"
     """Number of records of each block, at least 1, shape (blocks,)."""
     fingerprint: str
-    """Differs where the records or their numbers do; checkpoints hold it."""
+    """Identifies the records and their numbering; stored in checkpoints."""
     layout: Layout | None = None
-    """The columns of a record; None where records are bytes."""
+    """The columns of a record; None if records are bytes."""
 
     @abc.abstractmethod
     def read(self, ids: "Sequence[int] | NDArray[np.integer]") -> Records:
-        """The records with these ids, in this order; any thread may call it.
+        """Return the records with these ids, in this order; thread-safe.
 
         Returns:
-            Their bytes; of a source with a layout the values of each of its columns.
+            The bytes of each record; from a source with a layout, the values of each column.
 
         Raises:
             DataError: A record cannot be read or is damaged.
@@ -105,22 +105,22 @@ class RecordSource(Closeable):
 
     @abc.abstractmethod
     def record_bytes(self) -> float:
-        """What a record takes in memory on average, in bytes; an estimate.
+        """Estimate the average size of a record in memory, in bytes.
 
         Raises:
-            DataError: What it is estimated from cannot be read.
+            DataError: The records that it is estimated from cannot be read.
         """
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """What the source holds, for the log."""
+        """Describe the source for the log."""
 
 
 class SourceKind(abc.ABC):
-    """One way of saying in `data` where records are; imports at first use what reading needs."""
+    """A kind of `data` setting; imports the libraries for reading at first use."""
 
     runs_user_code = False
-    """Whether `open` imports a module that may lie in the model zoo."""
+    """Whether `open` imports a module that may be in the model zoo."""
 
     @abc.abstractmethod
     def open(
@@ -135,53 +135,53 @@ class SourceKind(abc.ABC):
         """Open the records.
 
         Args:
-            data: What the user says, with the scheme.
-            settings: The job's.
-            folders: Of the job; None where there are none.
-            cache_bytes: Memory for what was read and may be asked for again.
-            tell: Called with what people should know: how far a long preparation is, and what is
-                not as it was.
+            data: The user's setting, with its scheme.
+            settings: The job's settings of `data_plan`.
+            folders: The job's folders; None outside a job.
+            cache_bytes: Memory for decoded data that may be requested again.
+            tell: Called with messages for the user: the progress of long operations, and warnings
+                about files that have changed.
 
         Raises:
             DataError: There are no records, or they cannot be read.
         """
 
-    def check(self, given: Sequence[str], settings: DataSettings) -> None:
-        """Find quickly what is wrong with all `data` of one job of this kind, before it starts.
+    def check(self, datasets: Sequence[str], settings: DataSettings) -> None:
+        """Check quickly, before a job starts, all of its `data` settings of this kind.
 
         Raises:
-            ConfigError: A setting means nothing for it.
-            DataError: Something is not there, or cannot be read together.
+            ConfigError: A setting does not apply to this kind.
+            DataError: Data is missing, or cannot be read together.
         """
 
     def state(self, data: str) -> str:
-        """What tells without reading any record whether `data` is as it was; "" if nothing does."""
+        """Return a value that changes with `data`, without reading records; "" if unsupported."""
         return ""
 
     def absolute(self, data: str, make_absolute: Callable[[str], str]) -> str:
-        """The same `data` with paths made absolute; `make_absolute` leaves a URL as it is."""
+        """Return `data` with absolute paths; `make_absolute` leaves URLs unchanged."""
         return data
 
     def local_patterns(self, data: str) -> Iterator[str]:
-        """The paths, folders and globs on file systems of this host that are read."""
+        """Yield the paths, folders and globs on local file systems that are read."""
         yield from ()
 
 
 def refuse_skipping(data: str, settings: DataSettings, *, why: str) -> None:
-    """Refuse `damaged=skip` for data in which nothing can be found damaged and left out.
+    """Refuse `damaged=skip` for data whose damaged records cannot be skipped.
 
     Args:
-        data: What is read.
-        settings: The job's.
-        why: What keeps records from being left out, a clause.
+        data: The name of the data in the message.
+        settings: The job's settings of `data_plan`.
+        why: A clause that says why records cannot be skipped.
 
     Raises:
-        ConfigError: It is set.
+        ConfigError: `damaged=skip` is set.
     """
     if settings.damaged == "skip":
         raise ConfigError(
-            f"data_plan.damaged=skip cannot be followed for {data}: {why}.",
+            f"data_plan.damaged=skip is not possible for {data}: {why}.",
             received={"data_plan.damaged": settings.damaged},
-            cure="Leave the setting out: then damaged data ends the job with an error. RecordIO,"
-            " CSV, TFRecord, Parquet, JSON lines and pictures can leave out what is damaged.",
+            cure="Remove the setting; damaged data then ends the job with an error. Damaged records"
+            " can be skipped in RecordIO, CSV, TFRecord, Parquet, JSON lines and image files.",
         )

@@ -1,4 +1,4 @@
-"""A digest of a user's module and of the modules of theirs that it imports."""
+"""A digest of a user's module and of the user's other modules that it imports."""
 
 import ast
 import hashlib
@@ -15,57 +15,59 @@ _OURS = __name__.partition(".")[0]
 
 
 def digest_of(module: ModuleType) -> str:
-    """The digest of the code that makes what a module gives, as far as the user wrote it.
+    """Return a digest of a user's module and of the user's code that it imports.
 
-    That is its file, and the files that it and these import, anywhere in them, from folders on the
-    module search path where no packages are installed. What they read besides is not seen. A module
-    that is no Python file has the digest of its name.
+    It covers the module's file and all files that are imported from it, directly or indirectly,
+    except from folders where packages are installed. Files that the code reads in other ways are
+    not covered. A module that is not a Python file has the digest of its name.
     """
     file = getattr(module, "__file__", None)
     if file is None or not file.endswith(".py"):
         return hashlib.sha256(module.__name__.encode()).hexdigest()
-    found = imported_files([Path(file).resolve()], _roots())
-    digests = sorted(hashlib.sha256(content).hexdigest() for content in found.values())
+    contents = imported_files([Path(file).resolve()], _roots())
+    digests = sorted(hashlib.sha256(content).hexdigest() for content in contents.values())
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def imported_files(first: Sequence[Path], roots: Sequence[Path]) -> dict[Path, bytes]:
-    """What some Python files and the files that they and these import contain, by their paths.
+    """Return the contents of Python files and of all files that they import, by path.
 
     Args:
-        first: The files.
-        roots: Folders from which modules are imported; what is imported from elsewhere is left out.
+        first: The files to begin with.
+        roots: Folders that modules are imported from; modules elsewhere are left out.
     """
-    found = {file: file.read_bytes() for file in first}
-    todo = [*first]
-    while todo:
-        importing = todo.pop()
-        for other in _imported(found[importing], importing, roots):
-            if other not in found:
-                found[other] = other.read_bytes()
-                todo.append(other)
-    return found
+    contents = {file: file.read_bytes() for file in first}
+    pending = [*first]
+    while pending:
+        importing = pending.pop()
+        for other in _imported(contents[importing], importing, roots):
+            if other not in contents:
+                contents[other] = other.read_bytes()
+                pending.append(other)
+    return contents
 
 
 def _roots() -> list[Path]:
-    """Where the user's own modules are imported from."""
+    """Return the folders that the user's own modules are imported from."""
     standard = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
-    places = [os.path.realpath(place or ".") for place in sys.path]
-    own = [
-        place
-        for place in dict.fromkeys(places)
-        if "site-packages" not in place
-        and "dist-packages" not in place
-        and not any(place == each or place.startswith(each + os.sep) for each in standard)
+    folders = [os.path.realpath(folder or ".") for folder in sys.path]
+    user_folders = [
+        folder
+        for folder in dict.fromkeys(folders)
+        if "site-packages" not in folder
+        and "dist-packages" not in folder
+        and not any(
+            folder == library or folder.startswith(library + os.sep) for library in standard
+        )
     ]
-    return [Path(place) for place in own if os.path.isdir(place)]
+    return [Path(folder) for folder in user_folders if os.path.isdir(folder)]
 
 
 def _imported(code: bytes, importing: Path, roots: Sequence[Path]) -> Iterator[Path]:
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError):
-        return  # Who runs it will be told.
+        return  # The import itself reports the error.
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -84,7 +86,7 @@ def _imported(code: bytes, importing: Path, roots: Sequence[Path]) -> Iterator[P
 
 def _files_of(name: str, folders: Sequence[Path]) -> Iterator[Path]:
     for folder in folders:
-        place = folder.joinpath(*name.split("."))
-        for file in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+        base = folder.joinpath(*name.split("."))
+        for file in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
             if file.is_file():
                 yield file.resolve()

@@ -1,6 +1,6 @@
-"""The records of consecutive steps on some lanes, and a restart that is made ahead of its time.
+"""The records of consecutive steps on some lanes, and restarts that are prepared in advance.
 
-A framework's batches ask for them from a thread of their own, ahead of the step that is computed.
+The batches of a framework read them in a separate thread, ahead of the step that is computed.
 """
 
 import contextlib
@@ -22,34 +22,34 @@ __all__ = ["NO_IDS", "NO_STEP", "ExpectedRestart", "StepRecords"]
 
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_STEP = -1
-"""In place of a step or a run that there is not."""
+"""Stands for the absence of a step or run."""
 QUICK_READ_SECONDS = 0.0005
 MAX_STEPS_TOGETHER = 16
 
 
 @dataclass
 class _Run:
-    """What is read between one restart and the next."""
+    """The steps that are read between one restart and the next."""
 
     number: int
     lanes: range
     steps: FilledSteps | range
-    """The steps that are read; of a growing batch some may hold no record on these lanes."""
+    """The steps to read; with a growing batch some may have no records on these lanes."""
     spans: StepSpans
     read_ids: dict[int, Ids] = field(default_factory=dict)
-    """Ids of the steps that were read and not asked for yet."""
+    """Record ids of the steps that were read and whose ids were not taken yet."""
     epoch: int = -1
     order: EpochOrder | None = None
-    """The order of that epoch."""
+    """The order of the epoch `epoch`."""
     failure: tuple[int, Exception] | None = None
-    """The first step whose records could not be read, and why."""
-    ahead: dict[int, tuple[Ids, Records]] = field(default_factory=dict)
-    """What was read together with an earlier step, by the number of the step in the run."""
+    """The first step whose records could not be read, and the error."""
+    prefetched: dict[int, tuple[Ids, Records]] = field(default_factory=dict)
+    """Records that were read together with an earlier step, by the step's number in the run."""
     num_together: int = 1
-    """How many steps the next read takes."""
+    """Number of steps that the next read covers."""
 
     def ids_of(self, number: int, plan: DataPlan) -> Ids:
-        """Ids of the records of a step, known by its number in the run."""
+        """Return the record ids of a step, given its number in the run."""
         span = self.spans[self.steps[number]]
         if self.order is None or self.epoch != span.epoch:
             self.order, self.epoch = plan.order(span.epoch), span.epoch
@@ -57,10 +57,10 @@ class _Run:
 
 
 class StepRecords:
-    """Reads the records of step after step; a restart points it at other lanes or another step.
+    """Reads the records of consecutive steps; a restart continues at other lanes or another step.
 
-    Each restart begins a new run. `take_run` and `read` are called by the thread that reads ahead,
-    the other methods by the thread that computes steps. The source is called by one at a time.
+    Each restart begins a new run. The thread that reads ahead calls `take_run` and `read`; the
+    thread that computes steps calls the other methods. Only one thread calls the source at a time.
     """
 
     def __init__(self, source: RecordSource, plan: DataPlan) -> None:
@@ -68,7 +68,7 @@ class StepRecords:
         self._plan = plan
         self._run = self._make_run(0, range(0), 0, 0, plan.spans(1))
         self._taken: dict[int, int] = {}
-        """The latest run that each iterator has taken."""
+        """The latest run that each iterator has started to read."""
 
     @property
     def run_number(self) -> int:
@@ -78,39 +78,40 @@ class StepRecords:
     def restart(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> None:
-        """Begin the next run: the steps, over all epochs, from the first to before the last.
+        """Begin the next run.
 
         Args:
-            lanes: Whose records are read.
-            first_step: The first step.
+            lanes: The lanes to read.
+            first_step: The first step, counted over all epochs.
             last_step: The step after the last.
-            spans: What each step takes; None where the plan says it, with a fixed global batch.
+            spans: The spans of the steps; None to use the plan's, with a fixed global batch.
         """
         number, spans = self._run.number + 1, spans or self._plan.spans(1)
-        # A new object: threads that read ahead may still work on the run before.
+        # A new object: threads that read ahead may still use the previous run.
         self._run = self._make_run(number, lanes, first_step, last_step, spans)
 
     def __contains__(self, step: int) -> bool:
         return step in self._run.steps
 
     def take_ids(self, step: int) -> Ids:
-        """Ids of the records of a step that was read; each step is asked for once."""
+        """Return the record ids of a step that was read; call it once for each step."""
         return self._run.read_ids.pop(step, NO_IDS)
 
     def failure_of(self, step: int) -> Exception | None:
-        """Why the records of a step could not be read; None unless it is the first such step."""
+        """Return the error of a step if it is the first step that could not be read, else None."""
         failure = self._run.failure
         return failure[1] if failure is not None and failure[0] == step else None
 
     def has_taken_run(self, iterator: int) -> bool:
-        """Whether an iterator has taken the latest run."""
+        """Whether an iterator has started to read the latest run."""
         return self._taken.get(iterator) == self._run.number
 
     def take_run(self, iterator: int) -> tuple[int, int]:
-        """Number of the latest run and how many steps it reads.
+        """Start to read the latest run.
 
         Returns:
-            `NO_STEP` and 0 where this iterator has taken that run before.
+            The number of the run and its number of steps; `NO_STEP` and 0 if this iterator has
+            already taken that run.
         """
         run = self._run
         if self._taken.get(iterator) == run.number:
@@ -123,42 +124,42 @@ class StepRecords:
 
         Args:
             run_number: Number of the run.
-            number: Counts the steps of the run that hold records on its lanes.
+            number: Number of the step among the steps of the run that have records on its lanes.
 
         Returns:
-            The step of the job and its records; `NO_STEP` and None where a newer run has begun.
+            The step of the job and its records; `NO_STEP` and None if a newer run has begun.
 
         Raises:
-            Exception: The source's; `failure_of` has it too.
+            Exception: Any error of the source; `failure_of` returns it, too.
         """
         run = self._run
         if run.number != run_number:
             return NO_STEP, None
         step = run.steps[number]
-        if number not in run.ahead:
+        if number not in run.prefetched:
             self._read_together(run, number)
-        if number in run.ahead:
-            run.read_ids[step], records = run.ahead.pop(number)
+        if number in run.prefetched:
+            run.read_ids[step], records = run.prefetched.pop(number)
             return step, records
         ids = run.read_ids[step] = run.ids_of(number, self._plan)
         try:
             return step, self._source.read(ids)
         except Exception as error:
-            # Kept for `failure_of`: a framework may hand on nothing but the error's text.
+            # Saved for `failure_of`: a framework may pass on only the text of the error.
             run.failure = run.failure or (step, error)
             raise
 
     def _read_together(self, run: _Run, number: int) -> None:
-        """Read the columns of a step and of those that follow it, as long as that is quick.
+        """Read the columns of a step and of the steps after it, as many as can be read quickly.
 
-        Small steps take longer to ask for than to copy, and the thread that computes waits for the
-        interpreter meanwhile. Where a read fails, each step is read alone: the one at fault may
-        never be wanted.
+        For small steps the overhead of a read is larger than its work, and it holds the interpreter
+        lock while the other thread computes. If a read fails, each step is read alone, because the
+        step at fault may never be requested.
         """
         if self._source.layout is None:
             return
         numbers = range(number, min(number + run.num_together, len(run.steps)))
-        ids = [run.ids_of(each, self._plan) for each in numbers]
+        ids = [run.ids_of(ahead_number, self._plan) for ahead_number in numbers]
         began = time.perf_counter()
         try:
             columns: list[Any] = self._source.read(np.concatenate(ids))
@@ -168,9 +169,9 @@ class StepRecords:
         is_quick = time.perf_counter() - began < QUICK_READ_SECONDS
         run.num_together = min(2 * run.num_together, MAX_STEPS_TOGETHER) if is_quick else 1
         ends = itertools.accumulate(map(len, ids))
-        for at, of_step, end in zip(numbers, ids, ends, strict=True):
-            start = end - len(of_step)
-            run.ahead[at] = of_step, [part(column, start, end) for column in columns]
+        for step_number, step_ids, end in zip(numbers, ids, ends, strict=True):
+            start = end - len(step_ids)
+            run.prefetched[step_number] = step_ids, [part(column, start, end) for column in columns]
 
     def _make_run(
         self, number: int, lanes: range, first_step: int, last_step: int, spans: StepSpans
@@ -182,25 +183,25 @@ class StepRecords:
 
 
 class ExpectedRestart:
-    """A restart that begins in a thread before it is certain to be wanted."""
+    """A restart that begins in a thread before it is certain that it will be requested."""
 
     def __init__(self, restart: Callable[[range, int, int, StepSpans | None], None]) -> None:
         self._restart = restart
         self._thread: threading.Thread | None = None
-        self._done: tuple[range, int, int, StepSpans | None] | None = None
+        self._finished: tuple[range, int, int, StepSpans | None] | None = None
 
     def begin(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> None:
-        """Begin the restart; one that was begun before is waited for."""
+        """Begin the restart, after waiting for an earlier one to end."""
         self._wait()
-        self._done = None
+        self._finished = None
 
         def run() -> None:
-            # What fails here fails again in the restart that is made in earnest, or after it.
+            # An error is ignored: it occurs again in the actual restart, or after it.
             with contextlib.suppress(Exception):
                 self._restart(lanes, first_step, last_step, spans)
-                self._done = lanes, first_step, last_step, spans
+                self._finished = lanes, first_step, last_step, spans
 
         self._thread = threading.Thread(target=run, name="restart", daemon=True)
         self._thread.start()
@@ -208,10 +209,10 @@ class ExpectedRestart:
     def is_this(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> bool:
-        """Whether just this restart was begun and has succeeded; waits for one that was begun."""
+        """Wait for the begun restart; return whether it has these arguments and succeeded."""
         self._wait()
-        done, self._done = self._done, None
-        return done == (lanes, first_step, last_step, spans)
+        finished, self._finished = self._finished, None
+        return finished == (lanes, first_step, last_step, spans)
 
     def _wait(self) -> None:
         if self._thread is not None:

@@ -1,4 +1,4 @@
-"""The records that a stream gave, by their numbers."""
+"""The cached records of a stream, by record id."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from edl_horovod.records.reader import Reader
 from edl_horovod.records.record_format import FormatSettings
 from edl_horovod.records.source import JobFolders, Records, RecordSource
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
-from edl_horovod.records.streams import RECORDS, KeptStream
+from edl_horovod.records.streams import RECORDS, CachedStream
 
 __all__ = ["StreamRecords"]
 
@@ -24,34 +24,34 @@ _SETTINGS = FormatSettings(
 
 
 class StreamRecords(RecordSource):
-    """Reads the records of a stream from where the job keeps them."""
+    """Reads the cached records of a stream."""
 
     def __init__(
-        self, kept: KeptStream, name: str, *, folders: JobFolders, cache_bytes: int
+        self, stream: CachedStream, name: str, *, folders: JobFolders, cache_bytes: int
     ) -> None:
-        """Open them.
+        """Open the file of the records.
 
         Raises:
-            DataError: Their file is damaged.
+            DataError: The file is damaged.
         """
-        index = Index.of([str(kept.folder / RECORDS)], _SETTINGS, folder=folders.index)
+        index = Index.of([str(stream.folder / RECORDS)], _SETTINGS, folder=folders.index)
         self._reader = Reader(index, cache_bytes=cache_bytes)
         self._name = name
-        self._layout = kept.layout
-        assert kept.layout.structure is not None
-        self.layout = None if _is_bytes(kept.layout) else kept.layout
-        self._places = list(_places(kept.layout.structure))
+        self._layout = stream.layout
+        assert stream.layout.structure is not None
+        self.layout = None if _is_bytes(stream.layout) else stream.layout
+        self._have_shape_columns = list(_have_shape_columns(stream.layout.structure))
         self.block_starts = self._reader.block_starts
         self.block_counts = self._reader.block_counts
         self.fingerprint = self._reader.fingerprint
 
     def read(self, ids: Sequence[int] | NDArray[np.integer]) -> Records:
-        """The records with these ids, in this order."""
+        """Return the records with these ids, in this order."""
         records = [decode(record) for record in self._reader.read(ids)]
         if self.layout is None:
-            return [one.item() for (one,) in records]
+            return [text.item() for (text,) in records]
         columns: list[Values] = []
-        for number, has_shape in enumerate(self._places):
+        for number, has_shape in enumerate(self._have_shape_columns):
             arrays = [record[number] for record in records]
             column = self._layout.columns[len(columns)]
             dtype = np.dtype(object if column.dtype == BYTES else column.dtype)
@@ -63,11 +63,11 @@ class StreamRecords(RecordSource):
         return columns
 
     def record_bytes(self) -> float:
-        """What a record takes in memory on average, in bytes."""
+        """Return the average size of a record in memory, in bytes."""
         return self._reader.record_bytes()
 
     def describe(self) -> str:
-        """The name of the stream, and where its records are."""
+        """Describe the stream and the file of its records for the log."""
         path = self._reader.index.files[0].path
         return f"{len(self._reader):,} records of {self._name}, read once, in {path}"
 
@@ -84,22 +84,22 @@ def _is_bytes(layout: Layout) -> bool:
     return isinstance(layout.structure, Tensor) and (column.dtype, column.shape) == (BYTES, ())
 
 
-def _places(structure: Structure) -> Iterator[bool]:
-    """Whether each array of a record has a column for its shape, in the order of the columns."""
+def _have_shape_columns(structure: Structure) -> Iterator[bool]:
+    """Yield for each array of a record whether it has a column for its shape, in order."""
     if isinstance(structure, Tensor):
         yield from (part.shape_column is not None for part in structure.parts)
         return
     for inner in structure.values() if isinstance(structure, dict) else structure:
-        yield from _places(inner)
+        yield from _have_shape_columns(inner)
 
 
 def _stacked(
     arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int | None, ...]
 ) -> Values:
     if shape == (None,):
-        # Each first: an empty one may be of another type, as Python's empty list is.
+        # Cast before joining: an empty array may have another type, as Python's empty list does.
         flat = [array.ravel().astype(dtype, copy=False) for array in arrays]
-        ends = np.cumsum([len(one) for one in flat], dtype=np.int64)
+        ends = np.cumsum([len(values) for values in flat], dtype=np.int64)
         return Ragged(np.concatenate(flat) if flat else np.empty(0, dtype), ends)
     if not arrays:
         return np.empty((0, *(size or 0 for size in shape)), dtype)

@@ -1,7 +1,7 @@
-"""A user's stream, which can only be read from its begin, is read once into records of the job.
+"""Caching of a user's stream as records on disk, because a stream can only be read from its start.
 
-Records are numbered in the order of that reading. They appear in the folder of the job complete or
-not at all, and whoever opens the same stream later reads them.
+Records are numbered in the order of the stream. Their file appears in the job's folder complete or
+not at all, and later readers of the same stream use it.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from edl_horovod.records.layout import Column, Layout, Part, Structure, Tensor
 from edl_horovod.records.source import JobFolders
 from edl_horovod.records.sources.recordio import Writer
 
-__all__ = ["RECORDS", "KeptStream", "keep_stream"]
+__all__ = ["RECORDS", "CachedStream", "cache_stream"]
 
 log = logging.getLogger(__name__)
 
@@ -32,107 +32,110 @@ RECORDS = "records.recordio"
 _DESCRIPTION = "stream.json"
 _FORMAT = 1
 TELL_SECONDS = 5.0
-"""How often people are told how far the reading is."""
+"""Interval of progress messages while a stream is read."""
 
 
 @dataclass(frozen=True)
-class KeptStream:
-    """The records of a stream."""
+class CachedStream:
+    """The cached records of a stream."""
 
     folder: Path
     layout: Layout
 
 
-def keep_stream(
+def cache_stream(
     stream: Iterable[Any], name: str, digest: str, folders: JobFolders, tell: Callable[[str], None]
-) -> KeptStream:
+) -> CachedStream:
     """Read a stream to its end, unless a process of this or an earlier job has done so.
 
-    One process at a time does; the others wait for it, however long that takes.
+    One process reads at a time; the others wait for it without a time limit.
 
     Args:
-        stream: Gives one element after the other. It is not touched where its records are kept.
-        name: What the user calls it, with the scheme.
-        digest: Of the code that makes it. Kept records of other code are replaced.
-        folders: Of the job.
-        tell: Called with what people should know.
+        stream: Yields the elements. It is not iterated if its records are already cached.
+        name: The setting that names the stream, with its scheme.
+        digest: Digest of the code that creates the stream. Cached records of other code are
+            replaced.
+        folders: The job's folders.
+        tell: Called with messages for the user.
 
     Raises:
-        DataError: There are no elements, or they are not alike.
+        DataError: The stream has no elements, or they differ in structure.
         OutputError: The records cannot be written.
-        UserCodeError: The stream raised something.
+        UserCodeError: The stream raised an exception.
     """
-    own = name.partition(":")[2]
-    kept = folders.records / own
+    stream_name = name.partition(":")[2]
+    cached_folder = folders.records / stream_name
 
     def say(message: str) -> None:
         log.info("%s", message)
         tell(message)
 
     with (
-        _writing(kept),
-        one_builder([folders.records / f"{own}.lock"], say, doing=f"reads {name}", gives_up=False),
+        _translated_errors(cached_folder),
+        one_builder(
+            [folders.records / f"{stream_name}.lock"], say, doing=f"reads {name}", gives_up=False
+        ),
     ):
-        found = _found(kept, digest)
-        if found is not None:
-            return found
+        cached = _load_cached(cached_folder, digest)
+        if cached is not None:
+            return cached
         say(
-            f"{name} can only be read from its begin: it is read once now, and its records are kept"
-            f" in {kept}"
+            f"{name} can only be read from its start: it is read once now, and its records are"
+            f" cached in {cached_folder}"
         )
-        _make(stream, name, digest, kept, folders.unfinished_records / own, say)
-        found = _found(kept, digest)
-        if found is None:
+        _make(stream, name, digest, cached_folder, folders.unfinished_records / stream_name, say)
+        cached = _load_cached(cached_folder, digest)
+        if cached is None:
             raise OutputError(
-                f"The records of {name} are not in {kept} after they were written.",
+                f"The records of {name} are missing from {cached_folder} after they were written.",
                 received={"data": name},
-                cure="Look whether something else writes there.",
+                cure="Check whether another program changes this folder.",
             )
-        return found
+        return cached
 
 
 def _make(
     stream: Iterable[Any],
     name: str,
     digest: str,
-    kept: Path,
+    target: Path,
     unfinished: Path,
     say: Callable[[str], None],
 ) -> None:
-    """Write the records beside their folder, and then put them there."""
-    folder = unfinished.with_name(f"{unfinished.name}.{secrets.token_hex(4)}")
-    folder.mkdir(parents=True)
+    """Write the records into a temporary folder, then rename it to the target."""
+    temporary = unfinished.with_name(f"{unfinished.name}.{secrets.token_hex(4)}")
+    temporary.mkdir(parents=True)
     try:
-        written = _write(stream, name, folder, say)
-        _describe(folder, digest, written.layout())
-        if kept.exists():
-            shutil.rmtree(kept)
+        written = _write(stream, name, temporary, say)
+        _describe(temporary, digest, written.layout())
+        if target.exists():
+            shutil.rmtree(target)
         try:
-            folder.rename(kept)
+            temporary.rename(target)
         except OSError:
-            # Where files cannot be locked, another process may have been faster.
-            if not kept.exists():
+            # On a file system without locks another process may have finished first.
+            if not target.exists():
                 raise
-        sync(kept.parent)
+        sync(target.parent)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # Another stream is being read.
-            folder.parent.rmdir()
+        shutil.rmtree(temporary, ignore_errors=True)
+        with contextlib.suppress(OSError):  # Not empty while another stream is being read.
+            temporary.parent.rmdir()
 
 
 @contextlib.contextmanager
-def _writing(kept: Path) -> Iterator[None]:
+def _translated_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise OutputError(
-            f"{kept} cannot be written: {error}.", received={"path": kept}, cure=cure_of(error)
+            f"{folder} cannot be written: {error}.", received={"path": folder}, cure=cure_of(error)
         ) from error
 
 
 def _write(stream: Iterable[Any], name: str, folder: Path, say: Callable[[str], None]) -> Elements:
     elements = Elements()
-    began = told = time.monotonic()
+    began = last_report = time.monotonic()
     count, num_bytes = 0, 0
     with Writer(folder / RECORDS) as writer:
         for count, element in enumerate(_elements(stream, name), start=1):
@@ -140,21 +143,22 @@ def _write(stream: Iterable[Any], name: str, folder: Path, say: Callable[[str], 
                 record = encode(elements.arrays(element))
             except MisfitError as error:
                 raise DataError(
-                    f"Element {count - 1} of {name} is not like the others, or no record: {error}.",
+                    f"Element {count - 1} of {name} differs in structure from the elements before"
+                    f" it, or cannot be a record: {error}.",
                     received={"data": name},
                     cure="All elements must be tensors, arrays, numbers or text, or tuples or dicts"
                     " of these, of the same types and numbers of axes.",
                 ) from error
             writer.write(record)
             num_bytes += len(record)
-            if time.monotonic() >= told + TELL_SECONDS:
-                told = time.monotonic()
-                say(f"{name}: {_size(count, num_bytes)} in {told - began:.0f} s")
+            if time.monotonic() >= last_report + TELL_SECONDS:
+                last_report = time.monotonic()
+                say(f"{name}: {_size(count, num_bytes)} in {last_report - began:.0f} s")
         if not count:
             raise DataError("There are no records in the data.", received={"data": name})
     on_disk = (folder / RECORDS).stat().st_size
     say(
-        f"{name}: {_size(count, num_bytes)}, {on_disk / 1e6:,.1f} MB on the disk; each is"
+        f"{name}: {_size(count, num_bytes)}, {on_disk / 1e6:,.1f} MB on disk; each record is"
         f" {elements}"
     )
     return elements
@@ -170,7 +174,7 @@ def _elements(stream: Iterable[Any], name: str) -> Iterable[Any]:
         raise
     except Exception as e:
         raise UserCodeError(
-            f"{name} gives an error after {count:,} elements: {type(e).__name__}: {e}.",
+            f"{name} raised an exception after {count:,} elements: {type(e).__name__}: {e}.",
             received={"data": name},
         ) from e
 
@@ -192,18 +196,19 @@ def _describe(folder: Path, digest: str, layout: Layout) -> None:
     )
 
 
-def _found(kept: Path, digest: str) -> KeptStream | None:
-    """The records in a folder, if code with this digest made them."""
+def _load_cached(folder: Path, digest: str) -> CachedStream | None:
+    """Return the records in a folder if code with this digest created them, else None."""
     try:
-        saved = json.loads((kept / _DESCRIPTION).read_bytes())
+        saved = json.loads((folder / _DESCRIPTION).read_bytes())
     except FileNotFoundError:
         return None
     if (saved["format"], saved["digest"]) != (_FORMAT, digest):
         return None
     columns = tuple(
-        Column(one["name"], one["dtype"], tuple(one["shape"])) for one in saved["columns"]
+        Column(column["name"], column["dtype"], tuple(column["shape"]))
+        for column in saved["columns"]
     )
-    return KeptStream(kept, Layout(columns, structure=_from_json(saved["structure"])))
+    return CachedStream(folder, Layout(columns, structure=_from_json(saved["structure"])))
 
 
 def _to_json(structure: Structure) -> Any:
@@ -220,6 +225,6 @@ def _from_json(saved: dict[str, Any]) -> Structure:
     if "tuple" in saved:
         return tuple(map(_from_json, saved["tuple"]))
     parts = (
-        Part(one["column"], tuple(one["shape"]), one["shape_column"]) for one in saved["parts"]
+        Part(part["column"], tuple(part["shape"]), part["shape_column"]) for part in saved["parts"]
     )
     return Tensor(saved["kind"], tuple(parts))

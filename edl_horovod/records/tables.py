@@ -1,4 +1,4 @@
-"""The tables of an index: the chunks of all files, and what follows from them."""
+"""The tables of an index: the chunks of all files, and the blocks computed from them."""
 
 import bisect
 import hashlib
@@ -19,14 +19,14 @@ from edl_horovod.records.files.remote import is_remote
 __all__ = ["CHUNK", "MAX_BLOCK_RECORDS", "WHOLE_BYTES", "IndexedFile", "Tables", "locate"]
 
 MAX_BLOCK_RECORDS = 4096
-"""A chunk with more records is several blocks."""
+"""A chunk with more records is split into several blocks."""
 WHOLE_BYTES = 4 << 20
-"""A larger chunk without a header of its own, as a row group, is one block: it takes so long to
-decode that its records must be taken one after the other."""
+"""A larger chunk without its own header, such as a row group, is one block: decoding it takes so
+long that its records must be read together."""
 
 _CHUNKS_AT_ONCE = 1 << 14
-"""Chunks are checked, and a digest is taken of them, so many at a time: they fit into a processor's
-cache, and no rank needs memory of its own for all of them."""
+"""Number of chunks that are checked and digested at a time: they fit into the processor's cache,
+and a rank needs no memory of its own for all chunks."""
 
 _Integers = NDArray[np.int64]
 
@@ -41,7 +41,7 @@ CHUNK = np.dtype(
         ("header_bytes", "<u4"),
     ]
 )
-"""A row for each chunk; the columns are those of `ChunkInfo`."""
+"""A row for each chunk, with the fields of `ChunkInfo`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,20 +51,20 @@ class IndexedFile:
     path: str
     size_bytes: int
     num_chunks: int
-    """Chunks that can be read."""
+    """Number of chunks that can be read."""
     skipped_chunks: int
-    """Damaged chunks left out, with `damaged="skip"`."""
+    """Number of damaged chunks that were skipped, with `damaged="skip"`."""
     skipped_records: int
-    """Records left out with the damaged chunks, as far as their headers tell."""
+    """Number of records in the skipped chunks, as far as their headers show it."""
     header: bytes
-    """What it says of all its chunks: the first line of a CSV file, the schema of others."""
+    """Data that applies to all chunks: the first line of a CSV file, the schema of others."""
     sampled: int = 0
-    """Checksum of samples of its content, in a format whose chunks have none; else 0."""
+    """Checksum of samples of the content, in a format whose chunks have none; else 0."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tables:
-    """What an index holds; the arrays are read-only."""
+    """The content of an index; the arrays are read-only."""
 
     files: tuple[IndexedFile, ...]
     """The files, sorted by path."""
@@ -73,15 +73,15 @@ class Tables:
     chunk_starts: NDArray[np.int64]
     """First record id of each chunk."""
     block_starts: NDArray[np.int64]
-    """First record id of each block: a chunk, or a part of a chunk with very many records."""
+    """First record id of each block: a chunk, or a part of a chunk with many records."""
     block_counts: NDArray[np.int64]
     """Number of records of each block."""
     fingerprint: str
-    """Differs where the records or their numbers do."""
+    """Identifies the records and their numbering."""
 
     @classmethod
     def of(cls, files: Sequence[IndexedFile], chunks: NDArray[Any]) -> Self:
-        """The tables of files, sorted by path, that have at least one chunk between them."""
+        """Build the tables of files, sorted by path, that have at least one chunk in total."""
         counts = chunks["num_records"].astype(np.int64)
         chunk_starts = np.cumsum(counts) - counts
         block_starts, block_counts = _blocks(chunk_starts, counts, _are_whole(chunks))
@@ -97,13 +97,13 @@ class Tables:
         )
 
     def chunk(self, number: int) -> ChunkInfo:
-        """Where a chunk, known by its number over all files, is in its file."""
-        # One conversion of the whole row: this is done for each chunk that is read.
-        offset, checksum, num_bytes, num_records, place, codec, header_bytes = self.chunks[
+        """Return the location of a chunk, numbered over all files, in its file."""
+        # One conversion of the whole row is faster; this runs for each chunk that is read.
+        offset, checksum, num_bytes, num_records, number_in_file, codec, header_bytes = self.chunks[
             number
         ].item()
         return ChunkInfo(
-            number=place,
+            number=number_in_file,
             offset=offset,
             checksum=checksum,
             codec=Codec(codec),
@@ -113,18 +113,18 @@ class Tables:
         )
 
     def check(self) -> None:
-        """Refuse tables that no scan of files of these sizes can give.
+        """Refuse tables that cannot be the result of a scan of files with these sizes.
 
         Raises:
-            ValueError: What contradicts itself.
+            ValueError: The tables are inconsistent; the message says how.
         """
         per_file = [file.num_chunks for file in self.files]
         if not all(isinstance(count, int) and count >= 0 for count in per_file):
             raise ValueError("a file has no valid number of chunks")
         if not len(self.chunks) or sum(per_file) != len(self.chunks):
-            raise ValueError("its files and its chunks differ in number")
+            raise ValueError("its number of chunks does not match its files")
         if len(self.chunk_starts) != len(self.chunks):
-            raise ValueError("its chunk_starts do not fit its chunks")
+            raise ValueError("its chunk_starts do not match its chunks")
         num_records = num_blocks = 0
         for first in range(0, len(self.chunks), _CHUNKS_AT_ONCE):
             part = slice(first, min(first + _CHUNKS_AT_ONCE, len(self.chunks)))
@@ -135,25 +135,35 @@ class Tables:
             num_blocks = self._check_starts(part, counts, num_records, num_blocks)
             num_records += int(counts.sum())
         if not num_blocks == len(self.block_starts) == len(self.block_counts):
-            raise ValueError("its blocks do not fit its chunks")
+            raise ValueError("its blocks do not match its chunks")
         if self.fingerprint != _fingerprint(self.files, self.chunks):
-            raise ValueError("its fingerprint does not fit its chunks")
+            raise ValueError("its fingerprint does not match its chunks")
 
     def _check_starts(
         self, part: slice, counts: _Integers, num_records: int, num_blocks: int
     ) -> int:
-        """Check chunks, so many records and blocks being before them; returns blocks so far."""
+        """Check the starts of some chunks and their blocks.
+
+        Args:
+            part: The chunks to check.
+            counts: The records of each of them.
+            num_records: Records before these chunks.
+            num_blocks: Blocks before these chunks.
+
+        Returns:
+            The number of blocks up to the end of these chunks.
+        """
         starts = num_records + np.cumsum(counts) - counts
         is_whole = _are_whole(self.chunks[part])
         block_starts, block_counts = _blocks(starts, counts, is_whole)
         blocks = slice(num_blocks, num_blocks + len(block_starts))
-        for name, expected, found in (
+        for name, expected, actual in (
             ("chunk_starts", starts, self.chunk_starts[part]),
             ("block_starts", block_starts, self.block_starts[blocks]),
             ("block_counts", block_counts, self.block_counts[blocks]),
         ):
-            if not np.array_equal(expected, found):
-                raise ValueError(f"its {name} do not fit its chunks")
+            if not np.array_equal(expected, actual):
+                raise ValueError(f"its {name} do not match its chunks")
         return blocks.stop
 
     def _check_places(self, part: slice) -> None:
@@ -161,8 +171,8 @@ class Tables:
         sizes = self.chunks["header_bytes"][part].astype(np.int64)
         sizes += self.chunks["compressed_bytes"][part]
         if offsets.min() < 0 or not sizes.all():
-            raise ValueError("a chunk begins before its file, or is empty")
-        # Where each chunk must end: at the next one, or at the end of the file.
+            raise ValueError("a chunk begins before the start of its file, or is empty")
+        # A chunk must end before the next one, or before the end of the file.
         ends = np.append(offsets[1:], 0)[: len(sizes)]
         number = bisect.bisect_right(self.file_ends, part.start)
         while number < len(self.files) and self.file_ends[number] <= part.stop:
@@ -170,45 +180,45 @@ class Tables:
                 last = self.file_ends[number] - 1 - part.start
                 ends[last] = self.files[number].size_bytes
             number += 1
-        # Not by adding up: a sum with a forged offset could pass the largest number.
+        # Subtract instead of adding: a sum with a forged offset could overflow.
         if (ends - offsets[: len(sizes)] < sizes).any():
-            raise ValueError("its chunks overlap or pass the end of a file")
+            raise ValueError("its chunks overlap or exceed the end of a file")
 
     @cached_property
     def file_ends(self) -> list[int]:
-        """For each file the number of the chunk after its last."""
+        """The number of the chunk after the last of each file."""
         return list(itertools.accumulate(file.num_chunks for file in self.files))
 
 
 def locate(
     ids: Sequence[int] | NDArray[np.integer], chunk_starts: _Integers, num_records: int
 ) -> tuple[_Integers, _Integers]:
-    """The chunk numbers of records, and their positions in those chunks.
+    """Return the chunk numbers of records, and their positions in those chunks.
 
     Raises:
-        IndexError: There is no such record.
+        IndexError: A record id is out of range.
     """
-    asked = np.asarray(ids)
-    if asked.ndim != 1 or (asked.size and asked.dtype.kind not in "iu"):
+    requested = np.asarray(ids)
+    if requested.ndim != 1 or (requested.size and requested.dtype.kind not in "iu"):
         raise TypeError(
             "Record ids must be a flat sequence of integers, not an array of shape"
-            f" {asked.shape} and dtype {asked.dtype}."
+            f" {requested.shape} and dtype {requested.dtype}."
         )
-    if asked.size and not 0 <= asked.min() <= asked.max() < num_records:
+    if requested.size and not 0 <= requested.min() <= requested.max() < num_records:
         raise IndexError(
-            f"Record ids go from 0 to {num_records - 1}; these go from {asked.min()} to"
-            f" {asked.max()}."
+            f"Record ids go from 0 to {num_records - 1}; these go from {requested.min()} to"
+            f" {requested.max()}."
         )
-    numbers = asked.astype(np.int64)
+    numbers = requested.astype(np.int64)
     chunk_numbers = np.searchsorted(chunk_starts, numbers, side="right") - 1
     return chunk_numbers, numbers - chunk_starts[chunk_numbers]
 
 
 def _are_whole(chunks: NDArray[Any]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (chunks["header_bytes"] == 0) & (
+    is_whole: NDArray[np.bool_] = (chunks["header_bytes"] == 0) & (
         chunks["compressed_bytes"] > WHOLE_BYTES
     )
-    return found
+    return is_whole
 
 
 def _blocks(
@@ -216,25 +226,25 @@ def _blocks(
 ) -> tuple[_Integers, _Integers]:
     if chunk_counts.max() <= MAX_BLOCK_RECORDS:
         return chunk_starts, chunk_counts
-    most = np.where(is_whole, chunk_counts, MAX_BLOCK_RECORDS)
-    num_blocks = -(-chunk_counts // most)
+    max_records = np.where(is_whole, chunk_counts, MAX_BLOCK_RECORDS)
+    num_blocks = -(-chunk_counts // max_records)
     chunk_of = np.repeat(np.arange(len(chunk_counts)), num_blocks)
     first_block = np.cumsum(num_blocks) - num_blocks
-    skipped = (np.arange(len(chunk_of)) - first_block[chunk_of]) * most[chunk_of]
-    counts = np.minimum(most[chunk_of], chunk_counts[chunk_of] - skipped)
+    skipped = (np.arange(len(chunk_of)) - first_block[chunk_of]) * max_records[chunk_of]
+    counts = np.minimum(max_records[chunk_of], chunk_counts[chunk_of] - skipped)
     return chunk_starts[chunk_of] + skipped, counts
 
 
 def _fingerprint(files: Sequence[IndexedFile], chunks: NDArray[Any]) -> str:
-    """Digest of names, sizes, counts and checksums; no folder above all files, and no times."""
-    places = [
+    """Return a digest of names, sizes, counts and checksums, independent of folder and times."""
+    locations = [
         os.path.abspath(f"/{file.path}" if is_remote(file.path) else file.path) for file in files
     ]
-    above = os.path.commonpath([os.path.dirname(place) for place in places])
+    common_folder = os.path.commonpath([os.path.dirname(location) for location in locations])
     digest = hashlib.sha256()
     start = 0
-    for file, place in zip(files, places, strict=True):
-        name = place[len(above) :].lstrip("/")
+    for file, location in zip(files, locations, strict=True):
+        name = location[len(common_folder) :].lstrip("/")
         facts = [name, file.size_bytes, file.num_chunks]
         digest.update(json.dumps(facts + [file.sampled] * (file.sampled != 0)).encode())
         end = start + file.num_chunks

@@ -1,6 +1,6 @@
-"""Dates, times and durations in the units of a training, whatever the units of other data.
+"""Conversion of dates, times and durations to the time units that a model was trained with.
 
-They are integers, so a model cannot tell by their type which unit they count.
+A model receives them as integers, whose type does not show the unit.
 """
 
 import json
@@ -20,36 +20,37 @@ __all__ = ["columns_from_json", "columns_to_json", "with_time_types_of"]
 
 
 def columns_to_json(columns: Sequence[Column]) -> str:
-    """Columns as text; "" for none."""
+    """Serialize columns as JSON; "" if there are no columns."""
     return json.dumps([asdict(column) for column in columns]) if columns else ""
 
 
 def columns_from_json(text: str) -> tuple[Column, ...]:
-    """The columns that `columns_to_json` gave."""
+    """Parse the text that `columns_to_json` returned."""
     return tuple(
-        Column(one["name"], one["dtype"], tuple(one["shape"]), time_type=one["time_type"])
-        for one in json.loads(text or "[]")
+        Column(saved["name"], saved["dtype"], tuple(saved["shape"]), time_type=saved["time_type"])
+        for saved in json.loads(text or "[]")
     )
 
 
 def with_time_types_of(
     trained: Sequence[Column], source: RecordSource, *, data: str
 ) -> RecordSource:
-    """A source whose dates, times and durations count in the units of a training.
+    """Return a source whose dates, times and durations have the units of the training.
 
     Args:
-        trained: The columns of the training; others are left as they are.
-        source: Closed with the one that is returned.
-        data: What people call the source.
+        trained: The columns that the model was trained with; other columns are left unchanged.
+        source: The source to convert; the returned source closes it.
+        data: The name of the source in messages.
 
     Raises:
-        DataError: A column is a date in one of both, and a duration or no time in the other.
+        DataError: A column is a date in the training or in the source, and a duration or not a
+            time in the other.
     """
     if source.layout is None:
         return source
-    wanted = {column.name: column for column in trained}
+    trained_columns = {column.name: column for column in trained}
     columns = tuple(
-        _column(column, wanted.get(column.name), data) for column in source.layout.columns
+        _column(column, trained_columns.get(column.name), data) for column in source.layout.columns
     )
     if columns == source.layout.columns:
         return source
@@ -57,7 +58,7 @@ def with_time_types_of(
 
 
 class _Converted(RecordSource):
-    """Another source, with a layout whose times count other units."""
+    """A source that converts the time columns of another source."""
 
     def __init__(self, source: RecordSource, layout: Layout, data: str) -> None:
         assert source.layout is not None
@@ -70,19 +71,19 @@ class _Converted(RecordSource):
         self.fingerprint = source.fingerprint
 
     def read(self, ids: Sequence[int] | NDArray[np.integer]) -> Records:
-        """The records with these ids, converted."""
-        found: list[Any] = self._source.read(ids)
+        """Return the records with these ids, converted."""
+        source_values: list[Any] = self._source.read(ids)
         return [
-            values if read_as == wanted else _converted(values, read_as, wanted, self._data)
-            for values, (read_as, wanted) in zip(found, self._pairs, strict=True)
+            values if read_as == trained else _converted(values, read_as, trained, self._data)
+            for values, (read_as, trained) in zip(source_values, self._pairs, strict=True)
         ]
 
     def record_bytes(self) -> float:
-        """What a record takes in memory on average, in bytes."""
+        """Return the average size of a record in memory, in bytes."""
         return self._source.record_bytes()
 
     def describe(self) -> str:
-        """What the source holds, for the log."""
+        """Describe the source for the log."""
         return self._source.describe()
 
     def close(self) -> None:
@@ -91,41 +92,41 @@ class _Converted(RecordSource):
 
 
 def _column(column: Column, trained: Column | None, data: str) -> Column:
-    """A column with the type of the training's."""
+    """Return the column with the type that it had in the training."""
     if trained is None or trained.time_type == column.time_type:
         return column
-    both = np.dtype(column.time_type or int), np.dtype(trained.time_type or int)
-    if both[0].kind != both[1].kind or not np.can_cast(*both, "same_kind"):
+    types = np.dtype(column.time_type or int), np.dtype(trained.time_type or int)
+    if types[0].kind != types[1].kind or not np.can_cast(*types, "same_kind"):
         raise DataError(
-            f"The column {column.name!r} of {data} has another type than in the training.",
-            received=f"{_named(column)}; the training had {_named(trained)}",
+            f"The type of the column {column.name!r} of {data} differs from the training.",
+            received=f"{_type_name(column)}; in the training: {_type_name(trained)}",
             cure="Write the column with the type of the training, or train again.",
         )
     return replace(column, dtype=trained.dtype, time_type=trained.time_type)
 
 
-def _converted(values: Values, read_as: Column, wanted: Column, data: str) -> Values:
+def _converted(values: Values, read_as: Column, trained: Column, data: str) -> Values:
     if isinstance(values, Ragged):
         assert isinstance(values.values, np.ndarray)
-        return Ragged(_in_unit(values.values, read_as, wanted, data), values.ends)
-    return _in_unit(values, read_as, wanted, data)
+        return Ragged(_in_unit(values.values, read_as, trained, data), values.ends)
+    return _in_unit(values, read_as, trained, data)
 
 
-def _in_unit(values: NDArray[Any], read_as: Column, wanted: Column, data: str) -> NDArray[Any]:
+def _in_unit(values: NDArray[Any], read_as: Column, trained: Column, data: str) -> NDArray[Any]:
     times = values.astype(np.int64).view(read_as.time_type)
-    found = times.astype(wanted.time_type)
-    # NumPy wraps around where a finer unit cannot hold a time.
-    if np.can_cast(read_as.time_type, wanted.time_type):
-        is_other = (found.astype(read_as.time_type) != times) & ~np.isnat(times)
-        if is_other.any():
+    converted = times.astype(trained.time_type)
+    # NumPy wraps around silently where a finer unit cannot represent a time.
+    if np.can_cast(read_as.time_type, trained.time_type):
+        overflows = (converted.astype(read_as.time_type) != times) & ~np.isnat(times)
+        if overflows.any():
             raise DataError(
-                f"The column {wanted.name!r} of {data} has a value that the training's unit cannot"
-                " hold.",
-                received=f"{times[is_other].flat[0]} as {wanted.time_type}",
-                cure="Leave such rows out, or train again with a coarser unit.",
+                f"The column {trained.name!r} of {data} has a value that the training's time unit"
+                " cannot represent.",
+                received=f"{times[overflows].flat[0]} as {trained.time_type}",
+                cure="Remove such rows, or train again with a coarser time unit.",
             )
-    return found.view(np.int64).astype(wanted.dtype)
+    return converted.view(np.int64).astype(trained.dtype)
 
 
-def _named(column: Column) -> str:
+def _type_name(column: Column) -> str:
     return column.time_type or ("text" if column.dtype == BYTES else f"plain {column.dtype}")

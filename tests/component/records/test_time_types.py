@@ -100,9 +100,9 @@ def test_dates_in_lists_are_converted(tmp_path):
 @pytest.mark.parametrize(
     ("trained", "given", "received"),
     [
-        (pa.timestamp("us"), pa.int64(), r"plain int64; the training had datetime64\[us\]"),
-        (pa.int64(), pa.timestamp("us"), r"datetime64\[us\]; the training had plain int64"),
-        (pa.duration("s"), pa.timestamp("s"), "the training had timedelta64"),
+        (pa.timestamp("us"), pa.int64(), r"plain int64.*datetime64\[us\]"),
+        (pa.int64(), pa.timestamp("us"), r"datetime64\[us\].*plain int64"),
+        (pa.duration("s"), pa.timestamp("s"), "timedelta64"),
     ],
     ids=str,
 )

@@ -51,14 +51,15 @@ def test_numbers_that_are_not_packed_are_read():
 
 
 @pytest.mark.parametrize(
-    ("record", "shapes", "message"),
+    ("record", "shapes", "received"),
     [
-        (example({"x": [1.0]}), {"y": ()}, r"has no feature 'y'. Received: x"),
-        (example({"x": [1.0]}), {"x": (2,)}, r"shape \(2,\). Received: 1 values"),
-        (b"\xff\xff\xff", {"x": ()}, r"is no serialized tf.train.Example. Received: 3 bytes"),
-        (example({"x": [1.0]})[:-2], {"x": ()}, r"is no serialized tf.train.Example"),
+        (example({"x": [1.0]}), {"y": ()}, "x"),
+        (example({"x": [1.0]}), {"x": (2,)}, "1 values"),
+        (b"\xff\xff\xff", {"x": ()}, "3 bytes"),
+        (example({"x": [1.0]})[:-2], {"x": ()}, "15 bytes"),
     ],
 )
-def test_what_is_no_such_example_is_refused(record, shapes, message):
-    with pytest.raises(DataError, match=message):
+def test_a_record_that_does_not_have_the_features_is_refused(record, shapes, received):
+    with pytest.raises(DataError) as error:
         read_examples([record], shapes)
+    assert error.value.received == received

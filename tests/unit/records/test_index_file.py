@@ -131,7 +131,7 @@ def test_a_damaged_index_is_passed_over_and_written_again(
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
     assert Index.open(str(data), folder=job).fingerprint == fingerprint
-    assert "is passed over" in caplog.text
+    assert ignored_indexes(caplog)
     assert file.read_bytes() == whole
 
 
@@ -167,6 +167,16 @@ def test_of_processes_that_start_together_one_scans(
         assert len({one.result().fingerprint for one in opened}) == 1
     assert caplog.text.count("left out bytes") == 1
     assert {one.result().files[0].skipped_chunks for one in opened} == {1}
+
+
+def ignored_indexes(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings about indexes that could not be used."""
+    logger = "edl_horovod.records.kept_index"
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == logger and record.levelname == "WARNING" and ".index" in record.message
+    ]
 
 
 def index_beside(data: Path) -> Path:
@@ -219,11 +229,11 @@ def change_checksum(chunks: NDArray[Any]) -> None:
     [
         (duplicate, "overlap"),
         (overlap, "overlap"),
-        (pass_end_of_first_file, "overlap or pass the end of a file"),
-        (begin_before_the_file, "begins before its file"),
-        (take_records_away, "a chunk has no records"),
-        (move_a_record, "chunk_starts do not fit"),
-        (change_checksum, "fingerprint does not fit"),
+        (pass_end_of_first_file, "end of a file"),
+        (begin_before_the_file, "begins before"),
+        (take_records_away, "no records"),
+        (move_a_record, "chunk_starts"),
+        (change_checksum, "fingerprint"),
     ],
 )
 def test_an_index_that_no_scan_gives_is_passed_over(
@@ -239,8 +249,8 @@ def test_an_index_that_no_scan_gives_is_passed_over(
         assert [int.from_bytes(record[:4], "little") for record in reader] == [
             *range(scanned.num_records)
         ]
-    assert "is passed over" in caplog.text
-    assert why in caplog.text
+    assert ignored_indexes(caplog)
+    assert any(why in message for message in ignored_indexes(caplog))
 
 
 def test_an_index_of_chunks_of_several_blocks_is_taken(
@@ -254,7 +264,7 @@ def test_an_index_of_chunks_of_several_blocks_is_taken(
     mapped = Index.open(str(tmp_path), folder=job, max_chunk_bytes=8 << 20)
     assert mapped.block_counts.tolist() == scanned.block_counts.tolist()
     assert len(mapped.block_counts) > mapped.num_chunks
-    assert "is passed over" not in caplog.text
+    assert not ignored_indexes(caplog)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
@@ -276,7 +286,7 @@ def test_what_is_no_regular_file_is_no_index(
         finally:
             if not opened.done():
                 os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))  # Lets go of the reader.
-    assert "is passed over" in caplog.text
+    assert ignored_indexes(caplog)
 
 
 @pytest.mark.root
@@ -284,8 +294,8 @@ def test_an_index_of_a_stranger_is_no_index(data: Path, caplog: pytest.LogCaptur
     path = index_beside(data)
     os.chown(path, 12345, -1)
     Index.open(str(data))
-    assert "it belongs to user 12345" in caplog.text
+    assert any("12345" in message for message in ignored_indexes(caplog))
     caplog.clear()
     os.chown(data / "a.recordio", 12345, -1)  # Who could write other records need not forge.
     Index.open(str(data))
-    assert "is passed over" not in caplog.text
+    assert not ignored_indexes(caplog)

@@ -113,7 +113,7 @@ def test_a_plan_says_how_it_shuffles_and_nothing_where_it_does_not():
     [(0, 100, 1024), (0, 4096, 1024), (0, 8192, 512), (0, 1 << 30, 1), (7, 1 << 30, 7)],
 )
 def test_a_window_is_as_large_as_memory_allows(wanted, record_bytes, window):
-    found = choose_window(wanted, num_lanes=32, record_bytes=record_bytes, most_bytes=128 << 20)
+    found = choose_window(wanted, num_lanes=32, record_bytes=record_bytes, max_bytes=128 << 20)
     assert found == window
 
 

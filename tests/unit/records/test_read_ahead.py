@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_horovod.records.files.input_file import FileState, InputFile
-from edl_horovod.records.read_ahead import MOST_BYTES, ReadAhead
+from edl_horovod.records.read_ahead import MAX_BYTES, ReadAhead
 
 
 class Sparse(InputFile):
@@ -44,7 +44,7 @@ def test_headers_of_small_chunks_come_by_large_reads() -> None:
     read_headers(ReadAhead(file), chunk_bytes=1 << 16, num_chunks=1024)
 
     assert len(file.reads) == 17
-    assert max(file.reads) == MOST_BYTES
+    assert max(file.reads) == MAX_BYTES
 
 
 def test_headers_of_large_chunks_come_alone() -> None:
@@ -82,7 +82,7 @@ def test_bytes_are_those_of_the_file(data: bytes, wanted: list[tuple[int, int]])
     file = ReadAhead(Text(data))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edl_horovod.records.read_ahead.FIRST_BYTES", 16)
-        patch.setattr("edl_horovod.records.read_ahead.MOST_BYTES", 64)
+        patch.setattr("edl_horovod.records.read_ahead.MAX_BYTES", 64)
         for offset, num_bytes in wanted:
             if offset < len(data):
                 found = file.read_at(offset, num_bytes=num_bytes)

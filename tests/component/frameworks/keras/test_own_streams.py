@@ -165,8 +165,8 @@ def test_unbatched_examples_are_taken(batches):
 @pytest.mark.parametrize(
     ("name", "made", "at_once", "said"),
     [
-        ("batched", None, False, r"gives batches.*BatchDataset|gives batches.*unbatch"),
-        ("endless", None, False, r"never ends.*Leave repeat\(\) out"),
+        ("batched", None, False, r"BatchDataset|unbatch"),
+        ("endless", None, False, r"repeat\(\)"),
         ("records", None, False, r"has no create_dataset \(input_fn\)"),
         ("everything", "dataset", True, "parses_batches = True"),
     ],
