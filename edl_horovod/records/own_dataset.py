@@ -57,7 +57,7 @@ class _OwnDataset(SourceKind):
         if _is_random_access(dataset):
             from edl_horovod.records.sources.own_records import OwnRecords
 
-            return OwnRecords(dataset, data, wanted=settings.columns)
+            return OwnRecords(dataset, data, selected=settings.columns)
         _require_stream(dataset, data, settings)
         if folders is None:
             raise DataError(

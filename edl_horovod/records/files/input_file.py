@@ -1,4 +1,4 @@
-"""What every input file can do wherever it is, and the local one."""
+"""The interface of input files, and local input files."""
 
 import abc
 import os
@@ -12,20 +12,20 @@ __all__ = ["Closeable", "FileState", "InputFile", "LocalFile"]
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What tells cheaply whether a file is as it was."""
+    """The properties of a file that show cheaply whether it has changed."""
 
     size_bytes: int
     changed: int | str
-    """Time of the last change in nanoseconds; of an object in a store what changes with its
-    content, or "" where the store says nothing."""
+    """The time of the last change in nanoseconds. For a remote file, a text that changes with its
+    content, or "" if its server does not report one."""
 
 
 class Closeable(abc.ABC):
-    """Closed where its `with` ends."""
+    """A resource that is closed at the end of a `with` block."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Free what is held; a second call does nothing."""
+        """Release the resource; a second call does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -47,7 +47,7 @@ class InputFile(Closeable):
 
     @abc.abstractmethod
     def read_at(self, offset: int, *, num_bytes: int) -> bytes:
-        """Read bytes from an offset in the file; fewer than asked for only where the file ends.
+        """Read bytes at an offset; returns fewer than requested only at the end of the file.
 
         Raises:
             DataError: The read failed.
@@ -55,15 +55,15 @@ class InputFile(Closeable):
 
     @abc.abstractmethod
     def state(self) -> FileState:
-        """What the file is now.
+        """Return the current state of the file.
 
         Raises:
-            DataError: It cannot be found out.
+            DataError: The state cannot be determined.
         """
 
 
 class LocalFile(InputFile):
-    """A file that this host's system can open; a `DataError` if it cannot."""
+    """A file on a file system of this host."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -79,18 +79,18 @@ class LocalFile(InputFile):
 
     @property
     def size_bytes(self) -> int:
-        """Size when it was opened."""
+        """Size of the file when it was opened."""
         return self._size_bytes
 
     def read_at(self, offset: int, *, num_bytes: int) -> bytes:
-        """Read bytes; fewer than asked for only where the file ends."""
+        """Read bytes; returns fewer than requested only at the end of the file."""
         pieces: list[bytes] = []
-        wanted = num_bytes
+        remaining = num_bytes
         try:
-            while wanted and (piece := os.pread(self._file, wanted, offset)):
+            while remaining and (piece := os.pread(self._file, remaining, offset)):
                 pieces.append(piece)
                 offset += len(piece)
-                wanted -= len(piece)
+                remaining -= len(piece)
         except OSError as e:
             raise DataError(
                 f"{self.path} cannot be read at byte {offset}: {e.strerror}.",
@@ -100,9 +100,9 @@ class LocalFile(InputFile):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def state(self) -> FileState:
-        """The size and time of the open file, wherever its name leads by now."""
-        found = os.fstat(self._file)
-        return FileState(found.st_size, found.st_mtime_ns)
+        """Return the size and time of the open file, even if its path was replaced."""
+        status = os.fstat(self._file)
+        return FileState(status.st_size, status.st_mtime_ns)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

@@ -1,4 +1,4 @@
-"""The one place that opens input files, wherever they are."""
+"""Opening of input files, local and remote."""
 
 import os
 import threading
@@ -11,43 +11,44 @@ __all__ = ["FilePool", "file_state", "open_input"]
 
 
 class FilePool:
-    """Opens files when they are first read and keeps a few open; for use by several threads.
+    """Opens files when they are first read and keeps a few open; thread-safe.
 
-    A file in use belongs to one thread. Two threads reading the same file hold it open twice.
+    Only one thread uses an open file at a time. If two threads read a file, it is opened twice.
     """
 
     def __init__(self, *, max_idle: int = 64) -> None:
         self._max_idle = max_idle
         self._lock = threading.Lock()
         self._idle: list[InputFile] = []
-        """The least recently read one first."""
+        """The open files that are not being read, the least recently used first."""
         self._is_closed = False
 
     def read_at(
         self, path: str, *, offset: int, num_bytes: int, expected: FileState | None = None
     ) -> bytes:
-        """Read bytes of a file; fewer than asked for only where the file ends.
+        """Read bytes of a file; returns fewer than requested only at the end of the file.
 
         Args:
-            path: The file.
-            offset: The first byte.
-            num_bytes: The number of bytes.
-            expected: What the file must be once they are read; None where their checksum tells.
+            path: Path or URL of the file.
+            offset: Offset of the first byte.
+            num_bytes: Number of bytes to read.
+            expected: The state that the file must have after the read; None to skip the check if
+                the bytes have a checksum.
 
         Raises:
-            DataError: The file cannot be opened or read, or is not as expected.
+            DataError: The file cannot be opened or read, or has changed.
         """
         file = self._take(path)
         try:
             data = file.read_at(offset, num_bytes=num_bytes)
-            if expected is not None and (found := file.state()) != expected:
-                raise _changed(path, expected, found)
+            if expected is not None and (state := file.state()) != expected:
+                raise _changed(path, expected, state)
             return data
         finally:
-            self._give_back(file)
+            self._release(file)
 
     def close(self) -> None:
-        """Close every file; one that is being read is closed when that read ends."""
+        """Close all files; a file that is being read is closed after the read."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -57,13 +58,13 @@ class FilePool:
     def _take(self, path: str) -> InputFile:
         with self._lock:
             if self._is_closed:
-                raise ValueError(f"{path} is read after its reader was closed.")
-            for place, file in enumerate(self._idle):
+                raise ValueError(f"{path} cannot be read: its reader was closed.")
+            for index, file in enumerate(self._idle):
                 if file.path == path:
-                    return self._idle.pop(place)
+                    return self._idle.pop(index)
         return open_input(path)
 
-    def _give_back(self, file: InputFile) -> None:
+    def _release(self, file: InputFile) -> None:
         surplus: InputFile | None = file
         with self._lock:
             if not self._is_closed:
@@ -74,34 +75,34 @@ class FilePool:
 
 
 def open_input(path: str) -> InputFile:
-    """Open a file, by its path or a URL as `s3://bucket/name`, for reading at any offset.
+    """Open a file for reading at any offset, given its path or a URL such as `s3://bucket/name`.
 
     Raises:
-        DataError: A local file is not there or may not be read. A remote one is asked for only
-            when its size or its bytes are.
+        DataError: A local file does not exist or may not be read. A remote file is not accessed
+            before its size or its bytes are requested.
     """
     return remote.RemoteFile(path) if remote.is_remote(path) else LocalFile(path)
 
 
 def file_state(path: str) -> FileState:
-    """What a file is now; of a remote one what was listed since the last `reconnect`.
+    """Return the state of a file; for a remote file it may be cached since the last `reconnect`.
 
     Raises:
-        DataError: A remote file is not there or may not be read.
-        OSError: A local one is not.
+        DataError: A remote file does not exist or may not be read.
+        OSError: A local file does not exist or may not be read.
     """
     if remote.is_remote(path):
         return remote.state_of(path)
-    found = os.stat(path)
-    return FileState(found.st_size, found.st_mtime_ns)
+    status = os.stat(path)
+    return FileState(status.st_size, status.st_mtime_ns)
 
 
-def _changed(path: str, expected: FileState, found: FileState) -> DataError:
-    how = "another time or content"
-    if found.size_bytes != expected.size_bytes:
-        how = f"{found.size_bytes} bytes instead of {expected.size_bytes}"
+def _changed(path: str, expected: FileState, current: FileState) -> DataError:
+    difference = "a different modification time or content"
+    if current.size_bytes != expected.size_bytes:
+        difference = f"{current.size_bytes} bytes instead of {expected.size_bytes}"
     return DataError(
         f"{path} has changed since the job indexed it.",
-        received=how,
-        cure="Start the job again, and leave its data alone meanwhile.",
+        received=difference,
+        cure="Start the job again, and do not change its data while it runs.",
     )

@@ -1,4 +1,4 @@
-"""The names of files that many programs write in parts."""
+"""The names of files that programs write as numbered parts."""
 
 import re
 
@@ -8,5 +8,5 @@ _PART = re.compile(r"-\d+-of-\d+$")
 
 
 def without_part(name: str) -> str:
-    """A file's name without the part that it is, as in `train.tfrecord-00000-of-00008`."""
+    """Remove the number of a part from a name such as `train.tfrecord-00000-of-00008`."""
     return _PART.sub("", name)

@@ -1,7 +1,7 @@
-"""Files of other systems (S3, Google Cloud Storage, HTTP), by fsspec: found, and read in ranges.
+"""Remote files (S3, Google Cloud Storage, HTTP), listed and read with fsspec.
 
-Each read is one ranged request. Credentials and endpoints come from where each system's own tools
-look for them, never from our settings.
+Each read is one ranged request. Credentials and endpoints come from the usual configuration of each
+system, never from our settings.
 """
 
 import functools
@@ -37,19 +37,19 @@ LONGEST_WAIT_SECONDS = 8.0
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 15.0
 STATE_SECONDS = 60.0
-"""What a store says of a file counts for so long: to ask costs as much as a small read."""
+"""How long the state of a file is cached: requesting it costs as much as a small read."""
 _VERSION_KEYS = ("ETag", "etag", "md5Hash", "LastModified", "updated", "modified", "created")
-"""What file systems of fsspec call what changes with a file, the most exact first."""
-_PASSING = (FailureKind.TIMEOUT, FailureKind.UNREACHABLE, FailureKind.BUSY)
+"""The keys under which fsspec's file systems report a file's version, the most exact first."""
+_TRANSIENT = (FailureKind.TIMEOUT, FailureKind.UNREACHABLE, FailureKind.BUSY)
 
 
 @dataclass(frozen=True)
 class _System:
     protocol: str
     extra: str
-    """The extra of ours that brings what it needs."""
+    """The extra of edl_horovod that installs its packages."""
     num_tries: int = 1
-    """Ours; 1 for a file system that tries again by itself."""
+    """Number of our own tries; 1 if the file system retries by itself."""
     has_folders: bool = True
 
 
@@ -68,42 +68,44 @@ _SYSTEMS = {
 
 
 class RemoteFile(InputFile):
-    """A file that is read by ranged requests, from any thread; opening it asks for nothing."""
+    """A file that is read by ranged requests; thread-safe. Opening it sends no request."""
 
     @functools.cached_property
     def size_bytes(self) -> int:
         """Size of the file.
 
         Raises:
-            DataError: It is not there, may not be read, or has no known size.
+            DataError: The file does not exist, may not be read, or has an unknown size.
         """
         return state_of(self.path).size_bytes
 
     def read_at(self, offset: int, *, num_bytes: int) -> bytes:
-        """Read bytes by one request; fewer than asked for only where the file ends."""
+        """Read bytes with one request; returns fewer than requested only at the end of the file."""
         if not num_bytes:
             return b""
-        data: bytes = _ask(self.path, "cat_file", self.path, start=offset, end=offset + num_bytes)
+        data: bytes = _request(
+            self.path, "cat_file", self.path, start=offset, end=offset + num_bytes
+        )
         if len(data) > num_bytes:
             raise DataError(
                 f"{self.path} cannot be read in parts: its server sends the whole file.",
-                received=f"{len(data)} bytes where {num_bytes} were asked for",
-                cure="Use a server that knows HTTP ranges, or copy the file to a disk.",
+                received=f"{len(data)} bytes instead of {num_bytes}",
+                cure="Use a server that supports HTTP ranges, or copy the file to a local disk.",
             )
         return data
 
     def state(self) -> FileState:
-        """What the store said of the file in the last minute, or says now."""
-        asked = _asked(_system(self.path))
+        """Return the state of the file, at most `STATE_SECONDS` old."""
+        request_times = _request_times(_system(self.path))
         now = time.monotonic()
-        if now - asked.setdefault(self.path, now) >= STATE_SECONDS:
-            asked[self.path] = now
+        if now - request_times.setdefault(self.path, now) >= STATE_SECONDS:
+            request_times[self.path] = now
             _infos(_system(self.path)).pop(self.path, None)
-            _ask(self.path, "invalidate_cache", self.path)
+            _request(self.path, "invalidate_cache", self.path)
         return state_of(self.path)
 
     def close(self) -> None:
-        """Do nothing: a connection belongs to the file system, not to the file."""
+        """Do nothing: connections belong to the file system, not to the file."""
 
 
 def is_remote(path: str) -> bool:
@@ -112,57 +114,57 @@ def is_remote(path: str) -> bool:
 
 
 def reconnect() -> None:
-    """Forget connections and listings, so that changed files and credentials are seen."""
+    """Discard connections and cached listings, so that new files and credentials are noticed."""
     _file_system.cache_clear()
     _infos.cache_clear()
-    _asked.cache_clear()
+    _request_times.cache_clear()
 
 
 def state_of(path: str) -> FileState:
-    """The size of a file, and what changes whenever its content does.
+    """Return the size and the version of a file.
 
-    Nothing is asked for where the file was listed since the last `reconnect`.
+    No request is sent if the file was listed since the last `reconnect`.
 
     Raises:
-        DataError: The file is not there, may not be read, or has no known size.
+        DataError: The file does not exist, may not be read, or has an unknown size.
     """
-    known = _infos(_system(path))
-    info = known.get(path)
+    infos = _infos(_system(path))
+    info = infos.get(path)
     if info is None:
-        info = known[path] = _ask(path, "info", path)
+        info = infos[path] = _request(path, "info", path)
     if info["size"] is None:
         raise DataError(
-            f"{path} has no known size, so it cannot be read in parts.",
+            f"The size of {path} is unknown, so it cannot be read in parts.",
             received={"path": path},
-            cure="Serve it from a place that says Content-Length.",
+            cure="Use a server that sends Content-Length.",
         )
-    found = (info[key] for key in _VERSION_KEYS if info.get(key))
-    return FileState(int(info["size"]), str(next(found, "")).strip('"'))
+    versions = (info[key] for key in _VERSION_KEYS if info.get(key))
+    return FileState(int(info["size"]), str(next(versions, "")).strip('"'))
 
 
 def read_if_there(path: str) -> bytes | None:
-    """All of a file; None where the server refuses it, whatever it says.
+    """Read a whole file; None if the server refuses it for any reason.
 
-    S3 answers 403, not 404, where something is not there and this user may not list the bucket.
+    S3 responds with 403, not 404, to a missing file if the user may not list the bucket.
 
     Raises:
         DataError: The server cannot be reached, or fails.
     """
     try:
-        content: bytes = _ask(path, "cat_file", path)
-    except DataError as e:
-        if e.__cause__ is None or failure_kind(e.__cause__) in _PASSING:
+        content: bytes = _request(path, "cat_file", path)
+    except DataError as error:
+        if error.__cause__ is None or failure_kind(error.__cause__) in _TRANSIENT:
             raise
-        log.debug("%s is not there: %s", path, e)
+        log.debug("%s does not exist or is refused: %s", path, error)
         return None
     return content
 
 
 def matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iterator[str]:
-    """The files that a URL of a file, folder or glob means, in any order; see `expand`.
+    """Yield the files that match a URL of a file, folder or glob, in any order; see `expand`.
 
     Raises:
-        DataError: The place cannot be listed.
+        DataError: The folder cannot be listed.
         MissingDependency: The extra of its scheme is not installed.
     """
     if not _system(part).has_folders:
@@ -170,34 +172,34 @@ def matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iter
             raise DataError(
                 "A folder cannot be listed over HTTP.",
                 received={"pattern": part},
-                cure="Name each file, with commas between.",
+                cure="List the URLs of all files, separated by commas.",
             )
         yield part
         return
-    for name, about in _found(part).items():
-        if about["type"] != "directory":
+    for name, info in _find(part).items():
+        if info["type"] != "directory":
             yield _url(part, name)
             continue
         depth = None if is_recursive else 1
         folder = _url(part, name)
-        for file in _ask(part, "find", folder, maxdepth=depth):
+        for file in _request(part, "find", folder, maxdepth=depth):
             base = file.rpartition("/")[2]
             if without_part(base).lower().endswith(suffixes) and not base.startswith("."):
                 yield _url(part, file)
 
 
 def list_folder(part: str) -> tuple[str, list[str]]:
-    """The nearest folder above a remote path that holds anything, and the names in it.
+    """Return the nearest existing folder above a remote path, and the names in it.
 
     Raises:
-        DataError: There is none, not even a bucket.
+        DataError: Not even the bucket exists.
     """
     scheme, _, folder = part.rstrip("/").partition("://")
     while "/" in folder:
         folder = folder.rpartition("/")[0]
         url = f"{scheme}://{folder}"
         try:
-            names = _ask(url, "ls", url, detail=False)
+            names = _request(url, "ls", url, detail=False)
         except DataError as e:
             if "/" in folder and _is_missing(e):
                 continue
@@ -206,18 +208,18 @@ def list_folder(part: str) -> tuple[str, list[str]]:
     return f"{scheme}://{folder}", []
 
 
-def _found(part: str) -> Mapping[str, Any]:
-    """What a path or glob names, with what is known of each; empty where nothing is there."""
+def _find(part: str) -> Mapping[str, Any]:
+    """Return the entries that match a path or glob, by name with their properties."""
     try:
         if any(mark in part for mark in "*?["):
-            found: dict[str, Any] = _ask(part, "glob", part, detail=True)
-            return found
+            matches_by_name: dict[str, Any] = _request(part, "glob", part, detail=True)
+            return matches_by_name
         url = part.rstrip("/")
-        about = _infos(_system(part))[url] = _ask(part, "info", url)
-        return {about["name"]: about}
-    except DataError as e:
-        # The caller tells what is there instead.
-        if _is_missing(e):
+        info = _infos(_system(part))[url] = _request(part, "info", url)
+        return {info["name"]: info}
+    except DataError as error:
+        # The caller reports the error with the names that do exist.
+        if _is_missing(error):
             return {}
         raise
 
@@ -246,53 +248,53 @@ def _system(url: str) -> _System:
 
 @functools.cache
 def _infos(system: _System) -> dict[str, dict[str, Any]]:
-    """What was found out about single files, by URL; listings are kept by the file system."""
+    """The cached properties of single files, by URL; the file system caches listings itself."""
     return {}
 
 
 @functools.cache
-def _asked(system: _System) -> dict[str, float]:
-    """When the store was last asked about single files, by URL."""
+def _request_times(system: _System) -> dict[str, float]:
+    """The time of the last request for the properties of single files, by URL."""
     return {}
 
 
 @functools.cache
 def _file_system(system: _System) -> Any:
-    # Imported here: fsspec and its file systems are extras, and local data needs none of them.
+    # Imported here: fsspec and its file systems are extras that local data does not need.
     import fsspec
 
-    # fsspec keeps one instance for each thread; ours serves all threads, with its connections.
+    # fsspec caches one instance per thread; ours shares its connections between all threads.
     fs = fsspec.filesystem(system.protocol, skip_instance_cache=True, **_options(system))
     if system is _S3:
-        fs.retries = 1  # s3fs's own tries, inside which are botocore's, are up to 25 together.
+        fs.retries = 1  # The retries of s3fs multiply with botocore's, to up to 25 requests.
     if system is _GCS:
-        # It logs a traceback of each failure that it raises.
+        # gcsfs logs a traceback of each failure that it also raises.
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     return fs
 
 
 def _options(system: _System) -> dict[str, Any]:
-    """What makes each file system try once and not hang; the user's fsspec config comes first."""
+    """Return options for one try and finite timeouts; the user's fsspec config has priority."""
     from fsspec.config import conf
 
     if system is _S3:
-        once = {"retries": {"total_max_attempts": 1}}
-        return {"config_kwargs": {**once, **conf.get("s3", {}).get("config_kwargs", {})}}
+        single_try = {"retries": {"total_max_attempts": 1}}
+        return {"config_kwargs": {**single_try, **conf.get("s3", {}).get("config_kwargs", {})}}
     if system is _HTTP:
         from aiohttp import ClientTimeout
 
         timeout = ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
-        given: dict[str, Any] = {}
+        client_options: dict[str, Any] = {}
         for scheme in ("http", "https"):
-            given |= conf.get(scheme, {}).get("client_kwargs", {})
-        # A part of a compressed file is not the same part of the file.
-        headers = {**given.get("headers", {}), "Accept-Encoding": "identity"}
-        return {"client_kwargs": {"timeout": timeout, **given, "headers": headers}}
+            client_options |= conf.get(scheme, {}).get("client_kwargs", {})
+        # Compression by the server would change the byte ranges.
+        headers = {**client_options.get("headers", {}), "Accept-Encoding": "identity"}
+        return {"client_kwargs": {"timeout": timeout, **client_options, "headers": headers}}
     return {}
 
 
-def _ask(url: str, method: str, *arguments: object, **settings: object) -> Any:
-    """What a method of the file system answers, tried a few times where the trouble may pass."""
+def _request(url: str, method: str, *arguments: object, **options: object) -> Any:
+    """Call a method of the file system, and retry transient failures."""
     system = _system(url)
     with as_data_errors(url):
         try:
@@ -305,7 +307,7 @@ def _ask(url: str, method: str, *arguments: object, **settings: object) -> Any:
                 received={"path": url},
                 cure=f"To install it where the job runs, {how_to_install(system.extra)}",
             ) from e
-        return retrying(getattr(fs, method), *arguments, **settings)
+        return retrying(getattr(fs, method), *arguments, **options)
 
 
 def _retrying(url: str, *, num_tries: int) -> "Retrying":
@@ -323,7 +325,7 @@ def _retrying(url: str, *, num_tries: int) -> "Retrying":
         )
 
     return Retrying(
-        retry=retry_if_exception(lambda e: failure_kind(e) in _PASSING),
+        retry=retry_if_exception(lambda e: failure_kind(e) in _TRANSIENT),
         stop=stop_after_attempt(num_tries),
         wait=wait_exponential_jitter(
             multiplier=FIRST_WAIT_SECONDS, max=LONGEST_WAIT_SECONDS, jitter=FIRST_WAIT_SECONDS

@@ -1,7 +1,7 @@
-"""What went wrong with a remote file, told apart by kind, in one clear message for each.
+"""Classification of errors of remote files, with one message for each kind.
 
-The file systems raise errors of their own libraries, which cannot be imported unless their extra
-is installed. So an error is known by its status, by Python's class above it, or by its name.
+The file systems raise errors of their own libraries, which can be imported only if their extra is
+installed. So an error is classified by its status, its Python base class, or its name.
 """
 
 import contextlib
@@ -20,24 +20,24 @@ class FailureKind(enum.Enum):
     CREDENTIALS = (
         "{url} cannot be read: no usable credentials were found. For s3:// set AWS_PROFILE, or"
         " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for gs:// set"
-        " GOOGLE_APPLICATION_CREDENTIALS or log in by gcloud; on every host that reads."
+        " GOOGLE_APPLICATION_CREDENTIALS or log in with gcloud; on every host that reads."
     )
     FORBIDDEN = (
-        "{url} may not be read with the present credentials (403). Ask for the right to read and"
+        "{url} may not be read with the current credentials (403). Request permission to read and"
         " list it, or use other credentials."
     )
     NO_BUCKET = "The bucket of {url} does not exist (404). Check its name, account and endpoint."
-    MISSING = "{url} is not there (404). Check its name."
+    MISSING = "{url} does not exist (404). Check its name."
     TIMEOUT = (
-        "{url} was not answered in time. Check that this host reaches the server, and how busy"
-        " the server is."
+        "The server did not respond in time for {url}. Check that this host can reach the server,"
+        " and whether the server is overloaded."
     )
     UNREACHABLE = (
         "The server of {url} cannot be reached, or broke the connection. Check the network, the"
         " proxy and the endpoint (AWS_ENDPOINT_URL for s3://)."
     )
-    BUSY = "The server of {url} failed or refused for now (5xx or 429). Try again later."
-    OTHER = "{url} cannot be read. Check it with another tool of the same system."
+    BUSY = "The server of {url} is temporarily unavailable (5xx or 429). Try again later."
+    OTHER = "{url} cannot be read. Try to read it with another tool for this storage."
 
 
 _LIBRARIES = ("aiobotocore", "aiohttp", "botocore", "gcsfs", "google", "requests", "s3fs")
@@ -48,7 +48,7 @@ _BUSY_NUMBERS = (errno.EBUSY, getattr(errno, "EREMOTEIO", errno.EIO))
 
 
 def failure_kind(error: BaseException) -> FailureKind | None:
-    """What kind of failure an error is; None for a bug, ours or a library's."""
+    """Classify an error; None if it is a bug of ours or of a library."""
     chain = list(_chain(error))
     if not any(isinstance(e, OSError) or _library(e) in _LIBRARIES for e in chain):
         return None
@@ -77,28 +77,28 @@ def failure_kind(error: BaseException) -> FailureKind | None:
 
 @contextlib.contextmanager
 def as_data_errors(url: str) -> Iterator[None]:
-    """Turn failures of remote requests into errors that a user can read.
+    """Convert failures of remote requests to a `DataError` with the original error as cause.
 
     Raises:
-        DataError: With the library's error as its cause.
+        DataError: A remote request failed.
     """
     try:
         yield
-    except Exception as e:  # At the border to libraries that may not be there to be named.
+    except Exception as e:  # The libraries may not be installed, so their classes are unknown.
         kind = failure_kind(e)
         if kind is None:
             raise
-        said = str(e).splitlines()[0] if str(e) else type(e).__name__
+        message = str(e).splitlines()[0] if str(e) else type(e).__name__
         raise DataError(
-            kind.value.format(url=url), received=f"path={url!r}, {type(e).__name__}: {said}"
+            kind.value.format(url=url), received=f"path={url!r}, {type(e).__name__}: {message}"
         ) from e
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    here: BaseException | None = error
-    while here is not None:
-        yield here
-        here = here.__cause__
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__
 
 
 def _library(error: BaseException) -> str:
@@ -106,10 +106,10 @@ def _library(error: BaseException) -> str:
 
 
 def _status(error: BaseException) -> Iterator[int]:
-    # aiohttp says `status`, and warns of its `code`; gcsfs says `code`.
+    # aiohttp has `status`, and a deprecated `code`; gcsfs has `code`.
     value = getattr(error, "status", None) or getattr(error, "code", None)
     if isinstance(value, int):
         yield value
-    # gcsfs says 403 in words only.
+    # gcsfs reports 403 only in the message.
     if _library(error) == "builtins" and str(error).startswith("Forbidden"):
         yield 403

@@ -1,4 +1,4 @@
-"""From an Arrow table to the columns of a chunk."""
+"""Conversion of an Arrow table to the columns of a chunk."""
 
 from typing import Any
 
@@ -18,39 +18,41 @@ __all__ = ["chunk_of"]
 
 
 def chunk_of(table: pa.Table, *, layout: Layout, path: str, chunk: ChunkInfo) -> ColumnChunk:
-    """The columns of a layout as a table has them.
+    """Convert a table to the columns of a layout.
 
     Raises:
-        DataError: A value is missing that no number can stand for, or cannot be cast.
+        DataError: A value cannot be cast, or is missing in a column without NaN.
     """
     table = flat(table)
-    found = {name: table.column(number) for number, name in enumerate(table.column_names)}
+    table_columns = {name: table.column(number) for number, name in enumerate(table.column_names)}
     columns = []
     for column in layout.columns:
-        where = f"the column {column.name!r} of {path}, in its part {chunk.number + 1}"
-        if column.name not in found:
-            raise _empty_values(table.num_rows, where, path)
-        columns.append(_stored(found[column.name], column, where, path))
+        location = f"the column {column.name!r} of {path}, in its part {chunk.number + 1}"
+        if column.name not in table_columns:
+            raise _empty_values(table.num_rows, location, path)
+        columns.append(_stored(table_columns[column.name], column, location, path))
     return ColumnChunk(columns)
 
 
-def _stored(values: pa.ChunkedArray, column: Column, where: str, path: str) -> Stored:
+def _stored(values: pa.ChunkedArray, column: Column, location: str, path: str) -> Stored:
     try:
         array = _plain(values).cast(arrow_type(column.dtype, column.shape))
     except (pa.ArrowInvalid, pa.ArrowIndexError) as e:
-        raise DataError(f"A value cannot be read in {where}: {e}.", received={"path": path}) from e
-    return _of_array(array, column.dtype, column.shape, where, path)
+        raise DataError(
+            f"A value cannot be read in {location}: {e}.", received={"path": path}
+        ) from e
+    return _from_array(array, column.dtype, column.shape, location, path)
 
 
-def _of_array(
-    array: pa.Array, dtype: str, shape: tuple[int | None, ...], where: str, path: str
+def _from_array(
+    array: pa.Array, dtype: str, shape: tuple[int | None, ...], location: str, path: str
 ) -> Stored:
     if array.null_count:
         if not pa.types.is_floating(array.type):
-            raise _empty_values(array.null_count, where, path)
+            raise _empty_values(array.null_count, location, path)
         array = pc.fill_null(array, float("nan"))
     if shape:
-        values = _of_array(array.flatten(), dtype, shape[1:], where, path)
+        values = _from_array(array.flatten(), dtype, shape[1:], location, path)
         assert not isinstance(values, Ragged)
         if shape[0] is None:
             offsets = _offsets(array)
@@ -67,9 +69,9 @@ def _of_array(
 
 
 def _plain(values: pa.ChunkedArray) -> pa.Array:
-    """One array, without an extension type or a dictionary around its values."""
+    """Combine chunks into one array, and unwrap extension types and dictionaries."""
     array = values.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # Of no chunk at all.
+    if isinstance(array, pa.ChunkedArray):  # There are no chunks.
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     while isinstance(array.type, pa.BaseExtensionType) or pa.types.is_dictionary(array.type):
         is_extension = isinstance(array.type, pa.BaseExtensionType)
@@ -78,18 +80,18 @@ def _plain(values: pa.ChunkedArray) -> pa.Array:
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
-    """Where the values of each record begin, and where the last ends."""
+    """Return the position where each record's values begin, and the end of the last."""
     if not len(array):
         return np.zeros(1, dtype=np.int64)
     all_offsets = np.frombuffer(array.buffers()[1], dtype=np.int64)
     return all_offsets[array.offset : array.offset + len(array) + 1]
 
 
-def _empty_values(count: int, where: str, path: str) -> DataError:
-    are = "is 1 empty value" if count == 1 else f"are {count:,} empty values"
+def _empty_values(count: int, location: str, path: str) -> DataError:
+    subject = "is 1 empty value" if count == 1 else f"are {count:,} empty values"
     return DataError(
-        f"There {are} (null) in {where}, and no number or text stands for it.",
+        f"There {subject} (null) in {location}, which a tensor cannot represent.",
         received={"path": path},
-        cure="Fill them when the file is written, or name the columns that are needed in"
+        cure="Fill them when the file is written, or select other columns with"
         " data_plan.columns=[...].",
     )

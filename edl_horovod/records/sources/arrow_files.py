@@ -1,4 +1,4 @@
-"""Arrow IPC (Feather 2, Hugging Face's `datasets` on disk) as a format of record files."""
+"""The Arrow IPC file format (Feather 2, Hugging Face's `datasets` on disk)."""
 
 import functools
 
@@ -15,10 +15,10 @@ __all__ = ["FORMAT"]
 
 def _make(settings: FormatSettings) -> RecordFormat:
     need_pyarrow(FORMAT.name)
-    # Imported here: PyArrow is for those who read.
+    # Imported here: commands that only check the settings do not need PyArrow.
     from edl_horovod.records.sources import arrow_format as arrow
 
-    layout = functools.partial(arrow.layout, wanted=settings.columns)
+    layout = functools.partial(arrow.layout, selected=settings.columns)
     decode = ColumnFormat(layout, arrow.decode_chunk)
     return RecordFormat(
         FORMAT.name, arrow.read_chunks, decode, arrow.holds_chunk, content="samples"
@@ -28,6 +28,6 @@ def _make(settings: FormatSettings) -> RecordFormat:
 FORMAT = FileFormat(
     name="Arrow",
     make=_make,
-    no_skipping="they hold no checksums",
+    no_skipping="they have no checksums",
     has_compression=True,
 )

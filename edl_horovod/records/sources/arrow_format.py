@@ -1,8 +1,8 @@
-"""Arrow IPC files and streams by PyArrow: a chunk is a record batch, a record one row.
+"""Arrow IPC files and streams, read with PyArrow: a chunk is a record batch, a record is a row.
 
-What batches need besides themselves is the header of their file: the message of the schema and,
-where there are dictionaries, their number, a row of `_DICTIONARY` for each, and their messages. A
-stream may replace a dictionary, so a batch is decoded with those that were sent before it.
+The header of an indexed file has the data that all batches need: the message of the schema and, if
+the file has dictionaries, their number, a row of `_DICTIONARY` for each, and their messages. A
+stream may replace a dictionary, so a batch is decoded with the dictionaries that precede it.
 """
 
 import struct
@@ -32,18 +32,18 @@ from edl_horovod.records.tables import IndexedFile
 
 __all__ = ["decode_chunk", "holds_chunk", "layout", "read_chunks"]
 
-_MOST_HEADER_BYTES = 64 << 20
-_MOST_BYTES = (1 << 32) - 1
+_MAX_HEADER_BYTES = 64 << 20
+_MAX_BYTES = (1 << 32) - 1
 _COUNT = struct.Struct("<I")
 _DICTIONARY = np.dtype(
     [("since", "<i8"), ("id", "<i8"), ("is_delta", "<i8"), ("num_bytes", "<i8")],
 )
-"""A message of a dictionary. `since` is the byte of the file after which it holds: all of a file
-has the same dictionaries, wherever they are in it."""
+"""A dictionary message. `since` is the offset after which it is valid: 0 in a file, where all
+batches have the same dictionaries."""
 
 
 def read_chunks(path: str) -> FileChunks:
-    """The record batches of an Arrow file or stream; what they hold is not read.
+    """Find the record batches of an Arrow file or stream without reading their bodies.
 
     Raises:
         DataError: The file cannot be opened, is damaged, or has another format.
@@ -67,35 +67,35 @@ def read_chunks(path: str) -> FileChunks:
         )
 
 
-def layout(files: Sequence[IndexedFile], *, wanted: Sequence[str]) -> Layout:
-    """The columns of some files; see `layout_of`.
+def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
+    """Return the columns of the files; see `layout_of`.
 
     Raises:
-        DataError: The files' columns differ.
+        DataError: The columns differ between files.
     """
-    filled = [file for file in files if file.num_chunks]
-    schema = _schema(filled[0])
-    seen = {filled[0].header}
-    for file in filled:
-        if file.header not in seen:
-            check_same(schema, filled[0].path, _schema(file), file.path)
-            seen.add(file.header)
-    return layout_of(schema, wanted, path=filled[0].path)
+    with_batches = [file for file in files if file.num_chunks]
+    schema = _schema(with_batches[0])
+    checked_headers = {with_batches[0].header}
+    for file in with_batches:
+        if file.header not in checked_headers:
+            check_same(schema, with_batches[0].path, _schema(file), file.path)
+            checked_headers.add(file.header)
+    return layout_of(schema, selected, path=with_batches[0].path)
 
 
 def decode_chunk(
     payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
 ) -> ColumnChunk:
-    """The columns of a record batch.
+    """Decode the columns of a record batch.
 
     Raises:
-        DataError: It is damaged, has empty values, or has changed since it was scanned.
+        DataError: The batch is damaged, has empty values, or has changed since the scan.
     """
     metadata_bytes = int.from_bytes(payload[4:8], "little")
     if zlib.crc32(payload[8 : 8 + metadata_bytes]) != chunk.checksum:
         raise changed(file.path, chunk)
     try:
-        with pa.ipc.open_stream(pa.py_buffer(_before(chunk, file) + payload)) as stream:
+        with pa.ipc.open_stream(pa.py_buffer(_preamble(chunk, file) + payload)) as stream:
             batch = stream.read_next_batch()
             batch.validate(full=False)
             table = pa.Table.from_batches([batch])
@@ -106,7 +106,7 @@ def decode_chunk(
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
-    """Whether a batch with the same metadata is still there.
+    """Whether the metadata of a batch is unchanged.
 
     Raises:
         DataError: The file cannot be read.
@@ -117,7 +117,7 @@ def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
 
 
 def _chunk(message: Message, number: int, path: str) -> ChunkInfo:
-    if message.num_bytes > _MOST_BYTES:
+    if message.num_bytes > _MAX_BYTES:
         raise _too_large(path, "a record batch is larger than 4 GiB")
     return ChunkInfo(
         number=number,
@@ -130,7 +130,7 @@ def _chunk(message: Message, number: int, path: str) -> ChunkInfo:
 
 
 class _Dictionaries:
-    """The dictionaries of a file, as its header has them."""
+    """Collects the dictionaries of a file for its header."""
 
     def __init__(self, file: InputFile, *, is_stream: bool) -> None:
         self._file = file
@@ -143,10 +143,10 @@ class _Dictionaries:
     def add(self, message: Message) -> None:
         is_replaced = message.dictionary_id in self._ids and not message.is_delta
         if is_replaced and not self._is_stream:
-            problem = f"it replaces a dictionary at byte {message.offset}, which only streams may"
+            problem = f"it replaces a dictionary at byte {message.offset}; only streams may do this"
             raise damaged_file(self._file.path, problem)
         self._num_bytes += message.num_bytes
-        if self._num_bytes > _MOST_HEADER_BYTES:
+        if self._num_bytes > _MAX_HEADER_BYTES:
             raise _too_large(self._file.path, "its dictionaries take more than 64 MiB")
         since = message.offset if self._is_stream else 0
         self._rows.append((since, message.dictionary_id, message.is_delta, message.num_bytes))
@@ -160,8 +160,8 @@ class _Dictionaries:
         return b"".join([_COUNT.pack(len(rows)), rows.tobytes(), *self._contents])
 
 
-def _before(chunk: ChunkInfo, file: IndexedFile) -> bytes:
-    """What a stream of this batch alone begins with: the schema, and the dictionaries it needs."""
+def _preamble(chunk: ChunkInfo, file: IndexedFile) -> bytes:
+    """Return the start of a stream of only this batch: the schema and its dictionaries."""
     header = file.header
     schema_end = _schema_end(header)
     if schema_end == len(header):
@@ -170,13 +170,13 @@ def _before(chunk: ChunkInfo, file: IndexedFile) -> bytes:
     rows = np.frombuffer(header, _DICTIONARY, count, schema_end + _COUNT.size)
     ends = schema_end + _COUNT.size + rows.nbytes + np.cumsum(rows["num_bytes"])
     rows = rows[: np.searchsorted(rows["since"], chunk.offset)]
-    # Of each dictionary the last message that replaces what was before it, and the deltas since.
-    ids, places = np.unique(rows["id"], return_inverse=True)
+    # For each dictionary: the last message that replaces it, and the deltas after that.
+    ids, dictionary_of = np.unique(rows["id"], return_inverse=True)
     first = np.zeros(len(ids), np.int64)
-    replacing = np.flatnonzero(rows["is_delta"] == 0)
-    np.maximum.at(first, places[replacing], replacing)
-    needed = np.flatnonzero(np.arange(len(rows)) >= first[places]).tolist()
-    contents = (header[ends[at] - rows["num_bytes"][at] : ends[at]] for at in needed)
+    replacements = np.flatnonzero(rows["is_delta"] == 0)
+    np.maximum.at(first, dictionary_of[replacements], replacements)
+    needed = np.flatnonzero(np.arange(len(rows)) >= first[dictionary_of]).tolist()
+    contents = (header[ends[index] - rows["num_bytes"][index] : ends[index]] for index in needed)
     return b"".join([header[:schema_end], *contents])
 
 
@@ -185,7 +185,7 @@ def _schema(file: IndexedFile) -> pa.Schema:
 
 
 def _schema_end(header: bytes) -> int:
-    """The byte after the message of the schema: a mark, the length of what follows, and that."""
+    """Return the end of the schema message: a mark, the length of the rest, and the rest."""
     return 8 + int.from_bytes(header[4:8], "little")
 
 

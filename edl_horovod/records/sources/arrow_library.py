@@ -1,4 +1,4 @@
-"""PyArrow, which the extra `arrow` brings, or a message that says so."""
+"""The check that PyArrow is installed, which the extra `arrow` provides."""
 
 import importlib
 
@@ -8,7 +8,7 @@ __all__ = ["need_pyarrow"]
 
 
 def need_pyarrow(format_name: str) -> None:
-    """Look whether a format can be read.
+    """Check that the library for a format is installed.
 
     Raises:
         MissingDependency: PyArrow is not installed.

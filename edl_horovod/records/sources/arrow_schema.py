@@ -1,8 +1,9 @@
-"""Which columns an Arrow schema means, and what their values become.
+"""Conversion of an Arrow schema to columns.
 
-Structs are taken apart (`address.city`), dictionaries (categories) and extension types count as
-what they hold. Times and dates become integers in their own unit, decimals become float64. A struct
-of `bytes` and `path`, as Hugging Face's `datasets` stores pictures and sounds, is its bytes.
+Structs are flattened (`address.city`), and dictionaries (categories) and extension types are
+replaced by the types of their values. Times and dates become integers in their own unit, decimals
+become float64. A struct of `bytes` and `path`, with which Hugging Face's `datasets` stores images
+and sounds, becomes its bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,32 +30,32 @@ _MEDIA = {"bytes", "path"}
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:
-    """A schema as the header of an indexed file, without what says nothing of its columns."""
+    """Serialize a schema without its metadata, as the header of an indexed file."""
     return bytes(schema.remove_metadata().serialize().to_pybytes())
 
 
 def shared_schema(files: Sequence[IndexedFile]) -> pa.Schema:
-    """The schema that all files with records have.
+    """Return the common schema of all files with records.
 
     Raises:
-        DataError: Their columns differ.
+        DataError: The columns of the files differ.
     """
-    filled = [file for file in files if file.num_chunks]
-    first = schema_of(filled[0])
-    seen = {filled[0].header}
-    for file in filled:
-        if file.header in seen:
+    with_records = [file for file in files if file.num_chunks]
+    first = schema_of(with_records[0])
+    checked_headers = {with_records[0].header}
+    for file in with_records:
+        if file.header in checked_headers:
             continue
-        seen.add(file.header)
-        check_same(first, filled[0].path, schema_of(file), file.path)
+        checked_headers.add(file.header)
+        check_same(first, with_records[0].path, schema_of(file), file.path)
     return first
 
 
 def check_same(first: pa.Schema, first_path: str, other: pa.Schema, path: str) -> None:
-    """Refuse files whose columns differ.
+    """Refuse files with different columns.
 
     Raises:
-        DataError: They do.
+        DataError: The columns differ.
     """
     difference = _difference(first, other)
     if difference:
@@ -66,44 +67,44 @@ def check_same(first: pa.Schema, first_path: str, other: pa.Schema, path: str) -
 
 
 def schema_of(file: IndexedFile) -> pa.Schema:
-    """The schema in the header of an indexed file."""
+    """Parse the schema in the header of an indexed file."""
     return pa.ipc.read_schema(pa.py_buffer(file.header))
 
 
-def layout_of(schema: pa.Schema, wanted: Sequence[str], *, path: str) -> Layout:
-    """The columns of a schema, all or those that are wanted, in that order.
+def layout_of(schema: pa.Schema, selected: Sequence[str], *, path: str) -> Layout:
+    """Return the selected columns of a schema in their order; all if none is selected.
 
     Raises:
-        ConfigError: There is no such column.
+        ConfigError: A selected column does not exist.
         DataError: A column cannot become tensors.
     """
     fields = {field.name: field.type for field in flat(schema.empty_table()).schema}
-    for name in wanted:
+    for name in selected:
         if name not in fields:
             raise ConfigError(
                 f"{path} has no column {name!r}.",
-                received={"data_plan.columns": ",".join(wanted)},
+                received={"data_plan.columns": ",".join(selected)},
                 cure=f"Its columns are {', '.join(fields)}.{did_you_mean(name, list(fields))}",
             )
     columns = []
-    for name in wanted or fields:
-        found = _type_of(fields[name])
-        if found is None:
+    for name in selected or fields:
+        column_type = _type_of(fields[name])
+        if column_type is None:
             raise DataError(
                 f"The column {name!r} of {path} cannot become tensors: it is of type"
                 f" {fields[name]}.",
                 received={"path": path},
-                cure="Name the columns that are needed in data_plan.columns=[...], or write it as"
-                " numbers, text, bytes, or lists of these.",
+                cure="Select other columns with data_plan.columns=[...], or write it as numbers,"
+                " text, bytes, or lists of these.",
             )
-        columns.append(Column(name, *found, time_type=_time_type(fields[name])))
+        columns.append(Column(name, *column_type, time_type=_time_type(fields[name])))
     if not columns:
         raise DataError(f"{path} has no columns.", received={"path": path})
     return Layout(tuple(columns))
 
 
 def flat(table: pa.Table) -> pa.Table:
-    """A table with structs taken apart."""
+    """Flatten the structs of a table."""
     while any(pa.types.is_struct(_plain(field.type)) for field in table.schema):
         parts = dict(_parts(table))
         table = pa.table(list(parts.values()), names=list(parts))
@@ -111,7 +112,7 @@ def flat(table: pa.Table) -> pa.Table:
 
 
 def arrow_type(dtype: str, shape: tuple[int | None, ...]) -> pa.DataType:
-    """The Arrow type that values of a column are cast to."""
+    """Return the Arrow type that the values of a column are cast to."""
     if not shape:
         return pa.large_binary() if dtype == BYTES else pa.from_numpy_dtype(dtype)
     inner = arrow_type(dtype, shape[1:])
@@ -119,19 +120,19 @@ def arrow_type(dtype: str, shape: tuple[int | None, ...]) -> pa.DataType:
 
 
 def _type_of(kind: pa.DataType) -> tuple[str, tuple[int | None, ...]] | None:
-    """What the values of a type become, NumPy's type and a shape; None where nothing fits."""
+    """Return the NumPy type and the shape of a type's values; None if it is not supported."""
     kind = _plain(kind)
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not is_list and not pa.types.is_fixed_size_list(kind):
         dtype = _scalar(kind)
         return None if dtype is None else (dtype, ())
-    found = _type_of(kind.value_type)
-    if found is None:
+    value_type = _type_of(kind.value_type)
+    if value_type is None:
         return None
-    dtype, shape = found
+    dtype, shape = value_type
     if is_list:
         return None if shape else (dtype, (None,))
-    # Bytes are taken record by record, so there is one of them, or a run, in each.
+    # A record may have one value of bytes or a list of them, but not a fixed shape.
     return None if dtype == BYTES or None in shape else (dtype, (kind.list_size, *shape))
 
 
@@ -151,7 +152,7 @@ def _scalar(kind: pa.DataType) -> str | None:
 
 
 def _time_type(kind: pa.DataType) -> str:
-    """NumPy's type of dates, times and durations, also in lists; "" for all else."""
+    """Return the NumPy type of dates, times, durations and lists of them; "" for other types."""
     kind = _plain(kind)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _time_type(kind.value_type)
@@ -164,7 +165,7 @@ def _time_type(kind: pa.DataType) -> str:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """A type without the extension or the dictionary around it."""
+    """Unwrap extension types and dictionaries."""
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(kind.storage_type)
     if pa.types.is_dictionary(kind):
@@ -188,14 +189,14 @@ def _parts(table: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
 
 
 def _difference(first: pa.Schema, other: pa.Schema) -> str:
-    """What another schema has that the first has not, or the other way round; "" for nothing."""
+    """Describe how another schema differs from the first; "" if it does not."""
     expected = {field.name: field.type for field in first}
-    found = {field.name: field.type for field in other}
-    for name in [*expected, *found]:
-        if name not in found:
+    actual = {field.name: field.type for field in other}
+    for name in [*expected, *actual]:
+        if name not in actual:
             return f"no column {name!r}"
         if name not in expected:
             return f"a column {name!r}"
-        if expected[name] != found[name]:
-            return f"{found[name]} in the column {name!r} instead of {expected[name]}"
+        if expected[name] != actual[name]:
+            return f"{actual[name]} in the column {name!r} instead of {expected[name]}"
     return ""

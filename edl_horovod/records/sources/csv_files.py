@@ -1,4 +1,4 @@
-"""CSV as a format of record files."""
+"""The CSV file format."""
 
 import functools
 
@@ -8,7 +8,7 @@ __all__ = ["FORMAT"]
 
 
 def _make(settings: FormatSettings) -> RecordFormat:
-    # Imported here: NumPy is for those who read.
+    # Imported here: commands that only check the settings do not need NumPy.
     from edl_horovod.records.sources.csv_format import decode_chunk, holds_chunk, read_chunks
 
     scan = functools.partial(read_chunks, damaged=settings.damaged, has_header=settings.csv_header)

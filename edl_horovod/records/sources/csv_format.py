@@ -1,6 +1,6 @@
-"""CSV files as records: a record is the text of one row, without its line end.
+"""CSV files: a record is the text of one row without its line end.
 
-Chunks are runs of whole rows, found by one scan of the file; the header line is in none of them.
+Chunks are runs of whole rows, found by one scan of the file; they do not include the header line.
 """
 
 import logging
@@ -30,21 +30,20 @@ __all__ = ["CHUNK_BYTES", "MAX_ROW_BYTES", "decode_chunk", "holds_chunk", "read_
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
-"""Size of a chunk; only one of a single row is larger."""
+"""Maximum size of a chunk; only a chunk of a single row is larger."""
 MAX_ROW_BYTES = 32 << 20
-"""A longer row is taken for one with a quote that is not closed."""
+"""A longer row is treated as a row with an unclosed quote."""
 _READ_BYTES = 4 << 20
 _READ_BYTES_AFTER_DAMAGE = 1 << 16
 
 
 def read_chunks(path: str, *, damaged: str = "raise", has_header: bool = True) -> FileChunks:
-    """The chunks of a CSV file; all of it is read once.
+    """Find the chunks of a CSV file; reads the whole file once.
 
     Args:
-        path: A CSV file in UTF-8 or another encoding that keeps ASCII.
-        damaged: `raise` at a row with a quote that is not closed or in the wrong place, or `skip`
-            such lines.
-        has_header: Whether the first line that is not empty names the columns.
+        path: A CSV file in UTF-8 or another extension of ASCII.
+        damaged: `raise` at a row with an unclosed or misplaced quote, or `skip` such lines.
+        has_header: Whether the first non-empty line names the columns.
 
     Raises:
         DataError: The file cannot be opened, is damaged, is compressed or is not text, or its
@@ -65,7 +64,7 @@ def read_chunks(path: str, *, damaged: str = "raise", has_header: bool = True) -
 
 
 def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
-    """The rows of a chunk without line ends; empty lines are no rows.
+    """Decode the rows of a chunk, without line ends and empty lines.
 
     Raises:
         DataError: The file has changed since it was scanned.
@@ -73,20 +72,22 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
     check_unchanged(payload, chunk=chunk, path=path)
     rows = find_rows(payload, is_end=True)
     text = np.frombuffer(payload, dtype=np.uint8)
-    ends = _before(rows.ends, text, b"\n"[0])
-    ends = _before(ends, text, b"\r"[0])
+    ends = _without_line_end(rows.ends, text, b"\n"[0])
+    ends = _without_line_end(ends, text, b"\r"[0])
     is_row = ends > rows.starts
     return FlatRecords(payload, rows.starts[is_row], ends[is_row])
 
 
-def _before(ends: NDArray[np.int64], text: NDArray[np.uint8], line_end: int) -> NDArray[np.int64]:
-    """Where rows end once one byte of their line ends is taken off; no row is empty."""
-    before: NDArray[np.int64] = ends - (text[ends - 1] == line_end)
-    return before
+def _without_line_end(
+    ends: NDArray[np.int64], text: NDArray[np.uint8], line_end: int
+) -> NDArray[np.int64]:
+    """Move the ends of rows, at least one byte long, before one byte of their line ends."""
+    shortened: NDArray[np.int64] = ends - (text[ends - 1] == line_end)
+    return shortened
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
-    """Whether the rows of a chunk are still there; all of it is read.
+    """Whether the rows of a chunk are unchanged; reads the whole chunk.
 
     Raises:
         DataError: The file cannot be read.
@@ -118,12 +119,12 @@ class _Scan:
             rest = data[rows.num_bytes :]
             problem = _problem(rows, rest, offset=offset)
             if problem:
-                # Without its header a file cannot be read; another line must not become it.
+                # Never skip the header: another line would be used in its place.
                 if not is_skipping or (self.wants_header and not self.header):
                     raise self._damaged(problem)
                 end = self._next_line(rest, offset)
                 log.warning(
-                    "%s: left out bytes %d to %d: %s (data_plan.damaged=skip)",
+                    "%s: skipped bytes %d to %d: %s (data_plan.damaged=skip)",
                     self.file.path,
                     offset,
                     end,
@@ -137,7 +138,7 @@ class _Scan:
                 read_bytes = min(MAX_ROW_BYTES + 1, read_bytes * 4)
 
     def _add(self, data: bytes, rows: Rows, *, offset: int) -> None:
-        """Cut whole rows, which begin at `offset` in the file, into chunks; the header aside."""
+        """Split whole rows, which begin at `offset` in the file, into chunks; store the header."""
         is_record = ~rows.is_empty
         row = 0
         if self.wants_header and not self.header and is_record.any():
@@ -148,8 +149,8 @@ class _Scan:
             row = header_row + 1
         while row < len(rows.ends):
             chunk_start = int(rows.starts[row])
-            first_beyond = np.searchsorted(rows.ends, chunk_start + CHUNK_BYTES, side="right")
-            next_row = max(row + 1, int(first_beyond))
+            end_row = np.searchsorted(rows.ends, chunk_start + CHUNK_BYTES, side="right")
+            next_row = max(row + 1, int(end_row))
             num_records = int(np.count_nonzero(is_record[row:next_row]))
             if num_records:
                 payload = data[chunk_start : rows.ends[next_row - 1]]
@@ -167,7 +168,7 @@ class _Scan:
     def _check_header(self) -> None:
         if all(_is_number(name) for name in self.header.split(b",")):
             raise DataError(
-                f"The first line of {self.file.path} has numbers only, so it is no header.",
+                f"The first line of {self.file.path} contains only numbers, so it is not a header.",
                 received=repr(self.header[:80]),
                 cure="Set data_plan.csv_header=false if the files have no header line.",
             )
@@ -177,15 +178,15 @@ class _Scan:
             f"{self.file.path} is damaged: {problem}.",
             received={"path": self.file.path},
             cure="Quote the whole field and double the quotes in it, or set data_plan.damaged=skip"
-            " to leave such lines out.",
+            " to skip such lines.",
         )
 
     def _next_line(self, rest: bytes, offset: int) -> int:
-        """Where the next line starts after an offset, `rest` being what was read from there."""
+        """Return the offset of the next line; `rest` is the data already read from `offset`."""
         while rest:
-            found = rest.find(b"\n")
-            if found >= 0:
-                return offset + found + 1
+            index = rest.find(b"\n")
+            if index >= 0:
+                return offset + index + 1
             offset += len(rest)
             rest = b""
             if offset < self.file.size_bytes:
@@ -194,15 +195,17 @@ class _Scan:
 
 
 def _problem(rows: Rows, rest: bytes, *, offset: int) -> str:
-    """What is wrong with the row at an offset, `rest` being what was read of it; "" for nothing."""
+    """Describe the problem of the row at an offset, whose bytes so far are `rest`; "" if none."""
     if rows.bad_quote is not None:
-        at = offset - rows.num_bytes + rows.bad_quote.at
-        what = "is never closed" if rows.bad_quote.is_open else "neither starts nor ends a field"
-        return f"the quote at byte {at}, in the row that starts at byte {offset}, {what}"
+        quote_offset = offset - rows.num_bytes + rows.bad_quote.offset
+        problem = "is never closed" if rows.bad_quote.is_open else "neither starts nor ends a field"
+        return (
+            f"the quote at byte {quote_offset}, in the row that starts at byte {offset}, {problem}"
+        )
     if len(rest) > MAX_ROW_BYTES:
         return (
-            f"the row that starts at byte {offset} is longer than {MAX_ROW_BYTES} bytes, as if a"
-            " quote in it were not closed"
+            f"the row that starts at byte {offset} is longer than {MAX_ROW_BYTES} bytes; a quote in"
+            " it may be unclosed"
         )
     return ""
 

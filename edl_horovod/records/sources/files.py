@@ -1,4 +1,4 @@
-"""The record format of files, by their names."""
+"""Detection of the record format of files by their names."""
 
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -14,38 +14,38 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zip", ".zst")
 
 
 def format_of(paths: Sequence[str]) -> FileFormat:
-    """The one format of some files, at least one, by their names.
+    """Return the common format of files, at least one, by their names.
 
     Raises:
-        DataError: Their formats differ, or a file is compressed and its format has no chunks.
+        DataError: The formats differ, or a file is compressed in a way that prevents random access.
     """
     by_name: dict[str, tuple[str, FileFormat]] = {}
     for path in paths:
-        found = _format_of_one(path)
-        by_name.setdefault(found.name, (path, found))
+        path_format = _format_of_path(path)
+        by_name.setdefault(path_format.name, (path, path_format))
     if len(by_name) > 1:
         received = ", ".join(f"{path} ({name})" for name, (path, _) in sorted(by_name.items()))
         raise DataError(
-            "A job reads files of one record format only.",
+            "A job reads files of only one record format.",
             received=received,
-            cure="Name files of one format, as in data='folder/*.csv'.",
+            cure="Select files of one format, as in data='folder/*.csv'.",
         )
-    ((_, only),) = by_name.values()
-    return only
+    ((_, common),) = by_name.values()
+    return common
 
 
-def _format_of_one(path: str) -> FileFormat:
+def _format_of_path(path: str) -> FileFormat:
     name = (urlsplit(path).path if is_remote(path) else path).lower()
     for suffix in _COMPRESSED:
         if not name.endswith(suffix):
             continue
-        inside = file_format(name.removesuffix(suffix))
-        if not inside.has_compression:
+        inner_format = file_format(name.removesuffix(suffix))
+        if not inner_format.has_compression:
             raise DataError(
-                f"{path} is a compressed {inside.name} file, in which no record can be reached"
-                " without reading all before it.",
+                f"{path} is a compressed {inner_format.name} file, which does not allow random"
+                " access to its records.",
                 received={"path": path},
-                cure="Unpack it, or make RecordIO files of it by edl prepare, which are"
+                cure="Decompress it, or convert it with edl prepare to RecordIO files, which are"
                 " compressed chunk by chunk.",
             )
     return file_format(name)

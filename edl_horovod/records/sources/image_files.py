@@ -1,4 +1,4 @@
-"""Pictures in a folder for each class as a format of record files."""
+"""The format of image files in one folder per class."""
 
 from edl_horovod.records.record_format import (
     ColumnFormat,
@@ -12,7 +12,7 @@ __all__ = ["FORMAT"]
 
 
 def _make(settings: FormatSettings) -> RecordFormat:
-    # Imported here: NumPy is for those who read.
+    # Imported here: commands that only check the settings do not need NumPy.
     from edl_horovod.records.sources.image_folders import ImageFolders
 
     folders = ImageFolders(settings)

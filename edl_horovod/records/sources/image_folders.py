@@ -1,6 +1,7 @@
-"""Pictures in a folder for each class: a record is a picture with the number of its class.
+"""Image files in one folder per class: a record is an encoded image with the number of its class.
 
-Classes are numbered by their sorted names, as `keras.utils.image_dataset_from_directory` does.
+Classes are numbered in the order of their sorted names, as in
+`keras.utils.image_dataset_from_directory`.
 """
 
 import logging
@@ -24,45 +25,45 @@ __all__ = ["ImageFolders"]
 log = logging.getLogger(__name__)
 
 _COLUMNS = (Column("image", BYTES), Column("label", "int64"), Column("class", BYTES))
-_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
-_LONGEST_START = 8
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
+_SIGNATURE_BYTES = 8
 
 
 class ImageFolders:
-    """Scans and reads the pictures of one job."""
+    """Scans and reads the image files of one job."""
 
     def __init__(self, settings: FormatSettings) -> None:
-        """Follow the settings.
+        """Check and store the settings.
 
         Raises:
-            ConfigError: There is no such column.
+            ConfigError: A selected column does not exist.
         """
         columns = {column.name: column for column in _COLUMNS}
         for name in settings.columns:
             if name not in columns:
                 raise ConfigError(
-                    f"Pictures have no column {name!r}.",
+                    f"Image files have no column {name!r}.",
                     received={"data_plan.columns": ",".join(settings.columns)},
-                    cure=f"They have {', '.join(columns)}.",
+                    cure=f"Their columns are {', '.join(columns)}.",
                 )
         self._columns = tuple(columns[name] for name in settings.columns) or _COLUMNS
         self._is_skipping = settings.damaged == "skip"
         self._numbers: dict[str, int] = {}
 
     def scan(self, path: str) -> FileChunks:
-        """A picture as the only chunk of its file; its start is read with `damaged=skip` alone.
+        """Return the image as the only chunk of its file; read its start only with `damaged=skip`.
 
         Raises:
-            DataError: It is not there, or is empty.
+            DataError: The file does not exist or is empty.
         """
         with open_input(path) as file:
             size = file.size_bytes
-            start = file.read_at(0, num_bytes=_LONGEST_START) if self._is_skipping else b""
-        is_damaged = not size or (self._is_skipping and not start.startswith(_STARTS))
+            start = file.read_at(0, num_bytes=_SIGNATURE_BYTES) if self._is_skipping else b""
+        is_damaged = not size or (self._is_skipping and not start.startswith(_SIGNATURES))
         if is_damaged and not self._is_skipping:
-            raise _no_picture(path, b"")
+            raise _not_an_image(path, b"")
         if is_damaged:
-            log.warning("%s: left out, it is no picture (data_plan.damaged=skip)", path)
+            log.warning("%s: skipped, it is not an image (data_plan.damaged=skip)", path)
             return FileChunks(
                 path=path, size_bytes=size, chunks=(), skipped_chunks=1, skipped_records=1
             )
@@ -77,7 +78,7 @@ class ImageFolders:
         return FileChunks(path=path, size_bytes=size, chunks=(chunk,))
 
     def layout(self, files: Sequence[IndexedFile]) -> Layout:
-        """The columns; the classes get their numbers."""
+        """Return the columns, and number the classes of the files."""
         names = sorted({class_of(file.path) for file in files})
         self._numbers = {name: number for number, name in enumerate(names)}
         return Layout(self._columns)
@@ -85,37 +86,37 @@ class ImageFolders:
     def decode(
         self, payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
     ) -> ColumnChunk:
-        """A picture as its file holds it, and its class.
+        """Return the encoded image and its class.
 
         Raises:
-            DataError: It is none that `tf.io.decode_image` knows, or has another size now.
+            DataError: `tf.io.decode_image` does not support the image, or its size has changed.
         """
         if len(payload) != chunk.compressed_bytes:
             raise changed(file.path, chunk)
-        if not payload.startswith(_STARTS):
-            raise _no_picture(file.path, payload[:_LONGEST_START])
+        if not payload.startswith(_SIGNATURES):
+            raise _not_an_image(file.path, payload[:_SIGNATURE_BYTES])
         name = class_of(file.path)
         values: dict[str, Stored] = {
-            "image": _one(payload),
+            "image": _single_record(payload),
             "label": np.array([self._numbers[name]], dtype=np.int64),
-            "class": _one(name.encode()),
+            "class": _single_record(name.encode()),
         }
         return ColumnChunk([values[column.name] for column in layout.columns])
 
     def holds(self, file: InputFile, chunk: ChunkInfo) -> bool:
-        """Whether a file of the same size is the same: pictures are not read to find that out."""
+        """Whether the size of a file is unchanged; the image itself is not read."""
         return file.size_bytes == chunk.compressed_bytes
 
 
-def _one(content: bytes) -> FlatRecords:
+def _single_record(content: bytes) -> FlatRecords:
     ends = np.array([len(content)], dtype=np.int64)
     return FlatRecords(content, np.zeros(1, dtype=np.int64), ends)
 
 
-def _no_picture(path: str, start: bytes) -> DataError:
-    found = start.hex(" ") or "nothing"
+def _not_an_image(path: str, start: bytes) -> DataError:
+    start_hex = start.hex(" ") or "nothing"
     return DataError(
-        f"{path} is no JPEG, PNG, GIF or BMP picture: it starts with {found}.",
+        f"{path} is not a JPEG, PNG, GIF or BMP image: it starts with {start_hex}.",
         received={"path": path},
-        cure="Remove it, or set data_plan.damaged=skip to leave out what is none.",
+        cure="Remove it, or set data_plan.damaged=skip to skip files that are not images.",
     )

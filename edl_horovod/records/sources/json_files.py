@@ -1,4 +1,4 @@
-"""JSON lines as a format of record files."""
+"""The JSON lines file format."""
 
 import functools
 
@@ -15,11 +15,11 @@ __all__ = ["FORMAT"]
 
 def _make(settings: FormatSettings) -> RecordFormat:
     need_pyarrow(FORMAT.name)
-    # Imported here: PyArrow is for those who read.
+    # Imported here: commands that only check the settings do not need PyArrow.
     from edl_horovod.records.sources import json_lines
     from edl_horovod.records.sources.text_lines import holds_chunk
 
-    layout = functools.partial(json_lines.layout, wanted=settings.columns)
+    layout = functools.partial(json_lines.layout, selected=settings.columns)
     decode = ColumnFormat(layout, json_lines.decode_chunk)
     scan = functools.partial(json_lines.read_chunks, damaged=settings.damaged)
     return RecordFormat(FORMAT.name, scan, decode, holds_chunk)

@@ -1,8 +1,8 @@
-"""JSON lines by PyArrow: a record is the object in one line; blank lines are none.
+"""JSON lines, read with PyArrow: a record is the object in one line; blank lines are ignored.
 
-The types of the columns are those of all lines of all files, found by the scan that finds the
-chunks: a column with `1` in one line and `0.5` in another is float64. Text that looks like a date
-stays text.
+The scan that finds the chunks also finds the common types of the columns over all lines of all
+files: a column with `1` in one line and `0.5` in another is float64. Text that looks like a date
+remains text.
 """
 
 import io
@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 
 
 def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
-    """The chunks of a file of JSON lines; all of it is read once.
+    """Find the chunks of a file of JSON lines; reads the whole file once.
 
     Args:
         path: A file of JSON lines.
-        damaged: `raise` at a line that is no object, or `skip` such lines.
+        damaged: `raise` at a line that is not an object, or `skip` such lines.
 
     Raises:
-        DataError: The file cannot be opened, is compressed, or has a line that is no object.
+        DataError: The file cannot be opened, is compressed, or has a line that is not an object.
     """
     check_policy(damaged)
     with open_input(path) as file:
@@ -68,21 +68,21 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
         )
 
 
-def layout(files: Sequence[IndexedFile], *, wanted: Sequence[str]) -> Layout:
-    """The columns of all files together; see `layout_of`."""
-    filled = [file for file in files if file.num_chunks]
-    headers = {file.header: file for file in filled}
-    schema = _unified([schema_of(file) for file in headers.values()], filled[0].path)
-    return layout_of(schema, wanted, path=filled[0].path)
+def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
+    """Return the common columns of all files; see `layout_of`."""
+    with_lines = [file for file in files if file.num_chunks]
+    headers = {file.header: file for file in with_lines}
+    schema = _unified([schema_of(file) for file in headers.values()], with_lines[0].path)
+    return layout_of(schema, selected, path=with_lines[0].path)
 
 
 def decode_chunk(
     payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
 ) -> ColumnChunk:
-    """The columns of a run of lines.
+    """Decode the columns of a run of lines.
 
     Raises:
-        DataError: It has empty values, or has changed since it was scanned.
+        DataError: The lines have empty values, or have changed since the scan.
     """
     check_unchanged(payload, chunk=chunk, path=file.path)
     schema = schema_of(file)
@@ -92,34 +92,33 @@ def decode_chunk(
 
 
 def _tables(file: InputFile, *, is_skipping: bool) -> Iterator[tuple[int, bytes, pa.Table | None]]:
-    """Runs of lines that hold objects: the first byte, the bytes, and what they hold.
+    """Yield the offset, the bytes and the table of each run of lines.
 
     With `is_skipping` each line that cannot be read is a run without a table.
     """
     for offset, payload in line_chunks(file, "JSON lines"):
         if payload.strip() and is_skipping:
-            yield from _readable(payload, file.path, offset)
+            yield from _readable_runs(payload, file.path, offset)
         elif payload.strip():
             yield offset, payload, _parse(payload, file.path, offset)
 
 
-def _readable(
+def _readable_runs(
     payload: bytes, path: str, offset: int
 ) -> Iterator[tuple[int, bytes, pa.Table | None]]:
-    """The same of a run of lines: one that cannot be read is halved, down to single lines."""
+    """Split a run of lines into readable runs; a bad run is halved, down to single lines."""
     try:
         table = _parse(payload, path, offset)
     except DataError as error:
         half = len(payload) // 2
         middle = payload.rfind(b"\n", 0, half) + 1 or payload.find(b"\n", half) + 1
         if middle in (0, len(payload)):
-            what = error.what
-            log.warning("%s: left out a line: %s (data_plan.damaged=skip)", path, what)
+            log.warning("%s: skipped a line: %s (data_plan.damaged=skip)", path, error.what)
             yield offset, payload, None
             return
         for start, part in ((0, payload[:middle]), (middle, payload[middle:])):
             if part.strip():
-                yield from _readable(part, path, offset + start)
+                yield from _readable_runs(part, path, offset + start)
     else:
         yield offset, payload, table
 
@@ -127,16 +126,16 @@ def _readable(
 def _parse(
     payload: bytes, path: str, offset: int, options: pj.ParseOptions | None = None
 ) -> pa.Table:
-    reading = pj.ReadOptions(use_threads=False, block_size=len(payload) + 1)
+    read_options = pj.ReadOptions(use_threads=False, block_size=len(payload) + 1)
     try:
-        return pj.read_json(io.BytesIO(payload), read_options=reading, parse_options=options)
+        return pj.read_json(io.BytesIO(payload), read_options=read_options, parse_options=options)
     except pa.ArrowException as e:
         raise DataError(
             f"{path} cannot be read as JSON lines in the {len(payload):,} bytes from byte"
             f" {offset}: {e}",
             received={"path": path},
-            cure="Write one object a line, with the same names and types in each, or set"
-            " data_plan.damaged=skip to leave out lines that hold none.",
+            cure="Write one object per line, with the same names and types in each line, or set"
+            " data_plan.damaged=skip to skip lines that are not objects.",
         ) from e
 
 
@@ -156,7 +155,7 @@ def _without_times(schema: pa.Schema) -> pa.Schema:
 
 
 def _as_text(kind: pa.DataType) -> pa.DataType:
-    """A type with text where PyArrow took text for a time."""
+    """Replace the time types that PyArrow inferred from text by text."""
     if pa.types.is_temporal(kind):
         return pa.string()
     if pa.types.is_list(kind):

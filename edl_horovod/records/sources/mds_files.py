@@ -1,4 +1,4 @@
-"""MDS shards of MosaicML's Streaming as a format of record files."""
+"""The file format of MDS shards of MosaicML's Streaming."""
 
 import functools
 
@@ -13,14 +13,14 @@ __all__ = ["FORMAT"]
 
 
 def _make(settings: FormatSettings) -> RecordFormat:
-    # Imported here: NumPy is for those who read.
+    # Imported here: commands that only check the settings do not need NumPy.
     from edl_horovod.records.sources import mds_shards
 
-    layout = functools.partial(mds_shards.layout, wanted=settings.columns)
+    layout = functools.partial(mds_shards.layout, selected=settings.columns)
     decode = ColumnFormat(layout, mds_shards.decode_chunk)
     return RecordFormat(
         FORMAT.name, mds_shards.read_chunks, decode, mds_shards.holds_chunk, content="samples"
     )
 
 
-FORMAT = FileFormat(name="MDS", make=_make, no_skipping="they hold no checksums")
+FORMAT = FileFormat(name="MDS", make=_make, no_skipping="they have no checksums")

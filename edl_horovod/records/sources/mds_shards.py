@@ -1,9 +1,9 @@
-"""MDS shards, as MosaicML's Streaming writes them (format version 2).
+"""MDS shards of MosaicML's Streaming (format version 2).
 
-A shard is the number of its samples (uint32), where each begins and the last ends (uint32), a JSON
-object that names the columns with their encodings and sizes, and the samples. A sample is the sizes
-(uint32) of its values of no fixed size, then all values, in the order of the columns. All numbers
-are little-endian. `index.json` repeats this for all shards, and is not needed.
+A shard is the number of its samples (uint32), the offset of each sample and of the end (uint32), a
+JSON object with the names, encodings and sizes of the columns, and the samples. A sample is the
+sizes (uint32) of its values with a variable size, then all values in the order of the columns. All
+numbers are little-endian. `index.json` repeats this for all shards and is not needed.
 """
 
 import json
@@ -28,7 +28,7 @@ from edl_horovod.records.tables import IndexedFile
 __all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "layout", "read_chunks"]
 
 CHUNK_BYTES = 1 << 20
-"""Size of a chunk; only one of a single sample is larger."""
+"""Maximum size of a chunk; only a chunk of a single sample is larger."""
 _VERSION = 2
 _AS_BYTES = ("bytes", "str", "json", "jpeg", "png", "str_int", "str_float", "str_decimal")
 _NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -38,19 +38,19 @@ _UINT32 = np.dtype("<u4")
 
 @dataclass(frozen=True)
 class _Value:
-    """A column as a shard describes it."""
+    """A column in the description of a shard."""
 
     name: str
     encoding: str
     size: int | None
-    """Of a value, in bytes; None where each sample says it."""
+    """Size of a value in bytes; None if it is variable."""
 
 
 def read_chunks(path: str) -> FileChunks:
-    """The chunks of a shard; what is before the first sample is read.
+    """Find the chunks of a shard; reads only the bytes before the first sample.
 
     Raises:
-        DataError: The file cannot be opened, is compressed, cut off, or no shard.
+        DataError: The file cannot be opened, is compressed, truncated, or not a shard.
     """
     with open_input(path) as file:
         bounds, header = _start(file)
@@ -74,48 +74,48 @@ def read_chunks(path: str) -> FileChunks:
         )
 
 
-def layout(files: Sequence[IndexedFile], *, wanted: Sequence[str]) -> Layout:
-    """The columns of some shards.
+def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
+    """Return the columns of the shards.
 
     Raises:
-        ConfigError: There is no such column.
-        DataError: Shards differ in their columns, or a column cannot become tensors.
+        ConfigError: A selected column does not exist.
+        DataError: The columns differ between shards, or a column cannot become tensors.
     """
-    filled = [file for file in files if file.num_chunks]
-    for file in filled:
-        if file.header != filled[0].header:
+    with_samples = [file for file in files if file.num_chunks]
+    for file in with_samples:
+        if file.header != with_samples[0].header:
             raise DataError(
                 "The MDS shards have different columns.",
-                received=f"{file.path} is unlike {filled[0].path}",
+                received=f"{file.path} differs from {with_samples[0].path}",
                 cure="Write them with the same columns and encodings.",
             )
-    values = {value.name: value for value in _values(filled[0].header)}
-    for name in wanted:
+    values = {value.name: value for value in _values(with_samples[0].header)}
+    for name in selected:
         if name not in values:
             raise ConfigError(
-                f"{filled[0].path} has no column {name!r}.",
-                received={"data_plan.columns": ",".join(wanted)},
+                f"{with_samples[0].path} has no column {name!r}.",
+                received={"data_plan.columns": ",".join(selected)},
                 cure=f"Its columns are {', '.join(values)}.{did_you_mean(name, list(values))}",
             )
     columns = []
-    for name in wanted or values:
-        found = _column(values[name])
-        if found is None:
+    for name in selected or values:
+        column = _column(values[name])
+        if column is None:
             raise DataError(
-                f"The column {name!r} of {filled[0].path} cannot become tensors: its encoding is"
-                f" {values[name].encoding!r}.",
-                received={"path": filled[0].path},
-                cure="Name the columns that are needed in data_plan.columns=[...], or write it as"
-                " numbers, str, bytes, jpeg, png or an ndarray of a fixed type and shape.",
+                f"The column {name!r} of {with_samples[0].path} cannot become tensors: its encoding"
+                f" is {values[name].encoding!r}.",
+                received={"path": with_samples[0].path},
+                cure="Select other columns with data_plan.columns=[...], or write it as numbers,"
+                " str, bytes, jpeg, png or an ndarray of a fixed type and shape.",
             )
-        columns.append(found)
+        columns.append(column)
     return Layout(tuple(columns))
 
 
 def decode_chunk(
     payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
 ) -> ColumnChunk:
-    """The columns of a run of samples.
+    """Decode the columns of a run of samples.
 
     Raises:
         DataError: The shard has changed since it was scanned.
@@ -125,44 +125,44 @@ def decode_chunk(
     lengths = sizes.sum(axis=1) + _UINT32.itemsize * sum(value.size is None for value in values)
     if len(sizes) != chunk.num_records or _checksum(lengths) != chunk.checksum:
         raise changed(file.path, chunk)
-    # The values of a sample follow the sizes of those that have no fixed one.
+    # The values of a sample come after its variable sizes, so compute the ends from the back.
     ends = np.cumsum(lengths)[:, None] - np.cumsum(sizes[:, ::-1], axis=1)[:, ::-1] + sizes
     names = [value.name for value in values]
     return ColumnChunk(
         [
-            _stored(payload, ends[:, place] - sizes[:, place], ends[:, place], column)
+            _stored(payload, ends[:, index] - sizes[:, index], ends[:, index], column)
             for column in layout.columns
-            for place in (names.index(column.name),)
+            for index in (names.index(column.name),)
         ]
     )
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
-    """Whether samples of the same lengths begin at the same places.
+    """Whether the offsets and lengths of a chunk's samples are unchanged.
 
     Raises:
-        DataError: The file cannot be read, or is no shard any more.
+        DataError: The file cannot be read, or is no longer a shard.
     """
     bounds, _ = _start(file)
     first = int(np.searchsorted(bounds, chunk.offset))
     lengths = np.diff(bounds[first : first + chunk.num_records + 1])
-    is_there = first < len(bounds) and int(bounds[first]) == chunk.offset
-    return is_there and _checksum(lengths) == chunk.checksum
+    has_same_start = first < len(bounds) and int(bounds[first]) == chunk.offset
+    return has_same_start and _checksum(lengths) == chunk.checksum
 
 
 def _start(file: InputFile) -> tuple[NDArray[np.int64], bytes]:
-    """Where samples begin and the last ends, and the description of the columns."""
+    """Return the offsets of the samples and of their end, and the description of the columns."""
     path, size = file.path, file.size_bytes
     count = int.from_bytes(file.read_at(0, num_bytes=4), "little")
     table = file.read_at(4, num_bytes=min(4 * (count + 1), size))
     bounds = np.frombuffer(table[: len(table) // 4 * 4], _UINT32).astype(np.int64)
-    is_sound = len(bounds) == count + 1 and bounds[0] > 4 + len(table)
-    if not is_sound or (np.diff(bounds) < 0).any():
-        raise _damaged(path, "its table of samples cannot be read, as if it were compressed")
+    is_valid = len(bounds) == count + 1 and bounds[0] > 4 + len(table)
+    if not is_valid or (np.diff(bounds) < 0).any():
+        raise _damaged(path, "its table of samples is invalid; the shard may be compressed")
     if bounds[-1] != size:
-        raise _damaged(path, f"it has {size} bytes, and its last sample ends at {bounds[-1]}")
-    begin = 4 + len(table)
-    header = file.read_at(begin, num_bytes=int(bounds[0]) - begin)
+        raise _damaged(path, f"it has {size} bytes, but its last sample ends at {bounds[-1]}")
+    header_start = 4 + len(table)
+    header = file.read_at(header_start, num_bytes=int(bounds[0]) - header_start)
     try:
         _values(header)
     except (ValueError, KeyError, TypeError) as e:
@@ -171,15 +171,19 @@ def _start(file: InputFile) -> tuple[NDArray[np.int64], bytes]:
 
 
 def _values(header: bytes) -> list[_Value]:
-    found: dict[str, Any] = json.loads(header)
-    if found["format"] != "mds" or found["version"] != _VERSION:
-        raise ValueError(f"it is of format {found['format']}, version {found['version']}")
-    columns = (found["column_names"], found["column_encodings"], found["column_sizes"])
-    return [_Value(*one) for one in zip(*columns, strict=True)]
+    description: dict[str, Any] = json.loads(header)
+    if description["format"] != "mds" or description["version"] != _VERSION:
+        raise ValueError(f"its format is {description['format']}, version {description['version']}")
+    columns = (
+        description["column_names"],
+        description["column_encodings"],
+        description["column_sizes"],
+    )
+    return [_Value(*value) for value in zip(*columns, strict=True)]
 
 
 def _column(value: _Value) -> Column | None:
-    """What a column becomes; None where it cannot be tensors."""
+    """Return the column for a value; None if it cannot become a tensor."""
     kind, *rest = value.encoding.split(":")
     if kind in _AS_BYTES:
         return Column(value.name, BYTES)
@@ -193,18 +197,20 @@ def _column(value: _Value) -> Column | None:
 
 
 def _sizes(payload: bytes, values: Sequence[_Value]) -> NDArray[np.int64]:
-    """The sizes of the values of each sample, shape (samples, columns)."""
-    own = [place for place, value in enumerate(values) if value.size is None]
-    fixed = sum(value.size or 0 for value in values)
-    heads: list[bytes] = []
-    head_bytes = _UINT32.itemsize * len(own)
+    """Return the sizes of the values of each sample, shape (samples, columns)."""
+    variable = [index for index, value in enumerate(values) if value.size is None]
+    fixed_bytes = sum(value.size or 0 for value in values)
+    sample_sizes: list[bytes] = []
+    sizes_bytes = _UINT32.itemsize * len(variable)
     offset = 0
-    while offset + max(1, head_bytes) <= len(payload) and head_bytes + fixed:
-        heads.append(payload[offset : offset + head_bytes])
-        offset += head_bytes + fixed + sum(memoryview(heads[-1]).cast("I"))
-    sizes = np.tile([value.size or 0 for value in values], (len(heads), 1)).astype(np.int64)
-    if own:
-        sizes[:, own] = np.frombuffer(b"".join(heads), _UINT32).reshape(-1, len(own))
+    while offset + max(1, sizes_bytes) <= len(payload) and sizes_bytes + fixed_bytes:
+        sample_sizes.append(payload[offset : offset + sizes_bytes])
+        offset += sizes_bytes + fixed_bytes + sum(memoryview(sample_sizes[-1]).cast("I"))
+    sizes = np.tile([value.size or 0 for value in values], (len(sample_sizes), 1)).astype(np.int64)
+    if variable:
+        sizes[:, variable] = np.frombuffer(b"".join(sample_sizes), _UINT32).reshape(
+            -1, len(variable)
+        )
     return sizes
 
 
@@ -227,7 +233,7 @@ def _checksum(lengths: NDArray[np.int64]) -> int:
 
 def _damaged(path: str, problem: str) -> DataError:
     return DataError(
-        f"{path} is no MDS shard that can be read: {problem}.",
+        f"{path} is not a readable MDS shard: {problem}.",
         received={"path": path},
         cure="Write it with streaming.MDSWriter(compression=None).",
     )

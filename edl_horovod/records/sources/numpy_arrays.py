@@ -1,10 +1,10 @@
-"""Where the arrays of `.npy` and `.npz` files lie: their types, shapes and first bytes.
+"""The arrays of `.npy` and `.npz` files: their types, shapes and offsets.
 
-An `.npz` file is a zip archive of `.npy` files. Where it is not compressed (`numpy.savez`), an
-array in it is a run of bytes as in a file of its own; else (`numpy.savez_compressed`) no record of
-it can be reached without unpacking all before it, so a rank that needs the array unpacks all of it.
-The archive has a checksum of each array as a whole, which is verified where all of it is read: when
-it is unpacked, or when `checked_runs` notes the checksums of its runs.
+An `.npz` file is a zip archive of `.npy` files. If it is not compressed (`numpy.savez`), an array
+in it is a contiguous run of bytes, as in a separate file. If it is (`numpy.savez_compressed`), a
+rank that needs a record decompresses the whole array. The archive has a checksum of each whole
+array, which is verified when the array is decompressed, or when `checked_runs` computes the
+checksums of its runs.
 """
 
 import functools
@@ -27,7 +27,7 @@ from edl_horovod.records.files.local import open_input
 from edl_horovod.records.read_ahead import ReadAhead
 from edl_horovod.records.sources.seekable import SeekableFile
 
-__all__ = ["StoredArray", "arrays_of", "checked_runs", "damaged_array", "unpacked"]
+__all__ = ["StoredArray", "arrays_of", "checked_runs", "damaged_array", "decompressed"]
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
 
@@ -38,39 +38,39 @@ class StoredArray:
 
     path: str
     name: str
-    """Its name in an `.npz` file, or the file's without its end."""
+    """Its name in an `.npz` file, or the file's name without its ending."""
     offset: int
-    """First byte of its first record; -1 where it is compressed."""
+    """Offset of its first record in the file; -1 if it is compressed."""
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     checksum: int
-    """Of its member where it is one of an archive, else of samples of its file."""
+    """Checksum of the archive member, or of samples of an `.npy` file."""
     member: tuple[int, int] | None = None
-    """Where its member of an archive begins and ends, if that is not compressed."""
+    """Start and end of its uncompressed archive member in the file; else None."""
 
     @property
-    def is_packed(self) -> bool:
-        """Whether it is compressed."""
+    def is_compressed(self) -> bool:
+        """Whether the array is compressed."""
         return self.offset < 0
 
     @property
     def where(self) -> str:
-        """The file, and the name in it."""
+        """The name and the file of the array, for messages."""
         return f"the array {self.name!r} of {self.path}"
 
     @property
     def row_bytes(self) -> int:
-        """Size of one record."""
+        """Size of one record, in bytes."""
         return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
 
 
 def arrays_of(path: str) -> list[StoredArray]:
-    """The arrays of a file; their contents are not read.
+    """Return the arrays of a file without reading their contents.
 
     Raises:
-        DataError: The file cannot be opened, is damaged, or is none that NumPy wrote.
+        DataError: The file cannot be opened, is damaged, or is not a NumPy file.
     """
-    with open_input(path) as file, _reading(path):
+    with open_input(path) as file, _translated_errors(path):
         if not path.lower().endswith(".npz"):
             stream = SeekableFile(file)
             dtype, shape = _header(stream, path)
@@ -79,39 +79,39 @@ def arrays_of(path: str) -> list[StoredArray]:
             name = path.rpartition("/")[2].rpartition(".")[0]
             return [StoredArray(path, name, offset, dtype, shape, sampled_checksum(file))]
         with zipfile.ZipFile(SeekableFile(file)) as archive:
-            return [_member(archive, one, file) for one in archive.infolist()]
+            return [_member(archive, info, file) for info in archive.infolist()]
 
 
 @functools.lru_cache(maxsize=8)
-def unpacked(array: StoredArray) -> NDArray[Any]:
-    """All of a compressed array; the latest few are kept.
+def decompressed(array: StoredArray) -> NDArray[Any]:
+    """Decompress a whole array; the last few arrays are cached.
 
     Raises:
-        DataError: It is damaged.
+        DataError: The array is damaged.
     """
-    with open_input(array.path) as file, _reading(array.path):
+    with open_input(array.path) as file, _translated_errors(array.path):
         with zipfile.ZipFile(SeekableFile(file)) as archive:
             info = archive.getinfo(f"{array.name}.npy")
             content = archive.read(info)
-        found = np.load(io.BytesIO(content), allow_pickle=False)
-    if (found.dtype, found.shape, info.CRC) != (array.dtype, array.shape, array.checksum):
+        values = np.load(io.BytesIO(content), allow_pickle=False)
+    if (values.dtype, values.shape, info.CRC) != (array.dtype, array.shape, array.checksum):
         raise damaged_array(array.path, f"{array.where} has changed since the job indexed it")
-    kept: NDArray[Any] = found
-    return kept
+    result: NDArray[Any] = values
+    return result
 
 
 def checked_runs(path: str, arrays: Sequence[StoredArray], rows: int) -> FileChunks:
-    """Runs of records of uncompressed arrays of an archive, in the order of the file.
+    """Read uncompressed arrays of an archive once and return the checksums of their runs.
 
-    All of the arrays is read once, and the archive's checksums are verified.
+    The archive's own checksums are verified.
 
     Args:
-        path: The archive.
-        arrays: The arrays.
-        rows: Records of a run; the last of an array may have fewer.
+        path: Path of the archive.
+        arrays: The arrays to read, in file order.
+        rows: Records of a run; the last run of an array may have fewer.
 
     Raises:
-        DataError: It cannot be read, or is damaged.
+        DataError: The archive cannot be read or is damaged.
     """
     chunks: list[ChunkInfo] = []
     with ReadAhead(open_input(path)) as file:
@@ -119,28 +119,28 @@ def checked_runs(path: str, arrays: Sequence[StoredArray], rows: int) -> FileChu
             assert array.member is not None
             start, end = array.member
             checksum = zlib.crc32(file.read_at(start, num_bytes=array.offset - start))
-            at = array.offset
+            offset = array.offset
             for first in range(0, array.shape[0] if array.row_bytes else 0, rows):
                 count = min(rows, array.shape[0] - first)
-                payload = file.read_at(at, num_bytes=count * array.row_bytes)
+                payload = file.read_at(offset, num_bytes=count * array.row_bytes)
                 checksum = zlib.crc32(payload, checksum)
                 chunk = ChunkInfo(
                     number=len(chunks),
-                    offset=at,
+                    offset=offset,
                     checksum=zlib.crc32(payload),
                     codec=Codec.NONE,
                     compressed_bytes=len(payload),
                     num_records=count,
                 )
                 chunks.append(chunk)
-                at += len(payload)
-            if zlib.crc32(file.read_at(at, num_bytes=end - at), checksum) != array.checksum:
+                offset += len(payload)
+            if zlib.crc32(file.read_at(offset, num_bytes=end - offset), checksum) != array.checksum:
                 raise damaged_array(path, f"Bad CRC-32 for {array.name + '.npy'!r}")
         return FileChunks(path=path, size_bytes=file.size_bytes, chunks=tuple(chunks))
 
 
 def damaged_array(path: str, problem: str) -> DataError:
-    """What is said of a file that cannot be read."""
+    """Return the error for a NumPy file that cannot be read."""
     return DataError(
         f"{path} cannot be read: {problem}.",
         received={"path": path},
@@ -151,7 +151,7 @@ def damaged_array(path: str, problem: str) -> DataError:
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: InputFile) -> StoredArray:
     name = info.filename.removesuffix(".npy")
     if name == info.filename:
-        raise damaged_array(file.path, f"it holds {info.filename!r}, which is no array")
+        raise damaged_array(file.path, f"it contains {info.filename!r}, which is not an array")
     with archive.open(info) as stream:
         dtype, shape = _header(stream, file.path)
         header_bytes = stream.tell()
@@ -167,19 +167,19 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: InputFile) ->
 
 def _header(stream: IO[bytes] | SeekableFile, path: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
     version = np.lib.format.read_magic(stream)
-    read = {
+    readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }
-    if version not in read:
-        raise damaged_array(path, f"its version {version} of the format has named fields")
-    shape, is_fortran, dtype = read[version](stream)
+    if version not in readers:
+        raise damaged_array(path, f"its format version {version} is for arrays with named fields")
+    shape, is_fortran, dtype = readers[version](stream)
     if dtype.hasobject or dtype.fields is not None:
-        what = "Python objects" if dtype.hasobject else "named fields"
-        raise damaged_array(path, f"an array of it holds {what}, not numbers or text")
+        problem = "Python objects" if dtype.hasobject else "named fields"
+        raise damaged_array(path, f"an array in it contains {problem}, not numbers or text")
     if is_fortran and len(shape) > 1:
         raise damaged_array(
-            path, "its records are not back to back (save numpy.ascontiguousarray(array))"
+            path, "its records are not contiguous (save numpy.ascontiguousarray(array))"
         )
     return dtype, shape
 
@@ -190,11 +190,11 @@ def _num_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
 
 def _check_end(path: str, end: int, size_bytes: int) -> None:
     if end > size_bytes:
-        raise damaged_array(path, f"it ends {end - size_bytes} bytes before its last record does")
+        raise damaged_array(path, f"it is truncated: {end - size_bytes} bytes are missing")
 
 
 @contextmanager
-def _reading(path: str) -> Iterator[None]:
+def _translated_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, zlib.error) as e:

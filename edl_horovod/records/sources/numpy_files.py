@@ -1,4 +1,4 @@
-"""Arrays that NumPy saved as a format of files."""
+"""The file format of saved NumPy arrays."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ def _open(
     cache_bytes: int,
     tell: Callable[[str], None],
 ) -> RecordSource:
-    # Imported here: NumPy is for those who read.
+    # Imported here: commands that only check the settings do not need NumPy.
     from edl_horovod.records.sources.numpy_source import ArraySource
 
     return ArraySource(paths, columns=columns, folder=folder, cache_bytes=cache_bytes, tell=tell)
@@ -26,6 +26,6 @@ def _open(
 FORMAT = FileFormat(
     name="NumPy",
     open_source=_open,
-    no_skipping="an array has one checksum or none, so no damaged part of it can be told",
+    no_skipping="an array has at most one checksum, so its damaged records cannot be identified",
     has_compression=True,
 )

@@ -1,7 +1,7 @@
-"""Arrays of NumPy side by side as records: record `i` is row `i` of each.
+"""Files of NumPy arrays as records: record `i` is row `i` of each array.
 
-The arrays of one `.npz` file belong together, and so do the `.npy` files of one folder. Several
-`.npz` files, or folders, follow one another.
+The arrays of one `.npz` file are columns of the same records, and so are the `.npy` files of one
+folder. Several `.npz` files or folders are concatenated.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from edl_horovod.records.sources.numpy_arrays import (
     arrays_of,
     checked_runs,
     damaged_array,
-    unpacked,
+    decompressed,
 )
 from edl_horovod.records.tables import Tables
 
@@ -39,11 +39,11 @@ _BLOCK_BYTES = 1 << 20
 _BLOCK_RECORDS = 4096
 
 _Part = dict[str, StoredArray]
-"""Arrays of the same number of records, by name."""
+"""Arrays with the same number of records, by name."""
 
 
 class ArraySource(ChunkSource):
-    """Reads rows of arrays; those of a block by one request for each array."""
+    """Reads rows of arrays; the rows of a block with one request for each array."""
 
     def __init__(
         self,
@@ -54,20 +54,20 @@ class ArraySource(ChunkSource):
         cache_bytes: int,
         tell: Callable[[str], None],
     ) -> None:
-        """Look at the arrays of files, given by their sorted paths.
+        """Read the headers of the files, given by their sorted paths.
 
         Raises:
-            ConfigError: There is no such column.
-            DataError: A file cannot be read, arrays do not fit each other, or have no records.
+            ConfigError: A selected column does not exist.
+            DataError: A file cannot be read, the arrays do not match, or they have no records.
         """
         states = states_of(paths)
         self._states = dict(zip(paths, states or (), strict=False))
-        self._parts = [_chosen(part, columns) for part in _parts(paths)]
-        _check_alike(self._parts)
+        self._parts = [_selected(part, columns) for part in _parts(paths)]
+        _check_same_arrays(self._parts)
         counts = [next(iter(part.values())).shape[0] for part in self._parts]
         layout = Layout(tuple(map(_column, self._parts[0].values())))
         super().__init__(layout=layout, num_records=sum(counts), cache_bytes=cache_bytes)
-        self._say_what_is_packed(tell)
+        self._warn_about_compression(tell)
         if not sum(counts):
             raise DataError("There are no records in the data.", received=", ".join(paths[:3]))
         row_bytes = sum(array.row_bytes for array in self._parts[0].values())
@@ -87,11 +87,11 @@ class ArraySource(ChunkSource):
         self.fingerprint = _fingerprint(self._parts)
 
     def record_bytes(self) -> float:
-        """What a record takes in memory, in bytes."""
+        """Return the size of a record in memory, in bytes."""
         return self._row_bytes
 
     def describe(self) -> str:
-        """Numbers of files, records and columns."""
+        """Return the numbers of files and records and the columns, for the log."""
         return (
             f"{len(self._paths):,} NumPy files, {len(self):,} records of"
             f" {', '.join(self._parts[0])}"
@@ -103,15 +103,15 @@ class ArraySource(ChunkSource):
         self._files.close()
 
     def load_chunk(self, number: int) -> ColumnChunk:
-        """The rows of a block."""
+        """Read the rows of a block."""
         part, first, count = self._blocks[number]
         return ColumnChunk(
             [self._rows(array, first, count) for array in self._parts[part].values()]
         )
 
     def _rows(self, array: StoredArray, first: int, count: int) -> Stored:
-        if array.is_packed:
-            rows = unpacked(array)[first : first + count]
+        if array.is_compressed:
+            rows = decompressed(array)[first : first + count]
         else:
             payload = self._files.read_at(
                 array.path,
@@ -125,27 +125,29 @@ class ArraySource(ChunkSource):
             rows = np.frombuffer(payload, array.dtype).reshape(count, *array.shape[1:])
         return _native(rows)
 
-    def _say_what_is_packed(self, tell: Callable[[str], None]) -> None:
-        packed = [array for part in self._parts for array in part.values() if array.is_packed]
-        if packed:
-            size = sum(array.row_bytes * array.shape[0] for array in packed)
+    def _warn_about_compression(self, tell: Callable[[str], None]) -> None:
+        compressed = [
+            array for part in self._parts for array in part.values() if array.is_compressed
+        ]
+        if compressed:
+            size = sum(array.row_bytes * array.shape[0] for array in compressed)
             tell(
-                f"{packed[0].path} is compressed, so no record in it can be reached by itself:"
-                f" each rank unpacks whole arrays, {size / 1e6:,.0f} MB in all. numpy.savez and"
-                " numpy.save write files that are read in parts."
+                f"{compressed[0].path} is compressed, which does not allow random access to its"
+                f" records: each rank decompresses whole arrays, {size / 1e6:,.0f} MB in total."
+                " numpy.savez and numpy.save write files that can be read in parts."
             )
 
 
 @dataclass(frozen=True)
 class _Runs:
-    """The checksums of the runs of records in archives that are not compressed."""
+    """The checksums of runs of records in uncompressed archives."""
 
     rows: int
-    """Records of a run: those of a block."""
+    """Records of a run, which are the records of a block."""
     tables: Tables | None
-    """The runs as chunks; None where there are none."""
+    """The runs as chunks; None if no array has runs."""
     firsts: dict[tuple[str, str], int]
-    """The number of the first run of each array, by its file and its name."""
+    """The number of the first run of each array, by file and name."""
 
     @classmethod
     def of(
@@ -157,10 +159,10 @@ class _Runs:
         folder: Path | None,
         tell: Callable[[str], None],
     ) -> "_Runs":
-        """Take them from an index, or read the arrays once and verify them.
+        """Load the checksums from an index, or read the arrays once and verify them.
 
         Raises:
-            DataError: An array cannot be read, or is damaged.
+            DataError: An array cannot be read or is damaged.
         """
         stored: dict[str, list[StoredArray]] = {}
         for array in itertools.chain.from_iterable(part.values() for part in parts):
@@ -169,15 +171,15 @@ class _Runs:
         for arrays in stored.values():
             arrays.sort(key=lambda array: array.offset)
         if not any(
-            array.row_bytes * array.shape[0] for found in stored.values() for array in found
+            array.row_bytes * array.shape[0] for arrays in stored.values() for array in arrays
         ):
             return cls(rows, None, {})
         paths = sorted(stored)
-        names = sorted(parts[0])  # The size of a block follows from them.
+        names = sorted(parts[0])  # They determine the size of a block.
         settings: dict[str, object] = {"format": "NumPy", "columns": names}
-        found = [states[path] for path in paths] if states else None
+        archive_states = [states[path] for path in paths] if states else None
         archives = _Archives(stored, rows)
-        tables = indexed(paths, found, archives, settings, folder=folder, tell=tell)
+        tables = indexed(paths, archive_states, archives, settings, folder=folder, tell=tell)
         firsts: dict[tuple[str, str], int] = {}
         for path, first in zip(paths, [0, *tables.file_ends], strict=False):
             for array in stored[path]:
@@ -186,71 +188,73 @@ class _Runs:
         return cls(rows, tables, firsts)
 
     def check(self, array: StoredArray, first: int, payload: bytes) -> None:
-        """Refuse a run that is not as it was when it was indexed.
+        """Refuse a run that has changed since it was indexed.
 
         Raises:
-            DataError: It is damaged, or has changed.
+            DataError: The run is damaged or has changed.
         """
         if array.member is None or self.tables is None or not payload:
             return
         run = self.tables.chunk(self.firsts[array.path, array.name] + first // self.rows)
         if not is_unchanged(payload, run):
-            place = f"from byte {array.offset + first * array.row_bytes} on"
-            problem = f"{array.where} is damaged or has changed since it was indexed, {place}"
+            position = f"at byte {array.offset + first * array.row_bytes}"
+            problem = f"{array.where} is damaged or has changed since it was indexed, {position}"
             raise damaged_array(array.path, problem)
 
 
 @dataclass(frozen=True)
 class _Archives:
-    """How archives are indexed."""
+    """The chunk format of uncompressed archives."""
 
     stored: dict[str, list[StoredArray]]
-    """The uncompressed arrays, in the order of each file."""
+    """The uncompressed arrays of each file, in file order."""
     rows: int
     content: Content = "checksums"
 
     def scan(self, path: str) -> FileChunks:
-        """The runs of a file, which is read once."""
+        """Read a file once and return its runs."""
         return checked_runs(path, self.stored[path], self.rows)
 
     def holds(self, file: InputFile, chunk: ChunkInfo) -> bool:
-        """Whether a run is still there; all of it is read."""
+        """Whether a run is unchanged; reads the whole run."""
         return is_unchanged(file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes), chunk)
 
 
 def _parts(paths: Sequence[str]) -> list[_Part]:
-    found: dict[str, list[StoredArray]] = {}
+    by_key: dict[str, list[StoredArray]] = {}
     for path in paths:
         key = path if path.lower().endswith(".npz") else path.rpartition("/")[0]
-        found.setdefault(key, []).extend(arrays_of(path))
-    return [{array.name: array for array in arrays} for arrays in found.values()]
+        by_key.setdefault(key, []).extend(arrays_of(path))
+    return [{array.name: array for array in arrays} for arrays in by_key.values()]
 
 
-def _chosen(part: _Part, wanted: Sequence[str]) -> _Part:
-    """The arrays that are read, which have equally many records."""
-    for name in wanted:
+def _selected(part: _Part, names: Sequence[str]) -> _Part:
+    """Return the selected arrays, after checking that they have the same number of records."""
+    for name in names:
         if name not in part:
             raise ConfigError(
                 f"{next(iter(part.values())).path} has no array {name!r}.",
-                received={"data_plan.columns": ",".join(wanted)},
+                received={"data_plan.columns": ",".join(names)},
                 cure=f"Its arrays are {', '.join(part)}.{did_you_mean(name, list(part))}",
             )
-    chosen = {name: part[name] for name in wanted or part}
-    lengths = {name: array.shape[0] if array.shape else None for name, array in chosen.items()}
+    arrays = {name: part[name] for name in names or part}
+    lengths = {name: array.shape[0] if array.shape else None for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
-        shown = ", ".join(
+        descriptions = ", ".join(
             f"{name} has {'no dimension' if length is None else f'{length:,} records'}"
             for name, length in lengths.items()
         )
         raise DataError(
-            f"The arrays of {next(iter(chosen.values())).path} do not belong together: {shown}.",
-            received={"data_plan.columns": ",".join(wanted)},
-            cure=f"Name those that do, as in data_plan.columns=[{','.join(list(chosen)[:2])}].",
+            f"The arrays of {next(iter(arrays.values())).path} do not have the same number of"
+            f" records: {descriptions}.",
+            received={"data_plan.columns": ",".join(names)},
+            cure="Select arrays with the same number, as in"
+            f" data_plan.columns=[{','.join(list(arrays)[:2])}].",
         )
-    return chosen
+    return arrays
 
 
-def _check_alike(parts: Sequence[_Part]) -> None:
+def _check_same_arrays(parts: Sequence[_Part]) -> None:
     first = parts[0]
     for part in parts[1:]:
         for name, array in first.items():
@@ -260,11 +264,11 @@ def _check_alike(parts: Sequence[_Part]) -> None:
                     "The data files have different arrays.",
                     received=f"{', '.join(part)} of {next(iter(part.values())).path}, unlike"
                     f" {', '.join(first)} of {array.path}",
-                    cure="Write them with the same arrays.",
+                    cure="Write the same arrays to all files.",
                 )
             if (other.dtype, other.shape[1:]) != (array.dtype, array.shape[1:]):
                 raise DataError(
-                    "Arrays of the same name differ in type or shape.",
+                    "Arrays with the same name differ in type or shape.",
                     received=f"{other.where} is {other.dtype}{list(other.shape)}, {array.where}"
                     f" {array.dtype}{list(array.shape)}",
                     cure="Write them with the same type and shape.",
@@ -275,11 +279,11 @@ def _column(array: StoredArray) -> Column:
     kind = array.dtype.kind
     if kind in "SU":
         if len(array.shape) != 1:
-            raise damaged_array(array.path, f"{array.where} holds text in several dimensions")
+            raise damaged_array(array.path, f"{array.where} is text with several dimensions")
         return Column(array.name, BYTES)
     if kind in "Mm":
         unit, count = np.datetime_data(array.dtype)
-        # Types without a unit, or with one such as 15 minutes, are numbers.
+        # Types without a unit, or with a multiple such as 15 minutes, are treated as numbers.
         has_unit = unit != "generic" and count == 1
         time_type = f"{'datetime64' if kind == 'M' else 'timedelta64'}[{unit}]" if has_unit else ""
         return Column(array.name, "int64", array.shape[1:], time_type=time_type)
@@ -289,7 +293,7 @@ def _column(array: StoredArray) -> Column:
 
 
 def _native(rows: NDArray[Any]) -> Stored:
-    """Rows as a column holds them: text as bytes, times as integers, in this machine's order."""
+    """Convert rows to column values: text to bytes, times to integers, in native byte order."""
     if rows.dtype.kind in "SU":
         texts = np.empty(len(rows), dtype=object)
         encoded = rows if rows.dtype.kind == "S" else np.strings.encode(rows, "utf-8")
@@ -302,5 +306,7 @@ def _native(rows: NDArray[Any]) -> Stored:
 
 def _fingerprint(parts: Sequence[_Part]) -> str:
     arrays = itertools.chain.from_iterable(part.values() for part in parts)
-    said = [[one.name, str(one.dtype), list(one.shape), one.checksum] for one in arrays]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
+    array_facts = [
+        [array.name, str(array.dtype), list(array.shape), array.checksum] for array in arrays
+    ]
+    return hashlib.sha256(json.dumps(array_facts).encode()).hexdigest()[:32]

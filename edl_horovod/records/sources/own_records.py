@@ -1,4 +1,4 @@
-"""Records of a user's object, by their numbers: bytes, arrays, tuples or dicts of these."""
+"""Records of a user's object by index: bytes, arrays, or tuples or dicts of these."""
 
 import hashlib
 import itertools
@@ -18,30 +18,30 @@ from edl_horovod.records.tables import locate
 __all__ = ["OwnRecords"]
 
 _BLOCK_RECORDS = 64
-_NUM_TRIED = 32
-"""Records, spread over all, that tell types and shapes; they are those of every rank."""
+_NUM_SAMPLES = 32
+"""Number of evenly spaced records that determine types and shapes, identically on every rank."""
 
 _Parts = dict[str, NDArray[Any]]
 
 
 class OwnRecords(RecordSource):
-    """Asks the object for one record after the other, in one thread at a time."""
+    """Reads records from the object one by one, in one thread at a time."""
 
-    def __init__(self, records: Any, name: str, *, wanted: Sequence[str]) -> None:
-        """Ask for some records, to know what all are like.
+    def __init__(self, records: Any, name: str, *, selected: Sequence[str]) -> None:
+        """Read some records to determine the columns of all records.
 
         Raises:
-            ConfigError: There is no such column.
+            ConfigError: A selected column does not exist.
             DataError: There are no records, or they differ in type or shape.
-            UserCodeError: The object raised.
+            UserCodeError: The object raised an exception.
         """
         self._records, self._name = records, name
         self._num_records = self._length()
-        places = np.linspace(0, self._num_records - 1, min(_NUM_TRIED, self._num_records))
-        tried = [self._record(number) for number in dict.fromkeys(places.astype(int).tolist())]
-        self._kind = _kind_of(tried[0])
-        parts = [self._parts(record) for record in tried]
-        names = self._names(list(parts[0]), wanted)
+        positions = np.linspace(0, self._num_records - 1, min(_NUM_SAMPLES, self._num_records))
+        samples = [self._record(number) for number in dict.fromkeys(positions.astype(int).tolist())]
+        self._kind = _kind_of(samples[0])
+        parts = [self._parts(record) for record in samples]
+        names = self._names(list(parts[0]), selected)
         layout = Layout(tuple(self._column(part, parts) for part in names), self._kind)
         is_bytes = self._kind == "value" and layout.columns[0] == Column("", BYTES)
         self.layout = None if is_bytes else layout
@@ -52,7 +52,7 @@ class OwnRecords(RecordSource):
         self._record_bytes = float(np.mean([sum(map(_size, part.values())) for part in parts]))
 
     def read(self, ids: Sequence[int] | NDArray[np.integer]) -> Records:
-        """The records with these ids, in this order."""
+        """Return the records with these ids, in this order."""
         numbers, _ = locate(ids, np.arange(self._num_records), self._num_records)
         parts = [self._parts(self._record(number)) for number in numbers.tolist()]
         if self.layout is None:
@@ -65,15 +65,15 @@ class OwnRecords(RecordSource):
         ]
 
     def record_bytes(self) -> float:
-        """What a record takes in memory on average, in bytes, by some of them."""
+        """Return the average size of the sampled records in memory, in bytes."""
         return self._record_bytes
 
     def describe(self) -> str:
-        """The name of the object, and the number of its records."""
+        """Describe the object and its number of records for the log."""
         return f"{self._num_records:,} records of {self._name}"
 
     def close(self) -> None:
-        """Let the object go."""
+        """Release the object."""
         self._records = ()
 
     def __len__(self) -> int:
@@ -98,20 +98,20 @@ class OwnRecords(RecordSource):
         except Exception as e:
             raise self._failed(f"record {number}", e) from e
 
-    def _failed(self, what: str, error: Exception) -> UserCodeError:
+    def _failed(self, operation: str, error: Exception) -> UserCodeError:
         return UserCodeError(
-            f"{self._name} gives an error for {what}: {type(error).__name__}: {error}.",
+            f"{self._name} raised an exception for {operation}: {type(error).__name__}: {error}.",
             received={"data": self._name},
         )
 
     def _parts(self, record: Any) -> _Parts:
-        """The values of a record by name; "" for the only one, numbers for those of a tuple."""
+        """Return the values of a record by name; the name of a tuple item is its index, else ""."""
         if _kind_of(record) != self._kind:
             raise self._misfit(f"some are a {self._kind}, others a {_kind_of(record)}")
         if self._kind == "dict":
             named = {str(key): value for key, value in record.items()}
         elif self._kind == "tuple":
-            named = {str(place): value for place, value in enumerate(record)}
+            named = {str(index): value for index, value in enumerate(record)}
         else:
             named = {"": record}
         return {name: self._array(name, value) for name, value in named.items()}
@@ -121,25 +121,27 @@ class OwnRecords(RecordSource):
             return text
         array = np.asarray(value)
         if array.dtype.kind not in "biufc":
-            where = f"the part {name!r} of a record" if name else "a record"
-            raise self._misfit(f"{where} is a {type(value).__name__}, no array, number or text")
+            location = f"the part {name!r} of a record" if name else "a record"
+            raise self._misfit(
+                f"{location} is a {type(value).__name__}, not an array, number or text"
+            )
         return array
 
-    def _names(self, names: list[str], wanted: Sequence[str]) -> list[str]:
-        if wanted and self._kind != "dict":
+    def _names(self, names: list[str], selected: Sequence[str]) -> list[str]:
+        if selected and self._kind != "dict":
             raise ConfigError(
-                f"The records of {self._name} are no dicts, so none of their parts has a name.",
-                received={"data_plan.columns": ",".join(wanted)},
-                cure="Leave the setting out.",
+                f"The records of {self._name} are not dicts, so their parts have no names.",
+                received={"data_plan.columns": ",".join(selected)},
+                cure="Remove the setting.",
             )
-        for name in wanted:
+        for name in selected:
             if name not in names:
                 raise ConfigError(
-                    f"The records of {self._name} have no {name!r}.",
-                    received={"data_plan.columns": ",".join(wanted)},
-                    cure=f"They have {', '.join(names)}.{did_you_mean(name, names)}",
+                    f"The records of {self._name} have no part {name!r}.",
+                    received={"data_plan.columns": ",".join(selected)},
+                    cure=f"Their parts are {', '.join(names)}.{did_you_mean(name, names)}",
                 )
-        return list(wanted) or names
+        return list(selected) or names
 
     def _column(self, name: str, parts: Sequence[_Parts]) -> Column:
         arrays = [self._part(part.get(name), name) for part in parts]
@@ -156,8 +158,8 @@ class OwnRecords(RecordSource):
         arrays = [self._part(value, column.name) for value in values]
         dtype = np.dtype(object if column.dtype == BYTES else column.dtype)
         for number, array in zip(ids.tolist(), arrays, strict=True):
-            is_alike = array.ndim == 1 if column.is_ragged else array.shape == column.shape
-            if not is_alike or not np.can_cast(array.dtype, dtype, "same_kind"):
+            has_same_shape = array.ndim == 1 if column.is_ragged else array.shape == column.shape
+            if not has_same_shape or not np.can_cast(array.dtype, dtype, "same_kind"):
                 raise self._misfit(
                     f"record {number} has {array.dtype.name}{list(array.shape)} where others have"
                     f" {column.dtype}{list(column.shape)}"
@@ -177,11 +179,11 @@ class OwnRecords(RecordSource):
             f"The records of {self._name} cannot become tensors: {problem}.",
             received={"data": self._name},
             cure="Each record must be bytes, an array, or a tuple or dict of numbers, text and"
-            " arrays, of the same types and shapes in all.",
+            " arrays, with the same types and shapes in all records.",
         )
 
     def _digest(self, parts: Sequence[_Parts]) -> str:
-        """Of the length and of the records that were tried."""
+        """Return a digest of the number of records and of the sampled records."""
         digest = hashlib.sha256(f"{self._num_records} {self._columns}".encode())
         for array in itertools.chain.from_iterable(part.values() for part in parts):
             is_text = array.dtype == object

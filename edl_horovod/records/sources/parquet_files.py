@@ -1,4 +1,4 @@
-"""Parquet as a format of record files."""
+"""The Parquet file format."""
 
 import functools
 
@@ -15,11 +15,11 @@ __all__ = ["FORMAT"]
 
 def _make(settings: FormatSettings) -> RecordFormat:
     need_pyarrow(FORMAT.name)
-    # Imported here: PyArrow is for those who read.
+    # Imported here: commands that only check the settings do not need PyArrow.
     from edl_horovod.records.sources import parquet_format as parquet
 
     scan = functools.partial(parquet.read_chunks, damaged=settings.damaged)
-    layout = functools.partial(parquet.layout, wanted=settings.columns)
+    layout = functools.partial(parquet.layout, selected=settings.columns)
     decode = ColumnFormat(layout, parquet.decode_chunk)
     return RecordFormat(FORMAT.name, scan, decode, parquet.holds_chunk, content="samples")
 

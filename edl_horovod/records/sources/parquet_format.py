@@ -1,4 +1,4 @@
-"""Parquet files by PyArrow: a chunk is a row group, a record one row."""
+"""Parquet files, read with PyArrow: a chunk is a row group, and a record is a row."""
 
 import functools
 import io
@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 _MAGIC = b"PAR1"
 _END = struct.Struct("<I4s")
-_MOST_BYTES = (1 << 32) - 1
+_MAX_BYTES = (1 << 32) - 1
 
 
 def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
-    """The row groups of a Parquet file; only its footer is read, or all of it with `skip`.
+    """Find the row groups of a Parquet file; reads only its footer, or the whole file with `skip`.
 
     Raises:
         DataError: The file cannot be opened, is damaged, or has another format.
@@ -41,7 +41,7 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
     is_skipping = damaged == "skip"
     with open_input(path) as file:
         footer = _footer_bytes(file)
-        with _reading(path):
+        with _translated_errors(path):
             metadata = _parse(footer)
             schema = metadata.schema.to_arrow_schema()
         chunks: list[ChunkInfo] = []
@@ -62,50 +62,53 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
         )
 
 
-def layout(files: Sequence[IndexedFile], *, wanted: Sequence[str]) -> Layout:
-    """The columns of some files; see `layout_of`."""
-    return layout_of(shared_schema(files), wanted, path=files[0].path)
+def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
+    """Return the columns of the files; see `layout_of`."""
+    return layout_of(shared_schema(files), selected, path=files[0].path)
 
 
 def decode_chunk(
     payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
 ) -> ColumnChunk:
-    """The columns of a row group.
+    """Decode the columns of a row group.
 
     Raises:
-        DataError: It is damaged, has empty values, or has changed since it was scanned.
+        DataError: The row group is damaged, has empty values, or has changed since the scan.
     """
-    footer, metadata = _kept_footer(file.path, file.size_bytes, chunk.checksum)
+    footer, metadata = _cached_footer(file.path, file.size_bytes, chunk.checksum)
     if zlib.crc32(footer) != chunk.checksum:
         raise changed(file.path, chunk)
     names = metadata.schema.to_arrow_schema().names
     needed = [name for name in names if _is_needed(name, layout)]
-    with _reading(file.path):
+    with _translated_errors(file.path):
         table = _read(payload, chunk, metadata, needed)
     return chunk_of(table, layout=layout, path=file.path, chunk=chunk)
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
-    """Whether the footer is still the one that the row group was found in.
+    """Whether the footer is unchanged since the row group was found.
 
     Raises:
-        DataError: The file cannot be read, or is no Parquet file any more.
+        DataError: The file cannot be read, or is no longer a Parquet file.
     """
     return zlib.crc32(_footer_bytes(file)) == chunk.checksum
 
 
 def _chunk(metadata: Any, number: int, footer: bytes, path: str) -> ChunkInfo:
     group = metadata.row_group(number)
-    columns = [group.column(place) for place in range(group.num_columns)]
-    starts = [min(filter(None, (c.dictionary_page_offset, c.data_page_offset))) for c in columns]
+    columns = [group.column(index) for index in range(group.num_columns)]
+    starts = [
+        min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
+        for column in columns
+    ]
     sizes = [column.total_compressed_size for column in columns]
     first = min(starts, default=0)
     end = max((start + size for start, size in zip(starts, sizes, strict=True)), default=0)
-    if end - first > _MOST_BYTES:
+    if end - first > _MAX_BYTES:
         raise DataError(
             f"A row group of {path} is larger than 4 GiB.",
             received={"path": path, "row group": number},
-            cure="Write the file with smaller ones, as by row_group_size=100_000.",
+            cure="Write the file with smaller row groups, as with row_group_size=100_000.",
         )
     return ChunkInfo(
         number=number,
@@ -124,11 +127,11 @@ def _is_needed(name: str, layout: Layout) -> bool:
 def _can_be_read(file: InputFile, chunk: ChunkInfo, metadata: Any) -> bool:
     payload = file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes)
     try:
-        with _reading(file.path):
+        with _translated_errors(file.path):
             _read(payload, chunk, metadata, None)
     except DataError as error:
         log.warning(
-            "%s: left out row group %d of %d records: %s (data_plan.damaged=skip)",
+            "%s: skipped row group %d of %d records: %s (data_plan.damaged=skip)",
             file.path,
             chunk.number,
             chunk.num_records,
@@ -139,18 +142,18 @@ def _can_be_read(file: InputFile, chunk: ChunkInfo, metadata: Any) -> bool:
 
 
 def _read(payload: bytes, chunk: ChunkInfo, metadata: Any, columns: list[str] | None) -> pa.Table:
-    opened = pq.ParquetFile(
+    parquet_file = pq.ParquetFile(
         _Part(payload, chunk.offset), metadata=metadata, page_checksum_verification=True
     )
-    return opened.read_row_group(chunk.number, columns=columns, use_threads=False)
+    return parquet_file.read_row_group(chunk.number, columns=columns, use_threads=False)
 
 
 class _Part(io.RawIOBase):
-    """A file of which one run of bytes is there."""
+    """A file object that contains only one range of a file's bytes."""
 
     def __init__(self, payload: bytes, offset: int) -> None:
         super().__init__()
-        self._payload, self._offset, self._at = payload, offset, 0
+        self._payload, self._offset, self._position = payload, offset, 0
 
     def readable(self) -> bool:
         return True
@@ -159,46 +162,48 @@ class _Part(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         end = self._offset + len(self._payload)
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: end}[whence]
-        return self._at
+        self._position = (
+            offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: end}[whence]
+        )
+        return self._position
 
     def read(self, size: int = -1) -> bytes:
-        start = self._at - self._offset
+        start = self._position - self._offset
         if start < 0:
-            raise OSError(f"byte {self._at} is not in the row group")
+            raise OSError(f"byte {self._position} is not in the row group")
         data = self._payload[start : start + size if size >= 0 else None]
-        self._at += len(data)
+        self._position += len(data)
         return data
 
 
 @functools.lru_cache(maxsize=256)
-def _kept_footer(path: str, size_bytes: int, checksum: int) -> tuple[bytes, Any]:
-    """The footer of a file, and what it says; its size and checksum tell files apart."""
+def _cached_footer(path: str, size_bytes: int, checksum: int) -> tuple[bytes, Any]:
+    """Return the footer of a file and its metadata; size and checksum identify its version."""
     with open_input(path) as file:
         footer = _footer_bytes(file)
-    with _reading(path):
+    with _translated_errors(path):
         return footer, _parse(footer)
 
 
 def _footer_bytes(file: InputFile) -> bytes:
-    """The metadata at the end of a file: its length and a magic number follow it."""
+    """Read the metadata at the end of a file, before its length and a magic number."""
     path, size = file.path, file.size_bytes
     start = file.read_at(0, num_bytes=len(_MAGIC))
     if start != _MAGIC:
         raise DataError(
-            f"{path} is no Parquet file: it starts with {start.hex(' ') or 'nothing'}.",
+            f"{path} is not a Parquet file: it starts with {start.hex(' ') or 'nothing'}.",
             received={"path": path},
-            cure="Name it as what it is.",
+            cure="Rename it after its format.",
         )
     end = file.read_at(max(0, size - _END.size), num_bytes=_END.size)
     length, magic = _END.unpack(end)
     if magic != _MAGIC or length + _END.size + len(_MAGIC) > size:
         raise DataError(
-            f"{path} is damaged: it does not end as Parquet files do, as if it were cut off.",
+            f"{path} is damaged: its footer is invalid; it may be truncated.",
             received={"path": path},
             cure="Copy or write it again.",
         )
@@ -211,14 +216,14 @@ def _parse(footer: bytes) -> Any:
 
 
 @contextmanager
-def _reading(path: str) -> Iterator[None]:
+def _translated_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as e:
-        said = str(e).splitlines()[0] if str(e) else type(e).__name__
+        message = str(e).splitlines()[0] if str(e) else type(e).__name__
         raise DataError(
-            f"{path} is damaged: {said}",
+            f"{path} is damaged: {message}",
             received={"path": path},
-            cure="Copy or write it again, or set data_plan.damaged=skip to leave out the row groups"
-            " that cannot be read.",
+            cure="Copy or write it again, or set data_plan.damaged=skip to skip the row groups that"
+            " cannot be read.",
         ) from e

@@ -1,4 +1,4 @@
-"""Write RecordIO files.
+"""Writing of RecordIO files.
 
 with Writer("train.recordio") as writer:
     writer.write(b"a record")
@@ -27,9 +27,9 @@ _MAX_RECORDS = max_chunk_records(MAX_CHUNK_BYTES)
 
 
 class Writer:
-    """Writes a file that appears under its name only when it is complete.
+    """Writes a file that appears under its name only once it is complete.
 
-    Leaving the `with` by an exception leaves nothing behind and an older file untouched.
+    If an exception leaves the `with` block, no file is left and an older file is unchanged.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Writer:
         """Open a temporary file in the folder of `path`.
 
         Args:
-            path: The file to make or to replace; its folder must be there.
-            codec: How chunks are compressed.
-            chunk_bytes: Largest chunk before compression, in bytes; only a chunk of one record is
-                larger. Small chunks make reading in shuffled order cheap.
+            path: The file to create or to replace; its folder must exist.
+            codec: Compression of the chunks.
+            chunk_bytes: Maximum size of a chunk before compression, in bytes; only a chunk of a
+                single record may be larger. Small chunks make reading in shuffled order cheap.
 
         Raises:
-            ConfigError: `chunk_bytes` is out of bounds.
-            OutputError: The file cannot be made.
+            ConfigError: `chunk_bytes` is out of range.
+            OutputError: The file cannot be created.
         """
         if not 1 <= chunk_bytes <= MAX_RECORD_BYTES:
             raise ConfigError(
@@ -69,20 +69,20 @@ class Writer:
             raise self._cannot_write(e) from e
 
     def write(self, record: bytes) -> None:
-        """Add a record; an empty one is legal.
+        """Add a record; it may be empty.
 
         Raises:
             DataError: The record is too large for the format.
-            OutputError: The disk is full or gone.
+            OutputError: The disk is full or unavailable.
         """
         if len(record) >= MAX_RECORD_BYTES:
             raise DataError(
                 f"A RecordIO record must be smaller than {MAX_RECORD_BYTES} bytes.",
                 received=f"{len(record)} bytes for {self.path}",
-                cure="Store large data in several records.",
+                cure="Split large data into several records.",
             )
         if self._file.closed:
-            raise ValueError(f"{self.path} is written to after it was closed.")
+            raise ValueError(f"{self.path} cannot be written after it was closed.")
         framed = _LENGTH.pack(len(record)) + record
         is_full = len(self._payload) + len(framed) > self._chunk_bytes
         if self._num_records and (is_full or self._num_records == _MAX_RECORDS):
@@ -91,15 +91,16 @@ class Writer:
         self._num_records += 1
 
     def close(self) -> None:
-        """Complete the file and give it its name; a second call does nothing.
+        """Complete the file and rename it; a second call does nothing.
 
         Raises:
-            OutputError: The disk is full or gone, or the name cannot be taken. Nothing is left.
+            OutputError: The disk is full or unavailable, or the file cannot be renamed. No file is
+                left.
         """
         if self._file.closed:
             return
-        with contextlib.ExitStack() as if_it_fails:
-            if_it_fails.callback(self._discard)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(self._discard)
             if self._num_records:
                 self._write_chunk()
             try:
@@ -109,10 +110,10 @@ class Writer:
                 os.replace(self._partial, self.path)
             except OSError as e:
                 raise self._cannot_write(e) from e
-            if_it_fails.pop_all()
+            on_failure.pop_all()
 
     def abort(self) -> None:
-        """Give up: nothing is left behind. Does nothing after `close`."""
+        """Discard the file; does nothing after `close`."""
         if not self._file.closed:
             self._discard()
 
@@ -136,7 +137,7 @@ class Writer:
         self._num_records = 0
 
     def _discard(self) -> None:
-        # A full disk fails once more on what is still buffered; the file goes anyway.
+        # On a full disk, flushing the buffer fails again; the file is removed anyway.
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Say what a file is whose first chunk cannot be read, if it is none that is read here."""
+"""Explains why a file whose first chunk cannot be read is not a supported RecordIO file."""
 
 import struct
 
@@ -14,22 +14,22 @@ _CODECS = (1, 2, 3)
 
 
 def refuse_foreign_file(file: InputFile) -> None:
-    """Raise if a file whose first chunk cannot be read is of a known format.
+    """Refuse a file whose first chunk cannot be read if it has a known other format.
 
     Raises:
-        DataError: It is a TFRecord file, or one that an old pyrecordio wrote.
+        DataError: It is a TFRecord file, or an old version of pyrecordio wrote it.
     """
     if is_tfrecord(file):
         raise DataError(
-            f"{file.path} is a TFRecord file, by whose name it should be a RecordIO file.",
+            f"{file.path} is a TFRecord file, but is named like a RecordIO file.",
             received={"path": file.path},
-            cure="Let its name end in .tfrecord, or in .tfrecord-00000-of-00008 where it is one of"
-            " several.",
+            cure="Rename it to end in .tfrecord, or in .tfrecord-00000-of-00008 if it is one of"
+            " several shards.",
         )
     if _has_old_layout(file):
         raise DataError(
             f"{file.path} was written by pyrecordio 0.0.1 to 0.0.4. Its chunks have the same magic"
-            " number but another layout (header order, CRC-32C, raw snappy) that is not read here.",
+            " number but an unsupported layout (header order, CRC-32C, raw snappy).",
             received={"path": file.path},
             cure="Read it with the pyrecordio that wrote it, and write the records again with"
             " edl_horovod.records.sources.recordio.Writer or pyrecordio>=0.0.6.",
@@ -37,25 +37,25 @@ def refuse_foreign_file(file: InputFile) -> None:
 
 
 def refuse_unknown_file(file: InputFile) -> None:
-    """Raise if a file whose first chunk cannot be read does not start as RecordIO files do.
+    """Refuse a file whose first chunk cannot be read if it does not begin like a RecordIO file.
 
     Raises:
-        DataError: It starts with other bytes.
+        DataError: The file does not begin with the magic number.
     """
     start = file.read_at(0, num_bytes=len(MAGIC_BYTES))
     if start != MAGIC_BYTES[: len(start)]:
         raise DataError(
-            f"{file.path} is no RecordIO file: it starts with {start.hex(' ')}, expected"
+            f"{file.path} is not a RecordIO file: it starts with {start.hex(' ')}, expected"
             f" {MAGIC_BYTES.hex(' ')}.",
             received={"path": file.path},
-            cure="Make RecordIO files of your own by edl prepare; the name of a CSV file ends in"
-            " .csv. If this was a RecordIO file whose beginning is damaged,"
-            " data_plan.damaged=skip leaves out what is damaged.",
+            cure="Create RecordIO files with edl prepare, or rename a file of another format to its"
+            " usual ending, such as .csv. If this is a RecordIO file whose start is damaged, set"
+            " data_plan.damaged=skip to skip the damage.",
         )
 
 
 def _has_old_layout(file: InputFile) -> bool:
-    """Whether it is of pyrecordio 0.0.1 to 0.0.4: same magic number, other header order."""
+    """Whether pyrecordio 0.0.1 to 0.0.4 wrote it: same magic number, different header order."""
     offset = num_chunks = 0
     while offset < file.size_bytes:
         header = file.read_at(offset, num_bytes=HEADER_BYTES)
@@ -66,5 +66,5 @@ def _has_old_layout(file: InputFile) -> bool:
             break
         offset += HEADER_BYTES + compressed_bytes
         num_chunks += 1
-    # Two headers in a row are proof enough where the file is cut off.
+    # Two valid headers in a row are sufficient evidence if the file is truncated.
     return offset == file.size_bytes or num_chunks > 1

@@ -1,11 +1,11 @@
-"""The bytes of a RecordIO chunk: pure functions between records and one chunk of a file.
+"""Encoding and decoding of RecordIO chunks, as pure functions.
 
 A file is zero or more chunks back to back. A chunk is a header of five little-endian uint32
 (magic, checksum, codec, compressed bytes, number of records) and a payload. The checksum is the
 CRC-32 of the compressed payload. The payload holds each record after its length, a uint32.
 
-A few bytes can promise very many records, so a chunk is held against what may be in one before
-and while it is unpacked. A file from somewhere else costs no more memory than one of ours.
+A few bytes can claim to contain very many records, so a chunk is checked against limits before and
+while it is decompressed. An untrusted file therefore cannot take more memory than our own files.
 """
 
 import gzip
@@ -46,34 +46,34 @@ _HEADER = struct.Struct("<4sIIII")
 _LENGTH = struct.Struct("<I")
 
 MAX_CHUNK_BYTES = MAX_RECORD_BYTES - 1 + _LENGTH.size
-"""The largest chunk that the writer makes, before compression: one with a record of the largest
-size. By default nothing larger is read."""
+"""The largest chunk that the writer creates, before compression: a chunk with one record of maximum
+size. By default larger chunks are not read."""
 
-# A record takes some 50 bytes of memory beside its own, even an empty one.
-_LEAST_RECORD_BYTES = 32
+# Even an empty record takes about 50 bytes of memory.
+_MIN_RECORD_BYTES = 32
 
-# The most that a codec can shrink a payload: a snappy copy turns 3 bytes into 64, a deflate stream
-# reaches 1032 to 1. More records than such a payload has room for cannot be true.
+# The maximum compression ratio of each codec: a snappy copy turns 3 bytes into 64, a deflate stream
+# reaches 1032 to 1. It limits the number of records that a payload can contain.
 _MAX_EXPANSION = {Codec.NONE: 1, Codec.SNAPPY: 22, Codec.GZIP: 1032}
 
 _DECOMPRESS_INTO = {
     Codec.SNAPPY: cramjam.snappy.decompress_into,
     Codec.GZIP: cramjam.gzip.decompress_into,
 }
-# How cramjam says that a payload does not end where the room for it does.
-_NO_ROOM = "failed to write whole buffer"
+# The message of cramjam if the output buffer is too small for the payload.
+_BUFFER_TOO_SMALL = "failed to write whole buffer"
 
 
 class DamagedChunkError(DataError):
-    """A chunk, known by its number and its first byte in a file, cannot be read.
+    """A chunk, identified by its number and its offset in a file, cannot be read.
 
-    `problem` is a clause; `lost_records` is how many its header promised, 0 if unknown.
+    `problem` is a clause; `lost_records` is the number of records in its header, 0 if unknown.
     """
 
     kind = "damaged"
     _advice = (
-        "Make the file again from its source, or set data_plan.damaged=skip to leave damaged"
-        " chunks out (all data is then checked once, when the job starts)."
+        "Create the file again from its source, or set data_plan.damaged=skip to skip damaged"
+        " chunks (all data is then checked once, when the job starts)."
     )
 
     def __init__(
@@ -96,40 +96,46 @@ class DamagedChunkError(DataError):
 
 
 class ChunkTooLargeError(DamagedChunkError):
-    """A chunk holds more than is accepted; what edl_horovod writes never does."""
+    """A chunk exceeds the size limits, which files written by edl_horovod never do."""
 
     kind = "too large"
     _advice = (
-        "edl_horovod writes no such chunks. If you trust whoever made the file, set"
+        "edl_horovod does not write such chunks. If you trust the origin of the file, set"
         " data_plan.max_chunk_bytes to a larger number, or write its records again in smaller"
-        " chunks. data_plan.damaged=skip leaves the chunk out."
+        " chunks. data_plan.damaged=skip skips the chunk."
     )
 
 
 def max_chunk_records(max_chunk_bytes: int) -> int:
-    """Most records of a chunk: each takes memory of its own, even an empty one."""
-    return max_chunk_bytes // _LEAST_RECORD_BYTES
+    """Return the maximum number of records of a chunk; even an empty record takes memory."""
+    return max_chunk_bytes // _MIN_RECORD_BYTES
 
 
 def encode_chunk(payload: bytes | bytearray, *, codec: Codec, num_records: int) -> bytes:
-    """The chunk that holds a payload: records, each after its length."""
+    """Encode a chunk from its payload, in which each record follows its length."""
     match codec:
         case Codec.NONE:
             compressed = bytes(payload)
         case Codec.SNAPPY:
             compressed = bytes(cramjam.snappy.compress(payload))
         case Codec.GZIP:
-            # A fixed time stamp: the same records always make the same file.
+            # A fixed time stamp: the same records always result in the same file.
             compressed = gzip.compress(payload, compresslevel=6, mtime=0)
     checksum = zlib.crc32(compressed)
     return _HEADER.pack(MAGIC_BYTES, checksum, codec, len(compressed), num_records) + compressed
 
 
 def parse_header(header: bytes, *, path: str, number: int, offset: int) -> ChunkInfo:
-    """What a chunk's header says, once it is plausible; it is short where the file ends in it.
+    """Parse and check the header of a chunk.
+
+    Args:
+        header: `HEADER_BYTES` bytes; fewer if the file ends within the header.
+        path: The file, for messages.
+        number: Number of the chunk in the file.
+        offset: Offset of the chunk in the file.
 
     Raises:
-        DamagedChunkError: The header cannot be one of a chunk.
+        DamagedChunkError: The header is truncated or invalid.
     """
 
     def damaged(problem: str) -> DamagedChunkError:
@@ -139,16 +145,22 @@ def parse_header(header: bytes, *, path: str, number: int, offset: int) -> Chunk
         raise damaged(f"the file ends after {len(header)} of the {HEADER_BYTES} header bytes")
     magic, checksum, codec_number, compressed_bytes, num_records = _HEADER.unpack(header)
     if magic != MAGIC_BYTES:
-        before = f", or chunk {number - 1} does not end where its header says" if number else ""
-        raise damaged(f"it starts with {magic.hex(' ')}, expected {MAGIC_BYTES.hex(' ')}{before}")
+        previous_chunk = (
+            f", or chunk {number - 1} does not end where its header says" if number else ""
+        )
+        raise damaged(
+            f"it starts with {magic.hex(' ')}, expected {MAGIC_BYTES.hex(' ')}{previous_chunk}"
+        )
     try:
         codec = Codec(codec_number)
     except ValueError as e:
-        allowed = ", ".join(f"{c.value} ({c.name.lower()})" for c in Codec)
+        allowed = ", ".join(
+            f"{codec_option.value} ({codec_option.name.lower()})" for codec_option in Codec
+        )
         raise damaged(f"its codec is {codec_number}, expected one of {allowed}") from e
-    most = compressed_bytes * _MAX_EXPANSION[codec] // _LENGTH.size
-    if not 0 < num_records <= most:
-        raise damaged(f"its header says {num_records} records, expected 1 to {most}")
+    max_records = compressed_bytes * _MAX_EXPANSION[codec] // _LENGTH.size
+    if not 0 < num_records <= max_records:
+        raise damaged(f"its header says {num_records} records, expected 1 to {max_records}")
     return ChunkInfo(
         number=number,
         offset=offset,
@@ -161,20 +173,20 @@ def parse_header(header: bytes, *, path: str, number: int, offset: int) -> Chunk
 
 
 def check_size(chunk: ChunkInfo, *, max_chunk_bytes: int, path: str) -> None:
-    """Refuse a chunk that holds too much by what its header says, before its payload is read.
+    """Refuse a chunk whose header exceeds the limits, before its payload is read.
 
     Raises:
-        ChunkTooLargeError: There are too many bytes or records.
+        ChunkTooLargeError: The chunk has too many bytes or records.
     """
-    # What does not compress becomes larger by little, and no chunk becomes twice as large.
-    most_bytes = max_chunk_bytes * (1 if chunk.codec is Codec.NONE else 2)
-    most_records = max_chunk_records(max_chunk_bytes)
-    if chunk.compressed_bytes > most_bytes:
-        problem = f"its payload has {chunk.compressed_bytes} bytes, accepted are {most_bytes}"
-    elif chunk.num_records > most_records:
+    # Incompressible data grows a little when it is compressed, but never to twice its size.
+    max_bytes = max_chunk_bytes * (1 if chunk.codec is Codec.NONE else 2)
+    max_records = max_chunk_records(max_chunk_bytes)
+    if chunk.compressed_bytes > max_bytes:
+        problem = f"its payload has {chunk.compressed_bytes} bytes; the limit is {max_bytes}"
+    elif chunk.num_records > max_records:
         problem = (
-            f"it has {chunk.num_records} records, accepted are {most_records}, one for each"
-            f" {_LEAST_RECORD_BYTES} bytes of the setting"
+            f"it has {chunk.num_records} records; the limit is {max_records}, one for each"
+            f" {_MIN_RECORD_BYTES} bytes of the setting"
         )
     else:
         return
@@ -189,21 +201,21 @@ def check_size(chunk: ChunkInfo, *, max_chunk_bytes: int, path: str) -> None:
 
 
 class Scratch:
-    """Memory to decompress into, used again by the same thread.
+    """A buffer for decompression that each thread reuses.
 
-    The system hands out memory page by page, and for fresh pages that takes about as long as
-    decompressing into them.
+    The operating system allocates memory page by page, and allocating new pages takes about as long
+    as decompressing into them.
     """
 
     def __init__(self) -> None:
-        self._of_thread = threading.local()
+        self._local = threading.local()
 
-    def room(self, num_bytes: int) -> memoryview:
-        """At least so much memory, valid until this thread asks again."""
-        held: memoryview | None = getattr(self._of_thread, "held", None)
-        if held is None or len(held) < num_bytes:
-            held = self._of_thread.held = np.empty(num_bytes, dtype=np.uint8).data
-        return held[:num_bytes]
+    def buffer(self, num_bytes: int) -> memoryview:
+        """Return a buffer of this size, valid until the next call in this thread."""
+        buffer: memoryview | None = getattr(self._local, "buffer", None)
+        if buffer is None or len(buffer) < num_bytes:
+            buffer = self._local.buffer = np.empty(num_bytes, dtype=np.uint8).data
+        return buffer[:num_bytes]
 
 
 def decode_chunk(
@@ -214,22 +226,22 @@ def decode_chunk(
     max_chunk_bytes: int = MAX_CHUNK_BYTES,
     scratch: Scratch | None = None,
 ) -> FlatRecords:
-    """The records of a chunk, after its checksum was verified.
+    """Verify the checksum of a chunk and decode its records.
 
-    Decompressing stops at `max_chunk_bytes`. Who decodes many chunks gives a `scratch`.
+    Decompression stops at `max_chunk_bytes`. Pass a `scratch` buffer to decode many chunks.
 
     Raises:
-        DamagedChunkError: The payload is not what the header promises, or is too large.
+        DamagedChunkError: The payload does not match the header, or is too large.
     """
     try:
         if len(payload) != chunk.compressed_bytes:
             raise _PayloadError(
                 f"the file ends after {len(payload)} of its {chunk.compressed_bytes} payload bytes"
             )
-        found = zlib.crc32(payload)
-        if found != chunk.checksum:
+        checksum = zlib.crc32(payload)
+        if checksum != chunk.checksum:
             raise _PayloadError(
-                f"the checksum of its payload is {found:#010x}, expected {chunk.checksum:#010x}"
+                f"the checksum of its payload is {checksum:#010x}, expected {chunk.checksum:#010x}"
             )
         framed = _decompress(
             payload, codec=chunk.codec, max_bytes=max_chunk_bytes, scratch=scratch or Scratch()
@@ -237,8 +249,8 @@ def decode_chunk(
         return _split(framed, num_records=chunk.num_records)
     except _PayloadError as e:
         is_large = isinstance(e, _TooLarge)
-        kind = ChunkTooLargeError if is_large else DamagedChunkError
-        raise kind(
+        error_class = ChunkTooLargeError if is_large else DamagedChunkError
+        raise error_class(
             str(e),
             received={"data_plan.max_chunk_bytes": max_chunk_bytes} if is_large else "",
             path=path,
@@ -249,30 +261,30 @@ def decode_chunk(
 
 
 class _PayloadError(Exception):
-    """What is wrong with a payload; `decode_chunk` adds where it is."""
+    """A payload is invalid; the message is a clause, and `decode_chunk` adds the location."""
 
 
 class _TooLarge(_PayloadError):
-    """The payload is larger than is accepted."""
+    """The decompressed payload exceeds the limit."""
 
 
 def _decompress(compressed: bytes, *, codec: Codec, max_bytes: int, scratch: Scratch) -> bytes:
     if codec is Codec.NONE:
         return compressed
     decompress_into = _DECOMPRESS_INTO[codec]
-    # The bound itself is the room: the size is known only by decompressing.
-    room = scratch.room(min(len(compressed) * _MAX_EXPANSION[codec], max_bytes))
+    # The buffer has the size of the limit: the actual size is unknown before decompression.
+    buffer = scratch.buffer(min(len(compressed) * _MAX_EXPANSION[codec], max_bytes))
     try:
-        num_bytes = decompress_into(compressed, room)
+        num_bytes = decompress_into(compressed, buffer)
     except cramjam.DecompressionError as e:
-        if len(room) == max_bytes and _NO_ROOM in str(e):
+        if len(buffer) == max_bytes and _BUFFER_TOO_SMALL in str(e):
             raise _TooLarge(
                 f"its payload of {len(compressed)} bytes decompresses to more than {max_bytes}"
                 f" bytes (data_plan.max_chunk_bytes={max_bytes})"
             ) from e
         name = codec.name.lower()
         raise _PayloadError(f"its {name} payload cannot be decompressed: {e}") from e
-    return bytes(room[:num_bytes])
+    return bytes(buffer[:num_bytes])
 
 
 def _split(payload: bytes, *, num_records: int) -> FlatRecords:
@@ -285,7 +297,7 @@ def _split(payload: bytes, *, num_records: int) -> FlatRecords:
         lengths = np.ndarray(num_records, dtype="<u4", buffer=payload, strides=(stride,))
         if (lengths == first).all():
             return _flat(payload, np.arange(1, num_records + 1) * stride)
-    # Each length says where the next one is, which is nothing for whole arrays.
+    # The position of each length depends on the one before, so arrays cannot be used.
     ends = []
     end = 0
     length_at = _LENGTH.unpack_from
@@ -297,9 +309,9 @@ def _split(payload: bytes, *, num_records: int) -> FlatRecords:
         number = len(ends)
         if end <= size:
             raise _PayloadError(f"its payload ends before record {number} of {num_records}") from e
-        raise _passes(number - 1, num_records) from e
+        raise _exceeds_payload(number - 1, num_records) from e
     if end > size:
-        raise _passes(num_records - 1, num_records)
+        raise _exceeds_payload(num_records - 1, num_records)
     if end != size:
         raise _PayloadError(f"{size - end} bytes are left after its {num_records} records")
     return _flat(payload, np.array(ends))
@@ -312,5 +324,5 @@ def _flat(payload: bytes, ends: NDArray[np.int64]) -> FlatRecords:
     return FlatRecords(payload, starts, ends)
 
 
-def _passes(number: int, num_records: int) -> _PayloadError:
-    return _PayloadError(f"record {number} of {num_records} passes the end of the payload")
+def _exceeds_payload(number: int, num_records: int) -> _PayloadError:
+    return _PayloadError(f"record {number} of {num_records} exceeds the end of the payload")

@@ -1,4 +1,4 @@
-"""Find the chunks of one RecordIO file, and go on after a damaged one if asked to."""
+"""Scanning of RecordIO files: finds their chunks, and can skip damaged ones."""
 
 import logging
 from dataclasses import dataclass
@@ -29,38 +29,38 @@ _SEARCH_BYTES = 1 << 20
 def read_chunks(
     path: str, *, damaged: str = "raise", max_chunk_bytes: int = MAX_CHUNK_BYTES
 ) -> FileChunks:
-    """The chunks of a file.
+    """Find the chunks of a file.
 
-    By default only the headers are read: that finds a truncated tail, but a damaged payload is
-    found when it is read. With `skip` every chunk is decoded, so that those returned are good.
-    A file that was cut off exactly between two chunks cannot be told from a shorter one.
+    By default only the headers are read: that detects a truncated tail, but a damaged payload is
+    detected only when it is read. With `skip` every chunk is decoded, so all returned chunks are
+    intact. A file that was truncated exactly between two chunks looks like a shorter file.
 
     Args:
         path: A RecordIO file; an empty one is valid.
         damaged: `raise` at the first damaged chunk, or `skip` damaged chunks.
-        max_chunk_bytes: Most bytes of a chunk before compression; a larger one counts as damaged.
+        max_chunk_bytes: Maximum size before compression; a larger chunk counts as damaged.
 
     Raises:
         DataError: The file cannot be opened, is damaged, or has another format.
     """
     check_policy(damaged)
-    with open_input(path) as opened:
-        file = ReadAhead(opened) if is_remote(path) else opened
+    with open_input(path) as input_file:
+        file = ReadAhead(input_file) if is_remote(path) else input_file
         return _scan(_Source(file, max_chunk_bytes), is_skipping=damaged == "skip")
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
-    """Whether the header that a chunk was found by is still there; it holds the checksum.
+    """Whether the header of a chunk, which includes the payload's checksum, is unchanged.
 
     Raises:
         DataError: The file cannot be read.
     """
     header = file.read_at(chunk.offset, num_bytes=HEADER_BYTES)
     try:
-        found = parse_header(header, path=file.path, number=chunk.number, offset=chunk.offset)
+        current = parse_header(header, path=file.path, number=chunk.number, offset=chunk.offset)
     except DamagedChunkError:
         return False
-    return found == chunk
+    return current == chunk
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class _Source:
     max_chunk_bytes: int
 
     def chunk_at(self, offset: int, *, number: int) -> ChunkInfo:
-        """The chunk whose header is there, its payload unread."""
+        """Parse the header of the chunk at an offset, without reading the payload."""
         file = self.file
         header = file.read_at(offset, num_bytes=HEADER_BYTES)
         chunk = parse_header(header, path=file.path, number=number, offset=offset)
@@ -112,8 +112,7 @@ def _scan(source: _Source, *, is_skipping: bool) -> FileChunks:
                 raise
             end = _end_of_damage(source, offset, chunk=chunk)
             log.warning(
-                "%s: left out bytes %d to %d, a %s chunk of %s records: %s"
-                " (data_plan.damaged=skip)",
+                "%s: skipped bytes %d to %d, a %s chunk of %s records: %s (data_plan.damaged=skip)",
                 file.path,
                 offset,
                 end,
@@ -137,9 +136,10 @@ def _scan(source: _Source, *, is_skipping: bool) -> FileChunks:
 
 
 def _end_of_damage(source: _Source, offset: int, *, chunk: ChunkInfo | None) -> int:
-    """Where to go on: where the damaged chunk says it ends, or at the next chunk that is good.
+    """Return the offset to continue at: the end in the damaged header, or the next intact chunk.
 
-    The first comes first because a record may itself hold a RecordIO file, whose chunks are good.
+    The end in the header is tried first, because the payload of the damaged chunk may contain a
+    whole RecordIO file, whose chunks are intact.
     """
     if chunk is not None:
         if chunk.end_offset == source.file.size_bytes:
@@ -148,23 +148,23 @@ def _end_of_damage(source: _Source, offset: int, *, chunk: ChunkInfo | None) -> 
             return source.chunk_at(chunk.end_offset, number=chunk.number + 1).offset
         except DamagedChunkError:
             pass
-    return _search_good_chunk(source, offset + 1)
+    return _find_intact_chunk(source, offset + 1)
 
 
-def _search_good_chunk(source: _Source, offset: int) -> int:
+def _find_intact_chunk(source: _Source, offset: int) -> int:
     file = source.file
     while offset < file.size_bytes:
         block = file.read_at(offset, num_bytes=_SEARCH_BYTES)
-        found = block.find(MAGIC_BYTES)
-        while found >= 0:
+        index = block.find(MAGIC_BYTES)
+        while index >= 0:
             try:
-                source.verify(source.chunk_at(offset + found, number=0))
+                source.verify(source.chunk_at(offset + index, number=0))
             except DamagedChunkError:
-                found = block.find(MAGIC_BYTES, found + 1)
+                index = block.find(MAGIC_BYTES, index + 1)
             else:
-                return offset + found
+                return offset + index
         if offset + len(block) >= file.size_bytes:
             break
-        # A magic number may lie across two blocks.
+        # A magic number may span two blocks.
         offset += len(block) - len(MAGIC_BYTES) + 1
     return file.size_bytes

@@ -1,4 +1,4 @@
-"""An input file as other libraries want one: with a position that they move."""
+"""An input file with the file interface of Python, which has a current position."""
 
 import errno
 import io
@@ -9,45 +9,45 @@ __all__ = ["SeekableFile"]
 
 
 class SeekableFile(io.RawIOBase):
-    """Reads an input file from a position; closing it leaves the file open."""
+    """Reads an input file from a current position; `close` does not close the input file."""
 
     def __init__(self, file: InputFile) -> None:
         super().__init__()
         self._file = file
-        self._at = 0
+        self._position = 0
 
     def readable(self) -> bool:
-        """It is read only."""
+        """Whether it can be read: always."""
         return True
 
     def seekable(self) -> bool:
-        """It can be read anywhere."""
+        """Whether it supports `seek`: always."""
         return True
 
     def tell(self) -> int:
-        """The position."""
-        return self._at
+        """Return the current position."""
+        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move the position; returns it.
+        """Move the position, and return it.
 
         Raises:
-            OSError: It would be before the first byte.
+            OSError: The position would be before the first byte.
         """
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size_bytes}
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size_bytes}
         if start[whence] + offset < 0:
             raise OSError(errno.EINVAL, f"{self._file.path} has no byte {start[whence] + offset}")
-        self._at = start[whence] + offset
-        return self._at
+        self._position = start[whence] + offset
+        return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """Bytes from the position on; -1 for all that follow."""
-        left = max(0, self._file.size_bytes - self._at)
-        wanted = left if size is None or size < 0 else min(size, left)
-        data = self._file.read_at(self._at, num_bytes=wanted) if wanted else b""
-        self._at += len(data)
+        """Read bytes from the current position; -1 reads up to the end."""
+        remaining = max(0, self._file.size_bytes - self._position)
+        num_bytes = remaining if size is None or size < 0 else min(size, remaining)
+        data = self._file.read_at(self._position, num_bytes=num_bytes) if num_bytes else b""
+        self._position += len(data)
         return data
 
     def readall(self) -> bytes:
-        """All bytes from the position on."""
+        """Read all bytes from the current position."""
         return self.read()

@@ -1,4 +1,4 @@
-"""Which module reads what the setting `data` names. A new source is a module and a line here."""
+"""The tables of source modules by scheme and by file ending; a new source needs an entry here."""
 
 import importlib
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ SCHEMES = {
     "": "edl_horovod.records.data_files",
     "dataset": "edl_horovod.records.own_dataset",
 }
-"""Modules with a `KIND` by what stands before the first colon of `data`.
+"""Modules with a `KIND`, by the scheme before the first colon of `data`.
 
-The empty one is for paths, and for URLs of file systems.
+The empty scheme is for paths, and for URLs of file systems.
 """
 
 FORMATS = {
@@ -45,41 +45,41 @@ FORMATS = {
     ".npz": "edl_horovod.records.sources.numpy_files",
     ".txt": "edl_horovod.records.sources.text_files",
 }
-"""Modules with a `FORMAT` by how the names of files end. Files of other names have the first."""
+"""Modules with a `FORMAT`, by the ending of file names. The first is for all other names."""
 
 PICTURE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
-"""How the names of pictures end, which a folder without other data stands for."""
+"""Endings of image files, which a folder without other data files stands for."""
 
 FORMATS |= dict.fromkeys(PICTURE_ENDINGS, "edl_horovod.records.sources.image_files")
 
 FOLDER_ENDINGS = tuple(ending for ending in FORMATS if ending not in (".txt", *PICTURE_ENDINGS))
-"""How the names of files end that a folder stands for: a text file may say what the others are."""
+"""Endings of the data files that a folder stands for; text files often describe other files."""
 
 
 def kind_of(data: str) -> "SourceKind":
-    """The kind of source that a job's `data` or `validation_data` names."""
+    """Return the kind of source of a job's `data` or `validation_data` setting."""
     scheme = data[: data.find(":")] if ":" in data else ""
     kind: SourceKind = importlib.import_module(SCHEMES.get(scheme, SCHEMES[""])).KIND
     return kind
 
 
-def check_sources(given: Sequence[str], settings: "DataSettings") -> None:
-    """Find quickly what is wrong with a job's `data` and `validation_data`; "" is passed over.
+def check_sources(datasets: Sequence[str], settings: "DataSettings") -> None:
+    """Check a job's `data` and `validation_data` quickly; "" is ignored.
 
     Raises:
-        ConfigError: A setting means nothing for it.
-        DataError: Something is not there, or cannot be read together.
+        ConfigError: A setting does not apply to the data.
+        DataError: Data is missing, or cannot be read together.
     """
     by_kind: dict[SourceKind, list[str]] = {}
-    for data in filter(None, given):
+    for data in filter(None, datasets):
         by_kind.setdefault(kind_of(data), []).append(data)
-    for kind, all_of_it in by_kind.items():
-        kind.check(all_of_it, settings)
+    for kind, kind_datasets in by_kind.items():
+        kind.check(kind_datasets, settings)
 
 
 def file_format(name: str) -> "FileFormat":
-    """The format of a file by its path in lower case."""
-    whole = without_part(name)
-    suffix = next((end for end in FORMATS if whole.endswith(end)), next(iter(FORMATS)))
-    found: FileFormat = importlib.import_module(FORMATS[suffix]).FORMAT
-    return found
+    """Return the format of a file, given its path in lower case."""
+    base_name = without_part(name)
+    suffix = next((ending for ending in FORMATS if base_name.endswith(ending)), next(iter(FORMATS)))
+    result: FileFormat = importlib.import_module(FORMATS[suffix]).FORMAT
+    return result

@@ -1,4 +1,4 @@
-"""Lines of text as a format of record files."""
+"""The plain text file format."""
 
 import functools
 
@@ -8,11 +8,11 @@ __all__ = ["FORMAT"]
 
 
 def _make(settings: FormatSettings) -> RecordFormat:
-    # Imported here: NumPy is for those who read.
+    # Imported here: commands that only check the settings do not need NumPy.
     from edl_horovod.records.sources.text_lines import decode_chunk, holds_chunk, read_chunks
 
     scan = functools.partial(read_chunks, name=FORMAT.name)
     return RecordFormat(FORMAT.name, scan, decode_chunk, holds_chunk)
 
 
-FORMAT = FileFormat(name="text", make=_make, no_skipping="any line is a record")
+FORMAT = FileFormat(name="text", make=_make, no_skipping="every line is a valid record")

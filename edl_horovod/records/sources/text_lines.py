@@ -1,4 +1,4 @@
-"""Lines of text as records: a record is one line, without its line end; an empty line is one, too.
+"""Text files: a record is one line without its line end; empty lines are records, too.
 
 Chunks are runs of whole lines, found by one scan of the file.
 """
@@ -31,18 +31,18 @@ __all__ = [
 ]
 
 CHUNK_BYTES = 1 << 20
-"""Size of a chunk; only one of a single line is larger."""
+"""Maximum size of a chunk; only a chunk of a single line is larger."""
 MAX_LINE_BYTES = 32 << 20
-"""A longer line is taken for what is no text."""
+"""A file with a longer line is treated as not text."""
 _LF, _CR = b"\n"[0], b"\r"[0]
 
 
 def read_chunks(path: str, *, name: str) -> FileChunks:
-    """The chunks of a text file; all of it is read once.
+    """Find the chunks of a text file; reads the whole file once.
 
     Args:
-        path: Text in UTF-8 or another encoding that keeps ASCII; lines end in LF or CRLF.
-        name: What people call its format.
+        path: Text in UTF-8 or another extension of ASCII; lines end in LF or CRLF.
+        name: The name of the format in messages.
 
     Raises:
         DataError: The file cannot be opened, is compressed or is not text.
@@ -64,7 +64,7 @@ def read_chunks(path: str, *, name: str) -> FileChunks:
 
 
 def line_chunks(file: InputFile, name: str) -> Iterator[tuple[int, bytes]]:
-    """Runs of whole lines, each with its first byte in the file.
+    """Yield runs of whole lines with their offsets in the file.
 
     Raises:
         DataError: The file cannot be read, is compressed or is not text.
@@ -80,17 +80,17 @@ def line_chunks(file: InputFile, name: str) -> Iterator[tuple[int, bytes]]:
             offset, num_bytes = offset + end, CHUNK_BYTES
         elif len(data) > MAX_LINE_BYTES:
             raise DataError(
-                f"{file.path} is no {name} file: the line that starts at byte {offset} is longer"
+                f"{file.path} is not a {name} file: the line that starts at byte {offset} is longer"
                 f" than {MAX_LINE_BYTES} bytes.",
                 received={"path": file.path},
-                cure="Name the file as what it is, or break its lines.",
+                cure="Rename the file after its format, or split its lines.",
             )
         else:
             num_bytes = min(MAX_LINE_BYTES + 1, num_bytes * 4)
 
 
 def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
-    """The lines of a chunk without line ends.
+    """Decode the lines of a chunk, without line ends.
 
     Raises:
         DataError: The file has changed since it was scanned.
@@ -106,7 +106,7 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
-    """Whether the lines of a chunk are still there; all of it is read.
+    """Whether the lines of a chunk are unchanged; reads the whole chunk.
 
     Raises:
         DataError: The file cannot be read.

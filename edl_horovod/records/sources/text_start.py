@@ -1,4 +1,4 @@
-"""Where the text of a file begins, or what the file is that is no text."""
+"""Detection of the byte order mark of text files, and of files that are not plain text."""
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.files.input_file import InputFile
@@ -15,20 +15,20 @@ _FOREIGN_STARTS = {
 
 
 def text_start(file: InputFile, name: str) -> int:
-    """The first byte after a byte order mark; 0 where there is none.
+    """Return the offset after the byte order mark; 0 if the file has none.
 
     Args:
-        file: Plain text in UTF-8 or another encoding that keeps ASCII.
-        name: What people call its format.
+        file: Plain text in UTF-8 or another extension of ASCII.
+        name: The name of its format in messages.
 
     Raises:
-        DataError: It is compressed, or in another encoding.
+        DataError: The file is compressed or has another encoding.
     """
     start = file.read_at(0, num_bytes=4) if file.size_bytes else b""
-    for mark, what in _FOREIGN_STARTS.items():
+    for mark, kind in _FOREIGN_STARTS.items():
         if start.startswith(mark):
             raise DataError(
-                f"{file.path} is {what}, not plain {name}.",
+                f"{file.path} is {kind}, not plain {name}.",
                 received={"path": file.path, "first_bytes": start.hex(" ")},
                 cure=f"Unpack it, or save it as {name} in UTF-8.",
             )

@@ -1,7 +1,7 @@
-"""TFRecord files: a record is the bytes that were written, a serialized `tf.Example` or others.
+"""TFRecord files: a record is any bytes, such as a serialized `tf.Example`.
 
-A file is records back to back, without a header or an index. Each is its length (uint64), the
-masked CRC-32C of these 8 bytes, the data, and the masked CRC-32C of the data; all little-endian
+A file is a sequence of records without a header or an index. Each record is its length (uint64),
+the masked CRC-32C of these 8 bytes, the data, and the masked CRC-32C of the data; all little-endian
 (TensorFlow: `tensorflow/core/lib/io/record_writer.h`). Chunks are runs of whole records.
 """
 
@@ -26,7 +26,7 @@ __all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "is_tfrecord", "read_ch
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
-"""Size of a chunk; only one of a single record is larger."""
+"""Maximum size of a chunk; only a chunk of a single record is larger."""
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _GZIP = b"\x1f\x8b"
@@ -34,16 +34,16 @@ _ZLIB = b"\x78"
 
 
 def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
-    """The chunks of a TFRecord file.
+    """Find the chunks of a TFRecord file.
 
-    By default only what lies between the records is read: that finds a truncated tail and a
-    damaged length, but damaged data is found when it is read. With `skip` all data is verified. A
-    file that was cut off exactly between two records cannot be told from a shorter one.
+    By default only the bytes between the records' data are read: that detects a truncated tail and
+    a damaged length, but damaged data is detected only when it is read. With `skip` all data is
+    verified. A file that was truncated exactly between two records looks like a shorter file.
 
     Args:
         path: A TFRecord file, not compressed; an empty one is valid.
         damaged: `raise` at the first damaged record, or `skip` damaged records. After a damaged
-            length no further record of the file can be found.
+            length the rest of the file is skipped.
 
     Raises:
         DataError: The file cannot be opened, is damaged, or has another format.
@@ -62,40 +62,40 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
 
 
 def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
-    """The records of a chunk.
+    """Decode the records of a chunk.
 
     Raises:
         DataError: A record is damaged, or the file has changed since it was scanned.
     """
-    places = list(_places(payload))
-    if _checksum(payload, places) != chunk.checksum or len(payload) != chunk.compressed_bytes:
+    bounds = list(_record_bounds(payload))
+    if _checksum(payload, bounds) != chunk.checksum or len(payload) != chunk.compressed_bytes:
         raise changed(path, chunk)
-    for start, end in places:
+    for start, end in bounds:
         (expected,) = _CHECKSUM.unpack_from(payload, end)
         if _masked_crc(payload[start:end]) != expected:
             raise _damaged(path, chunk.offset + start - _HEADER.size, _BAD_DATA)
-    bounds = np.array(places, dtype=np.int64).reshape(-1, 2)
-    return FlatRecords(payload, bounds[:, 0].copy(), bounds[:, 1].copy())
+    bounds_array = np.array(bounds, dtype=np.int64).reshape(-1, 2)
+    return FlatRecords(payload, bounds_array[:, 0].copy(), bounds_array[:, 1].copy())
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
-    """Whether records of the same lengths and checksums are still there; all of it is read.
+    """Whether the lengths and checksums of a chunk's records are unchanged; reads the whole chunk.
 
     Raises:
         DataError: The file cannot be read.
     """
     payload = file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes)
-    return _checksum(payload, list(_places(payload))) == chunk.checksum
+    return _checksum(payload, list(_record_bounds(payload))) == chunk.checksum
 
 
 def is_tfrecord(file: InputFile) -> bool:
-    """Whether a file begins with a length and its checksum."""
+    """Whether a file begins with a record length and its checksum."""
     start = file.read_at(0, num_bytes=_HEADER.size)
     return len(start) == _HEADER.size and _length(start) is not None
 
 
-_BAD_LENGTH = "the checksum of its length does not fit"
-_BAD_DATA = "the checksum of its data does not fit"
+_BAD_LENGTH = "the checksum of its length does not match"
+_BAD_DATA = "the checksum of its data does not match"
 
 
 @dataclass
@@ -107,7 +107,7 @@ class _Scan:
     chunks: list[ChunkInfo] = field(default_factory=list)
     num_skipped: int = 0
     _start: int = 0
-    """Where the chunk begins that is being filled."""
+    """Offset of the chunk that is being filled."""
     _num_records: int = 0
     _crc: int = 0
 
@@ -141,7 +141,7 @@ class _Scan:
         self._num_records += 1
 
     def _end_chunk(self, offset: int) -> None:
-        """Let a chunk end here, if one has begun, and another begin."""
+        """End the current chunk, if it has records, and begin the next one."""
         if self._num_records:
             chunk = ChunkInfo(
                 number=len(self.chunks),
@@ -163,7 +163,7 @@ class _Scan:
         self._start = end
         self.num_skipped += 1
         log.warning(
-            "%s: left out bytes %d to %d: %s (data_plan.damaged=skip)",
+            "%s: skipped bytes %d to %d: %s (data_plan.damaged=skip)",
             self.file.path,
             offset,
             end,
@@ -181,22 +181,23 @@ class _Scan:
         path = self.file.path
         if start.startswith((_GZIP, _ZLIB)):
             raise DataError(
-                f"{path} is a compressed TFRecord file, in which no record can be reached without"
-                " reading all before it.",
+                f"{path} is a compressed TFRecord file, which does not allow random access to its"
+                " records.",
                 received={"path": path},
-                cure="Write it without compression, or make RecordIO files of it by edl prepare,"
-                " which are compressed chunk by chunk.",
+                cure="Write it without compression, or convert it with edl prepare to RecordIO"
+                " files, which are compressed chunk by chunk.",
             )
         if len(start) == _HEADER.size:
             raise DataError(
-                f"{path} is no TFRecord file: its first 12 bytes are no length with its checksum.",
+                f"{path} is not a TFRecord file: its first 12 bytes are not a length and its"
+                " checksum.",
                 received={"path": path, "first_bytes": start.hex(" ")},
-                cure="Name it as what it is; data_plan.damaged=skip passes over a damaged file.",
+                cure="Rename it after its format, or set data_plan.damaged=skip if it is damaged.",
             )
 
 
-def _places(payload: bytes) -> Iterator[tuple[int, int]]:
-    """Where the data of each record of a chunk begins and ends, up to the first damage."""
+def _record_bounds(payload: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of the data of each record of a chunk, up to the first damage."""
     offset = 0
     while offset < len(payload):
         header = payload[offset : offset + _HEADER.size]
@@ -208,16 +209,16 @@ def _places(payload: bytes) -> Iterator[tuple[int, int]]:
         offset = start + length + _CHECKSUM.size
 
 
-def _checksum(payload: bytes, places: list[tuple[int, int]]) -> int:
+def _checksum(payload: bytes, bounds: list[tuple[int, int]]) -> int:
     crc = 0
-    for start, end in places:
+    for start, end in bounds:
         crc = zlib.crc32(payload[start - _HEADER.size : start], crc)
         crc = zlib.crc32(payload[end : end + _CHECKSUM.size], crc)
     return crc
 
 
 def _length(header: bytes) -> int | None:
-    """The length that a record's header gives; None where its checksum does not fit."""
+    """Return the length in a record's header; None if its checksum does not match."""
     if len(header) < _HEADER.size:
         return None
     length, checksum = _HEADER.unpack(header)
@@ -233,5 +234,5 @@ def _damaged(path: str, offset: int, problem: str) -> DataError:
     return DataError(
         f"{path} is damaged: the record at byte {offset} cannot be read: {problem}.",
         received={"path": path},
-        cure="Copy or write it again, or set data_plan.damaged=skip to leave damaged records out.",
+        cure="Copy or write it again, or set data_plan.damaged=skip to skip damaged records.",
     )

@@ -1,6 +1,6 @@
-"""Tar files as WebDataset writes them: the files of one key, one after the other, are a record.
+"""WebDataset tar files: consecutive files with the same key are the parts of one record.
 
-The key of `000/cat.seg.png` is `000/cat`, and its column `seg.png`. Chunks are runs of whole
+The key of `000/cat.seg.png` is `000/cat`, and its column is `seg.png`. Chunks are runs of whole
 records.
 """
 
@@ -27,51 +27,51 @@ from edl_horovod.records.tables import IndexedFile
 __all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "layout", "read_chunks"]
 
 CHUNK_BYTES = 1 << 20
-"""Size of a chunk; only one of a single record is larger."""
+"""Maximum size of a chunk; only a chunk of a single record is larger."""
 KEY = "__key__"
 _BLOCK = tarfile.BLOCKSIZE
-_MOST_BYTES = (1 << 32) - 1
+_MAX_BYTES = (1 << 32) - 1
 
 
 @dataclass
 class _Sample:
-    """A record that is being gathered."""
+    """A record whose files are being collected."""
 
     key: str
     offset: int
-    """Where the header of its first file begins."""
+    """Offset of the header of its first file."""
     names: list[str] = field(default_factory=list)
     headers: list[tuple[str, int, int]] = field(default_factory=list)
-    """The name, size and checksum of the header of each file."""
+    """The name, size and header checksum of each file."""
     end: int = 0
 
 
 def read_chunks(path: str) -> FileChunks:
-    """The chunks of a tar file; the headers of its files are read, what they hold is not.
+    """Find the chunks of a tar file; only the headers of its members are read.
 
     Raises:
-        DataError: The file cannot be opened, is compressed, is damaged or is no tar file, or its
+        DataError: The file cannot be opened, is compressed, damaged or not a tar file, or its
             records do not have the same parts.
     """
     with ReadAhead(open_input(path)) as file:
         chunks: list[ChunkInfo] = []
         names: list[str] = []
-        open_chunk: list[_Sample] = []
+        pending: list[_Sample] = []
         for sample in _samples(file):
             names = names or sorted(sample.names)
             if sorted(sample.names) != names:
                 raise DataError(
                     f"The records of {path} do not have the same parts.",
-                    received=f"{sample.key} has {', '.join(sorted(sample.names))}, those before it"
-                    f" {', '.join(names)}",
-                    cure="Write the same parts in each, empty ones where there is nothing.",
+                    received=f"{sample.key} has {', '.join(sorted(sample.names))}, earlier records"
+                    f" have {', '.join(names)}",
+                    cure="Write the same parts in every record, with empty files if necessary.",
                 )
-            if open_chunk and sample.end - open_chunk[0].offset > CHUNK_BYTES:
-                chunks.append(_chunk(open_chunk, len(chunks), path))
-                open_chunk = []
-            open_chunk.append(sample)
-        if open_chunk:
-            chunks.append(_chunk(open_chunk, len(chunks), path))
+            if pending and sample.end - pending[0].offset > CHUNK_BYTES:
+                chunks.append(_chunk(pending, len(chunks), path))
+                pending = []
+            pending.append(sample)
+        if pending:
+            chunks.append(_chunk(pending, len(chunks), path))
         return FileChunks(
             path=path,
             size_bytes=file.size_bytes,
@@ -80,37 +80,37 @@ def read_chunks(path: str) -> FileChunks:
         )
 
 
-def layout(files: Sequence[IndexedFile], *, wanted: Sequence[str]) -> Layout:
-    """The parts of the records, and their key.
+def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
+    """Return the columns: the parts of the records and their key.
 
     Raises:
-        ConfigError: There is no such part.
-        DataError: Files differ in their parts.
+        ConfigError: A selected part does not exist.
+        DataError: The parts differ between files.
     """
-    filled = [file for file in files if file.num_chunks]
-    for file in filled:
-        if file.header != filled[0].header:
+    with_records = [file for file in files if file.num_chunks]
+    for file in with_records:
+        if file.header != with_records[0].header:
             raise DataError(
-                "The tar files have records of different parts.",
-                received=f"{file.path} has {file.header.decode()}, {filled[0].path}"
-                f" {filled[0].header.decode()}",
-                cure="Write the same parts in all.",
+                "The records of the tar files have different parts.",
+                received=f"{file.path} has {file.header.decode()}, {with_records[0].path}"
+                f" {with_records[0].header.decode()}",
+                cure="Write the same parts in all files.",
             )
-    names = [KEY, *json.loads(filled[0].header)]
-    for name in wanted:
+    names = [KEY, *json.loads(with_records[0].header)]
+    for name in selected:
         if name not in names:
             raise ConfigError(
-                f"{filled[0].path} has no part {name!r}.",
-                received={"data_plan.columns": ",".join(wanted)},
-                cure=f"Its records have {', '.join(names)}.{did_you_mean(name, names)}",
+                f"{with_records[0].path} has no part {name!r}.",
+                received={"data_plan.columns": ",".join(selected)},
+                cure=f"Its parts are {', '.join(names)}.{did_you_mean(name, names)}",
             )
-    return Layout(tuple(Column(name, BYTES) for name in wanted or names))
+    return Layout(tuple(Column(name, BYTES) for name in selected or names))
 
 
 def decode_chunk(
     payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
 ) -> ColumnChunk:
-    """The parts of the records of a chunk, as their files hold them.
+    """Return the parts of a chunk's records, as the contents of their files.
 
     Raises:
         DataError: The file has changed since it was scanned.
@@ -135,14 +135,15 @@ def decode_chunk(
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
-    """Whether files of the same names and sizes are still there; all of the chunk is read.
+    """Whether the names and sizes of a chunk's files are unchanged; reads the whole chunk.
 
     Raises:
-        DataError: The file cannot be read, or is no tar file any more.
+        DataError: The file cannot be read, or is no longer a tar file.
     """
     payload = file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes)
     members = _members(io.BytesIO(payload), file.path)
-    return _checksum([(one.name, one.size, one.chksum) for one in members]) == chunk.checksum
+    headers = [(member.name, member.size, member.chksum) for member in members]
+    return _checksum(headers) == chunk.checksum
 
 
 def _samples(file: InputFile) -> Iterator[_Sample]:
@@ -154,8 +155,8 @@ def _samples(file: InputFile) -> Iterator[_Sample]:
                 yield sample
             sample = _Sample(key, member.offset)
         if not name or name in sample.names:
-            what = "no end of its name says which part it is" if not name else "it is there twice"
-            raise _damaged(file.path, f"{member.name}: {what}")
+            problem = "its name has no ending that names a part" if not name else "it occurs twice"
+            raise _damaged(file.path, f"{member.name}: {problem}")
         sample.names.append(name)
         sample.end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
         if sample.end > file.size_bytes:
@@ -167,7 +168,7 @@ def _samples(file: InputFile) -> Iterator[_Sample]:
 
 def _chunk(samples: Sequence[_Sample], number: int, path: str) -> ChunkInfo:
     start, end = samples[0].offset, samples[-1].end
-    if end - start > _MOST_BYTES:
+    if end - start > _MAX_BYTES:
         raise _damaged(path, f"the record {samples[0].key} is larger than 4 GiB")
     return ChunkInfo(
         number=number,
@@ -182,23 +183,23 @@ def _chunk(samples: Sequence[_Sample], number: int, path: str) -> ChunkInfo:
 def _members(
     stream: SeekableFile | io.BytesIO, path: str, *, is_whole: bool = False
 ) -> Iterator[tarfile.TarInfo]:
-    """The regular files of a tar file, or of a run of them; folders and links are passed over."""
+    """Yield the regular files of a tar file or of a part of one; ignore folders and links."""
     try:
         with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r:") as archive:
             while (member := archive.next()) is not None:
                 if member.isreg():
                     yield member
-                vars(archive)["members"].clear()  # It would keep them all.
-            # The module takes a damaged header, and the end of the file, for the end mark.
+                vars(archive)["members"].clear()  # tarfile would keep all members in memory.
+            # tarfile treats a damaged header and the end of the file like the end mark.
             stream.seek(archive.offset)
             if is_whole and stream.read(_BLOCK) != bytes(_BLOCK):
                 raise tarfile.ReadError(f"no end mark at byte {archive.offset}")
     except (tarfile.TarError, EOFError) as e:
-        raise _damaged(path, f"it is no tar file, is compressed, or was cut off ({e})") from e
+        raise _damaged(path, f"it is not a tar file, compressed, or truncated ({e})") from e
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The key of a file and its part, as WebDataset cuts its name: at the base's first dot."""
+    """Split a file name into key and part at the first dot of its base name, as WebDataset does."""
     folder, slash, base = name.rpartition("/")
     key, _, part = base.partition(".")
     return f"{folder}{slash}{key}", part.lower()

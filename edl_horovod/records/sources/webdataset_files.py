@@ -1,4 +1,4 @@
-"""Tar shards of WebDataset as a format of record files."""
+"""The file format of WebDataset tar shards."""
 
 import functools
 
@@ -13,10 +13,10 @@ __all__ = ["FORMAT"]
 
 
 def _make(settings: FormatSettings) -> RecordFormat:
-    # Imported here: NumPy is for those who read.
+    # Imported here: commands that only check the settings do not need NumPy.
     from edl_horovod.records.sources import webdataset
 
-    layout = functools.partial(webdataset.layout, wanted=settings.columns)
+    layout = functools.partial(webdataset.layout, selected=settings.columns)
     decode = ColumnFormat(layout, webdataset.decode_chunk)
     return RecordFormat(
         FORMAT.name, webdataset.read_chunks, decode, webdataset.holds_chunk, content="samples"
@@ -24,5 +24,5 @@ def _make(settings: FormatSettings) -> RecordFormat:
 
 
 FORMAT = FileFormat(
-    name="WebDataset", make=_make, no_skipping="they hold no checksums of what is in a record"
+    name="WebDataset", make=_make, no_skipping="they have no checksums of their records"
 )

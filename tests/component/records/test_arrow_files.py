@@ -217,16 +217,16 @@ def test_a_file_that_was_cut_off_is_damaged(tmp_path, write, kept):
     path = write(tmp_path / "a.arrow", pa.table({"x": np.arange(1000.0)}), rows=100)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * kept)])
-    with pytest.raises(DataError, match=r"a\.arrow is damaged: it (does not end|ends within)"):
+    with pytest.raises(DataError, match=r"a\.arrow is damaged"):
         read_columns(path)
 
 
 @pytest.mark.parametrize(
-    ("start", "what"), [(b"FEA1....", "Feather's first version"), (b"PAR1....", "no Arrow file")]
+    ("start", "kind"), [(b"FEA1....", "Feather version 1"), (b"PAR1....", "not an Arrow file")]
 )
-def test_other_files_are_called_what_they_are(tmp_path, start, what):
+def test_files_of_other_formats_are_identified(tmp_path, start, kind):
     (tmp_path / "a.arrow").write_bytes(start * 4)
-    with pytest.raises(DataError, match=what):
+    with pytest.raises(DataError, match=kind):
         read_columns(tmp_path / "a.arrow")
 
 

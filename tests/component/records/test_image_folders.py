@@ -44,7 +44,7 @@ def test_a_record_is_a_picture_with_its_class_as_keras_numbers_it(pictures):
 def test_globs_and_columns_choose_what_is_read(pictures):
     found = read_columns(f"{pictures}/*/0.png", [2, 0], columns=["label"])
     assert found == {"label": [2, 0]}
-    with pytest.raises(ConfigError, match=r"Pictures have no column 'y'.*image, label, class"):
+    with pytest.raises(ConfigError, match=r"'y'.*image, label, class"):
         read_columns(pictures, columns=["y"])
 
 
@@ -66,13 +66,13 @@ def test_classes_of_validation_data_must_be_those_of_the_data(pictures, tmp_path
         check_sources([str(pictures), str(tmp_path / "val")], DataConfig())
 
 
-def test_what_is_no_picture_is_an_error_or_left_out(pictures):
+def test_a_file_that_is_not_an_image_is_an_error_or_skipped(pictures):
     (pictures / "ant" / "x.png").write_bytes(b"not a picture")
-    with pytest.raises(DataError, match=r"ant/x\.png is no JPEG, PNG, GIF or BMP picture"):
+    with pytest.raises(DataError, match=r"ant/x\.png .*JPEG, PNG, GIF or BMP"):
         read_columns(pictures)
     assert len(read_columns(pictures, damaged="skip")["image"]) == 6
     (pictures / "ant" / "x.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"ant/x\.png is no .* picture: it starts with nothing"):
+    with pytest.raises(DataError, match=r"ant/x\.png .* starts with nothing"):
         read_columns(pictures)
     assert len(read_columns(pictures, damaged="skip")["image"]) == 6
 

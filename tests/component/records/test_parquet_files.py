@@ -150,13 +150,13 @@ def test_damaged_files_are_one_sentence(tmp_path):
     )
     whole = path.read_bytes()
     path.write_bytes(whole[:-50])
-    with pytest.raises(DataError, match=r"a\.parquet is damaged: it does not end as Parquet"):
+    with pytest.raises(DataError, match=r"a\.parquet is damaged"):
         read_columns(path)
     path.write_bytes(b"id,x\n1,2\n" * 5)
-    with pytest.raises(DataError, match=r"a\.parquet is no Parquet file"):
+    with pytest.raises(DataError, match=r"a\.parquet .*: it starts with 69 64"):
         read_columns(path)
     path.write_bytes(b"")
-    with pytest.raises(DataError, match=r"a\.parquet is no Parquet file: it starts with nothing"):
+    with pytest.raises(DataError, match=r"a\.parquet .*: it starts with nothing"):
         read_columns(path)
     changed = bytearray(whole)
     changed[60] ^= 255

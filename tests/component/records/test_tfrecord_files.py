@@ -94,7 +94,7 @@ def test_a_flipped_bit_is_an_error_or_left_out(tmp_path, at, kept, caplog):
     content[at] ^= 1
     path.write_bytes(content)
 
-    with pytest.raises(DataError, match=r"checksum of its (data|length) does not fit"):
+    with pytest.raises(DataError, match=r"checksum of its (data|length)"):
         read(path)
     with caplog.at_level(logging.WARNING):
         assert read(path, damaged="skip") == kept
@@ -110,7 +110,7 @@ def test_compressed_files_are_refused_by_name(tmp_path, options):
 
 def test_what_is_no_tfrecord_and_what_is_empty_are_one_sentence(tmp_path):
     (tmp_path / "a.tfrecord").write_bytes(b"PAR1 and what follows")
-    with pytest.raises(DataError, match="is no TFRecord file"):
+    with pytest.raises(DataError, match="first_bytes='50 41 52 31"):
         read(tmp_path / "a.tfrecord")
     with pytest.raises(DataError, match="There are no records"):
         read(write(tmp_path / "b.tfrecord", []))

@@ -83,9 +83,9 @@ NO_MATCHES = [
     NoMatch(
         "folder without files",
         "{0}/empty",
-        r"'.*/empty', is empty.* A folder means its files that end in \.recordio, \.csv, ",
+        r"'.*/empty', is empty.*\.recordio, \.csv, ",
     ),
-    NoMatch("nothing", " , ", r"No data file was named"),
+    NoMatch("nothing", " , ", "pattern=' , '"),
     NoMatch("unknown scheme", "gss://bucket/x", r"one of file://, s3://.*Did you mean 'gs'\?"),
 ]
 
@@ -181,7 +181,7 @@ def test_empty_file_among_others_holds_no_ids(tmp_path: Path) -> None:
 
 def test_no_records_at_all_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "a.recordio", [])
-    with pytest.raises(DataError, match=r"no records in the data\. Received: 1 files"):
+    with pytest.raises(DataError, match="1 files"):
         Index.open(str(tmp_path))
 
 

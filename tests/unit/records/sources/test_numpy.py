@@ -59,7 +59,7 @@ def test_folders_of_arrays_follow_one_another(tmp_path):
 
 def test_arrays_of_other_lengths_need_the_names_of_those_that_belong_together(tmp_path):
     path = save_npz(tmp_path / "mnist.npz", x_train=X, y_train=Y, x_test=X[:9], y_test=Y[:9])
-    with pytest.raises(DataError, match=r"do not belong together.*data_plan\.columns=\[x_train"):
+    with pytest.raises(DataError, match=r"x_test has 9 records.*data_plan\.columns=\[x_train"):
         read_columns(path)
     found = read_columns(path, columns=["y_test", "x_test"])
     assert list(found) == ["y_test", "x_test"]
@@ -92,10 +92,10 @@ def test_types_that_are_no_numbers_of_this_machine(tmp_path):
     [
         (np.array([{"a": 1}], object), "Python objects"),
         (np.array([(1, 2.0)], "i4,f4"), "named fields"),
-        (np.asfortranarray(X[:, 0]), "not back to back"),
+        (np.asfortranarray(X[:, 0]), "ascontiguousarray"),
         (np.float32(1), "no dimension"),
         (X[:0], "There are no records"),
-        (np.array([["a"]]), "text in several dimensions"),
+        (np.array([["a"]]), "'a'.*several dimensions"),
     ],
 )
 def test_an_array_that_cannot_be_records_is_one_sentence(tmp_path, array, what):
@@ -176,7 +176,7 @@ def test_a_compressed_file_says_that_it_is_read_as_a_whole(tmp_path):
     path = save_npz(tmp_path / "a.npz", packed=True, x=X)
     with open_source(str(path), DataConfig(), tell=said.append):
         pass
-    assert "is compressed, so no record in it can be reached by itself" in said[0]
+    assert said[0].startswith(f"{path} is compressed")
 
 
 def test_the_fingerprint_is_of_the_contents_and_not_of_the_place(tmp_path):

@@ -114,19 +114,19 @@ def test_a_chunk_that_expands_too_far_is_told_with_place_sizes_and_setting(
             reader.read([1])
 
     text = str(found.value)
-    assert text.startswith(f"{path}: chunk 1 at byte {len(good)} is too large: its payload of")
-    assert f"of {len(large) - 20} bytes decompresses to more than 2003 bytes" in text
-    assert "Received: data_plan.max_chunk_bytes=2003" in text
-    assert "If you trust whoever made the file, set data_plan.max_chunk_bytes" in text
+    assert text.startswith(f"{path}: chunk 1 at byte {len(good)} is too large")
+    assert f"{len(large) - 20} bytes" in text
+    assert found.value.received == {"data_plan.max_chunk_bytes": 2003}
+    assert "data_plan.max_chunk_bytes" in found.value.cure
 
 
 def test_records_and_bytes_are_counted_before_the_payload_is_read(tmp_path: Path) -> None:
     (tmp_path / "many").write_bytes(chunk(bytes(4 * 65), codec=Codec.NONE, num_records=65))
     (tmp_path / "long").write_bytes(chunk(framed([bytes(2045)]), codec=Codec.NONE, num_records=1))
 
-    with pytest.raises(DataError, match="has 65 records, accepted are 64, one for each 32 bytes"):
+    with pytest.raises(DataError, match=r"65 records.* 64\b.* 32 bytes"):
         read_chunks(str(tmp_path / "many"), max_chunk_bytes=2048)
-    with pytest.raises(DataError, match="payload has 2049 bytes, accepted are 2048"):
+    with pytest.raises(DataError, match=r"2049 bytes.* 2048\b"):
         read_chunks(str(tmp_path / "long"), max_chunk_bytes=2048)
 
 

@@ -41,12 +41,12 @@ def test_many_lines_are_several_chunks(tmp_path, monkeypatch):
 
 def test_what_is_no_text_is_refused(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_bytes("text".encode("utf-16"))
-    with pytest.raises(DataError, match="is UTF-16 text, not plain text"):
+    with pytest.raises(DataError, match="UTF-16"):
         read(tmp_path / "a.txt")
     monkeypatch.setattr(text_lines, "MAX_LINE_BYTES", 1000)
     monkeypatch.setattr(text_lines, "CHUNK_BYTES", 100)
     (tmp_path / "a.txt").write_bytes(b"x" * 5000)
-    with pytest.raises(DataError, match="longer than 1000 bytes"):
+    with pytest.raises(DataError, match="1000 bytes"):
         read(tmp_path / "a.txt")
     (tmp_path / "b.txt").touch()
     with pytest.raises(DataError, match="There are no records"):

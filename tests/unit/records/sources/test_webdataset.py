@@ -52,10 +52,10 @@ def test_shards_follow_their_names_and_columns_are_chosen(tmp_path):
     write(tmp_path / "train-000001.tar", samples(range(3, 5)))
     write(tmp_path / "train-000000.tar", samples(range(3)))
     assert read_columns(tmp_path, columns=["cls"]) == {"cls": [b"0", b"1", b"2", b"3", b"4"]}
-    with pytest.raises(ConfigError, match=r"has no part 'jpg'.*__key__, cls, json, seg.png"):
+    with pytest.raises(ConfigError, match=r"'jpg'.*__key__, cls, json, seg.png"):
         read_columns(tmp_path, columns=["jpg"])
     write(tmp_path / "train-000002.tar", [("x.txt", b"")])
-    with pytest.raises(DataError, match="records of different parts"):
+    with pytest.raises(DataError, match=r"train-000002\.tar has .*txt"):
         read_columns(tmp_path)
 
 
@@ -81,23 +81,23 @@ def test_a_file_that_was_cut_off_is_one_sentence(tmp_path, kept):
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "detail"),
     [
-        ([("a.x", b""), ("a.y", b""), ("b.x", b"")], "do not have the same parts.*b has x"),
-        ([("a", b"1")], "no end of its name"),
-        ([("a.x", b"1"), ("a.x", b"2")], "it is there twice"),
+        ([("a.x", b""), ("a.y", b""), ("b.x", b"")], "b has x"),
+        ([("a", b"1")], "a: .*name"),
+        ([("a.x", b"1"), ("a.x", b"2")], "a.x: .*twice"),
         ([], "There are no records"),
     ],
 )
-def test_records_that_do_not_fit_are_one_sentence(tmp_path, files, said):
-    with pytest.raises(DataError, match=said):
+def test_invalid_records_are_an_error(tmp_path, files, detail):
+    with pytest.raises(DataError, match=detail):
         read_columns(write(tmp_path / "a.tar", files))
 
 
 def test_what_is_compressed_or_no_tar_file_is_refused(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("a.x"))
-    with pytest.raises(DataError, match="is no tar file, is compressed"):
+    with pytest.raises(DataError, match=r"a\.tar .*compressed"):
         read_columns(tmp_path / "a.tar")
     (tmp_path / "a.tar").rename(tmp_path / "a.tar.gz")
     with pytest.raises(DataError, match=r"a\.tar\.gz is a compressed WebDataset file"):
