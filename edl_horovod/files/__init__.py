@@ -1,1 +1,1 @@
-"""Files that appear whole, or not at all, and markers that say whose a folder is."""
+"""Files that appear complete or not at all, and markers of the folders that edl_horovod writes."""

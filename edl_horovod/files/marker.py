@@ -1,8 +1,9 @@
-"""The marker file in every folder that we make: we replace and remove nothing without one (D23).
+"""The marker file in every folder that we create: we never replace or remove an unmarked one (D23).
 
-A name proves nothing. The marker of a temporary folder names the process that works in it, and that
-process holds a lock on the marker. Whoever gets the lock on the same running machine knows that the
-owner is dead. What another machine left is never removed.
+The name of a folder is no evidence that it is ours. The marker of a temporary folder names the
+process that works in it, and that process holds a lock on the marker. A process of the same boot of
+the machine that gets the lock knows that the owner is dead. Folders of other machines are never
+removed.
 """
 
 import contextlib
@@ -34,16 +35,16 @@ __all__ = [
 NAME = ".edl_horovod.json"
 FORMAT_VERSION = 1
 PARTIAL = "partial"
-"""The kind of a folder in which a result is being made."""
+"""The kind of a folder in which a result is being written."""
 _HOST_CHARACTERS = 20
 _RANDOM_BYTES = 8
 
 
 def write(folder: Path, kind: str, **more: Any) -> None:
-    """Put the marker into a folder that we made, or that was empty.
+    """Write the marker into a folder that we created, or that was empty.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The marker cannot be written.
     """
     write_json(folder / NAME, {"format": FORMAT_VERSION, "kind": kind, **more})
 
@@ -52,27 +53,32 @@ def read(path: Path) -> dict[str, Any] | None:
     """Read a marker; None if the file does not exist or is not a marker of ours.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    is_ours = isinstance(found, dict) and found.get("format") == FORMAT_VERSION
-    return found if is_ours and isinstance(found.get("kind"), str) else None
+    is_ours = isinstance(content, dict) and content.get("format") == FORMAT_VERSION
+    return content if is_ours and isinstance(content.get("kind"), str) else None
 
 
 def kind_of(folder: Path) -> str:
-    """The kind that a folder's marker states; empty if the folder is not ours."""
-    found = read(folder / NAME)
-    return "" if found is None else str(found["kind"])
+    """Return the kind in a folder's marker; empty if the folder is not ours."""
+    content = read(folder / NAME)
+    return "" if content is None else str(content["kind"])
 
 
 def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = ()) -> None:
-    """Make a folder, or take over one that is empty or already has a marker of this kind.
+    """Create a folder, or use one that is empty or already has a marker of this kind.
 
-    Several processes may do so at once. An unmarked folder may contain what `may_hold` names;
-    `received` is the setting that names the folder, as `key=value`.
+    Several processes may call this concurrently.
+
+    Args:
+        folder: The folder.
+        kind: The kind for the marker.
+        received: The setting that names the folder, as `key=value`.
+        may_hold: Names of entries that an unmarked folder may contain.
 
     Raises:
         OutputError: The folder has other contents and no marker of this kind.
@@ -81,20 +87,22 @@ def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = 
     folder.mkdir(parents=True, exist_ok=True)
     if kind_of(folder) == kind:
         return
-    writing = f".{NAME}."  # Another process may write its marker just now.
-    others = sorted(path.name for path in folder.iterdir() if not path.name.startswith(writing))
-    foreign = [name for name in others if name not in may_hold]
+    temporary_prefix = f".{NAME}."  # Another process may be writing its marker.
+    names = sorted(
+        path.name for path in folder.iterdir() if not path.name.startswith(temporary_prefix)
+    )
+    foreign = [name for name in names if name not in may_hold]
     if kind_of(folder) == kind:
-        return  # Another process has made it meanwhile, with its contents.
+        return  # Another process created it, with its contents, since the first check.
     if foreign:
-        shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
+        first_names = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
         raise OutputError(
-            f"{folder} holds something ({shown}), and no marker of edl_horovod says that it is the"
-            f" folder of a {kind}, so nothing in it is touched.",
+            f"{folder} is not empty ({first_names}) and has no marker of edl_horovod for a {kind},"
+            " so it is not changed.",
             received=received,
             cure=(
-                f"Give another {received.partition('=')[0]}; or remove the folder by hand if nobody"
-                " needs it, as where an earlier version made it."
+                f"Choose another {received.partition('=')[0]}, or remove the folder yourself if it"
+                " is not needed, for instance if an earlier version created it."
             ),
         )
     write(folder, kind)
@@ -102,17 +110,17 @@ def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = 
 
 @contextlib.contextmanager
 def work_folder(output: Path) -> Iterator[Path]:
-    """A temporary folder beside an output (absolute), removed when the `with` ends.
+    """Create a temporary folder beside an output (absolute), removed when the `with` ends.
 
     Raises:
-        OSError: The folder cannot be made.
+        OSError: The folder cannot be created.
     """
     host = re.sub(r"[^\w.-]", "_", socket.gethostname(), flags=re.ASCII)[:_HOST_CHARACTERS]
     ending = f"{host}-{os.getpid()}-{secrets.token_hex(_RANDOM_BYTES)}"
     folder = output.with_name(f"{output.name}.partial-{ending}")
     folder.mkdir(parents=True)
     try:
-        # The marker is locked before it has its name, so nobody sees one that is not locked.
+        # The marker is locked before it is renamed, so no process sees an unlocked marker.
         unnamed = folder / f"{NAME}.new"
         with unnamed.open("w") as stream:
             is_held = _try_to_lock(stream.fileno())
@@ -120,7 +128,7 @@ def work_folder(output: Path) -> Iterator[Path]:
                 "name": folder.name,
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
-                # Without a lock nobody can know that the owner is dead.
+                # Without a lock no process can detect that the owner is dead.
                 "boot": boot_id() if is_held else "",
             }
             json.dump({"format": FORMAT_VERSION, "kind": PARTIAL, **owner}, stream)
@@ -132,7 +140,7 @@ def work_folder(output: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(output: Path) -> None:
-    """Remove the temporary folders of an output whose processes, of this machine, were killed."""
+    """Remove the temporary folders of an output that killed processes of this machine left."""
     host = rf"[\w.-]{{1,{_HOST_CHARACTERS}}}"
     ending = re.compile(rf"{host}-\d+-[0-9a-f]{{{2 * _RANDOM_BYTES}}}", re.ASCII)
     start = f"{output.name}.partial-"
@@ -151,13 +159,14 @@ def _remove_if_dead(folder: Path) -> None:
 
 
 def _is_of_this_machine(folder: Path) -> bool:
-    found = read(folder / NAME) or {}
-    now = {"kind": PARTIAL, "name": folder.name, "host": socket.gethostname(), "boot": boot_id()}
-    return bool(boot_id()) and all(found.get(key) == value for key, value in now.items())
+    content = read(folder / NAME) or {}
+    owner = {"name": folder.name, "host": socket.gethostname(), "boot": boot_id()}
+    expected = {"kind": PARTIAL, **owner}
+    return bool(boot_id()) and all(content.get(key) == value for key, value in expected.items())
 
 
 def boot_id() -> str:
-    """The ID of this boot of the machine; empty if the kernel does not give one."""
+    """Return the ID of this boot of the machine; empty if the kernel does not provide one."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

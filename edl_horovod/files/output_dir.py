@@ -1,6 +1,6 @@
 """Results, directories or single files, that appear complete or not at all.
 
-A marker (`marker`) says that we wrote a result and what it is; nothing without one is replaced.
+A marker (`marker`) records that we wrote a result and its kind; unmarked files are never replaced.
 """
 
 import contextlib
@@ -38,19 +38,19 @@ KINDS = (
     "model spec",
     "exported table",
 )
-"""Kinds of outputs, as their markers name them."""
+"""The kinds of outputs in markers."""
 MAX_NAME_BYTES = 200
-"""Longest name of an output; the names of its temporary folders are longer."""
+"""Maximum length of the name of an output; the names of its temporary folders are longer."""
 _PART_BYTES = 1 << 16
 
 
 def check_output(path: Path, overwrite: bool, *, is_file: bool = False, job: str = "") -> None:
     """Check before any work is done that an output, a directory or a file, can be written.
 
-    A job, known by its job_dir, may always replace its own result.
+    A job, identified by its job_dir, may always replace its own result.
 
     Raises:
-        OutputError: Something there must not be replaced, or nothing can be written there.
+        OutputError: An existing file must not be replaced, or the output cannot be written.
     """
     check_name(path)
     with writing(path):
@@ -69,32 +69,32 @@ def check_name(path: Path) -> None:
     num_bytes = len(os.fsencode(path.name))
     if num_bytes > MAX_NAME_BYTES:
         raise OutputError(
-            f"The name of the output is too long: it has {num_bytes} bytes; at most"
-            f" {MAX_NAME_BYTES} fit.",
+            f"The name of the output is too long: it has {num_bytes} bytes; the limit is"
+            f" {MAX_NAME_BYTES}.",
             received={"output": path},
             cure="Choose a shorter name.",
         )
 
 
 def check_writable(path: Path) -> None:
-    """Try out that an output can be put in its place: what a result takes is made and removed.
+    """Check that an output can be written by creating and removing a temporary folder beside it.
 
     Raises:
-        OutputError: Nothing can be written beside it, a folder above it has too long a name or is a
-            file, or it is where a file system is mounted.
+        OutputError: The folder above is not writable, a parent has too long a name or is a file, or
+            the output is a mount point.
     """
     output = path.absolute()
     if os.path.ismount(output):
         raise OutputError(
-            "The output is where a file system is mounted, so no result can take its place.",
+            "The output is a mount point, which cannot be replaced by a result.",
             received={"output": path},
-            cure=f"Give a new folder in it, such as {output / 'result'}.",
+            cure=f"Choose a new folder in it, such as {output / 'result'}.",
         )
     with writing(path):
-        there = next(above for above in output.parents if os.path.lexists(above))
-        missing = output.relative_to(there).parts[:-1]
+        existing = next(parent for parent in output.parents if os.path.lexists(parent))
+        missing = output.relative_to(existing).parts[:-1]
         with (
-            tempfile.TemporaryDirectory(prefix=".edl-", dir=there) as trial,
+            tempfile.TemporaryDirectory(prefix=".edl-", dir=existing) as trial,
             marker.work_folder(Path(trial, *missing) / output.name),
         ):
             pass
@@ -105,36 +105,35 @@ def _check_directory(path: Path, *, overwrite: bool, job: str) -> None:
         raise OutputError(
             "The output exists and is not a directory.",
             received={"output": path},
-            cure="Give the name of a directory that does not exist yet.",
+            cure="Choose the name of a directory that does not exist.",
         )
     if not path.is_dir() or not any(path.iterdir()):
         return
-    found = marker.read(path / marker.NAME)
-    if found is None or found["kind"] not in KINDS:
+    content = marker.read(path / marker.NAME)
+    if content is None or content["kind"] not in KINDS:
         raise OutputError(
-            "The output directory holds something that edl_horovod did not write as a result, or"
-            f" that an earlier version wrote (it has no {marker.NAME} that says so), so it is not"
-            " replaced.",
+            f"The output directory is not empty and has no {marker.NAME} of a result, so it is not"
+            " replaced. edl_horovod did not write it, or an earlier version did.",
             received={"output": path},
-            cure="Give another name, or remove it by hand.",
+            cure="Choose another name, or remove it yourself.",
         )
-    if not overwrite and not _is_of(job, found):
+    if not overwrite and not _belongs_to(job, content):
         raise OutputError(
-            "The output directory holds an earlier result.",
+            "The output directory contains an earlier result.",
             received={"output": path},
-            cure="Give another name, or overwrite=true to replace it.",
+            cure="Choose another name, or set overwrite=true to replace it.",
         )
-    if foreign := sorted(_files_in(path) - {marker.NAME, *found.get("holds", ())}):
+    if foreign := sorted(_files_in(path) - {marker.NAME, *content.get("holds", ())}):
         raise OutputError(
-            "The output directory holds an earlier result and something that edl_horovod did not"
+            "The output directory contains an earlier result and files that edl_horovod did not"
             f" write: {', '.join(foreign[:5])}.",
             received={"output": path},
-            cure="Move that away, or give another name.",
+            cure="Move these files, or choose another name.",
         )
 
 
 def _files_in(folder: Path) -> set[str]:
-    """All files in a folder and below, without the compiled modules that Python caches."""
+    """Return all files in a folder and below, without Python's cached bytecode."""
     return {
         str(path.relative_to(folder))
         for path in folder.rglob("*")
@@ -143,33 +142,33 @@ def _files_in(folder: Path) -> set[str]:
 
 
 def _check_file(path: Path, *, overwrite: bool, job: str) -> None:
-    there = [file for file in (path, _schema_of(path)) if os.path.lexists(file)]
-    if not there:
+    existing = [file for file in (path, _schema_of(path)) if os.path.lexists(file)]
+    if not existing:
         return
-    found = marker.read(_marker_of(path)) or {}
-    digests = found.get("files", {})
-    for file in there:
+    content = marker.read(_marker_of(path)) or {}
+    digests = content.get("files", {})
+    for file in existing:
         if (
             file.is_symlink()
             or not file.is_file()
             or _digest(file) not in digests.get(file.name, ())
         ):
             raise OutputError(
-                f"{file} is in the way, and is not known to be predictions that edl_horovod wrote:"
-                f" {_marker_of(path).name} beside it does not say so.",
+                f"{file} exists, and {_marker_of(path).name} beside it does not list it as"
+                " predictions that edl_horovod wrote.",
                 received={"output": path},
-                cure="Give another name, or remove it by hand.",
+                cure="Choose another name, or remove it yourself.",
             )
-    if not overwrite and not _is_of(job, found):
+    if not overwrite and not _belongs_to(job, content):
         raise OutputError(
             "The output file exists.",
             received={"output": path},
-            cure="Give another name, or overwrite=true to replace it.",
+            cure="Choose another name, or set overwrite=true to replace it.",
         )
 
 
-def _is_of(job: str, found: Mapping[str, Any]) -> bool:
-    return bool(job) and found.get("job") == job
+def _belongs_to(job: str, content: Mapping[str, Any]) -> bool:
+    return bool(job) and content.get("job") == job
 
 
 @contextlib.contextmanager
@@ -178,20 +177,20 @@ def staged(
 ) -> Iterator[Path]:
     """Yield an empty directory, which becomes the output if the `with` ends without an exception.
 
-    Until then an older output stays as it is, and an exception (Ctrl-C included) changes nothing.
-    What a killed process of this machine has left is removed when a later one succeeds.
+    Until then an older output is unchanged, and after an exception (Ctrl-C included) it remains.
+    Temporary folders of killed processes of this machine are removed when a later one succeeds.
 
     Args:
-        output: The directory or file to be written; missing parents are made.
+        output: The directory or file to be written; missing parents are created.
         kind: One of KINDS.
-        overwrite: Whether an earlier result there may be replaced.
-        is_file: Yield the path of a file to write instead, in a folder of its own. A schema file
-            may be written beside it; an older schema never stays beside a new output.
-        job: The job_dir of the job that writes it. If its leader was lost right after this, the
-            next leader replaces that output, which it may not do with another job's.
+        overwrite: Whether an earlier result may be replaced.
+        is_file: Yield the path of a file to write instead, in a separate folder. A schema file may
+            be written beside it; an older schema is removed with the older output.
+        job: The job_dir of the job that writes it. If the leader is lost right after this, the next
+            leader may replace the output, because it belongs to the same job.
 
     Raises:
-        OutputError: The output is in the way, or cannot be written.
+        OutputError: The output exists and may not be replaced, or cannot be written.
     """
     output = output.absolute()
     check_output(output, overwrite, is_file=is_file, job=job)
@@ -200,7 +199,7 @@ def staged(
         new.mkdir()
         yield new / output.name if is_file else new
         if is_file:
-            _put_file_in_place(new / output.name, output, old, kind, overwrite=overwrite, job=job)
+            _replace_file(new / output.name, output, old, kind, overwrite=overwrite, job=job)
         else:
             publish(new, output, kind, overwrite=overwrite, old=old, job=job)
         marker.remove_leftovers(output)
@@ -211,10 +210,10 @@ def publish(
 ) -> None:
     """Rename a complete directory, on the output's file system, to the output (absolute).
 
-    An earlier result is kept in `old` until the new one is in place. The rest is as for `staged`.
+    An earlier result is moved to `old` until the rename succeeds. For the rest see `staged`.
 
     Raises:
-        OutputError: The output is in the way, or cannot be written.
+        OutputError: The output exists and may not be replaced, or cannot be written.
     """
     with writing(output):
         marker.write(folder, kind, holds=sorted(_files_in(folder)), **_job_field(job))
@@ -222,39 +221,41 @@ def publish(
             sync(path)
         sync(folder)
         check_output(output, overwrite, job=job)
-        _put_in_place(folder, output, old)
+        _replace_output(folder, output, old)
 
 
 def _job_field(job: str) -> dict[str, str]:
     return {"job": job} if job else {}
 
 
-def _put_file_in_place(
+def _replace_file(
     new: Path, output: Path, old: Path, kind: str, *, overwrite: bool, job: str
 ) -> None:
-    made = [path for path in (new, _schema_of(new)) if path.exists()]
-    for path in made:
+    new_files = [path for path in (new, _schema_of(new)) if path.exists()]
+    for path in new_files:
         sync(path)
     check_output(output, overwrite, is_file=True, job=job)
-    # The marker is written first and lists the older files too, so that whenever this process
-    # ends, the files there are known to be ours.
-    places = (output, _schema_of(output))
-    older = [path for path in places if path.is_file()]
+    # The marker is written first and also lists the older files, so the existing files are
+    # recognized as ours whenever this process ends.
+    targets = (output, _schema_of(output))
+    old_files = [path for path in targets if path.is_file()]
     files = {
-        place.name: [_digest(path) for path in (*made, *older) if path.name == place.name]
-        for place in places
+        target.name: [
+            _digest(path) for path in (*new_files, *old_files) if path.name == target.name
+        ]
+        for target in targets
     }
     write_json(
         _marker_of(output),
         {"format": marker.FORMAT_VERSION, "kind": kind, "files": files, **_job_field(job)},
     )
     _schema_of(output).unlink(missing_ok=True)
-    _put_in_place(new, output, old)
-    for path in made[1:]:
+    _replace_output(new, output, old)
+    for path in new_files[1:]:
         path.replace(output.with_name(path.name))
 
 
-def _put_in_place(new: Path, output: Path, old: Path) -> None:
+def _replace_output(new: Path, output: Path, old: Path) -> None:
     if output.is_dir() and (new.is_file() or any(output.iterdir())):
         output.rename(old)
         try:
@@ -277,7 +278,7 @@ def _marker_of(file: Path) -> Path:
 
 
 def _digest(file: Path) -> str:
-    """Digest of a file's length, beginning and end, which tells it from files of others."""
+    """Return a digest of a file's length, start and end, to recognize our own files."""
     size = file.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with file.open("rb") as stream:
@@ -289,7 +290,7 @@ def _digest(file: Path) -> str:
 
 @contextlib.contextmanager
 def writing(output: Path) -> Iterator[None]:
-    """Turn an `OSError` into an `OutputError` that names the output.
+    """Convert an `OSError` to an `OutputError` that names the output.
 
     Raises:
         OutputError: The output cannot be written.

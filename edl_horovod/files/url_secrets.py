@@ -4,8 +4,8 @@ import re
 
 __all__ = ["without_secrets"]
 
-# Each pattern goes over a text once, however long it is: a scheme is tried only where its run of
-# letters begins, and a URL is matched whether or not it has a query.
+# Each pattern scans a text in linear time: a scheme is matched only at the start of its run of
+# letters, and a URL is matched with or without a query.
 _USER = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z0-9+.-]*)://(?P<user>[^/?#\s]*)@")
 _QUERY = re.compile(r"(?P<url>https?://[^?#\s,]*)(?:\?(?P<query>[^\s,'\"]*))?")
 _SECRET_KEYS = ("key", "sig", "pwd")
@@ -17,19 +17,19 @@ _SECRET = re.compile(
 def without_secrets(text: str) -> str:
     """Remove users, passwords and queries that grant access from the URLs in a text.
 
-    The user of an ssh URL stays: it names an account and grants no access.
+    The user of an ssh URL is not removed: it names an account and grants no access.
     """
     return _QUERY.sub(_without_query, _USER.sub(_without_user, text))
 
 
-def _without_user(found: re.Match[str]) -> str:
-    user = found["user"].partition(":")[0] if found["scheme"].endswith("ssh") else ""
-    return f"{found['scheme']}://{user}@" if user else f"{found['scheme']}://"
+def _without_user(match: re.Match[str]) -> str:
+    user = match["user"].partition(":")[0] if match["scheme"].endswith("ssh") else ""
+    return f"{match['scheme']}://{user}@" if user else f"{match['scheme']}://"
 
 
-def _without_query(found: re.Match[str]) -> str:
-    query = found["query"]
-    return f"{found['url']}?..." if query and _grants_access(query) else found[0]
+def _without_query(match: re.Match[str]) -> str:
+    query = match["query"]
+    return f"{match['url']}?..." if query and _grants_access(query) else match[0]
 
 
 def _grants_access(query: str) -> bool:

@@ -1,4 +1,4 @@
-"""The user's cache: what may be removed at any time and is made again."""
+"""The user's cache folder, whose contents may be removed at any time and are rebuilt."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ __all__ = ["user_cache"]
 
 
 def user_cache() -> Path:
-    """Our folder in it, after the XDG Base Directory Specification; it may not be there yet.
+    """Return the cache folder of edl_horovod (XDG Base Directory Specification); it may not exist.
 
     Raises:
         RuntimeError: This user has no home directory.

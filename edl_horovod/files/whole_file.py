@@ -23,18 +23,18 @@ __all__ = [
 ]
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What a disk without room says."""
+"""The error numbers of a full disk or an exceeded quota."""
 
 _Value = TypeVar("_Value")
 
 
 def room_of(path: Path) -> Path:
-    """The file that `reserve` writes beside another."""
+    """Return the path of the file that reserves space for another file."""
     return path.with_name(f".{path.name}.reserved")
 
 
 def reserve(path: Path, num_bytes: int) -> None:
-    """Take room for a text that `write_text` writes later, also if the disk is full then.
+    """Reserve space for a text that `write_text` writes later, even if the disk is full by then.
 
     Raises:
         OSError: The disk is full already, or cannot be written.
@@ -43,7 +43,7 @@ def reserve(path: Path, num_bytes: int) -> None:
 
 
 def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
-    """Write a text as one file; see `write_bytes`. On a full disk it goes into reserved room.
+    """Write a text as one file; see `write_bytes`. On a full disk it uses the reserved space.
 
     Raises:
         OSError: The file cannot be written; the old one is unchanged.
@@ -53,7 +53,7 @@ def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
     except OSError as error:
         if error.errno not in FULL or not room_of(path).exists():
             raise
-        # The room is not given back first: another process would take it.
+        # Overwrite the reserved file instead of freeing it: another process would take the space.
         with room_of(path).open("r+b") as stream:
             stream.write(text.encode())
             stream.truncate()
@@ -66,14 +66,14 @@ def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
 def write_bytes(
     path: Path, parts: Iterable[bytes | memoryview], *, is_private: bool = False
 ) -> None:
-    """Write a file and sync it to the disk; readers see the old or the new content.
+    """Write a file and sync it to disk; readers see either the old or the new content.
 
-    Only the owner may read a private file, whatever the umask allows.
+    Only the owner can read a private file, regardless of the umask.
 
     Raises:
         OSError: The file cannot be written; the old one is unchanged.
     """
-    # Not the process ID: pods that write into one folder have the same ones.
+    # Not the process ID, which may be equal in pods that write into the same folder.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("wb") as stream:
@@ -81,7 +81,7 @@ def write_bytes(
                 os.fchmod(stream.fileno(), 0o600)
             stream.writelines(parts)
             stream.flush()
-            # Sync before the rename: else a power loss may leave an empty file of that name.
+            # Sync before the rename: otherwise a power loss may leave an empty file with that name.
             os.fsync(stream.fileno())
         partial.replace(path)
     except OSError:
@@ -96,12 +96,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, parse: Callable[[dict[str, Any]], _Value], *, cure: str) -> _Value | None:
-    """Read a value from a file that holds a JSON object; None if the file does not exist.
+    """Read a value from a file with a JSON object; None if the file does not exist.
 
     Args:
-        path: The file.
-        parse: Makes the value of the object, or raises a ValueError that says what it lacks.
-        cure: What to do if the file is damaged, as a sentence.
+        path: Path of the file.
+        parse: Converts the object to the value; raises ValueError if it is invalid.
+        cure: The advice for a damaged file, a sentence.
 
     Raises:
         JobFailed: The file is damaged.
@@ -117,7 +117,7 @@ def read_json(path: Path, parse: Callable[[dict[str, Any]], _Value], *, cure: st
         raise JobFailed(
             f"A file of the job is damaged: {error}.",
             received=f"{str(path)!r}, {len(content)} bytes",
-            cure=f"A power loss or a fault of the disk may have done that. {cure}",
+            cure=f"A power loss or a disk error may be the cause. {cure}",
         ) from error
 
 
@@ -127,14 +127,14 @@ def _object(content: bytes) -> dict[str, Any]:
     try:
         value = json.loads(content)
     except ValueError as error:
-        raise ValueError(f"it is no JSON text ({error})") from error
+        raise ValueError(f"it is not valid JSON ({error})") from error
     if isinstance(value, dict):
         return value
-    raise ValueError("it holds no JSON object")
+    raise ValueError("it is not a JSON object")
 
 
 def sync(path: Path) -> None:
-    """Flush a file's content, or the entries of a folder, to the disk.
+    """Flush the content of a file, or the entries of a folder, to disk.
 
     Raises:
         OSError: The flush failed.

@@ -57,7 +57,7 @@ def test_an_earlier_result_is_refused_unless_it_may_be_overwritten(old: Path):
 @pytest.mark.parametrize("is_file", [False, True])
 def test_somebody_s_file_is_refused_even_to_be_overwritten(tmp_path: Path, is_file: bool):
     (tmp_path / "x.recordio").write_text("mine")
-    with pytest.raises(OutputError, match=r"not a directory|in the way"):
+    with pytest.raises(OutputError, match=r"x\.recordio"):
         check_output(tmp_path / "x.recordio", True, is_file=is_file)
 
 
@@ -70,8 +70,9 @@ def test_a_file_of_predictions_may_be_overwritten(old_file: Path):
 def test_a_file_that_took_the_place_of_our_predictions_is_refused(old_file: Path):
     old_file.unlink()
     old_file.write_text("mine")
-    with pytest.raises(OutputError, match="in the way"):
+    with pytest.raises(OutputError) as error:
         check_output(old_file, True, is_file=True)
+    assert error.value.received == {"output": old_file}
 
 
 @pytest.mark.parametrize("others", ["schema", "link"])
@@ -81,8 +82,9 @@ def test_what_is_beside_a_file_or_in_its_place_is_not_destroyed_either(tmp_path:
         schema_of(output).write_text("mine")
     else:
         output.symlink_to("nowhere")
-    with pytest.raises(OutputError, match="in the way"):
+    with pytest.raises(OutputError) as error:
         check_output(output, True, is_file=True)
+    assert error.value.received == {"output": output}
 
 
 def test_a_folder_that_we_did_not_write_is_never_replaced(tmp_path: Path):
@@ -111,7 +113,7 @@ def test_what_was_put_deep_into_a_result_is_not_lost(tmp_path: Path, name: str, 
         (output / name).symlink_to(tmp_path)
     else:
         (output / name).write_text("mine")
-    with pytest.raises(OutputError, match=rf"did not write: {name}\..*Move that away"):
+    with pytest.raises(OutputError, match=rf"{name}\."):
         check_output(output, overwrite=True)
 
 

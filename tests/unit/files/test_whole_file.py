@@ -103,24 +103,26 @@ def test_a_file_that_is_not_there_is_no_damage(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "what"),
+    ("content", "problem"),
     [
-        (b"", "it is empty"),
-        (b"\0\0\0", "it is no JSON text"),
-        (b"\xff\xfe", "it is no JSON text"),
-        (b'{"state": "fin', "it is no JSON text"),
-        (b"[]", "it holds no JSON object"),
+        (b"", "empty"),
+        (b"\0\0\0", "JSON"),
+        (b"\xff\xfe", "JSON"),
+        (b'{"state": "fin', "JSON"),
+        (b"[]", "JSON object"),
         (b"{}", "it has no state"),
     ],
 )
-def test_a_damaged_file_is_told_as_what_it_is_where_it_is_and_what_to_do(tmp_path, content, what):
+def test_the_error_of_a_damaged_file_names_it_with_the_problem_and_advice(
+    tmp_path, content, problem
+):
     def parse(found):
         raise ValueError(f"it has {len(found) or 'no'} state")
 
     (tmp_path / "result.json").write_bytes(content)
-    with pytest.raises(JobFailed) as told:
+    with pytest.raises(JobFailed) as caught:
         read_json(tmp_path / "result.json", parse, cure="Remove it.")
-    said = str(told.value)
-    assert what in said
-    assert str(tmp_path / "result.json") in said
-    assert said.endswith("Remove it.")
+    message = str(caught.value)
+    assert problem in message
+    assert str(tmp_path / "result.json") in message
+    assert message.endswith("Remove it.")

@@ -70,7 +70,7 @@ def test_a_folder_that_is_not_a_job_s_is_refused_and_left_as_it_is(tmp_path, nam
         (plan.job_dir.path / name).parent.mkdir(parents=True, exist_ok=True)
         (plan.job_dir.path / name).write_text("mine")
     before = contents(tmp_path)
-    with pytest.raises(OutputError, match=r"holds something .*Received: job_dir=.*another job_dir"):
+    with pytest.raises(OutputError, match=r"Received: job_dir=.*another job_dir"):
         take(plan)
     assert contents(tmp_path) == before
 
@@ -79,7 +79,7 @@ def test_a_result_is_no_job_s_directory(tmp_path):
     plan = plan_of(tmp_path)
     plan.job_dir.path.mkdir()
     marker.write(plan.job_dir.path, "trained model")
-    with pytest.raises(OutputError, match="folder of a job"):
+    with pytest.raises(OutputError, match=marker.NAME):
         take(plan)
 
 
@@ -159,7 +159,7 @@ def test_a_worker_that_comes_first_leaves_a_folder_that_its_launcher_takes(tmp_p
 
 def test_a_worker_does_not_write_into_a_folder_that_is_not_a_job_s(tmp_path):
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(OutputError, match="holds something"):
+    with pytest.raises(OutputError, match=r"notes\.txt"):
         JobDir(tmp_path).enter(tmp_path / "etc" / "config.yaml")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
