@@ -1,4 +1,4 @@
-"""What the columns of a table hold, found out by one pass over all rows, and features of them."""
+"""Types and statistics of a table's columns, inferred in one pass, and features made from them."""
 
 from edl_horovod.columns.infer import EMPTY_NUMBERS, Column, infer
 

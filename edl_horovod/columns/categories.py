@@ -1,4 +1,4 @@
-"""Columns as codes: whole numbers from 0 on that choose rows of a table of the model."""
+"""Columns as codes: integers from 0 that index rows of a table of the model."""
 
 import zlib
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from edl_horovod.errors import DataError
 __all__ = ["Buckets", "Codes", "Crossed", "DatePart", "Hashed", "Ids", "Sequences", "Vocabulary"]
 
 UNKNOWN = 0
-"""The code of a value that the training did not have."""
+"""The code of a value that did not occur in the training."""
 _PADDING, _FIRST_OF_SEQUENCE = 0, 2
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -24,35 +24,35 @@ _Integers = NDArray[np.int64]
 
 
 class Codes(ABC):
-    """One way to make codes of cells."""
+    """A method to convert cells to codes."""
 
     name: str
-    """Of the column; of a cross that of all, with a * between them."""
+    """Name of the column; the names of all columns joined by * for a cross."""
     num_codes: int
     """One more than the largest code."""
     is_sequence = False
-    """Whether a row has several, up to the first 0, which is none."""
+    """Whether a row has several codes, which end before the first 0."""
     unknown: int | None = None
-    """The code of what the training did not have; None where all are known."""
+    """The code of values that did not occur in the training; None if every value is known."""
 
     @abstractmethod
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
-        """The codes of some rows, shape (rows, codes of a row)."""
+        """Return the codes of some rows, shape (rows, codes of a row)."""
 
 
 @dataclass(frozen=True)
 class Vocabulary(Codes):
-    """The values that the training had, the commonest first; 0 is any other."""
+    """Codes of the values of the training, the most frequent first; 0 for any other value."""
 
     name: str
     values: tuple[str, ...]
     data_type: DataType | None = None
-    """What the training had in the column."""
+    """The column's type in the training."""
     unknown = UNKNOWN
 
     @property
     def num_codes(self) -> int:  # type: ignore[override]
-        """The values and the unknown one."""
+        """The values and one for unknown values."""
         return len(self.values) + 1
 
     @cached_property
@@ -60,21 +60,21 @@ class Vocabulary(Codes):
         return {value: code for code, value in enumerate(self.values, 1)}
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
-        """Look each value up."""
+        """Look up each value."""
         codes = self._codes
         keys = _keys(cells, self.name, self.data_type)
-        found = np.fromiter((codes.get(key, UNKNOWN) for key in keys), np.int64, len(keys))
-        return found[:, np.newaxis]
+        row_codes = np.fromiter((codes.get(key, UNKNOWN) for key in keys), np.int64, len(keys))
+        return row_codes[:, np.newaxis]
 
 
 @dataclass(frozen=True)
 class Hashed(Codes):
-    """A hash of the value, the same wherever it is computed."""
+    """A hash of the value that is the same on every machine."""
 
     name: str
     num_codes: int = field()
     data_type: DataType | None = None
-    """What the training had in the column."""
+    """The column's type in the training."""
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
         """Hash each value."""
@@ -85,7 +85,7 @@ class Hashed(Codes):
 
 @dataclass(frozen=True)
 class Ids(Codes):
-    """Whole numbers from 0 up to a bound, which is left out; any other is unknown."""
+    """Integers from 0 to a bound (exclusive); any other number is unknown."""
 
     name: str
     num_buckets: int
@@ -93,11 +93,11 @@ class Ids(Codes):
 
     @property
     def num_codes(self) -> int:  # type: ignore[override]
-        """The numbers and the unknown one."""
+        """The numbers and one for unknown values."""
         return self.num_buckets + 1
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
-        """Take each number for what it is."""
+        """Use each number as its own code, plus one."""
         numbers = cells[self.name].astype(np.float64)
         is_known = (numbers >= 0) & (numbers < self.num_buckets) & (numbers == np.floor(numbers))
         codes = np.where(is_known, np.where(is_known, numbers, 0).astype(np.int64) + 1, UNKNOWN)
@@ -106,7 +106,7 @@ class Ids(Codes):
 
 @dataclass(frozen=True)
 class Sequences(Codes):
-    """Texts with whole numbers in them; a row is as long as its sequence."""
+    """Texts that contain sequences of integers of any length."""
 
     name: str
     num_buckets: int
@@ -116,15 +116,15 @@ class Sequences(Codes):
 
     @property
     def num_codes(self) -> int:  # type: ignore[override]
-        """The numbers, the unknown one and the end."""
+        """The numbers, one for unknown values and one for the end of a sequence."""
         return self.num_buckets + _FIRST_OF_SEQUENCE
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
-        """Split each text; shorter rows end in 0."""
+        """Split each text; shorter rows are padded with 0."""
         rows = [self._codes(key) for key in keys_of(cells[self.name])]
         codes = np.full((len(rows), max(map(len, rows), default=0) or 1), _PADDING, np.int64)
-        for place, row in enumerate(rows):
-            codes[place, : len(row)] = row
+        for index, row in enumerate(rows):
+            codes[index, : len(row)] = row
         return codes
 
     def _codes(self, key: str) -> list[int]:
@@ -139,7 +139,7 @@ class Sequences(Codes):
 
 @dataclass(frozen=True)
 class Buckets(Codes):
-    """Between which borders a number lies; an empty cell counts as the mean."""
+    """The interval between borders that contains a number; an empty cell counts as the mean."""
 
     name: str
     borders: tuple[float, ...]
@@ -147,7 +147,7 @@ class Buckets(Codes):
 
     @property
     def num_codes(self) -> int:  # type: ignore[override]
-        """One more than there are borders."""
+        """One more than the number of borders."""
         return len(self.borders) + 1
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
@@ -166,17 +166,17 @@ class DatePart(Codes):
 
     @property
     def num_codes(self) -> int:  # type: ignore[override]
-        """One more than the largest."""
+        """One more than the largest number of the part."""
         return DATE_PARTS[self.part]
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
-        """Take the part of each date."""
+        """Return the part of each date."""
         return date_parts(cells[self.name])[self.part][:, np.newaxis]
 
 
 @dataclass(frozen=True)
 class Crossed(Codes):
-    """A hash of what several columns have together."""
+    """A hash of the combination of values of several columns."""
 
     of: Sequence[Codes]
     num_codes: int = field()
@@ -199,9 +199,9 @@ def _keys(cells: Mapping[str, Array], name: str, data_type: DataType | None) -> 
     try:
         return keys_of(cells[name], data_type)
     except DataError as error:
-        what = f"{error.what[:1].lower()}{error.what[1:]}"
+        problem = f"{error.what[:1].lower()}{error.what[1:]}"
         raise DataError(
-            f"The column {name!r} cannot be read as categories: {what}",
+            f"The column {name!r} cannot be read as categories: {problem}",
             received=error.received,
             cure=error.cure,
         ) from error

@@ -1,4 +1,4 @@
-"""The cells of a table as arrays, from records of texts and from columns that have types."""
+"""The cells of a table as arrays, from records of texts and from typed columns."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -17,47 +17,47 @@ _DTYPES = {
     "date": "iuM",
     "text": "OS",
 }
-"""NumPy's kinds of arrays that may hold a column of each kind."""
+"""The NumPy kinds of arrays that a column of each kind may have."""
 
 
 def rows_of(records: Iterable[bytes]) -> Iterator[dict[str, str]]:
-    """The rows that records of a table hold, as texts; a cell that is empty may be missing.
+    """Yield the rows in the records of a table as texts; empty cells may be missing.
 
     Raises:
-        DataError: A record is no example, or holds other than texts.
+        DataError: A record is not an example, or contains values other than texts.
     """
     for record in records:
         yield {name: text.decode() for name, text in texts_of(record).items()}
 
 
 def text_cells(records: Iterable[bytes], columns: Sequence[Column]) -> dict[str, Array]:
-    """The columns of records of texts; a cell that is missing is an empty text.
+    """Return the columns of records of texts; a missing cell becomes an empty text.
 
     Raises:
-        DataError: A record is no example, or holds other than texts.
+        DataError: A record is not an example, or contains values other than texts.
     """
     rows = [texts_of(record) for record in records]
-    found = {}
+    cells = {}
     for column in columns:
-        found[column.name] = np.empty(len(rows), object)
-        found[column.name][:] = [row.get(column.name, b"") for row in rows]
-    return found
+        cells[column.name] = np.empty(len(rows), object)
+        cells[column.name][:] = [row.get(column.name, b"") for row in rows]
+    return cells
 
 
 def require_types(dtypes: Mapping[str, np.dtype], columns: Sequence[Column]) -> None:
-    """Refuse data whose columns are not those of the training.
+    """Refuse data whose columns do not match the training.
 
     Args:
-        dtypes: Of the data's columns.
-        columns: That are read, as the training had them.
+        dtypes: The types of the data's columns, by name.
+        columns: The columns to read, as they were in the training.
 
     Raises:
-        DataError: One is missing, or has another type.
+        DataError: A column is missing or has another type.
     """
     for column in columns:
         if column.name not in dtypes:
             raise DataError(
-                f"The data have no column {column.name!r}, which the model was trained with.",
+                f"The data has no column {column.name!r}, which the model was trained with.",
                 received=f"columns {', '.join(sorted(dtypes))}",
                 cure=did_you_mean(column.name, dtypes) or "Select it.",
             )
@@ -65,18 +65,18 @@ def require_types(dtypes: Mapping[str, np.dtype], columns: Sequence[Column]) -> 
         if column.kind == "text" and column.data_type in ("integer", "number", "boolean"):
             allowed = "b" if column.data_type == "boolean" else "iuf"
         if dtypes[column.name].kind not in allowed:
-            raise _other_type(column, dtypes[column.name])
+            raise _type_differs(column, dtypes[column.name])
 
 
 def arrays_of(cells: Mapping[str, Array], columns: Sequence[Column]) -> dict[str, Array]:
-    """The cells of columns, as numbers where they are numbers and as dates where they are dates.
+    """Convert cells to the types of their columns: numbers, dates or texts.
 
     Args:
-        cells: Arrays of shape (rows,), of bytes where the data have no types.
-        columns: That are read, as the training had them.
+        cells: Arrays of shape (rows,) by column; objects that are bytes if the data is untyped.
+        columns: The columns to read, as they were in the training.
 
     Raises:
-        DataError: A text is no number, or the training had a type where there are only texts.
+        DataError: A text is not a number, or the data is untyped and the training's data was not.
     """
     return {column.name: _array(cells[column.name], column) for column in columns}
 
@@ -84,7 +84,7 @@ def arrays_of(cells: Mapping[str, Array], columns: Sequence[Column]) -> dict[str
 def _array(cells: Array, column: Column) -> Array:
     is_text = cells.dtype.kind in "OS"
     if is_text and column.kind != "text" and column.data_type != "cells":
-        raise _other_type(column, cells.dtype)
+        raise _type_differs(column, cells.dtype)
     if column.kind == "date":
         dates = cells.astype(f"datetime64[{column.unit}]")
         require_dates(dates, column.name)
@@ -97,20 +97,20 @@ def _array(cells: Array, column: Column) -> Array:
         return np.fromiter(numbers, np.float64, len(cells))
     except ValueError as error:
         raise DataError(
-            f"The column {column.name!r} holds other than numbers.",
-            received=f"{error}; the training had {column}",
-            cure="Leave such rows out, or train again with all rows.",
+            f"The column {column.name!r} contains values that are not numbers.",
+            received=f"{error}; in the training: {column}",
+            cure="Remove such rows, or train again with all rows.",
         ) from error
 
 
-def _other_type(column: Column, dtype: np.dtype) -> DataError:
+def _type_differs(column: Column, dtype: np.dtype) -> DataError:
     return DataError(
-        f"The column {column.name!r} has another type than in the training.",
-        received=f"{_named(dtype)}; the training had {column}",
+        f"The type of the column {column.name!r} differs from the training.",
+        received=f"{_type_name(dtype)}; in the training: {column}",
         cure="Cast it in the SELECT, or train again.",
     )
 
 
-def _named(dtype: np.dtype) -> str:
+def _type_name(dtype: np.dtype) -> str:
     names = {"b": "booleans", "i": "integers", "u": "integers", "f": "numbers", "M": "dates"}
     return names.get(dtype.kind, "texts")

@@ -1,7 +1,7 @@
-"""What the COLUMN clauses of a statement say of the columns, as plain dicts and checked.
+"""The COLUMN clauses of a statement, parsed from plain dicts and checked.
 
-docs/reference/sql.md describes the dicts; a statement is turned into them, and `params.columns` of
-any job takes them.
+docs/reference/sql.md describes the dicts. Statements are translated to them, and `params.columns`
+of any job accepts them.
 """
 
 import math
@@ -24,7 +24,7 @@ __all__ = [
 
 COMBINERS = ("sum", "mean", "sqrtn")
 MAX_CODES = 10_000_000
-"""Most categories of a clause: each has a row in a table of the model."""
+"""Maximum number of categories of a clause: each has a row in a table of the model."""
 _MAX_INDICATOR = 10_000
 _KEYS = {
     "inferred": ({"name"}, set()),
@@ -39,35 +39,37 @@ _KEYS = {
     "embedding": ({"of", "dimension"}, {"combiner"}),
     "indicator": ({"of"}, set()),
 }
-"""What a clause of each kind must say, and what it may say beside `for`."""
+"""The required and the optional keys of each kind of clause, without `for`."""
 _CATEGORIES = ("vocabulary", "category_id", "category_hash", "seq_category_id", "bucket", "cross")
 _REFUSED = {
-    "sparse": "a sparse column; select its parts as columns of their own",
-    "weighted_category": "weights of categories; leave the weights out",
+    "sparse": "a sparse column; select its parts as separate columns",
+    "weighted_category": "weights of categories; remove the weights",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Category:
-    """A column, or several, as categories."""
+    """The categories of one column or of a cross of several columns."""
 
     kind: str
     """`vocabulary`, `category_id`, `category_hash`, `seq_category_id`, `bucket` or `cross`."""
     name: str = ""
-    """Of the column; empty for a cross."""
+    """Name of the column; empty for a cross."""
     num_buckets: int = 0
-    """How many categories there are; 0 where the kind says it otherwise."""
+    """Number of categories; 0 if the kind determines it in another way."""
     borders: tuple[float, ...] = ()
-    """Of buckets: rising, each the first number of the bucket above it."""
+    """Borders of buckets in ascending order; each is the lower bound of the next bucket."""
     separator: str = ","
-    """Between the numbers of a sequence."""
+    """The separator between the numbers of a sequence."""
     of: tuple["Category", ...] = ()
-    """What is crossed."""
+    """The crossed categories."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it reads."""
-        return (self.name,) if self.name else tuple(c for part in self.of for c in part.columns)
+        """The columns that are read."""
+        return (
+            (self.name,) if self.name else tuple(name for part in self.of for name in part.columns)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,189 +77,194 @@ class Clause:
     """One entry of a COLUMN clause."""
 
     kind: str
-    """`inferred`, `numeric`, `dense`, `embedding`, `indicator`, or that of its category."""
+    """`inferred`, `numeric`, `dense`, `embedding`, `indicator`, or the kind of its category."""
     part: str = ""
-    """The part of the model that reads it; empty for all."""
+    """The part of the model that reads it; empty for all parts."""
     name: str = ""
-    """Of the column; empty where there is a category."""
+    """Name of the column; empty if there is a category."""
     size: int = 1
-    """How many numbers a cell holds."""
+    """Number of numbers in a cell."""
     separator: str = ","
     category: Category | None = None
     dimension: int = 0
-    """Of an embedding; 0 leaves it to the model."""
+    """Dimension of an embedding; 0 for the model's default."""
     combiner: str = "mean"
-    """How the embeddings of a sequence become one."""
+    """How the embeddings of a sequence are combined: one of `COMBINERS`."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it reads."""
+        """The columns that are read."""
         return (self.name,) if self.category is None else self.category.columns
 
 
-def read_clauses(given: object, *, parts: Sequence[str]) -> tuple[Clause, ...]:
-    """Check the clauses of a model, without any data.
+def read_clauses(clauses: object, *, parts: Sequence[str]) -> tuple[Clause, ...]:
+    """Parse and check the clauses of a model, without any data.
 
     Args:
-        given: A list of dicts; a text stands for a column as it is found.
-        parts: Of the model, that `for` may name; one for a model that has no parts.
+        clauses: A list of dicts; a name stands for a column with its inferred type.
+        parts: The parts of the model that `for` may name; a single one for a model without parts.
 
     Raises:
-        ConfigError: One is no clause; the message shows it.
+        ConfigError: A clause is invalid; the message shows it.
     """
-    if not isinstance(given, list | tuple):
-        raise _refused(given, "The columns must be a list of dicts, one for each clause.")
-    return tuple(_clause(each, parts) for each in given)
+    if not isinstance(clauses, list | tuple):
+        raise _refused(clauses, "The columns must be a list of dicts, one for each clause.")
+    return tuple(_clause(clause, parts) for clause in clauses)
 
 
 def vocabulary_columns(clauses: Sequence[Clause]) -> frozenset[str]:
-    """The columns whose values are the categories of a clause."""
+    """Return the columns whose values are the categories of a clause."""
     categories = [clause.category for clause in clauses if clause.category is not None]
-    return frozenset(each.name for each in categories if each.kind == "vocabulary")
+    return frozenset(category.name for category in categories if category.kind == "vocabulary")
 
 
 def require_columns(clauses: Sequence[Clause], columns: Collection[str]) -> None:
-    """Refuse clauses of columns that the data do not have.
+    """Refuse clauses whose columns do not exist in the data.
 
     Raises:
-        ConfigError: There is one.
+        ConfigError: A column does not exist.
     """
     for clause in clauses:
         for name in clause.columns:
             if name not in columns:
                 raise ConfigError(
-                    f"COLUMN names {name!r}, which is no column of the data.",
+                    f"COLUMN names {name!r}, which is not a column of the data.",
                     received={"columns": sorted(columns)},
-                    cure=did_you_mean(name, columns) or "Select it, or leave it out.",
+                    cure=did_you_mean(name, columns) or "Select the column, or remove the clause.",
                 )
 
 
-def _clause(given: object, parts: Sequence[str]) -> Clause:
-    found = _checked(given)
-    part = found.get("for", "")
-    if "for" in found and (part not in parts or len(parts) == 1):
-        has = f"Its parts are {' and '.join(parts)}." if len(parts) > 1 else "It has no parts."
-        raise _refused(given, f"The model has no part {part!r}.", cure=has)
-    kind = found["kind"]
+def _clause(value: object, parts: Sequence[str]) -> Clause:
+    fields = _as_mapping(value)
+    part = fields.get("for", "")
+    if "for" in fields and (part not in parts or len(parts) == 1):
+        parts_text = (
+            f"Its parts are {' and '.join(parts)}." if len(parts) > 1 else "It has no parts."
+        )
+        raise _refused(value, f"The model has no part {part!r}.", cure=parts_text)
+    kind = fields["kind"]
     if kind in ("inferred", "numeric", "dense"):
         return Clause(
             kind=kind,
             part=part,
-            name=found["name"],
-            size=_size(found.get("shape", 1), given),
-            separator=_separator(found, given),
+            name=fields["name"],
+            size=_size(fields.get("shape", 1), value),
+            separator=_separator(fields, value),
         )
     if kind in _CATEGORIES:
-        return Clause(kind=kind, part=part, category=_category(given))
-    combiner = found.get("combiner", "mean")
+        return Clause(kind=kind, part=part, category=_category(value))
+    combiner = fields.get("combiner", "mean")
     if combiner not in COMBINERS:
-        raise _refused(given, f"A combiner must be one of {', '.join(COMBINERS)}.")
-    category = _category(found["of"])
+        raise _refused(value, f"A combiner must be one of {', '.join(COMBINERS)}.")
+    category = _category(fields["of"])
     if kind == "indicator" and category.num_buckets > _MAX_INDICATOR:
         raise _refused(
-            given,
-            f"An indicator has one number for each category, at most {_MAX_INDICATOR:,}.",
-            cure="Take an embedding.",
+            value,
+            f"An indicator has one number for each category, at most {_MAX_INDICATOR:,} numbers.",
+            cure="Use an embedding.",
         )
     return Clause(
         kind=kind,
         part=part,
         category=category,
-        dimension=_count(found, "dimension", given) if kind == "embedding" else 0,
+        dimension=_count(fields, "dimension", value) if kind == "embedding" else 0,
         combiner=combiner,
     )
 
 
-def _category(given: object) -> Category:
-    """What is embedded, shown or crossed; the name of a column stands for its vocabulary."""
-    if isinstance(given, str):
-        return Category(kind="vocabulary", name=given)
-    found = _checked(given)
-    kind = found["kind"]
+def _category(value: object) -> Category:
+    """Parse the category of a clause; the name of a column stands for its vocabulary."""
+    if isinstance(value, str):
+        return Category(kind="vocabulary", name=value)
+    fields = _as_mapping(value)
+    kind = fields["kind"]
     if kind == "inferred":
         kind = "vocabulary"
     if kind not in _CATEGORIES:
         raise _refused(
-            given, f"{kind} gives no categories.", cure=f"These do: {', '.join(_CATEGORIES)}."
+            value, f"{kind} has no categories.", cure=f"Use one of {', '.join(_CATEGORIES)}."
         )
     if kind == "cross":
-        inner = found["of"]
+        inner = fields["of"]
         if not isinstance(inner, list | tuple) or len(inner) < 2:
-            raise _refused(given, "A cross is of two columns or more, in a list.")
+            raise _refused(value, "A cross needs a list of two or more columns.")
         of = tuple(map(_category, inner))
         if bad := next((part for part in of if part.kind == "seq_category_id"), None):
-            raise _refused(given, f"A sequence ({bad.name!r}) cannot be crossed.")
-        return Category(kind=kind, of=of, num_buckets=_count(found, "num_buckets", given))
+            raise _refused(value, f"A sequence ({bad.name!r}) cannot be crossed.")
+        return Category(kind=kind, of=of, num_buckets=_count(fields, "num_buckets", value))
     return Category(
         kind=kind,
-        name=found["name"],
-        num_buckets=_count(found, "num_buckets", given) if "num_buckets" in found else 0,
-        borders=_borders(found["borders"], given) if kind == "bucket" else (),
-        separator=_separator(found, given),
+        name=fields["name"],
+        num_buckets=_count(fields, "num_buckets", value) if "num_buckets" in fields else 0,
+        borders=_borders(fields["borders"], value) if kind == "bucket" else (),
+        separator=_separator(fields, value),
     )
 
 
-def _checked(given: object) -> Mapping[str, Any]:
-    """A dict of a known kind with just the keys that belong to it."""
-    if isinstance(given, str):
-        return {"kind": "inferred", "name": given}
-    if not isinstance(given, Mapping):
-        raise _refused(given, "A column is a dict, or a name.")
-    found = dict(given)
-    kind = found.setdefault("kind", "inferred")
+def _as_mapping(value: object) -> Mapping[str, Any]:
+    """Return a clause as a dict, after checking its kind and its keys."""
+    if isinstance(value, str):
+        return {"kind": "inferred", "name": value}
+    if not isinstance(value, Mapping):
+        raise _refused(value, "A clause must be a dict, or the name of a column.")
+    fields = dict(value)
+    kind = fields.setdefault("kind", "inferred")
     if kind in _REFUSED:
-        raise _refused(given, f"No model of the zoo takes {_REFUSED[kind]}.")
+        raise _refused(value, f"No model of the zoo supports {_REFUSED[kind]}.")
     if kind not in _KEYS:
-        near = did_you_mean(str(kind), _KEYS)
+        suggestion = did_you_mean(str(kind), _KEYS)
         raise _refused(
-            given,
-            f"There is no kind {kind!r} of columns.",
-            cure=f"Kinds: {', '.join(_KEYS)}.{near}",
+            value,
+            f"There is no kind {kind!r} of clauses.",
+            cure=f"Kinds: {', '.join(_KEYS)}.{suggestion}",
         )
     needed, allowed = _KEYS[kind]
-    if "of" in needed and "name" in found and "of" not in found:
-        found["of"] = found.pop("name")
-    for key in sorted(needed - found.keys()):
-        raise _refused(given, f"{kind} lacks {key!r}.")
-    for key in sorted(found.keys() - needed - allowed - {"kind", "for"}):
+    if "of" in needed and "name" in fields and "of" not in fields:
+        fields["of"] = fields.pop("name")
+    for key in sorted(needed - fields.keys()):
+        raise _refused(value, f"{kind} requires {key!r}.")
+    for key in sorted(fields.keys() - needed - allowed - {"kind", "for"}):
         raise _refused(
-            given, f"{kind} takes no {key!r}.", cure=f"It takes {', '.join(needed | allowed)}."
+            value, f"{kind} has no {key!r}.", cure=f"Its keys are {', '.join(needed | allowed)}."
         )
-    if "name" in found and not (isinstance(found["name"], str) and found["name"]):
-        raise _refused(given, "name must be the name of a column.")
-    return found
+    if "name" in fields and not (isinstance(fields["name"], str) and fields["name"]):
+        raise _refused(value, "name must be the name of a column.")
+    return fields
 
 
-def _count(found: Mapping[str, Any], key: str, given: object) -> int:
-    value = found[key]
+def _count(fields: Mapping[str, Any], key: str, clause: object) -> int:
+    value = fields[key]
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_CODES:
-        raise _refused(given, f"{key} must be a whole number from 1 to {MAX_CODES:,}.")
+        raise _refused(clause, f"{key} must be a whole number from 1 to {MAX_CODES:,}.")
     return value
 
 
-def _size(shape: object, given: object) -> int:
+def _size(shape: object, clause: object) -> int:
     sizes: list[Any] = list(shape) if isinstance(shape, list | tuple) else [shape]
     if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
-        raise _refused(given, "shape must be a whole number from 1 on, or a list of such.")
+        raise _refused(clause, "shape must be a whole number of at least 1, or a list of them.")
     return math.prod(sizes)
 
 
-def _separator(found: Mapping[str, Any], given: object) -> str:
-    value = found.get("separator", ",")
+def _separator(fields: Mapping[str, Any], clause: object) -> str:
+    value = fields.get("separator", ",")
     if not isinstance(value, str) or not value:
-        raise _refused(given, "separator must be a text that is not empty.")
+        raise _refused(clause, "separator must be a non-empty text.")
     return value
 
 
-def _borders(value: object, given: object) -> tuple[float, ...]:
+def _borders(value: object, clause: object) -> tuple[float, ...]:
     is_list = isinstance(value, list | tuple) and len(value) > 0
-    if not is_list or any(isinstance(x, bool) or not isinstance(x, int | float) for x in value):  # type: ignore[attr-defined]
-        raise _refused(given, "borders must be a list of numbers.")
+    if not is_list or any(
+        isinstance(border, bool) or not isinstance(border, int | float)
+        for border in value  # type: ignore[attr-defined]
+    ):
+        raise _refused(clause, "borders must be a list of numbers.")
     borders = tuple(map(float, value))  # type: ignore[call-overload]
     if any(not lower < upper for lower, upper in pairwise(borders)):
-        raise _refused(given, "The borders of buckets must rise.")
+        raise _refused(clause, "The borders of buckets must be in ascending order.")
     return borders
 
 
-def _refused(given: object, what: str, *, cure: str = "") -> ConfigError:
-    return ConfigError(what, received=f"COLUMN {given!r}", cure=cure)
+def _refused(clause: object, problem: str, *, cure: str = "") -> ConfigError:
+    return ConfigError(problem, received=f"COLUMN {clause!r}", cure=cure)

@@ -1,6 +1,6 @@
-"""From what columns hold to what a model takes: numbers, and codes for tables of embeddings.
+"""Conversion of columns to the features of a model: numbers, and codes for tables of embeddings.
 
-The same code makes the features of a training and of what it predicts, for every framework.
+The same code creates the features for training and for prediction, and for every framework.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ from edl_horovod.errors import ConfigError
 __all__ = ["HASH_BINS", "Features", "PartPlan", "Table", "plan_features"]
 
 HASH_BINS = 1000
-"""Categories of a column that has too many values for a vocabulary."""
-_LOOKED_AT = 1000
+"""Number of categories of a column that has too many values for a vocabulary."""
+_MAX_CHECKED_ROWS = 1000
 _CROSSED_BINS = (1 << 31) - 1
 
 
@@ -37,81 +37,81 @@ class Table:
     """A table of embeddings, one row for each code."""
 
     input: str
-    """The feature that holds its codes."""
+    """The name of the feature with its codes."""
     num_codes: int
     dimension: int
-    """Numbers of an embedding; 0 leaves it to the model."""
+    """Dimension of an embedding; 0 for the model's default."""
     is_sequence: bool
-    """Whether a row has several codes, up to the first 0; else it has one."""
+    """Whether a row has several codes, which end before the first 0, instead of one."""
     combiner: str
-    """How the embeddings of a sequence become one."""
+    """How the embeddings of a sequence are combined."""
 
 
 @dataclass(frozen=True)
 class PartPlan:
-    """What one part of a model reads."""
+    """The input of one part of a model."""
 
     numbers: tuple[Numbers, ...]
     tables: tuple[Table, ...]
 
     @property
     def width(self) -> int:
-        """How many numbers of a row it reads, beside the tables."""
-        return sum(each.width for each in self.numbers)
+        """Number of numbers in a row, without the tables."""
+        return sum(encoder.width for encoder in self.numbers)
 
 
 @dataclass(frozen=True)
 class Features:
-    """How the features of a model are made of columns."""
+    """The conversion of columns to the features of a model."""
 
     parts: Mapping[str, PartPlan]
     codes: Mapping[str, Codes]
-    """By the features that hold them."""
+    """The codes by the name of their feature."""
     columns: tuple[Column, ...]
-    """What is read, by name."""
+    """The columns that are read, sorted by name."""
 
     def encode(self, cells: Mapping[str, Array]) -> dict[str, Array]:
-        """The features of some rows.
+        """Return the features of some rows.
 
         Args:
-            cells: The columns, arrays of shape (rows,), of the types that the training had.
+            cells: The columns, arrays of shape (rows,) with the types of the training.
 
         Returns:
             `<part>_numbers` for each part that has numbers, float32 of shape (rows, width), and
             the codes of each table, int64 of shape (rows, 1), or as long as the longest sequence.
 
         Raises:
-            DataError: A cell is not what its column holds.
+            DataError: A cell does not fit its column.
         """
-        found = {name: codes.encode(cells) for name, codes in self.codes.items()}
+        encoded = {name: codes.encode(cells) for name, codes in self.codes.items()}
         for name, part in self.parts.items():
             if part.numbers:
-                rows = [each.encode(cells) for each in part.numbers]
-                found[f"{name}_numbers"] = np.concatenate(rows, axis=1)
-        return found
+                rows = [encoder.encode(cells) for encoder in part.numbers]
+                encoded[f"{name}_numbers"] = np.concatenate(rows, axis=1)
+        return encoded
 
     def first_unknown(
         self, encoded: Mapping[str, Array], cells: Mapping[str, Array]
     ) -> dict[str, str]:
-        """The first value that the training did not have, by the column; empty cells are none.
+        """Return the first value that did not occur in the training, by column; ignore empty cells.
 
         Args:
-            encoded: What `encode` made of the cells.
-            cells: The columns.
+            encoded: The result of `encode` for the cells.
+            cells: The columns, as for `encode`.
         """
-        found = {}
+        unknown = {}
         data_types = {column.name: column.data_type for column in self.columns}
         for name, codes in self.codes.items():
             if codes.unknown is None:
                 continue
             rows = np.flatnonzero((encoded[name] == codes.unknown).any(axis=1))
-            keys = keys_of(cells[codes.name][rows[:_LOOKED_AT]], data_types[codes.name])
+            keys = keys_of(cells[codes.name][rows[:_MAX_CHECKED_ROWS]], data_types[codes.name])
             if value := next(filter(None, keys), ""):
-                found[codes.name] = value
-        return found
+                unknown[codes.name] = value
+        return unknown
 
     def newly_empty(self, cells: Mapping[str, Array]) -> list[str]:
-        """The columns of numbers that have an empty cell, and had none in the training."""
+        """Return the numeric columns that have an empty cell, but had none in the training."""
         return [
             column.name
             for column in self.columns
@@ -124,33 +124,36 @@ class Features:
 def plan_features(
     columns: Mapping[str, Column], clauses: Sequence[Clause], *, parts: Sequence[str]
 ) -> Features:
-    """Say how features are made.
+    """Plan the features of a model.
 
     Args:
-        columns: What the data hold, without the label.
-        clauses: What is asked for; a part that none is for reads all columns as they were found.
-        parts: Of the model.
+        columns: The columns of the data by name, without the label.
+        clauses: The requested features; a part without clauses reads all columns with their
+            inferred types.
+        parts: The parts of the model.
 
     Raises:
-        ConfigError: A clause does not fit its column, or nothing is left to learn from.
+        ConfigError: A clause does not fit its column, or there are no features to train with.
     """
     planner = _Planner(columns)
     plans = {}
     for part in parts:
-        own = [clause for clause in clauses if clause.part in ("", part)]
-        own = own or [Clause(kind="inferred", name=name) for name in sorted(columns)]
-        plans[part] = planner.part(own)
+        part_clauses = [clause for clause in clauses if clause.part in ("", part)]
+        part_clauses = part_clauses or [
+            Clause(kind="inferred", name=name) for name in sorted(columns)
+        ]
+        plans[part] = planner.part(part_clauses)
         if not plans[part].numbers and not plans[part].tables:
             raise ConfigError(
-                "There is no column to learn from.",
-                received=", ".join(map(str, columns.values())) or "the label alone",
+                "There is no column to train with.",
+                received=", ".join(map(str, columns.values())) or "only the label",
                 cure="Select columns whose values differ.",
             )
     return Features(plans, planner.codes, tuple(columns[name] for name in planner.names))
 
 
 class _Planner:
-    """Makes each code once, whichever parts read it."""
+    """Creates the encoders of all parts, and shares codes between parts."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._columns = columns
@@ -160,7 +163,7 @@ class _Planner:
 
     @property
     def names(self) -> list[str]:
-        """The columns that are read."""
+        """The names of the columns that are read."""
         return sorted(self._names)
 
     def part(self, clauses: Sequence[Clause]) -> PartPlan:
@@ -168,22 +171,24 @@ class _Planner:
         tables: list[Table] = []
         for clause in clauses:
             self._names.update(clause.columns)
-            made = self._made(clause)
-            numbers += [each for each in made if isinstance(each, Numbers)]
-            tables += [self._table(each, clause) for each in made if isinstance(each, Codes)]
+            encoders = self._encoders_of(clause)
+            numbers += [encoder for encoder in encoders if isinstance(encoder, Numbers)]
+            tables += [
+                self._table(encoder, clause) for encoder in encoders if isinstance(encoder, Codes)
+            ]
         return PartPlan(tuple(numbers), tuple(tables))
 
-    def _made(self, clause: Clause) -> Sequence[Numbers | Codes]:
+    def _encoders_of(self, clause: Clause) -> Sequence[Numbers | Codes]:
         if clause.category is not None:
             codes = self._codes(clause.category)
             return [Indicator(codes)] if clause.kind == "indicator" else [codes]
         column = self._columns[clause.name]
         if clause.kind == "dense" or (clause.kind == "numeric" and clause.size > 1):
-            _require(column, ("text",), "holds several numbers in a text")
+            _require(column, ("text",), "is a text with several numbers")
             return [Vector(column.name, clause.size, clause.separator)]
         if clause.kind == "numeric":
-            _require(column, ("number", "boolean"), "is to be a number")
-        return _as_found(column)
+            _require(column, ("number", "boolean"), "is a number")
+        return _inferred(column)
 
     def _table(self, codes: Codes, clause: Clause) -> Table:
         name = self._inputs.setdefault(codes, f"codes_{len(self._inputs)}")
@@ -192,27 +197,27 @@ class _Planner:
 
     def _codes(self, category: Category, *, is_crossed: bool = False) -> Codes:
         if category.kind == "cross":
-            of = tuple(self._codes(each, is_crossed=True) for each in category.of)
+            of = tuple(self._codes(part, is_crossed=True) for part in category.of)
             return Crossed(of, category.num_buckets)
         column = self._columns[category.name]
         if category.kind == "category_hash":
             return Hashed(column.name, category.num_buckets, column.data_type)
         if category.kind == "category_id":
-            _require(column, ("number",), "is to hold whole numbers")
+            _require(column, ("number",), "contains whole numbers")
             _require_ids(column, category.num_buckets)
             return Ids(column.name, category.num_buckets)
         if category.kind == "seq_category_id":
-            _require(column, ("text",), "holds whole numbers in a text")
+            _require(column, ("text",), "is a text with whole numbers")
             return Sequences(column.name, category.num_buckets, category.separator)
         if category.kind == "bucket":
-            _require(column, ("number",), "is to be a number")
+            _require(column, ("number",), "is a number")
             return Buckets(column.name, category.borders, column.mean)
         if is_crossed:
             return Hashed(column.name, _CROSSED_BINS, column.data_type)
         return _vocabulary(column)
 
 
-def _as_found(column: Column) -> Sequence[Numbers | Codes]:
+def _inferred(column: Column) -> Sequence[Numbers | Codes]:
     if column.kind == "number":
         return [Scaled(column.name, column.mean, column.deviation)]
     if column.kind == "boolean":
@@ -235,12 +240,12 @@ def _vocabulary(column: Column) -> Codes:
     )
 
 
-def _require(column: Column, kinds: Sequence[str], what: str) -> None:
+def _require(column: Column, kinds: Sequence[str], expected: str) -> None:
     if column.kind not in kinds:
         raise ConfigError(
-            f"COLUMN says that {column.name!r} {what}, and the data have something else in it.",
+            f"According to COLUMN, {column.name!r} {expected}, but the data has another type.",
             received=str(column),
-            cure="Leave the clause out, or select another column.",
+            cure="Remove the clause, or select another column.",
         )
 
 
@@ -248,7 +253,8 @@ def _require_ids(column: Column, num_buckets: int) -> None:
     is_within = column.lowest >= 0 and column.highest < num_buckets
     if column.data_type == "number" or not is_within:
         raise ConfigError(
-            f"COLUMN says that {column.name!r} holds whole numbers from 0 to {num_buckets - 1}.",
+            f"According to COLUMN, {column.name!r} contains whole numbers from 0 to"
+            f" {num_buckets - 1}, but the data has others.",
             received=f"{column.data_type}s from {column.lowest:g} to {column.highest:g}",
-            cure="Give as many buckets as there are numbers, or take category_hash.",
+            cure="Increase num_buckets to the number of values, or use category_hash.",
         )

@@ -1,4 +1,4 @@
-"""Columns as numbers that a layer can take: scaled, split, or one for each category."""
+"""Columns as the numeric input of a layer: scaled, split, or one number for each category."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,19 +17,19 @@ _Floats = NDArray[np.float32]
 
 
 class Numbers(ABC):
-    """One way to make numbers of cells."""
+    """A method to convert cells to numbers."""
 
     width: int
-    """Numbers of a row."""
+    """Number of numbers in a row."""
 
     @abstractmethod
     def encode(self, cells: Mapping[str, Array]) -> _Floats:
-        """The numbers of some rows, shape (rows, width)."""
+        """Return the numbers of some rows, shape (rows, width)."""
 
 
 @dataclass(frozen=True)
 class Scaled(Numbers):
-    """A number, less its mean and by its deviation; an empty cell counts as the mean."""
+    """A number minus the mean, divided by the deviation; an empty cell counts as the mean."""
 
     name: str
     mean: float
@@ -44,7 +44,7 @@ class Scaled(Numbers):
 
 @dataclass(frozen=True)
 class ScaledYear(Numbers):
-    """The year of a date, less its mean and by its deviation."""
+    """The year of a date minus the mean, divided by the deviation."""
 
     name: str
     mean: float
@@ -59,7 +59,7 @@ class ScaledYear(Numbers):
 
 @dataclass(frozen=True)
 class Vector(Numbers):
-    """A text that holds several numbers."""
+    """A text that contains several numbers."""
 
     name: str
     width: int
@@ -69,26 +69,26 @@ class Vector(Numbers):
         """Split each text.
 
         Raises:
-            DataError: A text holds other than so many numbers.
+            DataError: A text does not contain `width` numbers.
         """
         keys = keys_of(cells[self.name])
-        found = np.empty((len(keys), self.width), np.float32)
-        for place, key in enumerate(keys):
+        numbers = np.empty((len(keys), self.width), np.float32)
+        for index, key in enumerate(keys):
             try:
-                found[place] = [float(number) for number in key.split(self.separator)]
+                numbers[index] = [float(number) for number in key.split(self.separator)]
             except ValueError as error:
                 raise DataError(
-                    f"The column {self.name!r} must hold {self.width} numbers in each row, with"
-                    f" {self.separator!r} between them.",
+                    f"The column {self.name!r} must have {self.width} numbers in each row,"
+                    f" separated by {self.separator!r}.",
                     received=repr(key[:60]),
-                    cure="Correct the shape in COLUMN, or leave the row out.",
+                    cure="Correct the shape in COLUMN, or remove the row.",
                 ) from error
-        return found
+        return numbers
 
 
 @dataclass(frozen=True)
 class Indicator(Numbers):
-    """A number for each category: how often the row has it."""
+    """A number for each category: how often it occurs in the row."""
 
     codes: Codes
 
@@ -100,8 +100,8 @@ class Indicator(Numbers):
     def encode(self, cells: Mapping[str, Array]) -> _Floats:
         """Count the codes of each row."""
         codes = self.codes.encode(cells)
-        found = np.zeros((len(codes), self.width), np.float32)
-        np.add.at(found, (np.arange(len(codes))[:, np.newaxis], codes), 1)
+        counts = np.zeros((len(codes), self.width), np.float32)
+        np.add.at(counts, (np.arange(len(codes))[:, np.newaxis], codes), 1)
         if self.codes.is_sequence:
-            found[:, 0] = 0  # It ends sequences.
-        return found
+            counts[:, 0] = 0  # Code 0 is the end of a sequence, not a category.
+        return counts

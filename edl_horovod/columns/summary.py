@@ -1,4 +1,4 @@
-"""What a model of tables keeps of its training data: its columns, its label and its classes."""
+"""The summary of its training data that a model of tables stores: columns, label and classes."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -16,16 +16,16 @@ __all__ = ["TableSummary", "summarize"]
 
 @dataclass(frozen=True, kw_only=True)
 class TableSummary:
-    """What was found in all rows of a training."""
+    """The columns, the label and the classes of the training data."""
 
     label: Column
     columns: Mapping[str, Column]
-    """What may be learned from, by name: all but the label."""
+    """All columns except the label, by name."""
     classes: Classes | None
-    """Of the label; None where it is a number."""
+    """The classes of the label; None if it is a number."""
 
     def to_json(self) -> dict[str, Any]:
-        """The summary as plain values."""
+        """Convert the summary to plain values."""
         return {
             "label": self.label.to_json(),
             "columns": [column.to_json() for column in self.columns.values()],
@@ -33,13 +33,13 @@ class TableSummary:
         }
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """The summary that `to_json` gave."""
-        columns = [Column.from_json(each) for each in found["columns"]]
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Create the summary from the values that `to_json` returned."""
+        columns = [Column.from_json(column) for column in values["columns"]]
         return cls(
-            label=Column.from_json(found["label"]),
+            label=Column.from_json(values["label"]),
             columns={column.name: column for column in columns},
-            classes=Classes.from_json(found["classes"]) if found["classes"] else None,
+            classes=Classes.from_json(values["classes"]) if values["classes"] else None,
         )
 
 
@@ -53,49 +53,49 @@ def summarize(
     tell: Callable[[str], None],
     categories: Collection[str] = (),
 ) -> TableSummary:
-    """Look at all rows of a training once.
+    """Read all rows of the training data once and summarize them.
 
     Args:
-        records: The rows, as texts.
-        blocks: Some rows after the other, as columns; None where there are only texts.
-        label: The column that is learned.
-        has_classes: Whether the label is one of some classes; else it is a number.
-        kinds: Columns that are to be taken for texts, or for numbers.
+        records: The rows as records of texts.
+        blocks: Consecutive blocks of rows as columns; None if the data has only texts.
+        label: Name of the column to predict.
+        has_classes: Whether the label is a class; if not, it is a number.
+        kinds: The kinds of columns that must be text or numbers.
         tell: Called with a line for each column.
         categories: Columns whose values are categories, so that numbers have a vocabulary, too.
 
     Raises:
-        DataError: A column is missing or cannot be learned from, or the label cannot be learned.
+        DataError: A column is missing or cannot be used, or the label is unsuitable.
     """
     counts: Counter[str] = Counter()
     if blocks is not None:
-        counting = _counting(blocks, label, counts, has_classes)
-        found = infer_typed(counting, kinds=kinds, categories=categories)
+        counted_blocks = _counting(blocks, label, counts, has_classes)
+        columns = infer_typed(counted_blocks, kinds=kinds, categories=categories)
     else:
-        known = dict(kinds)
+        text_kinds = dict(kinds)
         if has_classes:
-            known[label] = "text"
-        texts = _counting_texts(rows_of(records), label, counts)
-        found = infer(texts, kinds=known, categories=categories)
+            text_kinds[label] = "text"
+        counted_rows = _counting_texts(rows_of(records), label, counts)
+        columns = infer(counted_rows, kinds=text_kinds, categories=categories)
     for name in (label, *kinds):
-        if name not in found:
+        if name not in columns:
             raise DataError(
-                f"The data have no column {name!r}.",
-                received=f"columns {', '.join(sorted(found)) or 'none'}",
-                cure=did_you_mean(name, found) or "Select it, or name another.",
+                f"The data has no column {name!r}.",
+                received=f"columns {', '.join(sorted(columns)) or 'none'}",
+                cure=did_you_mean(name, columns) or "Select it, or choose another column.",
             )
-    for name in sorted(found):
-        tell(f"column {found[name]}")
+    for name in sorted(columns):
+        tell(f"column {columns[name]}")
     classes = None
     if has_classes:
-        require_filled(found[label])
-        classes = classes_of(found[label], counts)
+        require_filled(columns[label])
+        classes = classes_of(columns[label], counts)
         tell(f"label {label}: classes {', '.join(map(str, classes.values))}")
     else:
-        require_number(found[label])
-    # The vocabulary of a label is its classes.
-    of_label = replace(found.pop(label), vocabulary=())
-    return TableSummary(label=of_label, columns=found, classes=classes)
+        require_number(columns[label])
+    # The classes replace the vocabulary of the label.
+    label_column = replace(columns.pop(label), vocabulary=())
+    return TableSummary(label=label_column, columns=columns, classes=classes)
 
 
 def _counting(

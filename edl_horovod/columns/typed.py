@@ -1,6 +1,6 @@
-"""What columns of typed values hold, as Parquet and databases have them, by one pass over all rows.
+"""Statistics and vocabularies of typed columns, as in Parquet and databases, in one pass.
 
-Their types are known, so a text that looks like a number stays a text.
+The types are known, so a text that looks like a number remains a text.
 """
 
 import math
@@ -27,7 +27,7 @@ __all__ = [
 
 Array = NDArray[Any]
 DATE_PARTS = {"year": 0, "month": 13, "weekday": 7, "hour": 24}
-"""The parts of dates: how many numbers they have, from 0 on; 0 where there is no bound."""
+"""The parts of dates, with one more than their largest number; 0 if it is unbounded."""
 
 
 def infer_typed(
@@ -36,46 +36,48 @@ def infer_typed(
     kinds: Mapping[str, Kind] | None = None,
     categories: Collection[str] = (),
 ) -> dict[str, Column]:
-    """What each column holds, by its name, in the order of the data.
+    """Infer the columns of a table, by name in the order of the data.
 
     Args:
-        blocks: Columns of some rows after the other, arrays of shape (rows,): numbers, booleans,
-            datetime64, or objects that are bytes in UTF-8. NaN is an empty cell.
-        kinds: Columns that the model is to take for texts, or for numbers.
+        blocks: The columns of consecutive blocks of rows, arrays of shape (rows,): numbers,
+            booleans, datetime64, or objects that are UTF-8 bytes. NaN is an empty cell.
+        kinds: The kinds of columns that the model requires to be text or numbers.
         categories: Columns whose values are categories, so that numbers have a vocabulary, too.
 
     Raises:
-        DataError: A column holds lists, bytes that are no text or numbers that are not finite, or
-            is to be of numbers and is not.
+        DataError: A column contains lists, bytes that are not text or infinite numbers, or a column
+            that must be numeric is not.
     """
     kinds = kinds or {}
-    found: dict[str, _Cells] = {}
+    cells_by_column: dict[str, _Cells] = {}
     num_rows = 0
     for block in blocks:
         size = 0
         for name, values in block.items():
-            if name not in found:
+            if name not in cells_by_column:
                 is_category = name in categories
-                found[name] = _cells_for(name, values, kinds.get(name), is_category=is_category)
-            found[name].add(values, num_rows)
+                cells_by_column[name] = _cells_for(
+                    name, values, kinds.get(name), is_category=is_category
+                )
+            cells_by_column[name].add(values, num_rows)
             size = len(values)
         num_rows += size
-    return {name: cells.column(num_rows) for name, cells in found.items()}
+    return {name: cells.column(num_rows) for name, cells in cells_by_column.items()}
 
 
 def type_of(values: Array) -> DataType:
-    """The type of a column of these values.
+    """Return the type of a column with these values.
 
     Raises:
-        DataError: It has none that a model of tables takes.
+        DataError: Models of tables do not support the type.
     """
-    # Lists of different lengths are no array.
+    # Lists with different lengths are not an array.
     kind = values.dtype.kind if isinstance(values, np.ndarray) and values.ndim == 1 else ""
     if not kind or kind not in "biufOSM":
         raise DataError(
-            "It holds lists, which no column of a model of tables is.",
+            "It contains lists, which models of tables do not support.",
             received="more than one value in a row" if not kind else str(values.dtype),
-            cure="Leave it out, or select its parts as columns of their own.",
+            cure="Remove the column, or select its parts as separate columns.",
         )
     if kind == "M":
         return "date" if np.datetime_data(values.dtype)[0] == "D" else "timestamp"
@@ -85,24 +87,25 @@ def type_of(values: Array) -> DataType:
 
 
 def keys_of(values: Array, data_type: DataType | None = None) -> list[str]:
-    """The values of a column as texts, by which vocabularies and hashes know them.
+    """Convert the values of a column to the texts that vocabularies and hashes use as keys.
 
     Args:
-        values: Of one column.
-        data_type: What the training had in it: a number has the same key in a column of integers
-            and in one of floating-point numbers. None where these are the training's values.
+        values: The values of one column.
+        data_type: The column's type in the training, so that a number has the same key as an
+            integer and as a floating-point number. None for the values of the training itself.
 
     Raises:
-        DataError: One is no text in UTF-8, or a number that cannot be told from its neighbours.
+        DataError: A value is not UTF-8 text, or a floating-point number is too large to identify
+            an integer.
     """
     if values.dtype.kind in "OS":
         try:
             return [value.decode() for value in values.tolist()]
         except UnicodeDecodeError as error:
             raise DataError(
-                "It holds bytes that are no text in UTF-8.",
+                "It contains bytes that are not UTF-8 text.",
                 received=repr(error.object[:20]),
-                cure="Leave the column out, or select a text of it.",
+                cure="Remove the column, or select a text instead.",
             ) from error
     if data_type == "integer" and values.dtype.kind in "bf":
         _require_exact(values)
@@ -116,20 +119,20 @@ def keys_of(values: Array, data_type: DataType | None = None) -> list[str]:
 def _require_exact(values: Array) -> None:
     if values.dtype.kind != "f":
         return
-    # From here on the floating-point numbers of this type leave out some integers.
+    # Beyond this limit the floating-point type cannot represent every integer.
     limit = 2.0 ** (np.finfo(values.dtype).nmant + 1)
     is_beyond = np.isfinite(values) & (np.abs(values) >= limit)
     if is_beyond.any():
         raise DataError(
-            f"It holds {values.dtype} numbers that may have been other integers, which the"
-            " training had.",
+            f"It contains {values.dtype} numbers that are too large to identify the integers of the"
+            " training.",
             received=str(values[is_beyond][0]),
-            cure="Give the column as integers, or leave such rows out.",
+            cure="Store the column as integers, or remove such rows.",
         )
 
 
 def date_parts(values: Array) -> dict[str, NDArray[np.int64]]:
-    """The parts of dates: `month` from 1, `weekday` from 0 for Monday, `hour` from 0."""
+    """Return the parts of dates: `month` from 1, `weekday` from 0 for Monday, `hour` from 0."""
     days = values.astype("datetime64[D]").astype(np.int64)
     months = values.astype("datetime64[M]").astype(np.int64)
     hours = values.astype("datetime64[h]").astype(np.int64)
@@ -142,15 +145,15 @@ def date_parts(values: Array) -> dict[str, NDArray[np.int64]]:
 
 
 def require_dates(values: Array, name: str) -> None:
-    """Refuse dates of which one is empty.
+    """Refuse columns of dates with an empty date.
 
     Raises:
-        DataError: There is one.
+        DataError: A date is empty.
     """
     if np.isnat(values).any():
         raise DataError(
-            f"The column {name!r} has a date that is empty (NaT), and no date stands for one.",
-            cure="Leave such rows out, or give the date another value.",
+            f"The column {name!r} has an empty date (NaT), which has no default value.",
+            cure="Remove such rows, or replace the date by another value.",
         )
 
 
@@ -158,11 +161,11 @@ def _cells_for(name: str, values: Array, kind: Kind | None, *, is_category: bool
     try:
         data_type = type_of(values)
     except DataError as error:
-        raise _about(name, error) from error
+        raise _for_column(name, error) from error
     if kind == "number" and data_type not in ("integer", "number", "boolean"):
         raise DataError(
-            f"The column {name!r} is to be of numbers, and the data have {data_type}s in it.",
-            cure="Take a model for texts, or cast the column in the SELECT.",
+            f"The column {name!r} must be numeric, but it contains {data_type}s.",
+            cure="Use a model for texts, or cast the column in the SELECT.",
         )
     natural: Kind = "date" if data_type in ("date", "timestamp") else "number"
     if data_type in ("text", "boolean"):
@@ -175,7 +178,7 @@ def _cells_for(name: str, values: Array, kind: Kind | None, *, is_category: bool
 
 
 class _Cells(ABC):
-    """What was seen of a column so far."""
+    """The statistics of a column over the rows so far."""
 
     def __init__(self, name: str, kind: Kind, data_type: DataType, values: Array) -> None:
         self.name, self.kind, self.data_type = name, kind, data_type
@@ -183,11 +186,11 @@ class _Cells(ABC):
 
     @abstractmethod
     def add(self, values: Array, first_row: int) -> None:
-        """Look at some more values."""
+        """Add the values of a block whose first row has this number."""
 
     @abstractmethod
     def column(self, num_rows: int) -> Column:
-        """What all of them are."""
+        """Return the column after the last block."""
 
 
 class _Numbers(_Cells):
@@ -220,17 +223,17 @@ class _Numbers(_Cells):
         if np.isinf(numbers).any():
             row = first_row + int(np.argmax(np.isinf(values))) + 1
             raise DataError(
-                f"The column {self.name!r} has a number in row {row} that is not finite.",
-                cure="Leave the row out, or give the number another value in the SELECT.",
+                f"The column {self.name!r} has an infinite number in row {row}.",
+                cure="Remove the row, or replace the number in the SELECT.",
             )
         if not len(numbers):
             return
-        # Chan's: the means and squares of two parts as those of both.
+        # Chan's algorithm: combine the mean and the sum of squared deviations of two parts.
         count, mean = len(numbers), float(numbers.mean())
-        total, between = self._count + count, mean - self._mean
+        total, difference = self._count + count, mean - self._mean
         self._squares += float(np.square(numbers - mean).sum())
-        self._squares += between * between * self._count * count / total
-        self._mean += between * count / total
+        self._squares += difference * difference * self._count * count / total
+        self._mean += difference * count / total
         self._count = total
         self._lowest = min(self._lowest, float(numbers.min()))
         self._highest = max(self._highest, float(numbers.max()))
@@ -238,9 +241,9 @@ class _Numbers(_Cells):
     def column(self, num_rows: int) -> Column:
         if not self._count:
             raise DataError(
-                f"The column {self.name!r} has no number at all.",
-                received=f"{num_rows} rows, all of them empty",
-                cure="Leave the column out.",
+                f"The column {self.name!r} has no numbers.",
+                received=f"{num_rows} rows, all empty",
+                cure="Remove the column.",
             )
         return Column(
             name=self.name,
@@ -269,8 +272,8 @@ class _Dates(_Cells):
         require_dates(values, self.name)
         for part, numbers in date_parts(values).items():
             low, high = int(numbers.min()), int(numbers.max())
-            before = self._bounds.get(part, (low, high))
-            self._bounds[part] = min(low, before[0]), max(high, before[1])
+            bounds = self._bounds.get(part, (low, high))
+            self._bounds[part] = min(low, bounds[0]), max(high, bounds[1])
             if part == "year":
                 self._years.add(numbers, first_row)
 
@@ -300,7 +303,7 @@ class _Texts(_Cells):
         try:
             keys = keys_of(values)
         except DataError as error:
-            raise _about(self.name, error) from error
+            raise _for_column(self.name, error) from error
         if self._values is not None:
             self._values = _counted(self._values, keys)
 
@@ -316,15 +319,15 @@ class _Texts(_Cells):
 
 
 def _counted(counts: Counter[str], keys: Iterable[str]) -> Counter[str] | None:
-    """The counts with some more values; None where these are too many for a vocabulary."""
+    """Add keys to the counts; return None if there are too many values for a vocabulary."""
     counts.update(keys)
     return counts if len(counts) <= MAX_VALUES else None
 
 
-def _about(name: str, error: DataError) -> DataError:
-    what = f"{error.what[:1].lower()}{error.what[1:]}"
+def _for_column(name: str, error: DataError) -> DataError:
+    problem = f"{error.what[:1].lower()}{error.what[1:]}"
     return DataError(
-        f"The column {name!r} cannot be learned from: {what}",
+        f"The column {name!r} cannot be used for training: {problem}",
         received=error.received,
         cure=error.cure,
     )

@@ -37,7 +37,7 @@ def test_records_of_texts_become_numbers_where_the_training_had_numbers():
 
 
 def test_a_text_that_is_no_number_is_named():
-    with pytest.raises(DataError, match=r"'n' holds other than numbers.*'x7'"):
+    with pytest.raises(DataError, match=r"'n'.*'x7'"):
         arrays({"n": texts("x7"), "t": texts("a")}, UNTYPED)
 
 
@@ -48,21 +48,21 @@ def test_dates_are_numbers_in_the_unit_of_the_training():
 
 def test_texts_where_the_training_had_types_are_refused():
     cells = {"n": texts("5"), "d": texts("x"), "t": texts("a")}
-    with pytest.raises(DataError, match="'n' has another type"):
+    with pytest.raises(DataError, match=r"'n'.*texts"):
         arrays(cells, TYPED)
 
 
 @pytest.mark.parametrize(
-    ("dtypes", "said"),
+    ("dtypes", "detail"),
     [
-        ({"n": "int64", "d": "int64"}, "no column 't'"),
-        ({"n": "O", "d": "int64", "t": "O"}, "'n' has another type.*Received: texts"),
-        ({"n": "int64", "d": "float64", "t": "O"}, "'d' has another type.*Received: numbers"),
-        ({"n": "int64", "d": "int64", "t": "bool"}, "'t' has another type.*Received: booleans"),
+        ({"n": "int64", "d": "int64"}, "'t'"),
+        ({"n": "O", "d": "int64", "t": "O"}, "'n'.*Received: texts"),
+        ({"n": "int64", "d": "float64", "t": "O"}, "'d'.*Received: numbers"),
+        ({"n": "int64", "d": "int64", "t": "bool"}, "'t'.*Received: booleans"),
     ],
 )
-def test_columns_of_other_types_are_refused(dtypes, said):
-    with pytest.raises(DataError, match=said):
+def test_columns_of_other_types_are_refused(dtypes, detail):
+    with pytest.raises(DataError, match=detail):
         require_types({name: np.dtype(kind) for name, kind in dtypes.items()}, [*TYPED.values()])
 
 
@@ -73,13 +73,13 @@ def test_whole_numbers_and_others_stand_for_each_other():
 
 
 def test_records_of_numbers_are_no_rows_of_texts():
-    with pytest.raises(DataError, match="'n' of a record is no text"):
+    with pytest.raises(DataError, match="'n'"):
         list(rows_of([example({"n": [1.5]})]))
 
 
 def test_an_empty_date_is_refused_in_the_training_and_later():
     dates = np.array(["2020-01-01", "NaT"], "datetime64[us]")
-    with pytest.raises(DataError, match="'d' has a date that is empty"):
+    with pytest.raises(DataError, match=r"'d'.*NaT"):
         infer_typed([{"d": dates}])
-    with pytest.raises(DataError, match="'d' has a date that is empty"):
+    with pytest.raises(DataError, match=r"'d'.*NaT"):
         arrays_of({"d": dates.view(np.int64)}, list(infer_typed([{"d": dates[:1]}]).values()))

@@ -32,36 +32,39 @@ def test_a_cross_reads_all_of_its_columns():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "detail"),
     [
         ({"kind": "embedings", "of": "a", "dimension": 2}, "Did you mean 'embedding'"),
-        ({"kind": "sparse", "name": "a"}, "takes a sparse column"),
+        ({"kind": "sparse", "name": "a"}, "a sparse column"),
         ({"kind": "weighted_category", "name": "a"}, "weights of categories"),
-        ({"kind": "embedding", "of": "a"}, "embedding lacks 'dimension'"),
+        ({"kind": "embedding", "of": "a"}, "embedding .*'dimension'"),
         ({"kind": "embedding", "of": "a", "dimension": 0}, "whole number from 1"),
         ({"kind": "embedding", "of": "a", "dimension": True}, "whole number from 1"),
-        ({"kind": "embedding", "of": {"kind": "numeric", "name": "a"}, "dimension": 2}, "gives no"),
+        (
+            {"kind": "embedding", "of": {"kind": "numeric", "name": "a"}, "dimension": 2},
+            "numeric .*vocabulary, category_id",
+        ),
         ({"kind": "embedding", "of": "a", "dimension": 2, "combiner": "max"}, "sum, mean, sqrtn"),
-        ({"kind": "bucket", "name": "a", "borders": [1, 3, 2]}, "must rise"),
-        ({"kind": "bucket", "name": "a", "borders": [1, 1]}, "must rise"),
+        ({"kind": "bucket", "name": "a", "borders": [1, 3, 2]}, "borders"),
+        ({"kind": "bucket", "name": "a", "borders": [1, 1]}, "borders"),
         ({"kind": "bucket", "name": "a", "borders": []}, "a list of numbers"),
         ({"kind": "bucket", "name": "a", "borders": ["1"]}, "a list of numbers"),
-        ({"kind": "cross", "of": ["a"], "num_buckets": 5}, "two columns or more"),
-        ({"kind": "numeric", "name": "a", "size": 3}, "takes no 'size'"),
+        ({"kind": "cross", "of": ["a"], "num_buckets": 5}, "cross"),
+        ({"kind": "numeric", "name": "a", "size": 3}, "numeric .*'size'.*shape"),
         ({"kind": "numeric", "name": ""}, "name of a column"),
         ({"kind": "numeric", "name": "a", "for": "dense"}, "no part 'dense'"),
         ({"kind": "category_id", "name": "a", "num_buckets": 10**9}, "to 10,000,000"),
-        ({"kind": "indicator", "of": {**HASHED, "num_buckets": 10**6}}, "Take an embedding"),
-        (3, "a dict, or a name"),
+        ({"kind": "indicator", "of": {**HASHED, "num_buckets": 10**6}}, "at most 10,000"),
+        (3, "COLUMN 3"),
     ],
 )
-def test_what_is_no_clause_is_refused(given, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_is_no_clause_is_refused(given, detail):
+    with pytest.raises(ConfigError, match=detail):
         read(given)
 
 
 def test_a_model_without_parts_takes_no_for():
-    with pytest.raises(ConfigError, match="It has no parts"):
+    with pytest.raises(ConfigError, match="'deep'"):
         read({"name": "a", "for": "deep"}, parts=("deep",))
 
 

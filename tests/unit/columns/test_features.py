@@ -123,7 +123,7 @@ def test_an_empty_number_is_a_category_if_the_training_had_it():
 def test_a_number_that_may_have_been_another_integer_is_refused(dtype, number):
     plan = features({"kind": "category_hash", "name": "n", "num_buckets": 9}, cells=NUMBERS)
     assert plan.encode({"n": np.array([number - 1, np.inf], dtype)})["codes_0"].shape == (2, 1)
-    with pytest.raises(DataError, match="column 'n' cannot be read as categories"):
+    with pytest.raises(DataError, match="column 'n'"):
         plan.encode({"n": np.array([number], dtype)})
 
 
@@ -162,19 +162,19 @@ def test_parts_read_what_is_for_them_and_share_codes():
 
 
 @pytest.mark.parametrize(
-    ("clause", "said"),
+    ("clause", "detail"),
     [
-        ({"kind": "numeric", "name": "role"}, "'role' is to be a number"),
-        ({"kind": "category_id", "name": "age", "num_buckets": 60}, "whole numbers from 0 to 59"),
-        ({"kind": "bucket", "name": "role", "borders": [1]}, "'role' is to be a number"),
-        ({"kind": "seq_category_id", "name": "age", "num_buckets": 9}, "in a text"),
+        ({"kind": "numeric", "name": "role"}, "'role' is a number"),
+        ({"kind": "category_id", "name": "age", "num_buckets": 60}, "'age' .* 0 to 59"),
+        ({"kind": "bucket", "name": "role", "borders": [1]}, "'role' is a number"),
+        ({"kind": "seq_category_id", "name": "age", "num_buckets": 9}, "'age' .* text"),
     ],
 )
-def test_a_clause_that_does_not_fit_its_column_is_refused(clause, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_clause_that_does_not_fit_its_column_is_refused(clause, detail):
+    with pytest.raises(ConfigError, match=detail):
         features(clause)
 
 
 def test_without_any_column_there_is_nothing_to_learn_from():
-    with pytest.raises(ConfigError, match="no column to learn from"):
+    with pytest.raises(ConfigError, match="only the label"):
         features(cells={})

@@ -88,16 +88,16 @@ def test_the_parts_of_a_date_are_those_of_the_calendar():
 
 
 @pytest.mark.parametrize(
-    ("values", "kind", "said"),
+    ("values", "kind", "detail"),
     [
-        (np.array([1.0, np.inf]), None, "'x' has a number in row 2 that is not finite"),
-        (np.array([np.nan]), None, "'x' has no number at all"),
-        (texts("a"), "number", "'x' is to be of numbers, and the data have texts"),
-        (np.zeros((2, 3)), None, "'x' cannot be learned from: it holds lists"),
-        (Ragged(np.zeros(3), np.array([1, 3])), None, "'x' cannot be learned from: it holds lists"),
-        (np.array([b"\xff"], object), None, "bytes that are no text"),
+        (np.array([1.0, np.inf]), None, "'x' .*row 2"),
+        (np.array([np.nan]), None, "'x' .*1 rows"),
+        (texts("a"), "number", "'x' .*texts"),
+        (np.zeros((2, 3)), None, "'x' .*lists"),
+        (Ragged(np.zeros(3), np.array([1, 3])), None, "'x' .*lists"),
+        (np.array([b"\xff"], object), None, "'x' .*bytes"),
     ],
 )
-def test_what_cannot_be_learned_from_is_refused(values, kind, said):
-    with pytest.raises(DataError, match=said):
+def test_what_cannot_be_learned_from_is_refused(values, kind, detail):
+    with pytest.raises(DataError, match=detail):
         infer_typed([{"x": values}], kinds={} if kind is None else {"x": kind})
