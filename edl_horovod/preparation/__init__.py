@@ -1,4 +1,4 @@
-"""Turn the user's own files into RecordIO by calling `prepare_data_for_a_single_file` on each."""
+"""Converts the user's files to RecordIO with the function `prepare_data_for_a_single_file`."""
 
 from edl_horovod.preparation.job import PrepareResult, describe, run
 

@@ -1,4 +1,4 @@
-"""Turn one group of input files into shards; this runs in the processes of the pool."""
+"""Conversion of a group of input files to shards, which runs in the processes of the pool."""
 
 import contextlib
 import functools
@@ -32,7 +32,7 @@ __all__ = [
 FUNCTION = "prepare_data_for_a_single_file"
 
 _FILE_OBJECT = "file_object"
-"""Second parameter of the functions that ElasticDL released: the open file."""
+"""Name of the second parameter of the functions in ElasticDL's model zoo: the open file."""
 
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -43,7 +43,7 @@ ENVIRONMENT = {
     # The processes share the cores, so each of them gets one thread.
     "OMP_NUM_THREADS": "1",
 }
-"""Environment that a process of the pool needs before the user's imports."""
+"""Environment variables that a process of the pool needs before it imports the user's code."""
 
 _CHUNK_BYTES = 1 << 16
 
@@ -61,7 +61,7 @@ class GroupSettings:
     bytes_per_shard: int
     codec: str
     max_bad_files: int
-    """A group with more bad files is given up."""
+    """The rest of a group is skipped if it has more bad files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Shard:
     name: str
     num_records: int
     num_bytes: int
-    """Of all records, before compression."""
+    """Total size of the records before compression."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,19 +97,19 @@ class GroupDone:
     number: int
     num_files: int
     source: str
-    """Digest of the model code that made the shards."""
+    """Digest of the model code that created the shards."""
     shards: list[Shard] = field(default_factory=list)
     num_empty: int = 0
-    """Files that gave no record."""
+    """Number of files without records."""
     bad: list[BadFile] = field(default_factory=list)
     is_given_up: bool = False
     """Whether the rest of the group was skipped."""
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Make a result from its `asdict`."""
+        """Create a result from its `asdict` form."""
         shards = [Shard(**shard) for shard in values["shards"]]
-        bad = [BadFile(**bad) for bad in values["bad"]]
+        bad = [BadFile(**bad_file) for bad_file in values["bad"]]
         return cls(**{**values, "shards": shards, "bad": bad})
 
     @property
@@ -121,9 +121,9 @@ class GroupDone:
 def prepare_group(
     settings: GroupSettings, group: Group, on_file: Callable[[int, int], None] | None = None
 ) -> GroupDone:
-    """Turn a group of input files into shards.
+    """Convert a group of input files to shards.
 
-    `on_file` is called before each file with its number in the group and the records so far.
+    `on_file` is called before each file with its number in the group and the number of records.
 
     Raises:
         UserCodeError: The model file cannot be loaded or does not have the function.
@@ -163,8 +163,8 @@ def prepare_group(
 def source_digest(model_zoo: str, model_def: str) -> str:
     """Load the function; return a digest of its file and of the files of the zoo that it imports.
 
-    A process computes it once, before the first call, because modules that the function imports
-    while it runs would make the digest differ between processes.
+    A process computes the digest only once, before the first call: modules that the function
+    imports while it runs would make it differ between processes.
 
     Raises:
         UserCodeError: The model file cannot be loaded or does not have the function.
@@ -181,7 +181,7 @@ def source_digest(model_zoo: str, model_def: str) -> str:
 
 
 def _zoo_file(module: Any) -> str | None:
-    """A module's file, unless it is ours or in an environment inside the zoo's folder."""
+    """Return a module's file, unless it is ours or in an environment inside the zoo's folder."""
     # Not getattr, which would trigger modules that load lazily.
     file: str | None = vars(module).get("__file__")
     name = str(vars(module).get("__name__"))
@@ -190,24 +190,26 @@ def _zoo_file(module: Any) -> str | None:
 
 
 def _records_of(function: Callable[..., object], file: str, *, root: Path) -> list[bytes]:
-    """The records that the user's function makes from a file; errors become `UserCodeError`."""
-    with user_code(f"{file}: {FUNCTION}", root=root), contextlib.ExitStack() as opened:
+    """Call the user's function for a file; convert errors to `UserCodeError`."""
+    with user_code(f"{file}: {FUNCTION}", root=root), contextlib.ExitStack() as stack:
         if _FILE_OBJECT in declared(function).names:
-            file_object = opened.enter_context(open(file, "rb"))
-            made = call_declared(function, {_FILE_OBJECT: file_object, "filename": file})
+            file_object = stack.enter_context(open(file, "rb"))
+            result = call_declared(function, {_FILE_OBJECT: file_object, "filename": file})
         else:
-            made = function(file)
-        if made is None:
+            result = function(file)
+        if result is None:
             return []
-        records = [made] if isinstance(made, bytes) else list(made)
-    wrong = {type(record).__name__ for record in records if not isinstance(record, bytes)}
-    if wrong:
-        raise UserCodeError(f"{file}: {FUNCTION} gave {', '.join(sorted(wrong))}, not bytes.")
+        records = [result] if isinstance(result, bytes) else list(result)
+    wrong_types = {type(record).__name__ for record in records if not isinstance(record, bytes)}
+    if wrong_types:
+        raise UserCodeError(
+            f"{file}: {FUNCTION} returned {', '.join(sorted(wrong_types))}, not bytes."
+        )
     largest = max(map(len, records), default=0)
     if largest >= MAX_RECORD_BYTES:
         raise UserCodeError(
-            f"{file}: {FUNCTION} gave a record of {largest} bytes; it must be smaller than"
-            f" {MAX_RECORD_BYTES}. Split it into several."
+            f"{file}: {FUNCTION} returned a record of {largest} bytes; records must be smaller than"
+            f" {MAX_RECORD_BYTES} bytes. Split it into several records."
         )
     return records
 

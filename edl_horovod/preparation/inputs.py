@@ -1,4 +1,4 @@
-"""Find the input files, order them, and cut them into groups."""
+"""Finding, ordering and grouping of the input files."""
 
 import glob
 import hashlib
@@ -19,7 +19,7 @@ LIST_MARK = "@"
 
 _SHUFFLE_SEED = 0
 _MISSING = -1
-_GROUPS_WANTED = 32
+_TARGET_GROUPS = 32
 _MIN_GROUP_FILES = 32
 _MIN_GROUP_BYTES = 1 << 20
 
@@ -65,9 +65,9 @@ def find(data: str, *, shuffle: bool) -> Inputs:
     """Find the input files.
 
     Args:
-        data: A file, a folder (with everything in it), a glob, `@` and a text file with a path on
-            each line, or several of these separated by commas.
-        shuffle: Whether to shuffle the files, with a fixed seed. Otherwise folders and globs are
+        data: A file, a folder (with all files below it), a glob, `@` followed by the path of a text
+            file with a path on each line, or several of these separated by commas.
+        shuffle: Whether to shuffle the files, with a fixed seed. If not, folders and globs are
             sorted, and lists keep their order.
 
     Raises:
@@ -96,19 +96,19 @@ def find(data: str, *, shuffle: bool) -> Inputs:
 def cut(
     sizes: Sequence[int], *, files_per_group: int, records_per_shard: int, bytes_per_shard: int
 ) -> list[int]:
-    """Cut the inputs into groups; return the number of each group's first file.
+    """Split the inputs into groups; return the number of each group's first file.
 
-    A process turns one group at a time into shards, and a restart does not repeat finished groups.
-    With `files_per_group` 0 it is about one shard, or smaller if there would be too few groups.
+    A process converts one group at a time to shards, and a restart does not repeat finished groups.
+    With `files_per_group=0` a group is about one shard, or less if there would be too few groups.
     """
     if files_per_group:
         return list(range(0, len(sizes), files_per_group))
-    share = math.ceil(len(sizes) / _GROUPS_WANTED)
-    most_files = min(records_per_shard, max(_MIN_GROUP_FILES, share))
-    most_bytes = min(bytes_per_shard, max(_MIN_GROUP_BYTES, sum(sizes) // _GROUPS_WANTED))
+    even_share = math.ceil(len(sizes) / _TARGET_GROUPS)
+    max_files = min(records_per_shard, max(_MIN_GROUP_FILES, even_share))
+    max_bytes = min(bytes_per_shard, max(_MIN_GROUP_BYTES, sum(sizes) // _TARGET_GROUPS))
     starts, num_bytes = [0], 0
     for number, size in enumerate(sizes):
-        is_full = number - starts[-1] >= most_files or num_bytes + size > most_bytes
+        is_full = number - starts[-1] >= max_files or num_bytes + size > max_bytes
         if is_full and number > starts[-1]:
             starts.append(number)
             num_bytes = 0
@@ -117,43 +117,43 @@ def cut(
 
 
 def _matches(part: str) -> Iterator[str]:
-    """Absolute paths of the matching files; those of a folder or a glob are sorted."""
+    """Yield the absolute paths of the matching files; folders and globs are sorted."""
     if list(kind_of(part).local_patterns(part)) != [part]:
         raise DataError(
-            "prepare_data_for_a_single_file is given files of this machine.",
+            "prepare_data_for_a_single_file can only read files of this machine.",
             received={"data": part},
-            cure="Mount or copy them, and give that path.",
+            cure="Mount or copy the files, and use their local path.",
         )
     if part.startswith(LIST_MARK) and not os.path.exists(part):
-        yield from _listed(os.path.expanduser(part.removeprefix(LIST_MARK)))
+        yield from _read_list(os.path.expanduser(part.removeprefix(LIST_MARK)))
         return
     path = os.path.expanduser(part)
     if os.path.isdir(path):
-        found = sorted(_files_below(os.path.abspath(path)))
+        paths = sorted(_files_below(os.path.abspath(path)))
     else:
         matches = [path] if os.path.exists(path) else glob.iglob(path, recursive=True)
-        found = sorted(os.path.abspath(match) for match in matches if os.path.isfile(match))
-    if not found:
+        paths = sorted(os.path.abspath(match) for match in matches if os.path.isfile(match))
+    if not paths:
         raise _no_file(part)
-    yield from found
+    yield from paths
 
 
 def _files_below(folder: str) -> Iterator[str]:
-    """The files below a folder, without hidden ones; links are followed, but not in circles."""
-    todo, seen = [folder], set()
-    while todo:
-        here = todo.pop()
+    """Yield the files below a folder, except hidden ones; follow links, but not in cycles."""
+    pending, visited = [folder], set()
+    while pending:
+        current = pending.pop()
         try:
-            state = os.stat(here)
-            if (state.st_dev, state.st_ino) in seen:
+            state = os.stat(current)
+            if (state.st_dev, state.st_ino) in visited:
                 continue
-            seen.add((state.st_dev, state.st_ino))
-            with os.scandir(here) as entries:
+            visited.add((state.st_dev, state.st_ino))
+            with os.scandir(current) as entries:
                 for entry in entries:
                     if entry.name.startswith("."):
                         continue
                     if entry.is_dir():
-                        todo.append(entry.path)
+                        pending.append(entry.path)
                     elif entry.is_file():
                         yield entry.path
         except OSError as e:
@@ -164,7 +164,7 @@ def _files_below(folder: str) -> Iterator[str]:
             ) from e
 
 
-def _listed(path: str) -> Iterator[str]:
+def _read_list(path: str) -> Iterator[str]:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:
@@ -174,14 +174,14 @@ def _listed(path: str) -> Iterator[str]:
         raise DataError(
             f"The list of input files cannot be read: {e.strerror}.",
             received={"data": f"@{path}"},
-            cure="After the @ stands a text file with a path on each line.",
+            cure="@ must be followed by the path of a text file with a path on each line.",
         ) from e
 
 
 def _no_file(part: str) -> DataError:
     return DataError(
-        "There is no input file.",
+        "No input file matches.",
         received={"data": part},
-        cure="Give a file, a folder, a glob such as images/*/*.png, @list.txt with a path on each"
-        " line, or several with commas.",
+        cure="Set it to a file, a folder, a glob such as images/*/*.png, @list.txt with a path on"
+        " each line, or several of these separated by commas.",
     )

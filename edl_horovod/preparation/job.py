@@ -29,10 +29,10 @@ from edl_horovod.preparation.processes import ProcessPool
 __all__ = ["OnProgress", "PrepareResult", "describe", "run", "run_with"]
 
 OnProgress = Callable[[int, int, int], None]
-"""Called with the number of finished files, of all files, and of the records so far."""
+"""Called with the numbers of finished files, of all files, and of records so far."""
 
-_BAD_FILES_NAMED = 100
-"""Bad files after which a group is given up, if one bad file ends the run."""
+_MAX_BAD_FILES_LISTED = 100
+"""Number of bad files after which a group is aborted, if the first bad file ends the run."""
 _PROGRESS_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class PrepareResult:
     num_files: int
     """Number of input files."""
     num_empty: int
-    """Number of input files that gave no record."""
+    """Number of input files without records."""
     num_bad: int
     """Number of input files that could not be prepared and were skipped."""
     files: list[str]
@@ -56,14 +56,15 @@ class PrepareResult:
 
 
 def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> PrepareResult:
-    """Turn files into RecordIO files; the output appears once all of them are done.
+    """Convert files to RecordIO files; the output appears once all of them are done.
 
     The result depends neither on the number of processes nor on interruptions. After an
     interruption a run with the same settings continues and does not repeat finished groups.
 
     Raises:
-        DataError: There is no input file, too many cannot be prepared, or none gives a record.
-        OutputError: The output, or an interrupted run, is in the way, or cannot be written.
+        DataError: There are no input files, too many cannot be prepared, or none has a record.
+        OutputError: The output or an interrupted run exists and may not be replaced, or the output
+            cannot be written.
         UserCodeError: The model file cannot be loaded or has no `prepare_data_for_a_single_file`.
         JobFailed: A process died.
         Interrupted: The user pressed Ctrl-C.
@@ -75,9 +76,9 @@ def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> Prepare
         return mpi.on_all_ranks(lambda open_pool: run_with(open_pool, config, progress))
     if int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")) > 1:
         raise ConfigError(
-            "Under mpirun each rank would prepare everything.",
+            "Under mpirun with launch=local each rank would prepare all files.",
             received="launch=local",
-            cure="Add launch=mpi, or start it without mpirun.",
+            cure="Set launch=mpi, or start it without mpirun.",
         )
 
     num_processes = config.processes or len(os.sched_getaffinity(0))
@@ -92,12 +93,12 @@ def describe(config: PrepareConfig) -> list[str]:
     """Describe in lines what a run would do; nothing is written and no user code runs.
 
     Raises:
-        DataError: There is no input file.
-        OutputError: The output is in the way.
+        DataError: There are no input files.
+        OutputError: The output exists and may not be replaced.
     """
     check_output(Path(config.output), config.overwrite)
     inputs = _inputs(config)
-    _check_places(config, inputs)
+    _check_paths(config, inputs)
     manifest = _manifest(config, inputs)
     num_groups = len(manifest.group_starts)
     lines = [
@@ -109,11 +110,11 @@ def describe(config: PrepareConfig) -> list[str]:
 
 
 def run_with(open_pool: OpenPool, config: PrepareConfig, on_progress: OnProgress) -> PrepareResult:
-    """Do what `run` does, with a pool that the caller chooses."""
+    """Prepare files as `run` does, with the caller's pool."""
     output = Path(config.output).absolute()
     check_output(output, config.overwrite)
     inputs = _inputs(config)
-    _check_places(config, inputs)
+    _check_paths(config, inputs)
     manifest = _manifest(config, inputs)
     config = replace(config, model_zoo=str(git_zoo.ensure_local(config.model_zoo).path))
     lookup.file_groups(lookup.require_zoo(config.model_zoo), config.model_def)
@@ -129,24 +130,24 @@ def run_with(open_pool: OpenPool, config: PrepareConfig, on_progress: OnProgress
                 raise e.with_more_cure(_how_to_resume(partial)) from e
 
 
-def _check_places(config: PrepareConfig, inputs: Inputs) -> None:
-    """Refuse an output that overlaps with the inputs or lies in a job's directory.
+def _check_paths(config: PrepareConfig, inputs: Inputs) -> None:
+    """Refuse an output that overlaps with the inputs or is in a job's directory.
 
     Raises:
-        OutputError: It does, or the list of bad files would replace another file.
+        OutputError: It overlaps, or the list of bad files would replace another file.
     """
     report.check(config.output)
     check_not_worked_in(config.output)
     parts = [config.data] if os.path.exists(config.data) else config.data.split(",")
-    named = [part.strip().removeprefix(LIST_MARK) for part in parts if part.strip()]
-    read = [("data", os.path.expanduser(part)) for part in named]
+    patterns = [part.strip().removeprefix(LIST_MARK) for part in parts if part.strip()]
+    read = [("data", os.path.expanduser(part)) for part in patterns]
     if git_zoo.parse(config.model_zoo) is None:
         read.append(("model_zoo", config.model_zoo))
     output = Path(config.output).absolute()
-    for place in (output, partial_folder(output)):
-        # Only an existing output can contain an input, so a new one needs no look at each input.
-        paths = inputs.paths if os.path.lexists(place) else []
-        check_apart("output", str(place), [*read, *(("data", path) for path in paths)])
+    for folder in (output, partial_folder(output)):
+        # Only an existing output can contain an input, so the inputs of a new one are not checked.
+        paths = inputs.paths if os.path.lexists(folder) else []
+        check_apart("output", str(folder), [*read, *(("data", path) for path in paths)])
 
 
 def _do_groups(
@@ -154,8 +155,8 @@ def _do_groups(
 ) -> None:
     if partial.done:
         num_groups = len(partial.manifest.group_starts)
-        log.info("Going on: %d of %d groups are done.", len(partial.done), num_groups)
-    # An earlier run may have had another limit.
+        log.info("Continuing: %d of %d groups are done.", len(partial.done), num_groups)
+    # An earlier run may have had a different limit.
     report.require_few_bad(config, list(partial.done.values()))
 
     last_counts, last_time = (-1, -1), float("-inf")
@@ -163,7 +164,7 @@ def _do_groups(
     def on_work(num_files: int, num_records: int, *, is_last: bool = False) -> None:
         nonlocal last_counts, last_time
         now, counts = time.monotonic(), (partial.num_files + num_files, partial.num_records)
-        # The display computes the pace from the last report, so reports without news are left out.
+        # The display computes the rate since the last report, so skip reports without changes.
         if counts != last_counts and (is_last or now - last_time >= _PROGRESS_SECONDS):
             last_counts, last_time = counts, now
             on_progress(counts[0], len(inputs.paths), partial.num_records + num_records)
@@ -182,10 +183,10 @@ def _do_groups(
 def _record_group(
     config: PrepareConfig, inputs: Inputs, partial: PartialRun, done: GroupDone
 ) -> None:
-    may_be_kept = not done.bad or (config.bad_files == "skip" and not done.is_given_up)
-    if may_be_kept:
+    is_acceptable = not done.bad or (config.bad_files == "skip" and not done.is_given_up)
+    if is_acceptable:
         for bad in done.bad:
-            log.warning("Left out: %s: %s", bad.path, bad.reason)
+            log.warning("Skipped: %s: %s", bad.path, bad.reason)
         with writing(Path(config.output)):
             partial.add(done, inputs.digest_of_states(*partial.manifest.bounds(done.number)))
     if done.bad:
@@ -195,13 +196,13 @@ def _record_group(
 def _finish(config: PrepareConfig, inputs: Inputs, partial: PartialRun) -> PrepareResult:
     output = Path(config.output).absolute()
     done = [partial.done[number] for number in sorted(partial.done)]
-    num_records = sum(one.num_records for one in done)
-    bad_files = report.write(config.output, [bad for one in done for bad in one.bad])
+    num_records = sum(group.num_records for group in done)
+    bad_files = report.write(config.output, [bad for group in done for bad in group.bad])
     if not num_records:
         partial.discard()
         partial.done.clear()
         raise DataError(
-            f"{FUNCTION} gave no record for any of {len(inputs.paths)} files.",
+            f"{FUNCTION} returned no record for any of {len(inputs.paths)} files.",
             received={"data": config.data},
             cure="Check that it returns bytes for these files.",
         )
@@ -210,8 +211,8 @@ def _finish(config: PrepareConfig, inputs: Inputs, partial: PartialRun) -> Prepa
     return PrepareResult(
         num_records=num_records,
         num_files=len(inputs.paths),
-        num_empty=sum(one.num_empty for one in done),
-        num_bad=sum(len(one.bad) for one in done),
+        num_empty=sum(group.num_empty for group in done),
+        num_bad=sum(len(group.bad) for group in done),
         files=[os.path.join(config.output, name) for name in names],
         bad_files=bad_files,
     )
@@ -221,10 +222,10 @@ def _inputs(config: PrepareConfig) -> Inputs:
     inputs = find(config.data, shuffle=config.shuffle)
     if inputs.missing and config.bad_files == "raise":
         raise DataError(
-            f"{len(inputs.missing)} of {len(inputs.paths)} input files are not there, for instance"
+            f"{len(inputs.missing)} of {len(inputs.paths)} input files do not exist, for instance"
             f" {inputs.missing[0]}.",
             received={"data": config.data},
-            cure="Mend the list, or leave them out with bad_files=skip.",
+            cure="Correct the list, or skip them with bad_files=skip.",
         )
     return inputs
 
@@ -255,7 +256,9 @@ def _group_settings(config: PrepareConfig) -> GroupSettings:
         records_per_shard=config.records_per_shard,
         bytes_per_shard=config.bytes_per_shard,
         codec=config.codec,
-        max_bad_files=config.max_bad_files if config.bad_files == "skip" else _BAD_FILES_NAMED - 1,
+        max_bad_files=config.max_bad_files
+        if config.bad_files == "skip"
+        else _MAX_BAD_FILES_LISTED - 1,
     )
 
 
@@ -264,6 +267,6 @@ def _how_to_resume(partial: PartialRun) -> str:
         return ""
     num_groups = len(partial.manifest.group_starts)
     return (
-        f"\n{len(partial.done)} of {num_groups} groups of files are done and stay in"
-        f" {partial.folder}: the same command goes on from there."
+        f"\n{len(partial.done)} of {num_groups} groups of files are done and stored in"
+        f" {partial.folder}: run the same command to continue."
     )

@@ -1,4 +1,4 @@
-"""Put shards together: RecordIO files back to back are a RecordIO file with the chunks of all."""
+"""Concatenation of shards: concatenated RecordIO files are a valid RecordIO file."""
 
 import os
 import shutil
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from edl_horovod.preparation.groups import Shard
 
-__all__ = ["merge", "together"]
+__all__ = ["merge", "combine"]
 
 
-def together(
+def combine(
     shards: Sequence[Shard], *, records_per_shard: int, bytes_per_shard: int
 ) -> list[list[Shard]]:
-    """Consecutive shards that become one file each, within the bounds of a file.
+    """Group consecutive shards into files, within the limits of a file.
 
-    Groups are small where there are few input files, so that all processes have something to do.
+    Shards can be small: with few input files the groups are small, so that all processes have work.
     """
     files: list[list[Shard]] = []
     num_records = num_bytes = 0
@@ -30,20 +30,20 @@ def together(
 
 
 def merge(files: Sequence[Sequence[Shard]], source: Path, target: Path) -> list[str]:
-    """Write files, each of some shards, from one folder into another on the same file system.
+    """Concatenate the shards of each file from one folder to another on the same file system.
 
-    The shards stay, so that nothing is lost if this is interrupted. Each file has the name of its
-    first shard.
+    The shards are not removed, so that nothing is lost after an interruption. Each file has the
+    name of its first shard.
 
     Returns:
         The names of the files.
 
     Raises:
-        OSError: The disk is full or fails.
+        OSError: The disk is full or has an error.
     """
     for shards in files:
         path = target / shards[0].name
-        if len(shards) == 1 and _linked(source / shards[0].name, path):
+        if len(shards) == 1 and _link(source / shards[0].name, path):
             continue
         with path.open("xb") as file:
             for shard in shards:
@@ -52,8 +52,8 @@ def merge(files: Sequence[Sequence[Shard]], source: Path, target: Path) -> list[
     return [shards[0].name for shards in files]
 
 
-def _linked(source: Path, target: Path) -> bool:
-    """Whether a file could be given a second name; some network file systems have one each."""
+def _link(source: Path, target: Path) -> bool:
+    """Try to create a hard link, which some network file systems do not support."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,4 +1,4 @@
-"""A pool of the ranks that `mpirun` started, on any number of machines: `mpi4py.futures`."""
+"""A pool of the ranks that `mpirun` started, on any number of machines, with `mpi4py.futures`."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ _WAIT_SECONDS = 0.5
 
 
 def is_first_rank() -> bool:
-    """Whether this rank deals out the groups; the other ranks do them.
+    """Whether this rank assigns the groups; the other ranks process them.
 
     Raises:
         MissingDependency: mpi4py or an MPI library is not installed.
@@ -34,19 +34,19 @@ def is_first_rank() -> bool:
 
 
 def on_all_ranks(lead: Callable[[OpenPool], ResultT]) -> ResultT:
-    """Call `lead` with the pool of the other ranks on rank 0; return its result on every rank.
+    """Call `lead` on rank 0 with a pool of the other ranks; return its result on every rank.
 
     Raises:
-        EdlError: What `lead` raised on rank 0; the others raise it too.
+        EdlError: The error that `lead` raised on rank 0; all ranks raise it.
     """
     from mpi4py.futures import MPICommExecutor
 
     world = _world()
-    outcome: ResultT | EdlError = JobFailed("Rank 0 of prepare failed; its traceback says why.")
+    outcome: ResultT | EdlError = JobFailed("Rank 0 of prepare failed; see its traceback.")
     if world.Get_rank() != 0:
         os.environ.update(ENVIRONMENT)
     try:
-        # All ranks get here before anything can fail on one of them: entering is collective.
+        # Collective: every rank gets here before any rank can fail.
         with MPICommExecutor(world, root=0) as executor:
             if executor is not None:
                 num_workers = world.Get_size() - 1
@@ -58,7 +58,7 @@ def on_all_ranks(lead: Callable[[OpenPool], ResultT]) -> ResultT:
     except EdlError as e:
         outcome = e
     finally:
-        # Even after a bug of ours on rank 0, so that no rank waits for ever.
+        # Also after an unexpected error on rank 0, so that no rank waits for ever.
         outcome = world.bcast(outcome, root=0)
     if isinstance(outcome, EdlError):
         raise outcome
@@ -66,7 +66,7 @@ def on_all_ranks(lead: Callable[[OpenPool], ResultT]) -> ResultT:
 
 
 class _MpiPool:
-    # mpi4py does not say that it is a concurrent.futures.Executor.
+    # The executor is untyped: mpi4py does not declare it as a concurrent.futures.Executor.
     def __init__(self, executor: Any, settings: GroupSettings, num_workers: int) -> None:
         self._executor = executor
         self._settings = settings
@@ -86,12 +86,12 @@ class _MpiPool:
                 if not running:
                     return
                 done, running = wait(running, _WAIT_SECONDS, return_when=FIRST_COMPLETED)
-                for one in done:
-                    yield one.result()
+                for future in done:
+                    yield future.result()
                 on_work(0, 0)
         finally:
-            for one in running:
-                one.cancel()
+            for future in running:
+                future.cancel()
 
 
 def _world() -> Any:
@@ -99,13 +99,13 @@ def _world() -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as e:
         raise MissingDependency(
-            f"launch=mpi needs mpirun and mpi4py, and one of them is not here: {e}.",
+            f"launch=mpi needs mpirun and mpi4py, but one of them is missing: {e}.",
             cure=f"Use launch=local; or {how_to_install('mpi')}",
         ) from e
     if MPI.COMM_WORLD.Get_size() < 2:
         raise ConfigError(
-            "launch=mpi needs two ranks or more: the first one deals out the work of the others.",
+            "launch=mpi needs at least two ranks: the first one assigns the work to the others.",
             received="1 rank",
-            cure="Start it as mpirun -n 5 edl prepare launch=mpi ... .",
+            cure="Start it with mpirun -n 5 edl prepare launch=mpi ... .",
         )
     return MPI.COMM_WORLD

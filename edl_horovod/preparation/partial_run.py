@@ -1,7 +1,7 @@
 """The finished groups of a run, stored beside its shards so that the same command can continue.
 
-`<output>.partial/` contains `manifest.json` (what the run depends on), `groups.jsonl` (one line for
-each finished group), `lock`, and `shards/`. Once all groups are done, small shards are put together
+`<output>.partial/` contains `manifest.json` (the parameters of the run), `groups.jsonl` (a line for
+each finished group), `lock`, and `shards/`. Once all groups are done, small shards are concatenated
 in `merged/`, which becomes the output.
 """
 
@@ -23,7 +23,7 @@ from edl_horovod.files.output_dir import publish, writing
 from edl_horovod.files.whole_file import write_json, write_text
 from edl_horovod.preparation.groups import GroupDone, Shard
 from edl_horovod.preparation.inputs import Inputs
-from edl_horovod.preparation.merging import merge, together
+from edl_horovod.preparation.merging import combine, merge
 from edl_horovod.records.index import Index
 
 __all__ = [
@@ -41,7 +41,7 @@ _MANIFEST, _GROUPS, _LOCK, _SHARDS = "manifest.json", "groups.jsonl", "lock", "s
 _OLD, _MERGED = "old", "merged"
 
 _Done = dict[int, tuple[str, GroupDone]]
-"""Finished groups by number, each with the digest of the states of its files."""
+"""Finished groups by number, each with the digest of the states of its input files."""
 
 log = logging.getLogger(__name__)
 
@@ -54,34 +54,36 @@ class Manifest:
     paths_digest: str
     num_files: int
     source: str
-    """Digest of the model code; empty until a process has loaded it."""
+    """Digest of the model code; empty before a process has loaded it."""
     group_starts: list[int]
     """Number of the first file of each group."""
 
     def bounds(self, group: int) -> tuple[int, int]:
-        """Number of a group's first file, and of the file after its last one."""
+        """Return the number of a group's first file, and of the file after its last one."""
         start, *rest = self.group_starts[group : group + 2]
         return start, rest[0] if rest else self.num_files
 
     def differences(self, saved: "Manifest") -> list[str]:
         """Describe the differences from an earlier run; empty if that run can be continued.
 
-        The groups may differ: they are cut by size, and a bad file that was mended has another one.
+        The groups may differ: they depend on sizes, and a repaired bad file has a different size.
         """
-        found = [
+        differences = [
             f"{key} was {saved.settings.get(key)!r} and is {self.settings.get(key)!r}"
             for key in sorted({*self.settings, *saved.settings})
             if self.settings.get(key) != saved.settings.get(key)
         ]
         if self.paths_digest != saved.paths_digest:
-            found.append(f"the input files were {saved.num_files} and are other {self.num_files}")
+            differences.append(
+                f"the {saved.num_files} input files were replaced by {self.num_files} others"
+            )
         if self.source and self.source != saved.source:
-            found.append("the model code has changed")
-        return found
+            differences.append("the model code has changed")
+        return differences
 
 
 class PartialRun:
-    """The finished groups of a run. `open_partial_run` makes it, and holds the lock."""
+    """The finished groups of a run; created by `open_partial_run`, which holds the lock."""
 
     def __init__(
         self, folder: Path, manifest: Manifest, done: dict[int, GroupDone], lines: TextIO
@@ -89,15 +91,15 @@ class PartialRun:
         self.folder = folder
         self.manifest = manifest
         self.done = done
-        self.num_files = sum(one.num_files for one in done.values())
-        self.num_records = sum(one.num_records for one in done.values())
+        self.num_files = sum(group.num_files for group in done.values())
+        self.num_records = sum(group.num_records for group in done.values())
         self._lines = lines
 
     def add(self, done: GroupDone, states_digest: str) -> None:
         """Record that a group is done.
 
-        Its shards are on the disk, but the line is not synced, because all processes would wait for
-        the disk. If the line is lost, the group is done again.
+        Its shards are synced to disk, but the line is not, because all processes would wait for the
+        disk. If the line is lost, the group is processed again.
         """
         self._lines.write(json.dumps({"states": states_digest, **asdict(done)}) + "\n")
         self._lines.flush()
@@ -106,40 +108,40 @@ class PartialRun:
         self.num_records += done.num_records
 
     def shards(self) -> list[Shard]:
-        """The shards of all finished groups, in order."""
+        """Return the shards of all finished groups, in order."""
         return [shard for number in sorted(self.done) for shard in self.done[number].shards]
 
     def finish(self, output: Path, *, overwrite: bool) -> list[str]:
-        """Turn the shards into the output, and remove the rest.
+        """Merge the shards into the output, and remove the rest.
 
         Returns:
             The names of the output's files.
 
         Raises:
-            OutputError: The output is in the way or cannot be written.
+            OutputError: The output exists and may not be replaced, or cannot be written.
         """
         merged = self.folder / _MERGED
         with writing(output):
             shutil.rmtree(merged, ignore_errors=True)
             merged.mkdir()
             names = merge(self._files(), self.folder / _SHARDS, merged)
-        # Its index lies beside the records, so that no rank of a job scans them.
+        # Store an index beside the records, so that no rank of a job has to scan them.
         Index.open([str(merged / name) for name in names], folder=merged)
         publish(merged, output, "prepared records", overwrite=overwrite, old=self.folder / _OLD)
         self.discard()
         return names
 
     def _files(self) -> list[list[Shard]]:
-        """The shards of each file of the output; a user who sizes the groups sizes the files."""
+        """Return the shards of each output file; with `files_per_group` set, one shard per file."""
         settings = self.manifest.settings
         if settings["files_per_group"]:
             return [[shard] for shard in self.shards()]
         bounds = {name: settings[name] for name in ("records_per_shard", "bytes_per_shard")}
-        return together(self.shards(), **bounds)
+        return combine(self.shards(), **bounds)
 
     def discard(self) -> None:
-        """Remove the folder, except files of others."""
-        with contextlib.suppress(OSError):  # The folder stays, or it has been removed already.
+        """Remove the folder, except files that are not ours."""
+        with contextlib.suppress(OSError):  # The folder cannot be removed, or does not exist.
             _empty(self.folder)
             shutil.rmtree(self.folder / _OLD, ignore_errors=True)
             if not _foreign(self.folder):
@@ -147,12 +149,12 @@ class PartialRun:
 
 
 def partial_folder(output: Path) -> Path:
-    """The folder of a run until it is complete."""
+    """Return the folder of a run until it is complete."""
     return output.with_name(f"{output.name}.partial")
 
 
 def shards_folder(output: Path) -> Path:
-    """The folder to which processes write the shards of a run."""
+    """Return the folder to which processes write the shards of a run."""
     return partial_folder(output) / _SHARDS
 
 
@@ -160,42 +162,44 @@ def shards_folder(output: Path) -> Path:
 def open_partial_run(
     output: Path, manifest: Manifest, inputs: Inputs, *, overwrite: bool
 ) -> Iterator[PartialRun]:
-    """Start a run or continue an earlier one; if no group gets done, the folder is removed.
+    """Start a run or continue an earlier one; if no group is finished, the folder is removed.
 
-    With `overwrite` an earlier run that does not fit is discarded.
+    With `overwrite` an earlier run that does not match is discarded.
 
     Raises:
-        OutputError: An earlier run does not fit, or the folder cannot be written.
+        OutputError: An earlier run does not match, or the folder cannot be written.
         ConfigError: Another process prepares the same output.
     """
     folder = partial_folder(output)
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         with writing(output):
             marker.claim(folder, KIND, received=f"output={str(output)!r}")
-            _lock(opened.enter_context((folder / _LOCK).open("a")), folder)
+            _lock(stack.enter_context((folder / _LOCK).open("a")), folder)
             saved = _saved_manifest(folder)
             done = {} if saved is None else _done(folder)
             mismatches = [] if saved is None else _mismatches(manifest, saved, done, inputs)
             if mismatches and not overwrite:
                 raise OutputError(
-                    "An earlier run was interrupted, and this one does not fit it:"
+                    "This run cannot continue an interrupted earlier run:"
                     f" {'; '.join(mismatches)}.",
                     received={"output": output},
-                    cure="Give the same command again to go on, or overwrite=true to begin anew"
-                    f" ({folder} goes).",
+                    cure="Run the earlier command again to continue it, or set overwrite=true to"
+                    f" start from the beginning ({folder} is removed).",
                 )
             if saved is None or mismatches:
                 _begin(folder, manifest)
                 done = {}
             else:
                 manifest = saved
-                _remove_strays(
-                    folder / _SHARDS, [s for _, one in done.values() for s in one.shards]
-                )
-            kept = [json.dumps({"states": states, **asdict(one)}) for states, one in done.values()]
-            write_text(folder / _GROUPS, "".join(f"{line}\n" for line in kept))
-            lines = opened.enter_context((folder / _GROUPS).open("a"))
-        partial = PartialRun(folder, manifest, {n: one for n, (_, one) in done.items()}, lines)
+                finished_shards = [shard for _, group in done.values() for shard in group.shards]
+                _remove_unfinished(folder / _SHARDS, finished_shards)
+            saved_lines = [
+                json.dumps({"states": states, **asdict(group)}) for states, group in done.values()
+            ]
+            write_text(folder / _GROUPS, "".join(f"{line}\n" for line in saved_lines))
+            lines = stack.enter_context((folder / _GROUPS).open("a"))
+        groups = {number: group for number, (_, group) in done.items()}
+        partial = PartialRun(folder, manifest, groups, lines)
         try:
             yield partial
         finally:
@@ -204,37 +208,39 @@ def open_partial_run(
 
 
 def saved_state(output: Path, manifest: Manifest, inputs: Inputs) -> str:
-    """Describe what an earlier run has left; empty if there is none."""
+    """Describe the state of an interrupted earlier run; empty if there is none."""
     folder = partial_folder(output)
     saved = _saved_manifest(folder) if folder.is_dir() else None
     if saved is None:
         return ""
     done = _done(folder)
     if mismatches := _mismatches(manifest, saved, done, inputs):
-        return f"an interrupted run does not fit: {'; '.join(mismatches)}"
-    return f"an interrupted run goes on: {len(done)} of {len(saved.group_starts)} groups are done"
+        return f"an interrupted run cannot be continued: {'; '.join(mismatches)}"
+    return (
+        f"continuing an interrupted run: {len(done)} of {len(saved.group_starts)} groups are done"
+    )
 
 
 def _lock(file: TextIO, folder: Path) -> None:
-    another = ConfigError(
-        f"Another process prepares this output: it has locked {folder / _LOCK}.",
+    error = ConfigError(
+        f"Another process is preparing this output: it has locked {folder / _LOCK}.",
         received={"output": folder.stem},
-        cure="Wait for it, or give another output.",
+        cure="Wait for it, or choose another output.",
     )
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
-        raise another from e
+        raise error from e
     if not os.path.samestat(os.fstat(file.fileno()), os.stat(folder / _LOCK)):
-        raise another  # The previous owner has removed the file, and a third process made this one.
+        raise error  # The previous owner removed the file, and a third process created a new one.
 
 
 def _begin(folder: Path, manifest: Manifest) -> None:
     if foreign := _foreign(folder):
         raise OutputError(
-            f"{folder} is needed and holds something that edl_horovod did not write:"
+            f"{folder} is needed for this run, but contains files that edl_horovod did not write:"
             f" {', '.join(foreign)}.",
-            cure="Move it away, or give another output.",
+            cure="Move these files, or choose another output.",
         )
     _empty(folder)
     (folder / _SHARDS).mkdir()
@@ -242,9 +248,9 @@ def _begin(folder: Path, manifest: Manifest) -> None:
 
 
 def _foreign(folder: Path) -> list[str]:
-    """Names of files in the folder that are not ours."""
+    """Return the names of files in the folder that are not ours."""
     ours = (marker.NAME, _MANIFEST, _GROUPS, _LOCK, _SHARDS, _MERGED, _OLD)
-    # Ours are also the temporary files of a process that was killed in `write_text`.
+    # Temporary files of a process that was killed in `write_text` are also ours.
     names = "|".join(map(re.escape, ours))
     known = re.compile(rf"(?:{names})|\.(?:{names})\.[0-9a-f]+\.partial")
     return sorted(path.name for path in folder.iterdir() if not known.fullmatch(path.name))
@@ -258,54 +264,54 @@ def _empty(folder: Path) -> None:
 
 
 def _saved_manifest(folder: Path) -> Manifest | None:
-    """The manifest of an earlier run; None if there is nothing to continue."""
+    """Return the manifest of an earlier run; None if there is nothing to continue."""
     path = folder / _MANIFEST
     if not path.exists() or not (folder / _SHARDS).is_dir():
         return None
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         if values.pop("format") != _FORMAT:
-            raise ValueError("it is of another version of edl_horovod")
+            raise ValueError("another version of edl_horovod wrote it")
         return Manifest(**values)
     except (ValueError, TypeError, KeyError, OSError) as e:
         raise OutputError(
-            f"{path} cannot be read: {e}.", cure=f"Remove {folder} to begin anew."
+            f"{path} cannot be read: {e}.", cure=f"Remove {folder} to start from the beginning."
         ) from e
 
 
 def _done(folder: Path) -> _Done:
-    """The groups whose line is complete and whose shards all exist."""
-    found: _Done = {}
+    """Return the groups whose line is complete and whose shards all exist."""
+    done_groups: _Done = {}
     path = folder / _GROUPS
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             values = json.loads(line)
         except ValueError:
-            continue  # The last line, which a crash has cut off.
+            continue  # The last line may be truncated after a crash.
         states = values.pop("states")
-        done = GroupDone.from_dict(values)
-        if all((folder / _SHARDS / shard.name).exists() for shard in done.shards):
-            found[done.number] = (states, done)
-    return found
+        group = GroupDone.from_dict(values)
+        if all((folder / _SHARDS / shard.name).exists() for shard in group.shards):
+            done_groups[group.number] = (states, group)
+    return done_groups
 
 
 def _mismatches(manifest: Manifest, saved: Manifest, done: _Done, inputs: Inputs) -> list[str]:
-    """Reasons why a run cannot continue an earlier one; empty if it can."""
-    found = manifest.differences(saved)
+    """Return the reasons why a run cannot continue an earlier one; empty if it can."""
+    mismatches = manifest.differences(saved)
     if manifest.paths_digest != saved.paths_digest:
-        return found
+        return mismatches
     for number, (states, _) in sorted(done.items()):
         start, stop = saved.bounds(number)
         if inputs.digest_of_states(start, stop) != states:
-            found.append(
-                f"an input file has changed since it was prepared, one of the {stop - start} of"
-                f" group {number} ({inputs.paths[start]} and others)"
+            mismatches.append(
+                f"one of the {stop - start} input files of group {number} ({inputs.paths[start]}"
+                " and others) has changed since it was prepared"
             )
             break
-    return found
+    return mismatches
 
 
-def _remove_strays(folder: Path, shards: list[Shard]) -> None:
+def _remove_unfinished(folder: Path, shards: list[Shard]) -> None:
     """Remove the files of groups that were not finished."""
     names = {shard.name for shard in shards}
     for path in folder.iterdir():

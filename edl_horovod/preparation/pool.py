@@ -1,4 +1,4 @@
-"""The interface of a pool that does groups in parallel, on one machine or on many."""
+"""The interface of a pool that processes groups in parallel, on one machine or on many."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -9,7 +9,7 @@ from edl_horovod.preparation.groups import Group, GroupDone, GroupSettings
 __all__ = ["OnWork", "OpenPool", "Pool"]
 
 OnWork = Callable[[int, int], None]
-"""Called from time to time with the files and records of the groups in progress."""
+"""Called periodically with the numbers of files and records done in unfinished groups."""
 
 
 class Pool(Protocol):
@@ -19,7 +19,7 @@ class Pool(Protocol):
         """Wait until one process has loaded the model code; return the digest of the code."""
 
     def work(self, groups: Iterator[Group], on_work: OnWork) -> Iterator[GroupDone]:
-        """Do the groups; yield each one when it is done, in any order."""
+        """Process the groups; yield the result of each when it is done, in any order."""
 
 
 OpenPool = Callable[[GroupSettings, int], AbstractContextManager[Pool]]

@@ -2,8 +2,8 @@
 
 Each process is a new interpreter and not a fork, because the calling program may have threads and
 locks of TensorFlow. It is not started by `multiprocessing`'s spawn either, which runs the caller's
-script again in each process (a script without a `__main__` guard fails then) and cannot tell which
-file a dead process was at.
+script again in each process (this fails without a `__main__` guard) and cannot report at which file
+a process died.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ from edl_horovod.preparation.position import open_position_file, read_position
 __all__ = ["ProcessPool"]
 
 _READ_BYTES = 1 << 16
-_LOOK_SECONDS = 0.2
-"""How often the pool reads the positions of its processes if none of them finishes."""
+_POLL_SECONDS = 0.2
+"""Interval at which the pool reads the positions of its processes while none finishes."""
 _END_SECONDS = 5.0
 
 
@@ -42,27 +42,27 @@ class _PoolProcess:
     group: Group | None = None
 
     def position(self) -> tuple[int, int]:
-        """The current file within the group, and the number of records made before it."""
+        """Return the number of the current file in the group, and the records before it."""
         group, file, num_records = read_position(self.position_file.fileno())
         return (file, num_records) if self.group and self.group.number == group else (0, 0)
 
     def has_ended(self, *, seconds: float | None = 0.0) -> bool:
-        """Whether the process ends within this time; None waits without a limit."""
+        """Wait up to this time for the process to end; None waits without a limit."""
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(None if seconds is None else seconds * 1000))
 
     def end(self) -> int:
-        """Kill the process and its children if they still run; return the exit code."""
+        """Kill the process and its children if they are running; return the exit code."""
         if self.child.returncode is None:
-            # Before it is reaped: afterwards its ID, and so that of its group, may be reused.
+            # Kill before reaping: afterwards the IDs of the process and its group may be reused.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.child.pid, signal.SIGKILL)
         return self.child.wait()
 
 
 class ProcessPool:
-    """Processes that do one group at a time each; use it in a `with`, which ends all of them."""
+    """Processes that each handle one group at a time; a `with` block ends all of them."""
 
     def __init__(self, settings: GroupSettings, num_processes: int) -> None:
         self._settings = settings
@@ -74,7 +74,7 @@ class ProcessPool:
         try:
             for _ in range(self._num_processes):
                 self._start()
-            # After all have been started: a long write blocks until its reader is up.
+            # Send after starting all: a long write blocks until its reader has started.
             for process in self._processes:
                 _send(process, asdict(self._settings))
         except BaseException:
@@ -106,23 +106,23 @@ class ProcessPool:
                     return str(message["source"])
 
     def work(self, groups: Iterator[Group], on_work: OnWork) -> Iterator[GroupDone]:
-        """Do the groups; yield each one when it is done, in any order.
+        """Process the groups; yield the result of each when it is done, in any order.
 
         Raises:
-            EdlError: A process had an error that ends the run; `JobFailed` if a process died.
+            EdlError: A process reported a fatal error; `JobFailed` if a process died.
         """
-        self._deal(groups)
+        self._assign(groups)
         while any(process.group is not None for process in self._processes):
             for process, message in self._messages():
                 if "done" in message:
                     process.group = None
                     yield GroupDone.from_dict(message["done"])
-            self._deal(groups)
+            self._assign(groups)
             positions = [process.position() for process in self._processes]
             on_work(sum(file for file, _ in positions), sum(records for _, records in positions))
 
-    def _deal(self, groups: Iterator[Group]) -> None:
-        """Give a group to each idle process; one that is still starting finds it in its pipe."""
+    def _assign(self, groups: Iterator[Group]) -> None:
+        """Send a group to each idle process; a process that is still starting reads it later."""
         for process in self._processes:
             if process.group is None:
                 process.group = next(groups, None)
@@ -137,7 +137,7 @@ class ProcessPool:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **ENVIRONMENT},
-            # Ctrl-C in a terminal reaches only this process, which ends the others.
+            # Ctrl-C in a terminal must reach only this process, which ends the others.
             start_new_session=True,
         )
         process = _PoolProcess(child, os.pidfd_open(child.pid), position_file)
@@ -146,13 +146,13 @@ class ProcessPool:
         self._selector.register(child.stdout, selectors.EVENT_READ, process)
 
     def _messages(self) -> Iterator[tuple[_PoolProcess, dict[str, Any]]]:
-        """The messages that have arrived; waits a moment for the first one."""
-        for key, _ in self._selector.select(_LOOK_SECONDS):
+        """Yield the messages that have arrived, after a short wait for the first one."""
+        for key, _ in self._selector.select(_POLL_SECONDS):
             process: _PoolProcess = key.data
             piece = os.read(key.fd, _READ_BYTES)
             if not piece:
                 process.has_ended(seconds=None)
-                raise _death_of(process, len(self._processes))
+                raise _death_error(process, len(self._processes))
             *lines, process.unread = (process.unread + piece).split(b"\n")
             for line in lines:
                 message = json.loads(line)
@@ -160,11 +160,11 @@ class ProcessPool:
                     raise of_kind(message["error"], message["message"])
                 yield process, message
         for process in self._processes:
-            # A child that the user's code started may keep the output of a dead process open.
+            # A child of the user's code may keep the output pipe of a dead process open.
             if process.has_ended() and not any(
                 key.data is process for key, _ in self._selector.select(0)
             ):
-                raise _death_of(process, len(self._processes))
+                raise _death_error(process, len(self._processes))
 
     def _kill(self) -> None:
         for process in self._processes:
@@ -179,21 +179,27 @@ class ProcessPool:
 
 def _send(process: _PoolProcess, message: Any) -> None:
     assert process.child.stdin is not None
-    # The end of its output shows that a process has died.
+    # Ignore a broken pipe: the death of a process is detected by the end of its output.
     with contextlib.suppress(BrokenPipeError):
         process.child.stdin.write(json.dumps(message).encode() + b"\n")
         process.child.stdin.flush()
 
 
-def _death_of(process: _PoolProcess, num_processes: int) -> JobFailed:
+def _death_error(process: _PoolProcess, num_processes: int) -> JobFailed:
     code = process.end()
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-    where = "before it was given a file"
+    description = (
+        f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+    )
+    location = "before it received a file"
     if process.group is not None:
         files, number = process.group.files, process.position()[0]
-        where = (
+        location = (
             f"at {files[number]} (file {number + 1} of {len(files)} of group"
             f" {process.group.number})"
         )
-    want = " Perhaps memory ran out: try fewer processes." if code == -signal.SIGKILL else ""
-    return JobFailed(f"A process {how} {where}.", received={"processes": num_processes}, cure=want)
+    advice = (
+        " It may have run out of memory; use fewer processes." if code == -signal.SIGKILL else ""
+    )
+    return JobFailed(
+        f"A process {description} {location}.", received={"processes": num_processes}, cure=advice
+    )

@@ -1,4 +1,4 @@
-"""The list of input files that cannot be prepared, and the limit on their number."""
+"""The list of input files that cannot be prepared, and the limit of their number."""
 
 import json
 import os
@@ -18,7 +18,7 @@ _NUM_SHOWN = 10
 
 
 def check(output: str) -> Path:
-    """The path of `<output>.bad_files.jsonl`.
+    """Return the path of `<output>.bad_files.jsonl`, after checking that it may be written.
 
     Raises:
         OutputError: The file exists and is not such a list.
@@ -34,10 +34,10 @@ def check(output: str) -> Path:
             is_ours = False
     if not is_ours or path.is_symlink():
         raise OutputError(
-            f"{path} is where the list of bad files belongs, and edl_horovod did not write what is"
-            " there.",
+            f"{path} is the path for the list of bad files, but edl_horovod did not write the"
+            " existing file.",
             received={"output": output},
-            cure="Move it away, or give another output.",
+            cure="Move the file, or choose another output.",
         )
     return path
 
@@ -53,31 +53,31 @@ def write(output: str, bad: Sequence[BadFile]) -> str:
         if not bad:
             path.unlink(missing_ok=True)
             return ""
-        write_text(path, "".join(f"{json.dumps(asdict(one))}\n" for one in bad))
+        write_text(path, "".join(f"{json.dumps(asdict(bad_file))}\n" for bad_file in bad))
     return str(path)
 
 
 def require_few_bad(config: PrepareConfig, groups: Sequence[GroupDone]) -> None:
-    """End the run if there are more bad files than its settings allow.
+    """Raise if there are more bad files than the settings allow.
 
     Raises:
-        DataError: There are too many; the list has been written.
+        DataError: There are too many bad files; the list has been written.
     """
-    bad = list(dict.fromkeys(one for group in groups for one in group.bad))
-    most = config.max_bad_files if config.bad_files == "skip" else 0
-    if len(bad) <= most:
+    bad = list(dict.fromkeys(bad_file for group in groups for bad_file in group.bad))
+    max_bad_files = config.max_bad_files if config.bad_files == "skip" else 0
+    if len(bad) <= max_bad_files:
         return
     path = write(config.output, bad)
-    shown = "".join(f"\n  {one.path}: {one.reason}" for one in bad[:_NUM_SHOWN])
+    bad_lines = "".join(f"\n  {bad_file.path}: {bad_file.reason}" for bad_file in bad[:_NUM_SHOWN])
     more = f"\n  and {len(bad) - _NUM_SHOWN} more" if len(bad) > _NUM_SHOWN else ""
-    listed = f"All that were met are in {path}:{shown}{more}"
+    listing = f"All bad files so far are listed in {path}:{bad_lines}{more}"
     if config.bad_files == "skip":
         raise DataError(
             f"{len(bad)} input files cannot be prepared.",
-            received={"max_bad_files": most},
-            cure=f"Raise it, or mend the files. {listed}",
+            received={"max_bad_files": max_bad_files},
+            cure=f"Raise max_bad_files, or repair the files. {listing}",
         )
     raise DataError(
         f"{len(bad)} input files cannot be prepared.",
-        cure=f"Mend them, or leave them out with bad_files=skip. {listed}",
+        cure=f"Repair them, or skip them with bad_files=skip. {listing}",
     )

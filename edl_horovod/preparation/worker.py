@@ -1,4 +1,4 @@
-"""`python -m edl_horovod.preparation.worker`: one process of the pool on one machine.
+"""`python -m edl_horovod.preparation.worker`: one process of a pool on one machine.
 
 It reads JSON lines from its standard input (`GroupSettings`, then groups, then null) and writes
 JSON lines to its standard output: the digest of the model code, finished groups, an error. Its one
@@ -23,20 +23,20 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Do groups until the input ends; return the exit code."""
+    """Process groups until the input ends; return the exit code."""
     inbox_file, outbox = _take_standard_streams()
     position_file = int(sys.argv[1])
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(inbox_file, inbox), name="inbox", daemon=True).start()
 
-    def send(message: Any) -> None:
-        os.write(outbox, json.dumps(message).encode() + b"\n")
+    def send(answer: Any) -> None:
+        os.write(outbox, json.dumps(answer).encode() + b"\n")
 
     try:
         settings = GroupSettings(**inbox.get())
         send({"source": source_digest(settings.model_zoo, settings.model_def)})
-        while (given := inbox.get()) is not None:
-            group = Group(**given)
+        while (message := inbox.get()) is not None:
+            group = Group(**message)
             done = prepare_group(
                 settings, group, functools.partial(write_position, position_file, group.number)
             )
@@ -48,12 +48,12 @@ def main() -> int:
 
 
 def _take_standard_streams() -> tuple[BinaryIO, int]:
-    """Take over stdin and stdout; the user's code gets an empty input, and prints to stderr."""
+    """Take over stdin and stdout; the user's code gets an empty stdin, and prints to stderr."""
     inbox = os.fdopen(os.dup(0), "rb")
     outbox = os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     os.dup2(2, 1)
     return inbox, outbox
 

@@ -147,11 +147,11 @@ def test_a_process_that_is_killed_is_named_with_its_file_and_the_rest_is_kept(
     assert "Traceback" not in died.stderr
     assert f"was killed by SIGKILL at {folder}/in/49 (file 2 of 4 of group 12)" in died.stderr
     assert "try fewer processes" in died.stderr
-    assert "of 15 groups of files are done and stay" in died.stderr
+    assert "of 15 groups of files are done" in died.stderr
     assert num_groups_done(folder) >= 11
     (folder / "in" / "49").write_text("fine")
     again = succeed(*command(folder, "processes=2", "shuffle=false"))
-    assert "Going on: 1" in again.stderr
+    assert "Continuing: 1" in again.stderr
     with Reader.open(str(folder / "out")) as reader:
         assert [int(record[:2]) for record in reader] == list(range(NUM_FILES))
 
@@ -166,12 +166,12 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(folder: Path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
-    assert "the same command goes on from there" in errors
+    assert "run the same command to continue" in errors
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert not (folder / "out").exists()
     for_sure = num_groups_done(folder)
     done = succeed(*command(folder, "processes=2"))
-    assert f"Going on: {for_sure} of 15 groups" in done.stderr
+    assert f"Continuing: {for_sure} of 15 groups" in done.stderr
     assert f"records: {NUM_FILES}\n" in done.stdout
 
 
@@ -186,7 +186,7 @@ def test_a_killed_run_takes_its_processes_along_and_the_same_command_goes_on(fol
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "no worker", 10)
     assert len(pids) == 2
     done = succeed(*command(folder, "processes=2"))
-    assert "Going on: " in done.stderr
+    assert "Continuing: " in done.stderr
     with Reader.open(str(folder / "out")) as reader:
         assert sorted(int(record[:2]) for record in reader) == list(range(NUM_FILES))
 
@@ -201,7 +201,7 @@ def test_killed_ranks_and_the_same_command_goes_on(folder: Path):
     process.communicate(timeout=30)
     done = run(*argv)
     assert done.returncode == 0, done.stderr
-    assert "Going on: " in done.stderr
+    assert "Continuing: " in done.stderr
     with Reader.open(str(folder / "out")) as reader:
         assert sorted(int(record[:2]) for record in reader) == list(range(NUM_FILES))
 

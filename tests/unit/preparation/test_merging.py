@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_horovod.preparation.groups import Shard
-from edl_horovod.preparation.merging import merge, together
+from edl_horovod.preparation.merging import combine, merge
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Codec, Writer
 
@@ -22,7 +22,7 @@ def test_files_keep_the_order_and_their_bounds_and_no_two_would_fit_into_one(
         for number, (records, num_bytes) in enumerate(sizes)
     ]
     bounds = {"records_per_shard": records_per_shard, "bytes_per_shard": bytes_per_shard}
-    files = together(shards, **bounds)
+    files = combine(shards, **bounds)
 
     assert [shard for file in files for shard in file] == shards
     for file, following in zip(files, [*files[1:], None], strict=True):

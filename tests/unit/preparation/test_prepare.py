@@ -178,10 +178,10 @@ def test_a_file_may_give_several_records_or_none(prepare, inputs: Path, tmp_path
 
 def test_progress_counts_files_and_records(prepare, inputs: Path):
     (inputs / "a" / "0.txt").write_text("many")
-    told = []
-    prepare(lambda *counts: told.append(counts))
-    assert told[0] == (0, 30, 0)
-    assert told[-1] == (30, 30, 32)
+    reports = []
+    prepare(lambda *counts: reports.append(counts))
+    assert reports[0] == (0, 30, 0)
+    assert reports[-1] == (30, 30, 32)
 
 
 def test_bad_files_end_the_run_and_are_named(prepare, inputs: Path, tmp_path: Path):
@@ -189,7 +189,7 @@ def test_bad_files_end_the_run_and_are_named(prepare, inputs: Path, tmp_path: Pa
         (inputs / "a" / f"{number}.txt").write_text("bad")
     (inputs / "b" / "0.txt").write_text("text")
     (inputs / "b" / "1.txt").write_bytes(b"\xff")
-    with pytest.raises(DataError, match="12 input files cannot be prepared") as caught:
+    with pytest.raises(DataError, match="12 input files") as caught:
         prepare()
     assert str(caught.value).count("\n") == 11
     assert "texts.py:11: ValueError: not an image" in str(caught.value)
@@ -197,7 +197,7 @@ def test_bad_files_end_the_run_and_are_named(prepare, inputs: Path, tmp_path: Pa
     assert sorted(os.listdir(tmp_path)) == ["in", "out.bad_files.jsonl", "zoo"]
 
 
-def test_a_file_that_ends_the_run_is_told_once_and_one_left_out_in_the_log(
+def test_a_file_that_ends_the_run_is_reported_once_and_a_skipped_one_is_logged(
     prepare, inputs: Path, caplog: pytest.LogCaptureFixture
 ):
     (inputs / "a" / "0.txt").write_text("bad")
@@ -205,7 +205,7 @@ def test_a_file_that_ends_the_run_is_told_once_and_one_left_out_in_the_log(
         prepare()
     assert caplog.messages == []
     prepare(bad_files="skip")
-    assert [message.startswith("Left out:") for message in caplog.messages] == [True]
+    assert [f"{inputs}/a/0.txt" in message for message in caplog.messages] == [True]
 
 
 def test_a_released_function_is_given_the_open_file_and_its_name(
@@ -220,7 +220,7 @@ def test_a_released_function_is_given_the_open_file_and_its_name(
     assert records_of(tmp_path / "out") == expected
 
 
-def test_bad_files_are_left_out_and_listed(prepare, inputs: Path, tmp_path: Path):
+def test_bad_files_are_skipped_and_listed(prepare, inputs: Path, tmp_path: Path):
     (inputs / "a" / "0.txt").write_text("bad")
     (inputs / "b" / "0.txt").write_text("text")
     result = prepare(bad_files="skip", max_bad_files=2)
@@ -229,14 +229,14 @@ def test_bad_files_are_left_out_and_listed(prepare, inputs: Path, tmp_path: Path
     reasons = {line["path"]: line["reason"] for line in lines}
     assert sorted(reasons) == [f"{inputs}/a/0.txt", f"{inputs}/b/0.txt"]
     assert "texts.py:11: ValueError: not an image" in reasons[f"{inputs}/a/0.txt"]
-    assert reasons[f"{inputs}/b/0.txt"].endswith("gave str, not bytes.")
+    assert reasons[f"{inputs}/b/0.txt"].endswith(" str, not bytes.")
     assert result.bad_files == str(tmp_path / "out.bad_files.jsonl")
 
 
 def test_more_bad_files_than_may_be_end_the_run_until_the_bound_is_raised(prepare, inputs: Path):
     for name in "abc":
         (inputs / name / "0.txt").write_text("bad")
-    with pytest.raises(DataError, match=r"max_bad_files=2.*Raise it"):
+    with pytest.raises(DataError, match=r"max_bad_files=2"):
         prepare(bad_files="skip", max_bad_files=2, files_per_group=5)
     result = prepare(bad_files="skip", max_bad_files=3, files_per_group=5)
     assert (result.num_records, result.num_bad) == (27, 3)
@@ -248,16 +248,18 @@ def test_bad_files_that_an_earlier_run_left_out_end_a_strict_one(prepare, inputs
     settings = {"shuffle": False, "files_per_group": 10}
     with pytest.raises(JobFailed):
         prepare(bad_files="skip", fail_after=2, error=JobFailed("x"), **settings)
-    with pytest.raises(DataError, match="1 input files cannot be prepared"):
+    with pytest.raises(DataError, match="1 input files"):
         prepare(**settings)
     assert prepare.groups == []
 
 
-def test_a_mended_bad_file_does_not_cost_what_was_done(prepare, inputs: Path, tmp_path: Path):
+def test_finished_groups_are_reused_after_a_bad_file_was_repaired(
+    prepare, inputs: Path, tmp_path: Path
+):
     (inputs / "a" / "0.txt").write_text("bad")
-    with pytest.raises(DataError, match="the same command goes on") as caught:
+    with pytest.raises(DataError, match="the same command") as caught:
         prepare(shuffle=False, files_per_group=5, data=f"{inputs}/b,{inputs}/a")
-    assert caught.value.cure.startswith("Mend them")
+    assert "bad_files=skip" in caught.value.cure
     (inputs / "a" / "0.txt").write_text("mended and longer")
     prepare(shuffle=False, files_per_group=5, data=f"{inputs}/b,{inputs}/a")
     assert prepare.groups == [2, 3]
@@ -267,7 +269,7 @@ def test_a_mended_bad_file_does_not_cost_what_was_done(prepare, inputs: Path, tm
 
 def test_no_record_at_all_is_an_error(prepare, inputs: Path, tmp_path: Path):
     (inputs / "a" / "0.txt").write_text("none")
-    with pytest.raises(DataError, match="gave no record"):
+    with pytest.raises(DataError, match="no record"):
         prepare(data=f"{inputs}/a/0.txt")
     assert sorted(os.listdir(tmp_path)) == ["in", "zoo"]
 
@@ -281,17 +283,17 @@ def test_an_existing_output_is_replaced_only_when_asked(prepare, inputs: Path, t
 
 
 @pytest.mark.parametrize("error", [JobFailed("A process was killed."), KeyboardInterrupt()])
-def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(prepare, tmp_path: Path, error):
+def test_a_continued_run_gives_the_same_bytes(prepare, tmp_path: Path, error):
     prepare(output=str(tmp_path / "whole"), files_per_group=4)
-    with pytest.raises((JobFailed, Interrupted), match="3 of 8 groups of files are done and stay"):
+    with pytest.raises((JobFailed, Interrupted), match="3 of 8 groups of files are done"):
         prepare(files_per_group=4, fail_after=3, error=error)
     assert not (tmp_path / "out").exists()
     (tmp_path / "out.partial" / "shards" / "part-00003-00000.recordio").write_text("half a shard")
     (tmp_path / "out.partial" / "shards" / "part-00003-00009.recordio").write_text("a stray")
-    told = []
-    result = prepare(lambda *counts: told.append(counts), files_per_group=4)
+    reports = []
+    result = prepare(lambda *counts: reports.append(counts), files_per_group=4)
     assert prepare.groups == [3, 4, 5, 6, 7]
-    assert told[0] == (12, 30, 12)
+    assert reports[0] == (12, 30, 12)
     assert result.num_records == 30
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert not (tmp_path / "out.partial").exists()
@@ -310,18 +312,18 @@ def test_a_group_whose_line_was_cut_short_or_whose_shard_is_gone_is_done_again(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "detail"),
     [
         ({"records_per_shard": 3}, "records_per_shard was 4096 and is 3"),
         ({"codec": "gzip"}, "codec was 'snappy' and is 'gzip'"),
         ({"source": "other code"}, "the model code has changed"),
-        ({"new_file": True}, "the input files were 30 and are other 31"),
-        ({"changed_file": True}, "an input file has changed since it was prepared"),
+        ({"new_file": True}, "30 input files .* 31"),
+        ({"changed_file": True}, "4 input files of group 0 .*changed"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_does_not_fit_is_refused_and_replaced_only_when_asked(
-    prepare, inputs: Path, tmp_path: Path, change, said
+def test_an_earlier_run_that_does_not_match_is_replaced_only_on_request(
+    prepare, inputs: Path, tmp_path: Path, change, detail
 ):
     with pytest.raises(JobFailed):
         prepare(files_per_group=4, fail_after=7, error=JobFailed("x"))
@@ -331,7 +333,7 @@ def test_what_does_not_fit_is_refused_and_replaced_only_when_asked(
         for file in inputs.glob("a/*"):
             file.write_text("other")
     kept = contents(tmp_path / "out.partial" / "shards")
-    with pytest.raises(OutputError, match=said) as caught:
+    with pytest.raises(OutputError, match=detail) as caught:
         prepare(files_per_group=4, **change)
     assert "overwrite=true" in str(caught.value)
     assert contents(tmp_path / "out.partial" / "shards") == kept
@@ -351,7 +353,7 @@ def test_a_partial_folder_of_somebody_else_is_left_alone(prepare, tmp_path: Path
         file = tmp_path / "out.partial" / name
         file.parent.mkdir(parents=True)
         file.write_text("mine")
-        with pytest.raises(OutputError, match=r"out\.partial holds something.*output="):
+        with pytest.raises(OutputError, match=r"out\.partial .*output="):
             prepare(overwrite=True)
         assert file.read_text() == "mine"
         shutil.rmtree(tmp_path / "out.partial")
@@ -437,7 +439,7 @@ def test_an_output_where_a_job_or_a_command_works_is_refused(prepare, tmp_path: 
 @pytest.mark.parametrize("text", ["mine", '{"path": "a"}\n', "[1]\n"])
 def test_a_file_in_the_place_of_the_list_of_bad_files_is_left_alone(prepare, tmp_path: Path, text):
     (tmp_path / "out.bad_files.jsonl").write_text(text)
-    with pytest.raises(OutputError, match=r"did not write what is there.*output="):
+    with pytest.raises(OutputError, match=r"out\.bad_files\.jsonl.*output="):
         prepare(overwrite=True)
     assert (tmp_path / "out.bad_files.jsonl").read_text() == text
 
@@ -457,7 +459,7 @@ def test_there_are_as_many_files_as_the_data_needs(prepare, inputs: Path, tmp_pa
 
 def test_two_runs_of_one_output_are_kept_apart(prepare):
     def meddle(*_: int) -> None:
-        with pytest.raises(ConfigError, match="Another process prepares this output"):
+        with pytest.raises(ConfigError, match=r"out\.partial/lock"):
             prepare()
 
     prepare(meddle)
@@ -472,23 +474,19 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(prepare, config, 
     with pytest.raises(JobFailed):
         prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
     before = contents(tmp_path / "out.partial" / "shards")
-    assert describe(config(files_per_group=4))[-1] == (
-        "an interrupted run goes on: 3 of 8 groups are done"
-    )
-    assert describe(config(files_per_group=5))[-1] == (
-        "an interrupted run does not fit: files_per_group was 4 and is 5"
-    )
+    assert "3 of 8 groups are done" in describe(config(files_per_group=4))[-1]
+    assert "files_per_group was 4 and is 5" in describe(config(files_per_group=5))[-1]
     assert contents(tmp_path / "out.partial" / "shards") == before
 
 
 def test_a_list_may_name_files_that_are_not_there_only_if_they_may_be_skipped(
     prepare, inputs: Path, tmp_path: Path
 ):
-    listed = tmp_path / "list.txt"
-    listed.write_text(f"{inputs}/a/1.txt\n\n{inputs}/gone.txt\n{inputs}/a/2.txt\n")
-    with pytest.raises(DataError, match=r"1 of 3 input files are not there.*gone\.txt"):
-        prepare(data=f"@{listed}")
-    result = prepare(data=f"@{listed}", bad_files="skip", shuffle=False)
+    list_file = tmp_path / "list.txt"
+    list_file.write_text(f"{inputs}/a/1.txt\n\n{inputs}/gone.txt\n{inputs}/a/2.txt\n")
+    with pytest.raises(DataError, match=r"1 of 3 input files .*gone\.txt"):
+        prepare(data=f"@{list_file}")
+    result = prepare(data=f"@{list_file}", bad_files="skip", shuffle=False)
     assert (result.num_records, result.num_bad) == (2, 1)
     assert records_of(tmp_path / "out") == [b"a/1", b"a/2"]
 
