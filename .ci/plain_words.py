@@ -14,7 +14,8 @@ from pathlib import Path
 CHECKED = tuple(
     f"edl_horovod/{package}"
     for package in (
-        *("chaos", "cli", "cluster", "coordinator", "displays", "image", "launch", "ledger"),
+        *("chaos", "cli", "cluster", "columns", "coordinator", "displays", "files", "frameworks"),
+        *("image", "launch", "ledger", "preparation", "records"),
         *("ring", "supervisor", "sweeps", "tasks", "trained_model", "worker"),
     )
 )
