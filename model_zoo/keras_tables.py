@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import table_spec
 import tensorflow as tf
 from keras import layers, ops
 
@@ -52,16 +53,22 @@ def inputs_of(features):
 
 
 def network(features, hidden_units, head):
-    """A dense network, beside which a linear model stands where the features have a part for it."""
+    """A dense network and a linear model, added up.
+
+    The linear model reads the part `wide` where the features have it, else what the network reads.
+    """
     num_outputs, outputs_of = head
     inputs = inputs_of(features)
-    x = _part(features, inputs, "deep", 8)
+    deep = _part(features, inputs, "deep", 8)
+    linear = _part(features, inputs, "wide", 1) if "wide" in features.parts else deep
+    x = ops.clip(deep, -table_spec.MOST_DEVIATIONS, table_spec.MOST_DEVIATIONS)
     for units in hidden_units:
         x = layers.Dense(units, activation="relu")(x)
-    raw = layers.Dense(num_outputs, dtype="float32")(x)
-    if "wide" in features.parts:
-        wide = _part(features, inputs, "wide", 1)
-        raw = raw + layers.Dense(num_outputs, dtype="float32")(wide)
+    # From zeros on, both begin as the head's constant.
+    raw = sum(
+        layers.Dense(num_outputs, dtype="float32", kernel_initializer="zeros")(read)
+        for read in (x, linear)
+    )
     return keras.Model(inputs, outputs_of(raw))
 
 

@@ -19,6 +19,10 @@ from edl_horovod.records.examples import example
 
 log = logging.getLogger("edl_horovod.model_zoo.table_spec")
 
+MOST_DEVIATIONS = 5.0
+"""How far from the mean a dense network takes a number to be: far beyond its training data a linear
+model still predicts something plausible, and a network anything."""
+
 
 def records_from_csv(filename):
     """A serialized tf.Example for each row of a CSV file with a header.
@@ -113,7 +117,7 @@ class TableSpec(ElasticDLSpec):
             is_weighted=self._is_weighted(mode),
         )
 
-    def create_optimizer(self, model=None, lr=0.01):
+    def create_optimizer(self, model=None, lr=0.003):
         return self.layers.adam(model, lr)
 
     @property

@@ -1,6 +1,7 @@
 """The layers of the models of tables in PyTorch, as `keras_tables.py` has them in Keras."""
 
 import numpy as np
+import table_spec
 import torch
 from torch import nn
 from torch.nn import functional
@@ -21,7 +22,7 @@ def examples(records, columns, features, *, require, encode, label_dtype, is_wei
 
 
 def network(features, hidden_units, head):
-    """A dense network, beside which a linear model stands where the features have a part for it."""
+    """A dense network and a linear model, added up; see `keras_tables.network`."""
     return Network(features, hidden_units, head)
 
 
@@ -32,20 +33,17 @@ class Network(nn.Module):
         self.deep = Part("deep", features.parts["deep"], 8)
         units = [self.deep.width, *hidden_units]
         self.hidden = nn.ModuleList(map(_dense, units, hidden_units))
-        self.last = _dense(units[-1], num_outputs)
-        self.wide = None
-        if "wide" in features.parts:
-            self.wide = Part("wide", features.parts["wide"], 1)
-            self.linear = _dense(self.wide.width, num_outputs)
+        self.last = _output(units[-1], num_outputs)
+        self.wide = Part("wide", features.parts["wide"], 1) if "wide" in features.parts else None
+        self.linear = _output((self.wide or self.deep).width, num_outputs)
 
     def forward(self, inputs):
-        x = self.deep(inputs)
+        deep = self.deep(inputs)
+        linear = deep if self.wide is None else self.wide(inputs)
+        x = deep.clamp(-table_spec.MOST_DEVIATIONS, table_spec.MOST_DEVIATIONS)
         for layer in self.hidden:
             x = torch.relu(layer(x))
-        raw = self.last(x)
-        if self.wide is not None:
-            raw = raw + self.linear(self.wide(inputs))
-        return self._outputs_of(raw.float())
+        return self._outputs_of((self.last(x) + self.linear(linear)).float())
 
 
 class Part(nn.Module):
@@ -114,6 +112,14 @@ def _dense(num_inputs, num_outputs):
     """A dense layer that begins as those of Keras do."""
     layer = nn.Linear(num_inputs, num_outputs)
     nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _output(num_inputs, num_outputs):
+    """A dense layer that begins with zeros, as those of outputs do in Keras."""
+    layer = nn.Linear(num_inputs, num_outputs)
+    nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
 

@@ -150,6 +150,21 @@ def test_a_regressor_learns_the_number_in_its_own_unit(framework, model_def):
     assert error.mean() < 6_000
 
 
+def test_far_beyond_its_rows_a_regressor_goes_on_as_a_line(framework):
+    spec = spec_of("regressor.DNN", framework, label="y")
+    x = np.linspace(-2, 2, NUM_ROWS)
+    cells = {"x": x, "y": np.abs(x) * 10.0 + 5 * x}
+    adapted(spec, cells)
+    features = batch_of(spec, cells, Mode.PREDICTION)
+    first = trained(spec, batch_of(spec, cells, Mode.TRAINING), 0)
+    np.testing.assert_allclose(first.outputs(features)["prediction"], cells["y"].mean(), rtol=1e-5)
+
+    found = trained(spec, batch_of(spec, cells, Mode.TRAINING), 200)
+    far = batch_of(spec, {"x": np.array([20.0, 21.0, 41.0])}, Mode.PREDICTION)
+    near, next_one, last = found.outputs(far)["prediction"].tolist()
+    assert last - next_one == pytest.approx(20 * (next_one - near), rel=1e-3)
+
+
 @pytest.mark.parametrize("model_def", ["classifier.DNN", "classifier.wide_and_deep"])
 @pytest.mark.parametrize(
     ("label", "classes"),
