@@ -97,6 +97,8 @@ class TrainConfig:
     """Passes over the data."""
     max_steps: int = 0
     """Steps after which training ends, whatever `epochs` says; 0 means no limit."""
+    max_seconds: float = 0.0
+    """Seconds of training after which the next evaluation ends it; 0 means no limit."""
     learning_rate: float | None = None
     """Handed to `create_optimizer` as `lr` or `learning_rate`; null leaves the spec's default."""
     evaluate_steps: int = 0
@@ -133,9 +135,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_least("train", self, clip_norm=0, clip_value=0, accumulate_steps=1, batch_size=1)
-        check_least(
-            "train", self, bucket_bytes=1, epochs=1, max_steps=0, learning_rate=0, evaluate_steps=0
-        )
+        check_least("train", self, bucket_bytes=1, epochs=1, max_steps=0, max_seconds=0)
+        check_least("train", self, learning_rate=0, evaluate_steps=0)
         precisions = ("float32", "mixed_bfloat16", "mixed_float16")
         check_choice("train.precision", self.precision, precisions)
         check_choice("train.compression", self.compression, ("none", "bf16", "fp16"))
@@ -359,6 +360,9 @@ class JobConfig:
             check_given("output", self.output, "a directory for the result")
         if task.keeps_state and self.train.early_stopping.metric:
             check_given("validation_data", self.validation_data, "what the metric is measured on")
+        if task.keeps_state and self.train.max_seconds:
+            what = "after whose evaluations train.max_seconds may end the training"
+            check_given("validation_data", self.validation_data, what)
         # Checked once more when the framework is known (`models.framework_name`).
         is_torch = self.framework in ("", "torch") or not task.keeps_state
         rule = "is for framework=torch; train.saved_model is Keras' form for servers"

@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import DataError
 from edl_horovod.files import json_text
@@ -108,6 +110,17 @@ class Evaluator:
         if world.is_alone:
             return sums
         return EvaluationSums.of(self._collectives.sum(sums.vector, "edl.evaluate"))
+
+    def from_leader(self, value: float, world: World) -> float:
+        """What the leader has as this value; all ranks call it after the same steps.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+        if world.is_alone:
+            return value
+        share = np.array(value if world.is_leader else 0.0)
+        return float(self._collectives.sum(share, "edl.from_leader"))
 
     def metrics(self, sums: EvaluationSums) -> dict[str, float]:
         """The evaluation's numbers over all examples, `loss` first.

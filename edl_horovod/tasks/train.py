@@ -87,8 +87,7 @@ def make_warm(
             trained_columns=data.columns,
         )
         evaluator = Evaluator.of(step.model, held_out, framework.collectives)
-        stopping = config.train.early_stopping
-        validation = Validation(evaluator, stopping, step.model_variables, events)
+        validation = Validation(evaluator, config.train, step.model_variables, events)
     if (files := model_to_begin_with(config)) is not None:
         with trained_model.naming_versions(files):
             trained_model.restore_weights(files, step.model.weights)
@@ -233,6 +232,8 @@ class TrainWork(Work):
         if self._rule is not None:
             self._rule.enter(len(holders), self.state.step)
         self._reports.enter_ring()
+        if self._validation is not None:
+            self._validation.enter_ring()
         self._began_at = self.state.step
         while True:
             if self.state.is_streaming and self._stream_on(world, membership):

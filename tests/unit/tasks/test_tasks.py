@@ -144,6 +144,20 @@ def test_the_best_weights_are_written_where_a_training_stops_early(run, tmp_path
     assert evaluated.metrics == pytest.approx(trained.metrics)
 
 
+def test_a_training_ends_with_its_time(run, tmp_path):
+    settings = ["validation_data=numbers:30", "train.epochs=100", "train.max_seconds=1e-6"]
+    trained = run("train", "model_def=line", "framework=numpy", *settings)
+    assert 0 < trained.steps < 100
+    found = [each.event for each in events.read(tmp_path / "events.jsonl")]
+    assert [event.step for event in found if event.kind == "evaluation"] == [trained.steps]
+    assert any("max_seconds" in event.message for event in found if event.kind == "log")
+
+
+def test_a_bound_in_time_needs_evaluations():
+    with pytest.raises(ConfigError, match=r"validation_data.*max_seconds"):
+        compose("train", ["model_def=line", "data=d", "output=o", "train.max_seconds=5"])
+
+
 def test_a_framework_that_is_in_no_table_is_refused_with_those_that_are(run):
     with pytest.raises(ConfigError, match=r"framework must be .*keras.*framework='?nump'?"):
         run("train", "model_def=line", "framework=nump")
