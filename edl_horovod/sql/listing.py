@@ -156,6 +156,11 @@ def _description(found: StoredModel, store: ModelStore) -> Result:
         rows.append((role, column.name, f"{column.kind}{declared}"))
     rows += [("null", name, f"counts as {value!r}") for name, value in about.nulls.items()]
     rows += [("metric", name, value) for name, value in about.metrics.items()]
+    rows += [
+        ("held back", f"{metric} of {name}", value)
+        for name, metrics in about.baselines.items()
+        for metric, value in metrics.items()
+    ]
     rows += [("chosen", name, value) for name, value in about.chosen.items()]
     rows += [
         ("trial", str(number), _trial(trial)) for number, trial in enumerate(about.trials, start=1)

@@ -120,6 +120,8 @@ class About:
     """Attributes to the values of the best trial; empty without trials."""
     trials: tuple[Trial, ...] = ()
     """In the order in which they ran."""
+    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Metrics of `model`, `constant` and `linear` on the rows that were held back."""
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -58,6 +58,8 @@ _OF_TRAIN: dict[str, type] = {
     "train.validation_select": str,
     "validation.metrics": str,
 }
+_OF_SPLIT = {"split", "split_fraction", "split_seed", "validation_select"}
+"""Attributes that say which rows are held back."""
 _OF_PREDICT: dict[str, type] = {
     "predict.columns": list,
     "predict.nulls": dict,
@@ -91,6 +93,8 @@ class TrainingPlan:
     """What was decided for the user."""
     split: Split
     """Which rows are held back for the validation."""
+    is_split_default: bool
+    """Whether the statement says nothing of that, so that few rows are all learned from."""
     split_key: str
     """The column by whose values that is decided, of `key`."""
     validation_select: str
@@ -209,6 +213,7 @@ def plan_training(
         has_classes=_CLASSIFIER in bases if has_spec else None,
         num_classes=own.get("model.n_classes"),
         split=split,
+        is_split_default=not own.keys() & _OF_SPLIT,
         split_key=own["split_column"] if split.kind == "key" else "",
         validation_select=own.get("validation_select", ""),
         trials=plan_trials(meaning, has_validation=has_validation),
@@ -470,7 +475,8 @@ def _needed(
 def _split(statement: Train, meaning: Meaning, columns: Sequence[str]) -> Split:
     """Which rows are held back."""
     own = _own(meaning, "train")
-    kind, column = own.get("split", "none"), own.get("split_column", "")
+    default = "none" if own.get("validation_select") else "random"
+    kind, column = own.get("split", default), own.get("split_column", "")
     if own.get("validation_select") and kind != "none":
         what = "train.validation_select and train.split both say what the validation is on."
         raise StatementError(what, statement.place, hint="Leave one out.")

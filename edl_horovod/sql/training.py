@@ -2,8 +2,8 @@
 
 import datetime
 import time
-from collections.abc import Callable, Collection
-from dataclasses import asdict, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,42 @@ from edl_horovod.job.events import EvaluationEvent, StepEvent
 from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import framework_name
 from edl_horovod.sql import planning
-from edl_horovod.sql.dividing import divide, parts_of
+from edl_horovod.sql.baselines import Comparison, compare
+from edl_horovod.sql.defaults import (
+    LEAST_ROWS,
+    bound_in_words,
+    default_values,
+    schedule_in_words,
+)
+from edl_horovod.sql.dividing import check_label, count_rows, divide, parts_of
 from edl_horovod.sql.export import ExportedTable, records_of
 from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.models import LOG, MODEL, About, LogRow, ModelColumn, adapted_of
 from edl_horovod.sql.planning import TrainingPlan
 from edl_horovod.sql.results import Result
+from edl_horovod.sql.settings import SqlSettings
 from edl_horovod.sql.statements import Train
 from edl_horovod.sql.trials import Trained, prepare_trials, run_trials
 from edl_horovod.sql.unknown import array_of
 from edl_horovod.sql.work import Work
 
 __all__ = ["train"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """The rows of a training, exported."""
+
+    table: ExportedTable
+    training: Path
+    """Folder of those that are learned from."""
+    held_back: Path | None
+    """Folder of those for the validation."""
+    split_in_words: str
+
+    @property
+    def num_learned(self) -> int:
+        return count_rows(self.training)
 
 
 def train(work: Work, statement: Train) -> Result:
@@ -57,23 +81,26 @@ def train(work: Work, statement: Train) -> Result:
         work.tell(sentence)
     with work.job(f"TRAIN {name}") as job:
         run = _prepared(work, plan, values, job)
-        table = _export(work, statement, plan, job)
-        _check_label(plan, table)
-        trained = run()
+        rows = _export(work, statement, plan, job)
+        trained = run(rows)
         write_json(job.version / LOG, [asdict(row) for row in _log(Path(trained.config.job_dir))])
-        read = adapted_of(job.version / MODEL).get("read")
-        about = _about(work, statement, plan, table, trained, read)
+        adapted = adapted_of(job.version / MODEL)
+        compared = _compared(adapted, trained, rows)
         about = replace(
-            about,
+            _about(work, statement, plan, rows, trained, adapted.get("read")),
             framework=framework_name(replace(trained.config, model_zoo=str(zoo))),
             seconds=round(time.monotonic() - began, 1),
+            baselines=compared.metrics if compared else {},
         )
         made = work.store.add(name, job.version, about, replace=statement.or_replace)
-    held_back = table.num_rows - about.num_rows
+    held_back = rows.table.num_rows - about.num_rows
     of_rows = f", with {held_back:,} held back" if held_back else ""
+    learned = (
+        f"{made} is trained on {about.num_rows:,} rows{of_rows}{trained.told}, and it is live."
+    )
+    measured = [str(compared), compared.warning] if compared else []
     return Result(
-        message=f"{made} is trained on {about.num_rows:,} rows{of_rows}{trained.told}, and it is"
-        " live.",
+        message="\n".join(filter(None, [learned, *measured])),
         model=str(made),
         metrics=trained.metrics,
     )
@@ -83,6 +110,10 @@ def _dry(work: Work, plan: TrainingPlan, values: dict[str, Any]) -> Result:
     """What would be trained; of trials the settings of one."""
     job = work.dry_job()
     values = values | _rows_of(plan, job)
+    has_validation = "validation_data" in values
+    composed = work.config("train", values, job, job.output)
+    given = _given(work.settings, plan)
+    values |= default_values(composed, given, num_rows=0, has_validation=has_validation)
     if plan.trials is None:
         return work.dry("train", values, told=plan.told)
     values = work.places(job, job.output) | values
@@ -91,25 +122,47 @@ def _dry(work: Work, plan: TrainingPlan, values: dict[str, Any]) -> Result:
     return work.shown(trials.first, notes)
 
 
+def _given(settings: SqlSettings, plan: TrainingPlan) -> frozenset[str]:
+    """The settings of a job that the statement or the command gives."""
+    typed = (text.partition("=")[0].lstrip("+") for text in settings.overrides)
+    varied = plan.trials.varied if plan.trials is not None else ()
+    return frozenset({*typed, *settings.values, *plan.settings, *varied})
+
+
 def _prepared(
     work: Work, plan: TrainingPlan, values: dict[str, Any], job: StatementJob
-) -> Callable[[], Trained]:
+) -> Callable[[_Rows], Trained]:
     """Check the settings of the job, or of the trials; the result runs them when rows are there.
 
     Raises:
         ConfigError: One is wrong.
     """
-    values = values | _rows_of(plan, job)
+    first = values | _rows_of(plan, job)
+    config = work.config("train", first, job, job.version / MODEL)
     if plan.trials is not None:
-        trials = prepare_trials(plan.trials, work.settings, work.places(job, job.output) | values)
-        work.tell(trials.told)
-        return lambda: run_trials(trials, work, job)
-    config = work.config("train", values, job, job.version / MODEL)
+        places = work.places(job, job.output)
+        work.tell(prepare_trials(plan.trials, work.settings, places | first).told)
 
-    def run() -> Trained:
+    def run(rows: _Rows) -> Trained:
+        has_validation = rows.held_back is not None
+        now = first | {"data": str(rows.training)}
+        if not has_validation:
+            now.pop("validation_data", None)
+        given = _given(work.settings, plan)
+        now |= default_values(
+            config, given, num_rows=rows.num_learned, has_validation=has_validation
+        )
+        if plan.trials is not None:
+            trials = prepare_trials(plan.trials, work.settings, places | now)
+            work.tell(schedule_in_words(trials.first, rows.num_learned))
+            return run_trials(trials, work, job)
         job.version.mkdir()
-        result = work.run(config, Path(config.data), job)
-        return Trained(config=config, metrics=result.metrics)
+        last = work.config("train", now, job, job.version / MODEL)
+        work.tell(schedule_in_words(last, rows.num_learned))
+        result = work.run(last, Path(last.data), job)
+        if sentence := bound_in_words(last, result):
+            work.tell(sentence)
+        return Trained(config=last, metrics=result.metrics)
 
     return run
 
@@ -142,12 +195,19 @@ def _rows_of(plan: TrainingPlan, job: StatementJob) -> dict[str, str]:
     return {"data": str(training), "validation_data": str(held_back)}
 
 
-def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob) -> ExportedTable:
-    """Write the rows where `_rows_of` says that they are."""
+def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob) -> _Rows:
+    """Write the rows where `_rows_of` says that they are; few rows are all learned from.
+
+    Raises:
+        DataError: Nothing can be learned from them.
+    """
     dates = dict.fromkeys(plan.maybe_dates)
     table = work.export(
         statement.select, job.data, job, plan.nulls, columns=plan.columns, dates=dates
     )
+    check_label(table.data, plan.label)
+    _check_classes(plan, table)
+    training, held_back, split_in_words = table.data, None, plan.split_in_words
     if plan.validation_select:
         select = plan.validation_select
         dates = {it.name: it.kind for it in table.columns if it.kind in ("date", "timestamp")}
@@ -155,12 +215,40 @@ def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob)
             select, job.validation, job, plan.nulls, columns=plan.columns, dates=dates
         )
         _require_same(table, other)
+        held_back = other.data
+    elif plan.is_split_default and table.num_rows < LEAST_ROWS:
+        split_in_words = "none"
+        if plan.trials is not None:
+            raise DataError(
+                f"There are {table.num_rows} rows, too few to compare trials on some of them.",
+                received=f"{LEAST_ROWS} rows are the least",
+                cure="Select more rows, or write train.split or train.validation_select.",
+            )
+        work.tell(
+            f"{table.num_rows} rows are too few to hold some back, so nothing tells how good the"
+            " model is on other rows."
+        )
     elif plan.split.kind != "none":
-        divide(table.data, job.validation, plan.split, plan.split_key)
-    return table
+        label = plan.label if plan.has_classes else ""
+        divide(table.data, job.validation, plan.split, plan.split_key, label=label)
+        training, held_back = parts_of(job.validation)
+    return _Rows(table=table, training=training, held_back=held_back, split_in_words=split_in_words)
 
 
-def _check_label(plan: TrainingPlan, table: ExportedTable) -> None:
+def _compared(adapted: Mapping[str, Any], trained: Trained, rows: _Rows) -> Comparison | None:
+    """The model beside a constant and a linear model; None without rows to measure them on."""
+    if rows.held_back is None:
+        return None
+    return compare(
+        adapted,
+        trained.config,
+        trained.metrics,
+        training=rows.training,
+        held_back=rows.held_back,
+    )
+
+
+def _check_classes(plan: TrainingPlan, table: ExportedTable) -> None:
     """Refuse a label that the model cannot learn, before the job starts.
 
     Raises:
@@ -196,7 +284,7 @@ def _about(
     work: Work,
     statement: Train,
     plan: TrainingPlan,
-    table: ExportedTable,
+    rows: _Rows,
     trained: Trained,
     read: Collection[str] | None,
 ) -> About:
@@ -209,12 +297,12 @@ def _about(
         label=plan.label,
         columns=tuple(
             ModelColumn(name=it.name, kind=it.kind, declared_type=it.declared_type)
-            for it in table.columns
+            for it in rows.table.columns
             if it.name not in not_read and (read is None or it.name in (*read, plan.label))
         ),
         nulls=plan.nulls,
-        split=plan.split_in_words,
-        num_rows=_num_rows(Path(trained.config.data)),
+        split=rows.split_in_words,
+        num_rows=rows.num_learned,
         metrics=trained.metrics,
         database=work.engine.label,
         trained=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -223,10 +311,6 @@ def _about(
         chosen=trained.chosen,
         trials=trained.trials,
     )
-
-
-def _num_rows(records: Path) -> int:
-    return sum(pq.read_metadata(file).num_rows for file in records.glob("*.parquet"))
 
 
 def _require_same(table: ExportedTable, other: ExportedTable) -> None:

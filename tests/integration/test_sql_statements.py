@@ -138,7 +138,7 @@ def test_a_second_prediction_waits_for_no_import(trained):
 @pytest.mark.timeout(600)
 @pytest.mark.long
 def test_a_training_goes_on_from_the_weights_of_a_model(trained):
-    more = ", train.batch_size=40, engine.num_workers=2\nUSING my_trained_model"
+    more = ", train.epochs=1, train.batch_size=40, engine.num_workers=2\nUSING my_trained_model"
     text = TRAINED.format(more=more).replace("INTO my_trained_model", "INTO better")
     *_, measured, _ = run(
         trained, text + "SELECT * FROM employee EVALUATE better; DROP MODEL better"
@@ -224,13 +224,13 @@ class Ended:
 
 ENDED = {
     "one training": Ended(
-        TRAINED.format(more=", train.epochs=100000, engine.num_workers=2"),
+        TRAINED.format(more=", train.epochs=100000, train.split='none', engine.num_workers=2"),
         "TRAIN my_trained_model",
     ),
     "trials": Ended(
-        VARIED.format(rates="HPARAM_CANDIDATES([0.01])", more="").replace(
-            "train.epochs=20", "train.epochs=HPARAM_CANDIDATES([1, 100000])"
-        ),
+        VARIED.format(
+            rates="HPARAM_CANDIDATES([0.01])", more=", train.early_stopping.patience=1000000"
+        ).replace("train.epochs=20", "train.epochs=HPARAM_CANDIDATES([1, 100000])"),
         "TRAIN tuned, trial 2 of 4",
     ),
 }

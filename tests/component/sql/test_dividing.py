@@ -1,5 +1,6 @@
 """Rows held back for a validation: each row is on one side, in order."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -51,3 +52,17 @@ def test_a_side_without_rows_is_refused(records, tmp_path):
     split = Split(kind="sequential", fraction=0.0001)
     with pytest.raises(DataError, match="holds back 0 of 1,000 rows"):
         divide(records, tmp_path / "both", split)
+
+
+def test_a_class_is_not_held_back_altogether(tmp_path):
+    folder = tmp_path / "records"
+    folder.mkdir()
+    rows = np.arange(NUM_ROWS)
+    split = Split(kind="random", fraction=0.2)
+    held_back = int(np.flatnonzero(split.by_number(0, NUM_ROWS))[0])
+    labels = np.where(rows == held_back, "rare", np.where(rows % 2, "odd", "even"))
+    pq.write_table(pa.table({"a": rows, "label": labels}), folder / "0.parquet")
+    divide(folder, tmp_path / "both", split, label="label")
+    training, validation = parts_of(tmp_path / "both")
+    assert held_back in rows_of(training)
+    assert len(rows_of(validation)) > 100

@@ -235,7 +235,10 @@ WRONG = [
     Wrong("regressor.DNN WITH train.split='key'", "split_column"),
     Wrong("regressor.DNN WITH train.split='key', train.split_column='nme'", "'name'"),
     Wrong("regressor.DNN WITH train.split='random', train.validation_select='x'", "one out"),
-    Wrong("regressor.DNN WITH lr=HPARAM_RANGE(1, 2)", "no rows to compare the trials on"),
+    Wrong(
+        "regressor.DNN WITH lr=HPARAM_RANGE(1, 2), train.split='none'",
+        "no rows to compare the trials on",
+    ),
     Wrong("regressor.DNN WITH lr=HPARAM_RANGE(1, 2), model.lr=2", "too"),
     Wrong("regressor.DNN WITH hiden_units=HPARAM_CANDIDATES([1])", "'hidden_units'"),
     Wrong("regressor.DNN WITH label=HPARAM_CANDIDATES(['x'])", "LABEL"),
