@@ -70,7 +70,7 @@ def test_a_tenth_is_held_back_and_the_training_stops_at_the_best(session, engine
     some = {"data": "d", "output": "o", "model_def": "m", "validation_data": "v"}
     assert config.train == compose("train", ["train=until_best"], values=some).train
     assert config.train.early_stopping.restore_best
-    assert any("20,000 steps or 600 s" in sentence for sentence in opened.told)
+    assert any("10,000 steps or 300 s" in sentence for sentence in opened.told)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
