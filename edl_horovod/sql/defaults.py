@@ -15,7 +15,7 @@ LEAST_ROWS = 30
 GROUP = "until_best"
 """The choice of `train` that statements start from."""
 STEPS_WITHOUT_VALIDATION = 300
-STEPS_OF_EPOCH = 1_000
+STEPS_OF_EPOCH = 500
 """An epoch of more steps has larger ones instead, so that evaluations stay cheap beside it."""
 LARGEST_BATCH = 8_192
 _BOUNDS = ("epochs", "max_steps", "max_seconds")

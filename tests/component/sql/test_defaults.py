@@ -98,7 +98,7 @@ def test_steps_are_larger_where_there_are_many_rows_or_ranks(session):
     numbers = "SELECT x.a + 300 * y.a AS a, x.b FROM t AS x, t AS y"
     opened = session(300)
     text = " TRAIN regressor.DNN {} LABEL a INTO m"
-    assert opened.run(numbers + text.format("")).train.batch_size == 128
+    assert opened.run(numbers + text.format("")).train.batch_size == 256
     ranks = "WITH engine.num_workers=50"
     assert opened.run("SELECT a, b FROM t" + text.format(ranks)).train.batch_size == 64
 
