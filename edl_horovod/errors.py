@@ -34,7 +34,7 @@ __all__ = [
     "TimedOut",
     "TrainingError",
     "UserCodeError",
-    "cure_of",
+    "hint_of",
     "did_you_mean",
     "how_to_install",
     "kind_of",
@@ -49,34 +49,34 @@ class EdlError(Exception):
     Args:
         what: What is wrong and where, in sentences.
         received: The settings at fault with their values, or a phrase where no setting is.
-        cure: What to do about it, in sentences.
+        hint: What to do about it, in sentences.
     """
 
     exit_code = 1
 
     def __init__(
-        self, what: str, *, received: Mapping[str, object] | str = "", cure: str = ""
+        self, what: str, *, received: Mapping[str, object] | str = "", hint: str = ""
     ) -> None:
         self.what = what.strip()
         self.received = received
-        self.cure = cure.strip(" ")
+        self.hint = hint.strip(" ")
         if isinstance(received, Mapping):
             received = _settings(received)
         received_text = f"Received: {received.removesuffix('.')}." if received else ""
-        # A cure may begin a line of its own.
-        parts = filter(None, (self.what, received_text, self.cure))
+        # A hint may begin a line of its own.
+        parts = filter(None, (self.what, received_text, self.hint))
         super().__init__(" ".join(parts).replace(" \n", "\n").strip())
 
-    def with_more_cure(self, more: str) -> Self:
+    def with_more_hint(self, more: str) -> Self:
         """The same error with more sentences about what to do; they bring their own space."""
-        return type(self)(self.what, received=self.received, cure=f"{self.cure}{more}")
+        return type(self)(self.what, received=self.received, hint=f"{self.hint}{more}")
 
     def with_received(self, more: Mapping[str, object]) -> Self:
         """The same error with more settings at fault."""
         if isinstance(self.received, Mapping):
-            return type(self)(self.what, received={**self.received, **more}, cure=self.cure)
+            return type(self)(self.what, received={**self.received, **more}, hint=self.hint)
         received = f"{self.received.removesuffix('.')}; " if self.received else ""
-        return type(self)(self.what, received=f"{received}{_settings(more)}", cure=self.cure)
+        return type(self)(self.what, received=f"{received}{_settings(more)}", hint=self.hint)
 
     def reworded(self, change: Callable[[str], str]) -> Self:
         """The same error with all of its texts changed, and the values that show such a text."""
@@ -88,7 +88,7 @@ class EdlError(Exception):
                 key: value if change(_shown(value)) == _shown(value) else change(str(value))
                 for key, value in received.items()
             }
-        return type(self)(change(self.what), received=received, cure=change(self.cure))
+        return type(self)(change(self.what), received=received, hint=change(self.hint))
 
 
 class JobFailed(EdlError):
@@ -259,7 +259,7 @@ def meaning_of(exit_code: int) -> str:
     return ""
 
 
-def cure_of(error: OSError) -> str:
+def hint_of(error: OSError) -> str:
     """What to do about something that cannot be written, as a sentence."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "Make room on its disk, or choose another place."

@@ -179,7 +179,7 @@ def padded(dataset: Any, padding_values: Any = None, lengths: Sequence[int] = ()
         raise UserCodeError(
             "The lengths to pad to must rise, from 1 on.",
             received={"lengths": list(lengths)},
-            cure="Write them as in edl_horovod.padded(dataset, lengths=[32, 64, 128]).",
+            hint="Write them as in edl_horovod.padded(dataset, lengths=[32, 64, 128]).",
         )
     padded = dataset.padded_batch(_ALL, padding_values=padding_values)
     setattr(padded, _PADDING, Padding(padding_values, tuple(lengths)))

@@ -60,7 +60,7 @@ class TableSpec(ElasticDLSpec):
             raise ConfigError(
                 "columns says what numeric and categorical say, too.",
                 received={"numeric": list(numeric), "categorical": list(categorical)},
-                cure="Write all in columns (COLUMN in SQL).",
+                hint="Write all in columns (COLUMN in SQL).",
             )
         if class_weights not in ("", "auto") or (class_weights and not self.has_classes):
             raise ConfigError(
@@ -94,7 +94,7 @@ class TableSpec(ElasticDLSpec):
             raise ConfigError(
                 f"{type(self).__name__} is made for the columns of its training data, and has seen"
                 " none.",
-                cure="Train it: edl train, with data of a table.",
+                hint="Train it: edl train, with data of a table.",
             )
         return TableSummary.from_json(self.adapted)
 
@@ -220,6 +220,6 @@ def units_of(hidden_units):
         raise ConfigError(
             "hidden_units must be whole numbers from 1 on.",
             received={"hidden_units": hidden_units},
-            cure="Write the size of each hidden layer, as in [64, 32].",
+            hint="Write the size of each hidden layer, as in [64, 32].",
         )
     return units

@@ -27,13 +27,13 @@ def check_disturbable(job_dir: JobDir) -> None:
         raise ConfigError(
             "A static ring does not survive chaos.",
             received=f"launch.kind={kind}",
-            cure="Start the job with launch=local.",
+            hint="Start the job with launch=local.",
         )
     if not job_dir.is_running():
         raise ConfigError(
             "The job is not running, so nothing can happen to it.",
             received=repr(str(job_dir)),
-            cure=f"See edl status {job_dir}.",
+            hint=f"See edl status {job_dir}.",
         )
 
 

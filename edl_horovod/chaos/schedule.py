@@ -62,7 +62,7 @@ def _parse_word(word: str, pick: float) -> Action:
         raise ConfigError(
             f"An action of a chaos schedule is {_FORM}.",
             received=repr(word),
-            cure=f"{did_you_mean(kind, KINDS)} Kinds: {', '.join(KINDS)}.",
+            hint=f"{did_you_mean(kind, KINDS)} Kinds: {', '.join(KINDS)}.",
         )
     most = {"kill": 1, "stop": 2}.get(kind, 0)
     try:
@@ -76,7 +76,7 @@ def _parse_word(word: str, pick: float) -> Action:
         raise ConfigError(
             f"An action of a chaos schedule is {_FORM}.",
             received=repr(word),
-            cure="Seconds and slots are numbers from 0 on.",
+            hint="Seconds and slots are numbers from 0 on.",
         ) from None
 
 
@@ -98,13 +98,13 @@ def random_schedule(
         if kind not in KINDS:
             raise ConfigError(
                 f"There is no kind {kind!r} of chaos.",
-                cure=f"{did_you_mean(kind, KINDS)} Kinds: {', '.join(KINDS)}.",
+                hint=f"{did_you_mean(kind, KINDS)} Kinds: {', '.join(KINDS)}.",
             )
     if not kinds or every <= 0 or seconds < every:
         raise ConfigError(
             "Chaos needs kinds, and time for one action.",
             received={"--kinds": ",".join(kinds), "--every": every, "--seconds": seconds},
-            cure="Give for instance --kinds kill --every 5 --seconds 60.",
+            hint="Give for instance --kinds kill --every 5 --seconds 60.",
         )
     source = random.Random(seed)
     actions = []

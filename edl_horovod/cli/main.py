@@ -83,7 +83,7 @@ def _as_ours(error: EdlError | KeyboardInterrupt | OSError) -> EdlError:
     return ConfigError(
         f"A file or a folder cannot be used: {error.strerror}.",
         received=repr(error.filename),
-        cure="Check its name and what this user may do there.",
+        hint="Check its name and what this user may do there.",
     )
 
 

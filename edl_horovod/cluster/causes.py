@@ -1,4 +1,4 @@
-"""Why a job does not go on: the objects that are not made, who says so, and the cure of each."""
+"""Why a job does not go on: the objects that are not made, who says so, and the hint of each."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -27,12 +27,12 @@ class Cause:
     """Kind and name of what it is about: `MPIJob/mnist`."""
     reason: str
     """As the cluster says it, or as it follows from what the cluster has."""
-    cure: str = ""
+    hint: str = ""
     """What to do about it; empty where the reason says it already."""
 
     def __str__(self) -> str:
         said = f"{self.object}: {self.reason}"
-        return f"{said.removesuffix('.')}. {self.cure}" if self.cure else said
+        return f"{said.removesuffix('.')}. {self.hint}" if self.hint else said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +54,9 @@ _REFUSED = ("FailedCreate", "MPIJobFailed", "ErrResourceExists", "ValidationErro
 events for pods that it cannot make are about the MPIJob."""
 _POD = re.compile(r'\bpods? "([^"]+)"', re.IGNORECASE)
 
-_CURES = tuple(
-    (re.compile(pattern), cure)
-    for pattern, cure in (
+_HINTS = tuple(
+    (re.compile(pattern), hint)
+    for pattern, hint in (
         (
             "exceeded quota",
             "Ask for less (kubernetes.worker, kubernetes.launcher), scale the job down with edl "
@@ -117,7 +117,7 @@ _CURES = tuple(
         ),
     )
 )
-"""The first that fits an event's text; the groups of the pattern go into the cure."""
+"""The first that fits an event's text; the groups of the pattern go into the hint."""
 _IS_IT_THERE = (
     "If this lasts, check that mpi-operator runs in the cluster and looks after this namespace; "
     "its log says what it lacks."
@@ -128,8 +128,8 @@ GRANT = (
     """'[{"op": "add", "path": "/rules/-", "value": {"apiGroups": ["batch"], """
     """"resources": ["jobs/status"], "verbs": ["update", "patch"]}}]'."""
 )
-"""The cure of an operator that cannot resume a launcher that has run before."""
-_NO_CURE = "It is tried again and again; edl events {name} shows what else was said."
+"""The hint of an operator that cannot resume a launcher that has run before."""
+_NO_HINT = "It is tried again and again; edl events {name} shows what else was said."
 
 
 _WORKLOAD = re.compile(r"\bWorkload(?:/|: \S+/)(\S+)")
@@ -204,7 +204,7 @@ def refusals(job: str, events: Iterable[EventView], missing: Missing) -> Iterato
         and _is_about(event, missing)
     }
     for event in last.values():
-        yield Cause(event.object, event.text, _cure(event.text, job))
+        yield Cause(event.object, event.text, _hint(event.text, job))
 
 
 def _is_about(event: EventView, missing: Missing) -> bool:
@@ -214,8 +214,8 @@ def _is_about(event: EventView, missing: Missing) -> bool:
     return named[1] in missing.workers if named else bool(missing)
 
 
-def _cure(text: str, job: str) -> str:
-    for pattern, cure in _CURES:
+def _hint(text: str, job: str) -> str:
+    for pattern, hint in _HINTS:
         if match := pattern.search(text):
-            return cure.format(**match.groupdict())
-    return _NO_CURE.format(name=job)
+            return hint.format(**match.groupdict())
+    return _NO_HINT.format(name=job)

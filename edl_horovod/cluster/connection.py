@@ -179,5 +179,5 @@ def broken(attempt: Attempt, error: Exception) -> ClusterUnreachable:
     return ClusterUnreachable(
         f"The API server {attempt.server} cannot be reached, or broke the connection.",
         received=f"{attempt}: {cause}",
-        cure="Check the address, the network, the certificates and the proxy.",
+        hint="Check the address, the network, the certificates and the proxy.",
     )

@@ -61,7 +61,7 @@ def find_cluster(
         raise NoCluster(
             "There is no kubeconfig.",
             received=f"{named}{f', context={context}' if context else ''}",
-            cure="Set KUBECONFIG to the file that your cluster gave you.",
+            hint="Set KUBECONFIG to the file that your cluster gave you.",
         )
     return Place(
         namespace=namespace or _own_namespace(service_account), service_account=service_account
@@ -89,7 +89,7 @@ def _context(kubeconfig: str, wanted: str) -> tuple[str, dict[str, Any]]:
         raise NoCluster(
             f"The kubeconfig has no such context.{did_you_mean(name, contexts)}",
             received=f"context={name!r}, file={kubeconfig}",
-            cure=f"Contexts: {known}.",
+            hint=f"Contexts: {known}.",
         )
     return name, contexts[name]
 

@@ -46,7 +46,7 @@ def _readable(cluster: Cluster, job: str, only: str) -> list[str]:
     pods = cluster.find("Pod", labels=labels.pods_selector(job))
     views = [pod_view(pod, now=time.time()) for pod in pods]
     if only and only not in [view.name for view in views]:
-        raise ObjectNotFound(f"Job {job} has no pod {only}.", cure=f"See edl status {job}.")
+        raise ObjectNotFound(f"Job {job} has no pod {only}.", hint=f"See edl status {job}.")
     views.sort(key=lambda view: (view.role == labels.WORKER, view.name))
     return [view.name for view in views if view.state != "pending" and only in ("", view.name)]
 

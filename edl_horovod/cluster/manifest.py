@@ -61,7 +61,7 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
             f"The job's configuration is too long for a ConfigMap: at most {MAX_CONFIG_BYTES} bytes"
             " fit.",
             received=f"{len(text.encode())} bytes",
-            cure="Put long parameters into the model's file.",
+            hint="Put long parameters into the model's file.",
         )
     parts = [_object("v1", "ConfigMap", owned, data={resolved.FILE_NAME: text})]
     if style_of(config).has_coordinator:
@@ -122,7 +122,7 @@ def _check(config: JobConfig) -> None:
             "kubernetes.secret_env is for kubernetes.style=elastic: over ssh the values would be on"
             " a command line.",
             received=f"kubernetes.style={config.kubernetes.style}",
-            cure="Mount the secret: kubernetes.volumes={login: {secret: NAME, mount: /login}}.",
+            hint="Mount the secret: kubernetes.volumes={login: {secret: NAME, mount: /login}}.",
         )
     check_start(config)
     slots = config.kubernetes.slots_per_worker
@@ -136,13 +136,13 @@ def _check(config: JobConfig) -> None:
             "elastic.autoscale is for kubernetes.style=elastic: horovodrun takes all the ranks it"
             " gets, mpirun keeps those it has.",
             received=f"kubernetes.style={config.kubernetes.style}",
-            cure="Leave one of the two out.",
+            hint="Leave one of the two out.",
         )
     if config.elastic.spares and style_of(config).has_coordinator:
         raise ConfigError(
             "elastic.spares are for one machine.",
             received={"elastic.spares": config.elastic.spares},
-            cure=(
+            hint=(
                 "In a cluster a pod more than elastic.max_np needs waits as a spare: raise"
                 " launch.np."
             ),
@@ -157,7 +157,7 @@ def _check_on_volume(config: JobConfig, key: str, path: str, *, is_written: bool
         raise ConfigError(
             f"{key} must lie in a volume that the pods mount.",
             received=f"{key}={path}, {mounted}",
-            cure=(
+            hint=(
                 "Give a path that begins with a volume's mount; kubernetes.volumes={data: {claim:"
                 " NAME, mount: /data}} mounts one."
             ),

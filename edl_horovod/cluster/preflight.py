@@ -32,7 +32,7 @@ def check_version(cluster: Cluster) -> None:
             f"Kubernetes {oldest} is the oldest version that can carry a job: older ones cannot"
             " suspend the launcher.",
             received=f"{cluster.server} runs Kubernetes {said}",
-            cure="Have the cluster upgraded, or choose another context.",
+            hint="Have the cluster upgraded, or choose another context.",
         )
 
 

@@ -85,7 +85,7 @@ def check_quotas(cluster: Cluster, mpijob: Object, config: JobConfig) -> None:
         f"The quotas of namespace {cluster.namespace} never have room for all pods that the job"
         " starts with, and mpi-operator starts no launcher before it has created all worker pods.",
         received=f"launch.np={config.launch.np}; {short}",
-        cure=f"{_cure(quotas, mpijob, config)} or have the quota raised.",
+        hint=f"{_hint(quotas, mpijob, config)} or have the quota raised.",
     )
 
 
@@ -162,7 +162,7 @@ def _holds_for_our_pods(quota: Object) -> bool:
     )
 
 
-def _cure(quotas: Iterable[Object], mpijob: Object, config: JobConfig) -> str:
+def _hint(quotas: Iterable[Object], mpijob: Object, config: JobConfig) -> str:
     slots = config.kubernetes.slots_per_worker
     num_ranks = num_workers_with_room(quotas, mpijob) * slots
     if num_ranks < max(config.elastic.min_np, slots) or style_of(config).is_static:

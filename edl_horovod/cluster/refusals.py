@@ -75,26 +75,26 @@ def refusal_of_status(attempt: Attempt, status: dict[str, Any]) -> ClusterError:
         return errors.QuotaExceeded(
             f"A quota of namespace {attempt.namespace} refuses this.",
             received=received,
-            cure="Ask for less, end other jobs there, or have the quota raised.",
+            hint="Ask for less, end other jobs there, or have the quota raised.",
         )
     if code == 403 and _names_cause(status, "NamespaceTerminating"):
         return ClusterError(
             f"Namespace {attempt.namespace} is being deleted, and takes nothing new.",
             received=received,
-            cure="Choose another namespace, or wait until this one is gone and create it again.",
+            hint="Choose another namespace, or wait until this one is gone and create it again.",
         )
     if code == 403 and "attempting to grant RBAC permissions" in said:
         return errors.ClusterForbidden(
             "The credentials may not give away rights that they do not have.",
             received=received,
-            cure="Ask for a Role with these rights, or name an account that has them already: "
+            hint="Ask for a Role with these rights, or name an account that has them already: "
             "kubernetes.service_account.",
         )
     if code >= 500 or code == 429:
         return errors.ClusterUnreachable(
             f"The API server {attempt.server} failed, or is too busy.",
             received=received,
-            cure="Try again later.",
+            hint="Try again later.",
         )
     kind, summary = _BY_CODE.get(code, (ClusterError, "The API server refused."))
     if code == 400 and attempt.verb in ("create", "patch"):
@@ -144,7 +144,7 @@ def _not_found(attempt: Attempt, status: dict[str, Any], received: str) -> Clust
         return errors.NoMPIJobs(
             f"The cluster knows no {attempt.kind.resource} of {attempt.kind.api_version}.",
             received=received,
-            cure="Install mpi-operator 0.8 in it, or choose another context.",
+            hint="Install mpi-operator 0.8 in it, or choose another context.",
         )
     return errors.ObjectNotFound(
         "The API server does not know this kind of object.", received=received

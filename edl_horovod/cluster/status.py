@@ -209,8 +209,8 @@ def _causes(seen: JobView, job: Object, events: Sequence[EventView]) -> Iterator
         if pod.message and pod not in replaced:
             is_launcher = pod.role == labels.LAUNCHER
             is_held = pod.state == "leaving"
-            cure = end_of_lost_pod(pod.name, pod.node, is_launcher=is_launcher) if is_held else ""
-            yield Cause(f"Pod/{pod.name}", pod.message, cure)
+            hint = end_of_lost_pod(pod.name, pod.node, is_launcher=is_launcher) if is_held else ""
+            yield Cause(f"Pod/{pod.name}", pod.message, hint)
     refused = list(refusals(seen.name, events, seen.missing))
     lag = None if refused else _lag(seen, job, is_seen=bool(events))
     yield from refused if lag is None else [lag_of_operator(seen.name, lag)]

@@ -203,5 +203,5 @@ def _keys(cells: Mapping[str, Array], name: str, data_type: DataType | None) -> 
         raise DataError(
             f"The column {name!r} cannot be read as categories: {problem}",
             received=error.received,
-            cure=error.cure,
+            hint=error.hint,
         ) from error

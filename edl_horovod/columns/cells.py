@@ -59,7 +59,7 @@ def require_types(dtypes: Mapping[str, np.dtype], columns: Sequence[Column]) -> 
             raise DataError(
                 f"The data has no column {column.name!r}, which the model was trained with.",
                 received=f"columns {', '.join(sorted(dtypes))}",
-                cure=did_you_mean(column.name, dtypes) or "Select it.",
+                hint=did_you_mean(column.name, dtypes) or "Select it.",
             )
         allowed = _DTYPES[column.kind]
         if column.kind == "text" and column.data_type in ("integer", "number", "boolean"):
@@ -99,7 +99,7 @@ def _array(cells: Array, column: Column) -> Array:
         raise DataError(
             f"The column {column.name!r} contains values that are not numbers.",
             received=f"{error}; in the training: {column}",
-            cure="Remove such rows, or train again with all rows.",
+            hint="Remove such rows, or train again with all rows.",
         ) from error
 
 
@@ -107,7 +107,7 @@ def _type_differs(column: Column, dtype: np.dtype) -> DataError:
     return DataError(
         f"The type of the column {column.name!r} differs from the training.",
         received=f"{_type_name(dtype)}; in the training: {column}",
-        cure="Cast it in the SELECT, or train again.",
+        hint="Cast it in the SELECT, or train again.",
     )
 
 

@@ -130,7 +130,7 @@ def require_columns(clauses: Sequence[Clause], columns: Collection[str]) -> None
                 raise ConfigError(
                     f"COLUMN names {name!r}, which is not a column of the data.",
                     received={"columns": sorted(columns)},
-                    cure=did_you_mean(name, columns) or "Select the column, or remove the clause.",
+                    hint=did_you_mean(name, columns) or "Select the column, or remove the clause.",
                 )
 
 
@@ -141,7 +141,7 @@ def _clause(value: object, parts: Sequence[str]) -> Clause:
         parts_text = (
             f"Its parts are {' and '.join(parts)}." if len(parts) > 1 else "It has no parts."
         )
-        raise _refused(value, f"The model has no part {part!r}.", cure=parts_text)
+        raise _refused(value, f"The model has no part {part!r}.", hint=parts_text)
     kind = fields["kind"]
     if kind in ("inferred", "numeric", "dense"):
         return Clause(
@@ -161,7 +161,7 @@ def _clause(value: object, parts: Sequence[str]) -> Clause:
         raise _refused(
             value,
             f"An indicator has one number for each category, at most {_MAX_INDICATOR:,} numbers.",
-            cure="Use an embedding.",
+            hint="Use an embedding.",
         )
     return Clause(
         kind=kind,
@@ -182,7 +182,7 @@ def _category(value: object) -> Category:
         kind = "vocabulary"
     if kind not in _CATEGORIES:
         raise _refused(
-            value, f"{kind} has no categories.", cure=f"Use one of {', '.join(_CATEGORIES)}."
+            value, f"{kind} has no categories.", hint=f"Use one of {', '.join(_CATEGORIES)}."
         )
     if kind == "cross":
         inner = fields["of"]
@@ -216,7 +216,7 @@ def _as_mapping(value: object) -> Mapping[str, Any]:
         raise _refused(
             value,
             f"There is no kind {kind!r} of clauses.",
-            cure=f"Kinds: {', '.join(_KEYS)}.{suggestion}",
+            hint=f"Kinds: {', '.join(_KEYS)}.{suggestion}",
         )
     needed, allowed = _KEYS[kind]
     if "of" in needed and "name" in fields and "of" not in fields:
@@ -225,7 +225,7 @@ def _as_mapping(value: object) -> Mapping[str, Any]:
         raise _refused(value, f"{kind} requires {key!r}.")
     for key in sorted(fields.keys() - needed - allowed - {"kind", "for"}):
         raise _refused(
-            value, f"{kind} has no {key!r}.", cure=f"Its keys are {', '.join(needed | allowed)}."
+            value, f"{kind} has no {key!r}.", hint=f"Its keys are {', '.join(needed | allowed)}."
         )
     if "name" in fields and not (isinstance(fields["name"], str) and fields["name"]):
         raise _refused(value, "name must be the name of a column.")
@@ -266,5 +266,5 @@ def _borders(value: object, clause: object) -> tuple[float, ...]:
     return borders
 
 
-def _refused(clause: object, problem: str, *, cure: str = "") -> ConfigError:
-    return ConfigError(problem, received=f"COLUMN {clause!r}", cure=cure)
+def _refused(clause: object, problem: str, *, hint: str = "") -> ConfigError:
+    return ConfigError(problem, received=f"COLUMN {clause!r}", hint=hint)

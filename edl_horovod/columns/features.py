@@ -147,7 +147,7 @@ def plan_features(
             raise ConfigError(
                 "There is no column to train with.",
                 received=", ".join(map(str, columns.values())) or "only the label",
-                cure="Select columns whose values differ.",
+                hint="Select columns whose values differ.",
             )
     return Features(plans, planner.codes, tuple(columns[name] for name in planner.names))
 
@@ -245,7 +245,7 @@ def _require(column: Column, kinds: Sequence[str], expected: str) -> None:
         raise ConfigError(
             f"According to COLUMN, {column.name!r} {expected}, but the data has another type.",
             received=str(column),
-            cure="Remove the clause, or select another column.",
+            hint="Remove the clause, or select another column.",
         )
 
 
@@ -256,5 +256,5 @@ def _require_ids(column: Column, num_buckets: int) -> None:
             f"According to COLUMN, {column.name!r} contains whole numbers from 0 to"
             f" {num_buckets - 1}, but the data has others.",
             received=f"{column.data_type}s from {column.lowest:g} to {column.highest:g}",
-            cure="Increase num_buckets to the number of values, or use category_hash.",
+            hint="Increase num_buckets to the number of values, or use category_hash.",
         )

@@ -41,7 +41,7 @@ class Classes:
             raise DataError(
                 f"The label {self.name!r} has a class that did not occur in the training.",
                 received=repr(keys[int(np.argmin(row_classes))]),
-                cure=f"Its classes are {_values_text(self.values)}. Remove such rows.",
+                hint=f"Its classes are {_values_text(self.values)}. Remove such rows.",
             )
         return row_classes
 
@@ -83,13 +83,13 @@ def classes_of(column: Column, counts: Mapping[str, int]) -> Classes:
             f"The label {column.name!r} of a classifier must be a text, a whole number or a"
             " boolean.",
             received=str(column),
-            cure="Use a regressor, or cast the label in the SELECT.",
+            hint="Use a regressor, or cast the label in the SELECT.",
         )
     if not 1 < len(values) <= MAX_CLASSES:
         raise DataError(
             f"The label {column.name!r} of a classifier must have 2 to {MAX_CLASSES:,} values.",
             received=f"{len(values):,} values: {_values_text(values)}",
-            cure="Use a regressor for a number, or select a label with fewer values.",
+            hint="Use a regressor for a number, or select a label with fewer values.",
         )
     return Classes(column.name, tuple(values), tuple(counts[str(value)] for value in values))
 
@@ -104,7 +104,7 @@ def require_number(column: Column) -> None:
         raise DataError(
             f"The label {column.name!r} of a regressor must be a number.",
             received=str(column),
-            cure="Use a classifier, or select another label.",
+            hint="Use a classifier, or select another label.",
         )
     require_filled(column)
 
@@ -120,7 +120,7 @@ def require_filled(column: Column) -> None:
         raise DataError(
             f"The label {column.name!r} is empty in row {row}.",
             received=f"{column.num_empty:,} of {column.num_rows:,} rows",
-            cure="Remove such rows: WHERE the label IS NOT NULL.",
+            hint="Remove such rows: WHERE the label IS NOT NULL.",
         )
 
 

@@ -81,7 +81,7 @@ class Vector(Numbers):
                     f"The column {self.name!r} must have {self.width} numbers in each row,"
                     f" separated by {self.separator!r}.",
                     received=repr(key[:60]),
-                    cure="Correct the shape in COLUMN, or remove the row.",
+                    hint="Correct the shape in COLUMN, or remove the row.",
                 ) from error
         return numbers
 

@@ -82,7 +82,7 @@ def summarize(
             raise DataError(
                 f"The data has no column {name!r}.",
                 received=f"columns {', '.join(sorted(columns)) or 'none'}",
-                cure=did_you_mean(name, columns) or "Select it, or choose another column.",
+                hint=did_you_mean(name, columns) or "Select it, or choose another column.",
             )
     for name in sorted(columns):
         tell(f"column {columns[name]}")

@@ -77,7 +77,7 @@ def type_of(values: Array) -> DataType:
         raise DataError(
             "It contains lists, which models of tables do not support.",
             received="more than one value in a row" if not kind else str(values.dtype),
-            cure="Remove the column, or select its parts as separate columns.",
+            hint="Remove the column, or select its parts as separate columns.",
         )
     if kind == "M":
         return "date" if np.datetime_data(values.dtype)[0] == "D" else "timestamp"
@@ -105,7 +105,7 @@ def keys_of(values: Array, data_type: DataType | None = None) -> list[str]:
             raise DataError(
                 "It contains bytes that are not UTF-8 text.",
                 received=repr(error.object[:20]),
-                cure="Remove the column, or select a text instead.",
+                hint="Remove the column, or select a text instead.",
             ) from error
     if data_type == "integer" and values.dtype.kind in "bf":
         _require_exact(values)
@@ -127,7 +127,7 @@ def _require_exact(values: Array) -> None:
             f"It contains {values.dtype} numbers that are too large to identify the integers of the"
             " training.",
             received=str(values[is_beyond][0]),
-            cure="Store the column as integers, or remove such rows.",
+            hint="Store the column as integers, or remove such rows.",
         )
 
 
@@ -153,7 +153,7 @@ def require_dates(values: Array, name: str) -> None:
     if np.isnat(values).any():
         raise DataError(
             f"The column {name!r} has an empty date (NaT), which has no default value.",
-            cure="Remove such rows, or replace the date by another value.",
+            hint="Remove such rows, or replace the date by another value.",
         )
 
 
@@ -165,7 +165,7 @@ def _cells_for(name: str, values: Array, kind: Kind | None, *, is_category: bool
     if kind == "number" and data_type not in ("integer", "number", "boolean"):
         raise DataError(
             f"The column {name!r} must be numeric, but it contains {data_type}s.",
-            cure="Use a model for texts, or cast the column in the SELECT.",
+            hint="Use a model for texts, or cast the column in the SELECT.",
         )
     natural: Kind = "date" if data_type in ("date", "timestamp") else "number"
     if data_type in ("text", "boolean"):
@@ -224,7 +224,7 @@ class _Numbers(_Cells):
             row = first_row + int(np.argmax(np.isinf(values))) + 1
             raise DataError(
                 f"The column {self.name!r} has an infinite number in row {row}.",
-                cure="Remove the row, or replace the number in the SELECT.",
+                hint="Remove the row, or replace the number in the SELECT.",
             )
         if not len(numbers):
             return
@@ -243,7 +243,7 @@ class _Numbers(_Cells):
             raise DataError(
                 f"The column {self.name!r} has no numbers.",
                 received=f"{num_rows} rows, all empty",
-                cure="Remove the column.",
+                hint="Remove the column.",
             )
         return Column(
             name=self.name,
@@ -329,5 +329,5 @@ def _for_column(name: str, error: DataError) -> DataError:
     return DataError(
         f"The column {name!r} cannot be used for training: {problem}",
         received=error.received,
-        cure=error.cure,
+        hint=error.hint,
     )

@@ -17,7 +17,7 @@ def check(is_right: bool, key: str, value: object, rule: str) -> None:
         raise ConfigError(
             f"{key} {rule}.",
             received={key: value},
-            cure=f"Give {key} another value, or leave it out.",
+            hint=f"Give {key} another value, or leave it out.",
         )
 
 
@@ -42,7 +42,7 @@ def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
     rule = f"must be one of {', '.join(choices)}"
     if value not in choices:
         raise ConfigError(
-            f"{key} {rule}.", received={key: value}, cure=did_you_mean(value, choices)
+            f"{key} {rule}.", received={key: value}, hint=did_you_mean(value, choices)
         )
 
 
@@ -54,5 +54,5 @@ def check_given(key: str, value: str, what: str) -> None:
     """
     if not value:
         raise ConfigError(
-            f"{key} must name {what}.", received={key: value}, cure=f"Write {key}=... ."
+            f"{key} must name {what}.", received={key: value}, hint=f"Write {key}=... ."
         )

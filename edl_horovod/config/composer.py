@@ -83,7 +83,7 @@ class Composer:
             where = next((file for key in keys if (file := self._where(key, given))), "")
             if not where:
                 raise
-            raise e.with_more_cure(where) from e
+            raise e.with_more_hint(where) from e
 
     def description(self, overrides: Sequence[str]) -> str:
         """The settings as YAML, with comments."""
@@ -133,14 +133,14 @@ class Composer:
             raise ConfigError(
                 "hydra.sweeper.params must be a dict of settings with several values.",
                 received={"hydra.sweeper.params": given_params},
-                cure=f"{self._where('hydra.sweeper.params', given)} Write {{key: 'a,b'}}.",
+                hint=f"{self._where('hydra.sweeper.params', given)} Write {{key: 'a,b'}}.",
             )
         for key, value in given_params.items():
             if isinstance(value, Mapping):
                 raise ConfigError(
                     "hydra.sweeper.params takes keys with dots.",
                     received=f"hydra.sweeper.params.{key}={value}",
-                    cure=f"Write {key}.{next(iter(value), 'key')}: a,b in one line.",
+                    hint=f"Write {key}.{next(iter(value), 'key')}: a,b in one line.",
                 )
         params = {str(key): str(value) for key, value in given_params.items()}
         search = resolved.build(SearchConfig, found) if name == "optuna" else None
@@ -192,7 +192,7 @@ class Composer:
             raise ConfigError(
                 f"There is no file {self._name}.yaml.{did_you_mean(self._name, known)}",
                 received=f"--config-name={self._name}",
-                cure=f"Give one of {', '.join(known)}, or its directory by --config-dir.",
+                hint=f"Give one of {', '.join(known)}, or its directory by --config-dir.",
             )
 
     def _check_is_complete(self, composed: DictConfig) -> None:
@@ -201,7 +201,7 @@ class Composer:
             raise ConfigError(
                 f"{self._name}.yaml does not start from the settings of edl {self._verb}.",
                 received=f"--config-name={self._name}",
-                cure=f"Begin it with the line `defaults: [{self._start}, _self_]`.",
+                hint=f"Begin it with the line `defaults: [{self._start}, _self_]`.",
             )
 
     def _check_set_by_us(self, composed: DictConfig, given: Given) -> None:
@@ -222,14 +222,14 @@ class Composer:
             key, variable = secret.key, secret.variable
             if key == "model_zoo" or (key in FILE_LISTS and not variable):
                 continue
-            cure = "Leave it out; the ranks can read a secret from their environment"
+            hint = "Leave it out; the ranks can read a secret from their environment"
             if variable:
-                cure = f"Leave it out; the ranks can read {variable} from their environment"
+                hint = f"Leave it out; the ranks can read {variable} from their environment"
             raise ConfigError(
                 f"{key} takes a value that seems to be a secret, and settings are written to the"
                 " job's directory.",
                 received=f"{key}={secret.text}",
-                cure=f"{self._where(key, given)} {cure}, and pods get it by kubernetes.secret_env.",
+                hint=f"{self._where(key, given)} {hint}, and pods get it by kubernetes.secret_env.",
             )
 
     def _check_needed(self, values: dict[str, Any]) -> None:
@@ -266,7 +266,7 @@ class Composer:
             return ConfigError(
                 "A file of settings is not text in UTF-8.",
                 received=", ".join(found),
-                cure="Save it in UTF-8.",
+                hint="Save it in UTF-8.",
             )
         cause: BaseException | None = error
         while cause is not None and not getattr(cause, "full_key", None):
@@ -279,13 +279,13 @@ class Composer:
             return ConfigError(
                 f"The value of {key} cannot be resolved: {reason}.",
                 received=typed or key,
-                cure=f"{where} Write ${{oc.env:NAME}}, ${{now:%Y-%m-%d}} or ${{key}}.",
+                hint=f"{where} Write ${{oc.env:NAME}}, ${{now:%Y-%m-%d}} or ${{key}}.",
             )
         if key in self._sorter.annotations:
             value = typed.partition("=")[2] if key in given.typed else "..."
             (meaning,) = (each.meaning for each in settings(self._class) if each.key == key)
-            cure = f"{where} {meaning}"
-            return resolved.wrong_type(key, value, self._sorter.annotations[key], cure=cure)
+            hint = f"{where} {meaning}"
+            return resolved.wrong_type(key, value, self._sorter.annotations[key], hint=hint)
         is_unknown = not any(name.startswith(f"{key}.") for name in self._sorter.annotations)
         if key and is_unknown and not is_within(key, "hydra"):
             group = key.partition(".")[0]
@@ -296,7 +296,7 @@ class Composer:
         return ConfigError(
             f"The settings cannot be put together. {' '.join(lines).rstrip('.')}.",
             received=typed or "",
-            cure=where,
+            hint=where,
         )
 
 
@@ -304,11 +304,11 @@ def _check_for_sweeper(override: Override) -> None:
     """Refuse what a command cannot say of Hydra."""
     if not override.key.startswith(("hydra/sweeper", "hydra.sweeper.")):
         reason = "Of Hydra's own settings only hydra/sweeper and hydra.sweeper count here."
-        raise ConfigError(reason, received=override.typed, cure="Leave it out.")
+        raise ConfigError(reason, received=override.typed, hint="Leave it out.")
     if is_within(override.key, "hydra.sweeper.params"):
         name = override.key.removeprefix("hydra.sweeper.params").removeprefix(".")
         raise ConfigError(
             "A command gives the values of a sweep to the setting itself.",
             received=override.typed,
-            cure=f"Write {name or 'key'}=a,b.",
+            hint=f"Write {name or 'key'}=a,b.",
         )

@@ -33,7 +33,7 @@ class ConfigFiles:
             raise ConfigError(
                 "The directory of --config-dir does not exist.",
                 received=f"--config-dir={self.directory}",
-                cure="Give a directory with .yaml files.",
+                hint="Give a directory with .yaml files.",
             )
         for ours in sorted(conf_dir().rglob("*.yaml")):
             file = path / ours.relative_to(conf_dir())
@@ -41,7 +41,7 @@ class ConfigFiles:
                 raise ConfigError(
                     f"{file} has the name of a file of edl_horovod, which Hydra finds first.",
                     received=f"--config-dir={self.directory}",
-                    cure="Give the file another name.",
+                    hint="Give the file another name.",
                 )
         return path
 
@@ -86,7 +86,7 @@ def _shipped(name: str, file: str) -> Path:
     raise ConfigError(
         f"The directory {name}/ of this installation is missing.",
         received=" and ".join(map(str, places)),
-        cure="Install edl_horovod again.",
+        hint="Install edl_horovod again.",
     )
 
 

@@ -75,7 +75,7 @@ def require_backend(framework: str, variables: Mapping[str, str]) -> None:
             f"A job with framework={framework} computes with Keras on {needed}, and another backend"
             " is asked for.",
             received=where,
-            cure=f"Set KERAS_BACKEND={needed} for this job. A model of Keras on PyTorch trains with"
+            hint=f"Set KERAS_BACKEND={needed} for this job. A model of Keras on PyTorch trains with"
             " framework=torch, inside a torch.nn.Module (docs/reference/pytorch.md).",
         )
 

@@ -123,7 +123,7 @@ class Sorter:
             raise ConfigError(
                 f"{group} must be one of {', '.join(choices)}{keys}.",
                 received=override.typed,
-                cure=did_you_mean(override.value, choices),
+                hint=did_you_mean(override.value, choices),
             )
         # A group of ours is in the list of defaults already, so that a + would change nothing.
         prefix = "" if is_ours else override.prefix
@@ -139,7 +139,7 @@ class Sorter:
         """The error for a key that cannot be set, with the keys that can be."""
         instead = getattr(self._class, "INSTEAD_OF_A_MODEL_IN_FILES", None)
         if instead is not None and key.partition(".")[0] in model_spec.SETTINGS:
-            return ConfigError(instead[0], received=received, cure=f"{where} {instead[1]}")
+            return ConfigError(instead[0], received=received, hint=f"{where} {instead[1]}")
         theirs = [
             group
             for group in self._loader.list_groups("")
@@ -151,7 +151,7 @@ class Sorter:
         elif received.startswith("+"):
             groups = " Groups of your own are in the directory that --config-dir names."
         reason = unknown_key(key, self._class, hidden=SET_BY_US)
-        return ConfigError(f"{reason}{groups}", received=received, cure=where)
+        return ConfigError(f"{reason}{groups}", received=received, hint=where)
 
     def _is_reference(self, name: str, is_call: bool) -> bool:
         """Whether `${name}` or `${name:...}` in a text means another value."""

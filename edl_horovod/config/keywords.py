@@ -58,7 +58,7 @@ def _text(key: str, value: Any) -> str:
     raise ConfigError(
         f"{key} must be text.",
         received=f"{key}={value!r} ({type(value).__name__})",
-        cure="Give a string or a path.",
+        hint="Give a string or a path.",
     )
 
 
@@ -68,7 +68,7 @@ def _one_file(key: str, file: Any) -> str:
         raise ConfigError(
             "A file in a list cannot have a comma in its name.",
             received=f"{key}=[..., {path!r}]",
-            cure="Name it with a glob: ? stands for the comma.",
+            hint="Name it with a glob: ? stands for the comma.",
         )
     return path
 
@@ -88,5 +88,5 @@ def _plain(key: str, value: Any) -> Any:
     raise ConfigError(
         f"{key} must be text, a number, True, False, None, a list or a dict.",
         received=f"{key}={value!r} ({type(value).__name__})",
-        cure="Convert the value to one of these.",
+        hint="Convert the value to one of these.",
     )

@@ -93,14 +93,14 @@ def check(section: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"model has the keys {', '.join(_SECTION)}, and no {key!r}.",
                 received={f"model.{key}": section[key]},
-                cure=did_you_mean(str(key), _SECTION),
+                hint=did_you_mean(str(key), _SECTION),
             )
     name, module, spec = (section.get(key, "") for key in _SECTION)
     if name not in MODEL_KINDS:
         raise ConfigError(
             f"model.name must be one of {', '.join(MODEL_KINDS)}.",
             received={"model.name": name},
-            cure=did_you_mean(str(name), MODEL_KINDS),
+            hint=did_you_mean(str(name), MODEL_KINDS),
         )
     kind = MODEL_KINDS[name]
     if module and str(module).removeprefix(_MODULES) != kind.module:
@@ -116,7 +116,7 @@ def check(section: Mapping[str, Any]) -> None:
             "model.spec must be keys and values, a YAML or JSON file that holds them, or"
             " module:function that returns them.",
             received={"model.spec": spec},
-            cure="Write model.spec.model_name=... and model.spec.model_definition=... .",
+            hint="Write model.spec.model_name=... and model.spec.model_definition=... .",
         )
 
 
@@ -137,7 +137,7 @@ def check_spec(name: str, spec: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"The spec of a {name} has no key {key!r}.",
                 received={f"model.spec.{key}": spec[key]},
-                cure=f"It has {', '.join(allowed)}.{did_you_mean(str(key), allowed)}",
+                hint=f"It has {', '.join(allowed)}.{did_you_mean(str(key), allowed)}",
             )
     for key in (_MODEL_NAME, *_FILES[:3]):
         if not isinstance(spec.get(key, ""), str):
@@ -153,7 +153,7 @@ def check_spec(name: str, spec: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"The spec of a {name} lacks {' and '.join(missing)}.",
             received=", ".join(f"model.spec.{key}={spec[key]!r}" for key in spec) or "no key",
-            cure="model_name is a name of your own; model_definition is the path of the model's"
+            hint="model_name is a name of your own; model_definition is the path of the model's"
             " file.",
         )
     for pair in (has, [key for key in COMPILE_KEYS if key in spec]):
@@ -161,13 +161,13 @@ def check_spec(name: str, spec: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"model.spec has both {' and '.join(pair)}, of which one counts.",
                 received=", ".join(f"model.spec.{key}={spec[key]!r}" for key in pair),
-                cure="Leave one out.",
+                hint="Leave one out.",
             )
     if spec.get("model_weights") and "model_definition" in has:
         raise ConfigError(
             "model.spec has model_definition, which is a whole model, and model_weights.",
             received={"model.spec.model_weights": spec["model_weights"]},
-            cure="Leave model_weights out, or give the layers alone as model_architecture.",
+            hint="Leave model_weights out, or give the layers alone as model_architecture.",
         )
     _check_custom_objects(spec.get("custom_objects", ()))
 
@@ -187,7 +187,7 @@ def expand(values: dict[str, Any]) -> None:
             raise ConfigError(
                 "The settings model and model_spec both describe the model.",
                 received={"model_spec": values["model_spec"], "model": values["model"]},
-                cure="Leave one out.",
+                hint="Leave one out.",
             )
         file = Path(os.path.expanduser(values["model_spec"])).absolute()
         values["model"] = read_section(file)
@@ -199,7 +199,7 @@ def expand(values: dict[str, Any]) -> None:
         raise ConfigError(
             "model_def names a model of the model zoo, and a model spec describes another.",
             received={"model_def": values["model_def"], "model.name": section.get("name", "")},
-            cure="Leave one of the two out.",
+            hint="Leave one of the two out.",
         )
     values["model"] = section = _with_spec(section, Path.cwd())
     check(section)
@@ -221,7 +221,7 @@ def read_section(file: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{file} has no section `model:` with name and spec.",
             received={"model_spec": file},
-            cure=f"At its top it has {', '.join(map(str, content)) or 'nothing'}.",
+            hint=f"At its top it has {', '.join(map(str, content)) or 'nothing'}.",
         )
     if content:
         log.warning(
@@ -304,7 +304,7 @@ def _read(file: Path, key: str) -> dict[str, Any]:
         raise ConfigError(
             f"The file of {key} cannot be read: {e.strerror}.",
             received={key: file},
-            cure="Give the path of a YAML or JSON file.",
+            hint="Give the path of a YAML or JSON file.",
         ) from e
     except (ValueError, yaml.YAMLError) as e:
         raise ConfigError(

@@ -53,16 +53,16 @@ def split(typed: str) -> Override:
     key, equals, value = typed.partition("=")
     if key.startswith("~"):
         raise ConfigError(
-            "A setting cannot be removed.", received=typed, cure=f"Give it a value: {key[1:]}=... ."
+            "A setting cannot be removed.", received=typed, hint=f"Give it a value: {key[1:]}=... ."
         )
     key = key.lstrip("+")
     if not equals or not key:
         is_file = key.endswith((".yaml", ".yml"))
-        cure = " A file of settings is given by --config-dir and --config-name." if is_file else ""
+        hint = " A file of settings is given by --config-dir and --config-name." if is_file else ""
         raise ConfigError(
             "A setting is written key=value, with no space beside the =.",
             received=repr(typed),
-            cure=cure,
+            hint=hint,
         )
     return Override(key, value, typed)
 
@@ -92,7 +92,7 @@ def hydra_value(text: str, override: Override) -> Any:
         raise ConfigError(
             f"{override.key} takes one value.",
             received=override.typed,
-            cure=(
+            hint=(
                 f"A list is written {override.key}=[a,b], text with commas"
                 f" {override.key}=\"'a,b'\". To train with one value after the other: edl train -m."
             ),
@@ -149,7 +149,7 @@ def unreadable(override: Override) -> ConfigError:
     return ConfigError(
         f"The value of {override.key} cannot be read.",
         received=override.typed,
-        cure="Write a number, true, false, null, 'text', a [list] or {key: value}.",
+        hint="Write a number, true, false, null, 'text', a [list] or {key: value}.",
     )
 
 

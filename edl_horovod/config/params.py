@@ -48,7 +48,7 @@ def parse(text: str) -> dict[str, Any]:
         raise ConfigError(
             f"params cannot be read at {place}: {e}.",
             received=f"params={_short(text)}",
-            cure=_ALLOWED,
+            hint=_ALLOWED,
         ) from e
     return parsed
 
@@ -64,7 +64,7 @@ def literal(text: str) -> Any:
     except _LiteralError as e:
         place = _position(text, e.line, e.column, offset=0)
         raise ConfigError(
-            f"The value cannot be read at {place}: {e}.", received=_short(text), cure=_ALLOWED
+            f"The value cannot be read at {place}: {e}.", received=_short(text), hint=_ALLOWED
         ) from e
 
 
@@ -86,7 +86,7 @@ def put(params: dict[str, Any], key: str, value: Any, *, received: str) -> None:
             raise ConfigError(
                 "params must be a dict of parameters.",
                 received=received,
-                cure="Write params={'name': value}.",
+                hint="Write params={'name': value}.",
             )
         params.update(value)
         return
@@ -110,13 +110,13 @@ def check(params: dict[str, Any]) -> None:
             raise ConfigError(
                 f"params: {name!r} cannot name a parameter.",
                 received={repr(name): value},
-                cure="Use letters, digits and underscores, as for a Python argument.",
+                hint="Use letters, digits and underscores, as for a Python argument.",
             )
         for wrong in _not_literals(value):
             raise ConfigError(
                 f"params.{name} holds a {type(wrong).__name__} that is not a Python literal.",
                 received={f"params.{name}": value},
-                cure=(
+                hint=(
                     "Use finite numbers, text, True, False, None, lists and dicts (keys: text or"
                     " int) of these."
                 ),

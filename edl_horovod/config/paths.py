@@ -26,7 +26,7 @@ def check_no_secrets(values: dict[str, Any]) -> None:
                 f"{key} holds a password or a token, which would be written to the job's directory"
                 " and into the trained model.",
                 received={key: shown},
-                cure="Leave it out, and give it where the ranks find it: AWS_ACCESS_KEY_ID and its"
+                hint="Leave it out, and give it where the ranks find it: AWS_ACCESS_KEY_ID and its"
                 " like for s3://, GOOGLE_APPLICATION_CREDENTIALS for gs://, FSSPEC_HTTP or a"
                 " .netrc file for https:// (docs/how-to/data.md).",
             )
@@ -45,7 +45,7 @@ def make_absolute(values: dict[str, Any]) -> None:
                     f"{key} must be a path of a file system that the ranks see; only data is read"
                     " from elsewhere.",
                     received={key: values[key]},
-                    cure="Mount the bucket, or give a local path and copy what is there.",
+                    hint="Mount the bucket, or give a local path and copy what is there.",
                 )
 
 

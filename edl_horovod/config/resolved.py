@@ -10,7 +10,7 @@ import yaml
 
 from edl_horovod.config.fields import REQUIRED, settings, type_name, unknown_key
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, OutputError, cure_of
+from edl_horovod.errors import ConfigError, OutputError, hint_of
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.files.whole_file import write_text
 
@@ -34,7 +34,7 @@ def load(path: Path) -> JobConfig:
         raise ConfigError(
             f"The configuration cannot be read: {e.strerror}.",
             received=repr(str(path)),
-            cure="Give the directory of a job.",
+            hint="Give the directory of a job.",
         ) from e
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} is not a YAML file: {e}") from e
@@ -43,7 +43,7 @@ def load(path: Path) -> JobConfig:
     try:
         return build(JobConfig, values)
     except ConfigError as e:
-        raise ConfigError(f"{path}: {e.what}", received=e.received, cure=e.cure) from e
+        raise ConfigError(f"{path}: {e.what}", received=e.received, hint=e.hint) from e
 
 
 def dump(config: JobConfig, path: Path, *, is_private: bool = False) -> None:
@@ -58,7 +58,7 @@ def dump(config: JobConfig, path: Path, *, is_private: bool = False) -> None:
         raise OutputError(
             f"The configuration cannot be written: {e.strerror}.",
             received=repr(str(path)),
-            cure=cure_of(e),
+            hint=hint_of(e),
         ) from e
 
 
@@ -96,10 +96,10 @@ def build(config_class: type[ConfigT], values: dict[str, Any]) -> ConfigT:
     return _build(config_class, values, "", config_class)
 
 
-def wrong_type(key: str, received: str, annotation: Any, *, cure: str = "") -> ConfigError:
+def wrong_type(key: str, received: str, annotation: Any, *, hint: str = "") -> ConfigError:
     """What to say about a value of the wrong type."""
     return ConfigError(
-        f"{key} must be of type {type_name(annotation)}.", received=f"{key}={received}", cure=cure
+        f"{key} must be of type {type_name(annotation)}.", received=f"{key}={received}", hint=hint
     )
 
 

@@ -56,7 +56,7 @@ def space_of(key: str, parsed: Parsed) -> Interval | Candidates:
         raise ConfigError(
             f"{key} has no value to choose from.",
             received=written,
-            cure=f"Write {key}=choice(a,b) or {key}=interval(low,high).",
+            hint=f"Write {key}=choice(a,b) or {key}=interval(low,high).",
         )
     step = parsed.is_range_sweep() and not value.shuffle and value.step
     if isinstance(step, int) and step > 0 and isinstance(value.start, int):

@@ -84,7 +84,7 @@ def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Poin
             raise ConfigError(
                 "An interval has no end of values.",
                 received=parsed.input_line,
-                cure=(
+                hint=(
                     f"Write the values, {key}=a,b, or {key}=range(start,stop,step), or let"
                     " hydra/sweeper=optuna search in it."
                 ),
@@ -110,7 +110,7 @@ def product(
             raise ConfigError(
                 "A sweep takes a list of values for each key.",
                 received={key: several},
-                cure=f"Write {key}=[value, value].",
+                hint=f"Write {key}=[value, value].",
             )
     given = [*overrides, *(f"{key}={value}" for key, value in values.items())]
     _check(given, {key: f"{key}={list(several)}" for key, several in over.items()})
@@ -186,14 +186,14 @@ def _check(single: Sequence[str], several: Mapping[str, str]) -> None:
         raise ConfigError(
             "No setting has several values, so there is nothing to sweep over.",
             received=" ".join(single) or "nothing",
-            cure="Write key=a,b or key=range(1,4); one job is started without -m.",
+            hint="Write key=a,b or key=range(1,4); one job is started without -m.",
         )
     for key, received in several.items():
         if key in _SHARED_KEYS:
             raise ConfigError(
                 f"{key} is the same for all jobs of a sweep.",
                 received=received,
-                cure="Give one value.",
+                hint="Give one value.",
             )
         if key in given:
             raise ConfigError(f"{key} is given twice, once with several values.", received=received)

@@ -18,7 +18,7 @@ from pathlib import Path
 from edl_horovod.config import resolved
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import settings_of
-from edl_horovod.errors import EdlError, OutputError, cure_of
+from edl_horovod.errors import EdlError, OutputError, hint_of
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import CoordinatorEvent, EventLog
@@ -67,7 +67,7 @@ def main() -> int:
             unwritable = OutputError(
                 f"The job's directory cannot be written any more: {error}.",
                 received={"job_dir": job_dir.path},
-                cure=cure_of(error),
+                hint=hint_of(error),
             )
             log.error("%s", unwritable)
             return OutputError.exit_code

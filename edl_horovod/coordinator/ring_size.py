@@ -38,7 +38,7 @@ def check_start(config: JobConfig) -> None:
                 task.shared: most,
                 "train.batch_size": config.train.batch_size,
             },
-            cure="Ask for fewer ranks. A larger batch size, or data_plan.lanes, gives more lanes; a"
+            hint="Ask for fewer ranks. A larger batch size, or data_plan.lanes, gives more lanes; a"
             " training that goes on keeps those of its checkpoint.",
         )
     if config.elastic.max_np is not None and config.elastic.max_np > most:

@@ -11,7 +11,7 @@ __all__ = ["SavedRing", "load", "save", "save_change"]
 
 log = logging.getLogger(__name__)
 
-_CURE = (
+_HINT = (
     "It is unknown where the job's ring is now: end the job, and start it again; with resume=auto "
     "it goes on from its newest checkpoint."
 )
@@ -38,7 +38,7 @@ def load(path: Path) -> SavedRing | None:
     Raises:
         JobFailed: The file is damaged.
     """
-    return read_json(path, _FORMAT.read, cure=_CURE)
+    return read_json(path, _FORMAT.read, hint=_HINT)
 
 
 def save(path: Path, ring: SavedRing) -> None:

@@ -283,7 +283,7 @@ class Coordinator:
                 f"The ring had fewer than elastic.min_np={self._settings.min_np} workers for "
                 f"{self._settings.wait_seconds:.0f} s.",
                 received=str(num_found),
-                cure="Look at the workers' logs, add slots, or lower elastic.min_np.",
+                hint="Look at the workers' logs, add slots, or lower elastic.min_np.",
             )
         await self._heartbeat.sleep(min(left, 1.0, self._roster.until_next() or 1.0))
 

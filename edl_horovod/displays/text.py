@@ -70,7 +70,7 @@ def pod_rows(job: "JobView") -> list[tuple[str, ...]]:
 def other_waits(job: "JobView") -> list[str]:
     """What a job waits for beside what its pods say, and what to do about that."""
     pods = {f"Pod/{pod.name}" for pod in job.pods}
-    return [str(cause) for cause in job.waits_for if cause.cure or cause.object not in pods]
+    return [str(cause) for cause in job.waits_for if cause.hint or cause.object not in pods]
 
 
 def notable(event: Event) -> str:

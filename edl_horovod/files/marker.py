@@ -100,7 +100,7 @@ def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = 
             f"{folder} is not empty ({first_names}) and has no marker of edl_horovod for a {kind},"
             " so it is not changed.",
             received=received,
-            cure=(
+            hint=(
                 f"Choose another {received.partition('=')[0]}, or remove the folder yourself if it"
                 " is not needed, for instance if an earlier version created it."
             ),

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from edl_horovod.errors import OutputError, cure_of
+from edl_horovod.errors import OutputError, hint_of
 from edl_horovod.files import marker
 from edl_horovod.files.whole_file import sync, write_json
 
@@ -72,7 +72,7 @@ def check_name(path: Path) -> None:
             f"The name of the output is too long: it has {num_bytes} bytes; the limit is"
             f" {MAX_NAME_BYTES}.",
             received={"output": path},
-            cure="Choose a shorter name.",
+            hint="Choose a shorter name.",
         )
 
 
@@ -88,7 +88,7 @@ def check_writable(path: Path) -> None:
         raise OutputError(
             "The output is a mount point, which cannot be replaced by a result.",
             received={"output": path},
-            cure=f"Choose a new folder in it, such as {output / 'result'}.",
+            hint=f"Choose a new folder in it, such as {output / 'result'}.",
         )
     with writing(path):
         existing = next(parent for parent in output.parents if os.path.lexists(parent))
@@ -105,7 +105,7 @@ def _check_directory(path: Path, *, overwrite: bool, job: str) -> None:
         raise OutputError(
             "The output exists and is not a directory.",
             received={"output": path},
-            cure="Choose the name of a directory that does not exist.",
+            hint="Choose the name of a directory that does not exist.",
         )
     if not path.is_dir() or not any(path.iterdir()):
         return
@@ -115,20 +115,20 @@ def _check_directory(path: Path, *, overwrite: bool, job: str) -> None:
             f"The output directory is not empty and has no {marker.NAME} of a result, so it is not"
             " replaced. edl_horovod did not write it, or an earlier version did.",
             received={"output": path},
-            cure="Choose another name, or remove it yourself.",
+            hint="Choose another name, or remove it yourself.",
         )
     if not overwrite and not _belongs_to(job, content):
         raise OutputError(
             "The output directory contains an earlier result.",
             received={"output": path},
-            cure="Choose another name, or set overwrite=true to replace it.",
+            hint="Choose another name, or set overwrite=true to replace it.",
         )
     if foreign := sorted(_files_in(path) - {marker.NAME, *content.get("holds", ())}):
         raise OutputError(
             "The output directory contains an earlier result and files that edl_horovod did not"
             f" write: {', '.join(foreign[:5])}.",
             received={"output": path},
-            cure="Move these files, or choose another name.",
+            hint="Move these files, or choose another name.",
         )
 
 
@@ -157,13 +157,13 @@ def _check_file(path: Path, *, overwrite: bool, job: str) -> None:
                 f"{file} exists, and {_marker_of(path).name} beside it does not list it as"
                 " predictions that edl_horovod wrote.",
                 received={"output": path},
-                cure="Choose another name, or remove it yourself.",
+                hint="Choose another name, or remove it yourself.",
             )
     if not overwrite and not _belongs_to(job, content):
         raise OutputError(
             "The output file exists.",
             received={"output": path},
-            cure="Choose another name, or set overwrite=true to replace it.",
+            hint="Choose another name, or set overwrite=true to replace it.",
         )
 
 
@@ -299,5 +299,5 @@ def writing(output: Path) -> Iterator[None]:
         yield
     except OSError as e:
         raise OutputError(
-            f"The output cannot be written: {e}.", received={"output": output}, cure=cure_of(e)
+            f"The output cannot be written: {e}.", received={"output": output}, hint=hint_of(e)
         ) from e

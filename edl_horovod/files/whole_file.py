@@ -95,13 +95,13 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json_text.dumps(value))
 
 
-def read_json(path: Path, parse: Callable[[dict[str, Any]], _Value], *, cure: str) -> _Value | None:
+def read_json(path: Path, parse: Callable[[dict[str, Any]], _Value], *, hint: str) -> _Value | None:
     """Read a value from a file with a JSON object; None if the file does not exist.
 
     Args:
         path: Path of the file.
         parse: Converts the object to the value; raises ValueError if it is invalid.
-        cure: The advice for a damaged file, a sentence.
+        hint: The advice for a damaged file, a sentence.
 
     Raises:
         JobFailed: The file is damaged.
@@ -117,7 +117,7 @@ def read_json(path: Path, parse: Callable[[dict[str, Any]], _Value], *, cure: st
         raise JobFailed(
             f"A file of the job is damaged: {error}.",
             received=f"{str(path)!r}, {len(content)} bytes",
-            cure=f"A power loss or a disk error may be the cause. {cure}",
+            hint=f"A power loss or a disk error may be the cause. {hint}",
         ) from error
 
 

@@ -119,7 +119,7 @@ class EpochCallbacks:
             raise UserCodeError(
                 "The attributes of the callbacks are too large for the ring's state.",
                 received=f"{len(text)} bytes of numbers and text; the limit is {STATE_BYTES}",
-                cure="Write long lists, such as a history of values, to a file.",
+                hint="Write long lists, such as a history of values, to a file.",
             )
         self._loaded_text = text
         self._state.assign(np.frombuffer(text.ljust(STATE_BYTES, b"\0"), np.uint8))

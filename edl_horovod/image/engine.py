@@ -148,7 +148,7 @@ def connect() -> Engine:
     except ImportError as e:
         raise MissingDependency(
             "Building an image needs the Docker SDK for Python, which is not installed.",
-            cure=f"Give a pre-built image, image=... ; or {how_to_install('image')}",
+            hint=f"Give a pre-built image, image=... ; or {how_to_install('image')}",
         ) from e
     complaints = []
     for host in sockets():
@@ -168,7 +168,7 @@ def connect() -> Engine:
     raise MissingDependency(
         "No builder of images answers; Docker and Podman both will do."
         f" Tried: {'; '.join(complaints)}.",
-        cure="Start Docker, or systemctl --user start podman.socket; name another socket in"
+        hint="Start Docker, or systemctl --user start podman.socket; name another socket in"
         " DOCKER_HOST; or give a pre-built image: image=... .",
     )
 

@@ -149,13 +149,13 @@ def _zoo_of_given(config: JobConfig) -> str:
         raise ConfigError(
             "A pre-built image brings the model zoo, so none is made of a model spec.",
             received={"image": config.image, "model.name": config.model["name"]},
-            cure="Leave one of the two out; with base_image=... the model is put on an image.",
+            hint="Leave one of the two out; with base_image=... the model is put on an image.",
         )
     if (zoo := git_zoo.parse(config.model_zoo)) is not None:
         raise ConfigError(
             "A pre-built image brings the model zoo, so none is fetched.",
             received={"image": config.image, "model_zoo": str(zoo)},
-            cure="Leave one of the two out; with base_image=... the zoo is put on an image.",
+            hint="Leave one of the two out; with base_image=... the zoo is put on an image.",
         )
     is_default = config.model_zoo == os.path.abspath(JobConfig.model_zoo)
     return ZOO if is_default else config.model_zoo

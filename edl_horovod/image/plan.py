@@ -93,7 +93,7 @@ def make_plan(
             f"The model zoo has no {REQUIREMENTS} at its root, so the packages of its image"
             " are not known.",
             received={"model_zoo": path},
-            cure="Make one; it is empty if the models need nothing beyond the base image.",
+            hint="Make one; it is empty if the models need nothing beyond the base image.",
         )
     labels = {"org.opencontainers.image.source": zoo.source} if zoo.source else {}
     labels |= {"org.opencontainers.image.revision": zoo.commit} if zoo.commit else {}
@@ -120,7 +120,7 @@ def _folder(zoo: Path) -> dict[str, Path]:
             f"The {len(files)} files of the model zoo take {num_bytes} bytes; an image may hold"
             f" {MAX_BYTES}.",
             received={"model_zoo": zoo},
-            cure="Keep data and weights elsewhere.",
+            hint="Keep data and weights elsewhere.",
         )
     return files
 

@@ -43,14 +43,14 @@ def parse(text: str, key: str) -> Reference:
         raise ConfigError(
             f"{key} is no name of an image.",
             received={key: text},
-            cure="Write registry/path:tag or registry/path@sha256:... .",
+            hint="Write registry/path:tag or registry/path@sha256:... .",
         )
     if not match["digest"] and match["tag"] in (None, "latest"):
         raise ConfigError(
             f"{key} must say which image it is: the name may mean another one"
             " tomorrow, while the job runs.",
             received={key: text},
-            cure="Add @sha256:... or :tag, one that is not latest.",
+            hint="Add @sha256:... or :tag, one that is not latest.",
         )
     return Reference(match["repository"], match["tag"] or "", match["digest"] or "")
 
@@ -67,6 +67,6 @@ def parse_repository(text: str) -> str:
             "image_repository must name a repository of a registry; the tag is made of what the"
             " image holds.",
             received={"image_repository": text},
-            cure="Write registry/path.",
+            hint="Write registry/path.",
         )
     return text

@@ -37,7 +37,7 @@ def image_of(config: JobConfig) -> Reference | None:
             f"The trained model names the image that its pods would run: {image}. An image is a"
             " program, and the author of the model chose it.",
             received={"trained_model": config.trained_model, "image": ""},
-            cure=f"Give it, image={image}, or another one; trust=image takes what a trained model"
+            hint=f"Give it, image={image}, or another one; trust=image takes what a trained model"
             " names.",
         )
     log.info("The pods run the image that the trained model names: %s.", image)
@@ -66,5 +66,5 @@ def _read(config: JobConfig) -> TrainedModel:
         raise ConfigError(
             f"The trained model cannot be read here: {e.strerror}.",
             received={"trained_model": config.trained_model},
-            cure="Where only the pods see it, give the image: image=... .",
+            hint="Where only the pods see it, give the image: image=... .",
         ) from e

@@ -14,7 +14,7 @@ from typing import Literal
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, OutputError, cure_of
+from edl_horovod.errors import ConfigError, OutputError, hint_of
 from edl_horovod.files import marker, whole_file
 from edl_horovod.job import checkpoint_files, handover
 from edl_horovod.records.source import JobFolders
@@ -170,7 +170,7 @@ class JobDir:
             raise OutputError(
                 f"The job's directory cannot be written: {error}.",
                 received=self._received,
-                cure=cure_of(error),
+                hint=hint_of(error),
             ) from error
 
     def clear(self, moment: Literal["at_start", "at_takeover", "at_end"]) -> None:
@@ -200,7 +200,7 @@ class JobDir:
             raise ConfigError(
                 f"There is no {self.config.name} in {self}, so it is no job's directory.",
                 received=repr(str(self)),
-                cure=(
+                hint=(
                     "Give a job's directory: unless job_dir was set it is the output with .job at"
                     " its end."
                 ),
@@ -259,13 +259,13 @@ class JobDir:
             raise OutputError(
                 f"No marker says that {self} is a job's directory, so it is not removed.",
                 received=self._received,
-                cure="Remove it by hand if it is not needed.",
+                hint="Remove it by hand if it is not needed.",
             )
         if foreign := self.foreign():
             raise OutputError(
                 f"The job's directory holds what is not the job's: {', '.join(foreign[:5])}.",
                 received=self._received,
-                cure="Move that away first.",
+                hint="Move that away first.",
             )
         with self.writing(), contextlib.ExitStack() as stack:
             if is_dry_run:
@@ -277,7 +277,7 @@ class JobDir:
                 raise ConfigError(
                     "The job is running, so its directory is not removed.",
                     received=self._received,
-                    cure=f"Stop it first: edl stop {self}",
+                    hint=f"Stop it first: edl stop {self}",
                 )
             # The marker goes last: what a failure leaves is known as a job's, and removed as such.
             contents = sorted(self.path.iterdir(), key=lambda path: (path == self.marker, path))

@@ -39,7 +39,7 @@ def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
         f"The job's directory is that of another model's job, which left {left} there:"
         f" {', '.join(shown)}.",
         received={"job_dir": str(job_dir), **now},
-        cure="Give another output or job_dir, or overwrite=true if what is there may go.",
+        hint="Give another output or job_dir, or overwrite=true if what is there may go.",
     )
 
 
@@ -59,7 +59,7 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
         raise ConfigError(
             "There is no checkpoint to go on from.",
             received=f"resume=must, job_dir={str(job_dir)!r}",
-            cure=(
+            hint=(
                 "Give the output or job_dir of the job that was ended, or resume=auto, which begins"
                 " at step 0 where there is none."
             ),
@@ -70,7 +70,7 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
         raise OutputError(
             f"An earlier job that did not end well left checkpoints up to step {steps[-1]}.",
             received=f"resume=never, job_dir={str(job_dir)!r}",
-            cure=(
+            hint=(
                 "Go on from there with resume=auto, or remove them and start over with"
                 " overwrite=true."
             ),

@@ -39,6 +39,6 @@ def private_folder(folder: Path) -> Path:
             raise ConfigError(
                 "Only its owner may enter the folder of the warm workers.",
                 received=f"{path}, mode {stat.filemode(status.st_mode)}, of user {status.st_uid}",
-                cure="Remove it.",
+                hint="Remove it.",
             )
     return folder

@@ -71,13 +71,13 @@ def hold(
             raise ConfigError(
                 f"Another job runs in {job_dir}.",
                 received={"job_dir": str(job_dir)},
-                cure="Wait for it, or choose another output or job_dir.",
+                hint="Wait for it, or choose another output or job_dir.",
             ) from error
         if not _is_still_there(lock, job_dir):
             raise ConfigError(
                 f"{job_dir} was removed while this job began to use it.",
                 received={"job_dir": str(job_dir)},
-                cure="Start the job again.",
+                hint="Start the job again.",
             )
         try:
             with job_dir.writing():

@@ -31,7 +31,7 @@ def parse(text: str) -> dict[str, int]:
             raise ConfigError(
                 f"Line {number} of the hosts file must be host:slots.",
                 received=repr(raw),
-                cure="Write for instance localhost:2.",
+                hint="Write for instance localhost:2.",
             )
         hosts[host] = int(slots)
     return hosts
@@ -50,7 +50,7 @@ def read(path: Path) -> dict[str, int]:
         raise ConfigError(
             "The hosts file must be UTF-8 text.",
             received=str(error),
-            cure="Write for instance localhost:2.",
+            hint="Write for instance localhost:2.",
         ) from error
 
 

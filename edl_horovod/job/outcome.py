@@ -10,7 +10,7 @@ from edl_horovod.job.json_fields import FieldError, Format
 
 __all__ = ["Failure", "Outcome", "Success", "load", "save"]
 
-_CURE = "Remove it, and start the job again; with resume=auto it goes on from its checkpoint."
+_HINT = "Remove it, and start the job again; with resume=auto it goes on from its checkpoint."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def load(path: Path) -> Outcome | None:
         JobFailed: The file is damaged.
         OSError: It cannot be read.
     """
-    return read_json(path, _parse, cure=_CURE)
+    return read_json(path, _parse, hint=_HINT)
 
 
 def _parse(fields: dict[str, Any]) -> Outcome:

@@ -81,7 +81,7 @@ def check_not_worked_in(output: str) -> None:
                 f"The output lies in {above}, where a job or a command works: it could be removed"
                 " there.",
                 received={"output": output},
-                cure="Give another output.",
+                hint="Give another output.",
             )
 
 
@@ -109,7 +109,7 @@ def check_apart(
                     raise OutputError(
                         f"{key} {how} what {other_key} names, so it could be replaced with it.",
                         received={key: path, other_key: other},
-                        cure=f"Give another {key}, apart from everything that is read.",
+                        hint=f"Give another {key}, apart from everything that is read.",
                     )
 
 

@@ -66,7 +66,7 @@ def check_attached(config: JobConfig) -> None:
         raise ConfigError(
             "A job that is removed at its end gets a name of its own.",
             received={"kubernetes.name": config.kubernetes.name},
-            cure="Leave it out.",
+            hint="Leave it out.",
         )
     launch_target, settings = target.find(config.launch.kind), config.kubernetes
     launch_target.describe(launch_target.plan(config))
@@ -105,7 +105,7 @@ def run_attached(
         result = _result(submitted)
     except JobFailed as e:
         note(None)
-        raise e.with_more_cure(f" edl delete {job.name} removes it.") from e
+        raise e.with_more_hint(f" edl delete {job.name} removes it.") from e
     except BaseException:
         try:
             remove_attached(job)
@@ -181,6 +181,6 @@ def _result(submitted: SubmittedJob) -> JobResult:
             raise OutputError(
                 f"Job {submitted.name} has finished, but what it wrote is not on this machine.",
                 received={"job_dir": submitted.job_dir},
-                cure="Have the volume at the same path here as in the pods.",
+                hint="Have the volume at the same path here as in the pods.",
             )
         time.sleep(1)

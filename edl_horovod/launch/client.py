@@ -227,7 +227,7 @@ class Client:
         jobs, name = self._find(job)
         if not may_lose_steps and (loss := jobs.loss_at_stop(name)):
             raise ConfigError(
-                loss, cure="Let it finish; or stop it all the same with may_lose_steps=True."
+                loss, hint="Let it finish; or stop it all the same with may_lose_steps=True."
             )
         jobs.stop(name, is_dry_run=is_dry_run)
         if wait and not is_dry_run:
@@ -282,7 +282,7 @@ class Client:
         name = os.fspath(job)
         if not name:
             raise ConfigError(
-                "A job needs a name.", received="''", cure="Give its directory or name."
+                "A job needs a name.", received="''", hint="Give its directory or name."
             )
         try:
             return self._open(self._kind(name)), name

@@ -159,7 +159,7 @@ class Jobs(ABC):
             raise ConfigError(
                 f"The ring of job {job} has no rank {rank}.",
                 received=f"--rank={rank}, and a ring of {len(members)}",
-                cure=f"See edl status {job}.",
+                hint=f"See edl status {job}.",
             )
         return members[rank]
 

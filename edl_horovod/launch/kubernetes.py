@@ -294,5 +294,5 @@ def _taken(name: str, namespace: str, received: Mapping[str, object] | str) -> O
     return ObjectConflict(
         f"{name} exists already in namespace {namespace}.",
         received=received,
-        cure="Choose another kubernetes.name, or remove what is there.",
+        hint="Choose another kubernetes.name, or remove what is there.",
     )

@@ -182,7 +182,7 @@ class KubernetesJobs(Jobs):
             raise ConfigError(
                 "A static ring cannot change.",
                 received={"kubernetes.style": config.kubernetes.style},
-                cure="Submit the job with kubernetes.style=elastic to scale it.",
+                hint="Submit the job with kubernetes.style=elastic to scale it.",
             )
         check_change(config, num_ranks, received=str(num_ranks), step=slots)
         workers = {"Worker": {"replicas": num_ranks // slots}}
@@ -262,17 +262,17 @@ class KubernetesJobs(Jobs):
                 raise ConfigError(
                     f"A job that has ended cannot be {change}.",
                     received=f"job {job} has {state}",
-                    cure="With the same output and job_dir, a new one goes on from its last "
+                    hint="With the same output and job_dir, a new one goes on from its last "
                     "checkpoint."
                     if state == "failed"
                     else "",
                 )
             if queue := labels.queue_of(before["metadata"].get("labels") or {}):
-                why, cure = _BY_KUEUE[change]
+                why, hint = _BY_KUEUE[change]
                 raise ConfigError(
                     f"A job in a queue of Kueue cannot be {change} yet: {why}.",
                     received=f"job {job} in queue {queue}",
-                    cure=cure,
+                    hint=hint,
                 )
             version = {"resourceVersion": before["metadata"]["resourceVersion"]}
             try:

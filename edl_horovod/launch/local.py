@@ -63,7 +63,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
             raise ConfigError(
                 "--dry-run=server and -o are for launch=kubernetes.",
                 received=f"launch.kind={config.launch.kind}",
-                cure="Leave them out; --dry-run prints what would run here.",
+                hint="Leave them out; --dry-run prints what would run here.",
             )
         check_is_free(config)
         check_places(config)

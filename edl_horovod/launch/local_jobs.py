@@ -83,7 +83,7 @@ class LocalJobs(Jobs):
             raise ConfigError(
                 "All ranks of a static ring write to one log.",
                 received=f"--rank={rank}, launch.kind={kind}",
-                cure=f"Read it by edl logs {job} --worker worker",
+                hint=f"Read it by edl logs {job} --worker worker",
             )
         return super().member(job, rank)
 
@@ -109,14 +109,14 @@ class LocalJobs(Jobs):
             raise ConfigError(
                 "The job is not running, so it cannot be scaled.",
                 received=repr(job),
-                cure=f"See edl status {job}. A new job gets its ranks by launch.np.",
+                hint=f"See edl status {job}. A new job gets its ranks by launch.np.",
             )
         kind = config.launch.kind
         if not target.find(kind).is_elastic:
             raise ConfigError(
                 "A static ring cannot change.",
                 received=f"launch.kind={kind}",
-                cure="Start the job with launch=local to scale it.",
+                hint="Start the job with launch=local to scale it.",
             )
         before = hosts.read(JobDir(Path(job)).hosts)
         after = {**before, LOCAL_HOST: num_ranks}
@@ -135,7 +135,7 @@ class LocalJobs(Jobs):
             raise ConfigError(
                 "The job is not running, so it cannot be stopped.",
                 received=repr(job),
-                cure=f"See edl status {job}.",
+                hint=f"See edl status {job}.",
             )
         self.warn_of_stop(job, config, saves=target.find(config.launch.kind).is_elastic)
         if not is_dry_run:
@@ -173,7 +173,7 @@ class LocalJobs(Jobs):
             raise ConfigError(
                 "edl did not launch this job, so it is not known here whether it still runs.",
                 received=repr(job),
-                cure="Remove the directory by hand once the job has ended.",
+                hint="Remove the directory by hand once the job has ended.",
             )
         removed = job_dir.remove(is_dry_run=is_dry_run)
         return [str(path) for path in removed]
@@ -213,7 +213,7 @@ def _refuse_results(job: str) -> None:
         raise ConfigError(
             f"{job} is not the directory of a job: it holds {_described(contents['kind'])}.",
             received=repr(job),
-            cure=f"The directory of the job that made it is {contents.get('job') or f'{job}.job'}, "
+            hint=f"The directory of the job that made it is {contents.get('job') or f'{job}.job'}, "
             "unless it was removed.",
         )
 
@@ -226,7 +226,7 @@ def _jobs_below(folder: str) -> Iterator[str]:
     """Directories of jobs; no job lies in another's directory."""
     if not os.path.isdir(folder):
         raise ConfigError(
-            "There is no such folder.", received=repr(folder), cure="Give folders that hold jobs."
+            "There is no such folder.", received=repr(folder), hint="Give folders that hold jobs."
         )
     for path, folders, _ in os.walk(folder):
         with contextlib.suppress(PermissionError):

@@ -33,7 +33,7 @@ def read_logs(
         raise ConfigError(
             "The job has no log of that process.",
             received=repr(only),
-            cure=f"Its logs are {', '.join(logs)}.",
+            hint=f"Its logs are {', '.join(logs)}.",
         )
     return _lines(folder, f"{name or '*'}.log", tail, is_over)
 

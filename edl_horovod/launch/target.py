@@ -131,7 +131,7 @@ def find(kind: str) -> LaunchTarget[Any, Any]:
         raise ConfigError(
             f"launch.kind must be one of {', '.join(TARGETS)}.",
             received={"launch.kind": kind},
-            cure=did_you_mean(kind, TARGETS),
+            hint=did_you_mean(kind, TARGETS),
         )
     return TARGETS[kind]()
 
@@ -148,5 +148,5 @@ def require_here(config: JobConfig) -> None:
             "A job of this launch target is submitted; it cannot be a part of something that runs "
             "here.",
             received={"launch.kind": kind},
-            cure="Use launch=local, or submit jobs one by one.",
+            hint="Use launch=local, or submit jobs one by one.",
         )

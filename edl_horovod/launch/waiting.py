@@ -58,7 +58,7 @@ def wait(
             return now
         if now.state in _FAILED and condition != "deleted":
             reason = f": {now.message.removesuffix('.')}" if now.message else ""
-            raise JobFailed(f"Job {job} {_FAILED[now.state]}{reason}.", cure=f"See edl logs {job}.")
+            raise JobFailed(f"Job {job} {_FAILED[now.state]}{reason}.", hint=f"See edl logs {job}.")
         limit.sleep(now)
     return None
 
@@ -109,6 +109,6 @@ class _Limit:
             raise TimedOut(
                 f"It took longer than {self._seconds:g} s for {self._what}.",
                 received=f"its state is {now}",
-                cure="\n  ".join(["It waits for:", *now.waits_for]) if now.waits_for else "",
+                hint="\n  ".join(["It waits for:", *now.waits_for]) if now.waits_for else "",
             )
         time.sleep(POLL_SECONDS)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edl_horovod.errors import JobFailed, OutputError, cure_of
+from edl_horovod.errors import JobFailed, OutputError, hint_of
 from edl_horovod.ledger.entries import Entry, decode, encode, key
 
 __all__ = ["LedgerFile", "Source", "read"]
@@ -49,7 +49,7 @@ class LedgerFile:
             raise OutputError(
                 f"The ledger cannot be written in {folder}: {error}.",
                 received="debug.ledger=true",
-                cure=f"{cure_of(error)} Or go without a ledger.",
+                hint=f"{hint_of(error)} Or go without a ledger.",
             ) from error
         self._pending = bytearray()
         self._is_failing = self._has_gap = False
@@ -124,7 +124,7 @@ def _moment(folder: Path) -> dict[Path, int]:
     raise JobFailed(
         f"The ledger in {folder} changes too fast to be read.",
         received=f"{len(before or {})} files",
-        cure="Wait for the end of the job.",
+        hint="Wait for the end of the job.",
     )
 
 

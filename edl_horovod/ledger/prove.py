@@ -34,13 +34,13 @@ def prove(job_dir: JobDir) -> Proof:
         raise ConfigError(
             "The job's ledger has no entries yet: no rank of it has reached the first step.",
             received=repr(str(job_dir)),
-            cure=f"See edl status {job_dir}",
+            hint=f"See edl status {job_dir}",
         )
     if not job_dir.ledger.is_dir():
         raise ConfigError(
             "The job has no ledger.",
             received=repr(str(job_dir)),
-            cure="Only a training that was started with debug.ledger=true has one.",
+            hint="Only a training that was started with debug.ledger=true has one.",
         )
     if kind_of(config.data).runs_user_code:
         make_importable(require_zoo(config.model_zoo).absolute())

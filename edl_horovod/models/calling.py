@@ -17,7 +17,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from edl_horovod.errors import EdlError, UserCodeError, did_you_mean
-from edl_horovod.models.cures import OPTIMIZER_CURE, cure_for
+from edl_horovod.models.hints import OPTIMIZER_HINT, hint_for
 
 __all__ = [
     "Declared",
@@ -79,7 +79,7 @@ class Declared:
                     f"{_described(function)} requires the parameter {name!r}, which it is not"
                     " given.",
                     received=", ".join(sorted(available)) or "nothing",
-                    cure=f"{did_you_mean(name, available)} Rename it or give it a default.",
+                    hint=f"{did_you_mean(name, available)} Rename it or give it a default.",
                 )
         first, others = self.names[: self.num_positional], self.names[self.num_positional :]
         positional = [
@@ -178,7 +178,7 @@ def wrong_optimizer(returned: object, label: str) -> UserCodeError:
     return UserCodeError(
         f"{label} must return a Keras 3 optimizer.",
         received=type(returned).__name__,
-        cure=f"{OPTIMIZER_CURE}.",
+        hint=f"{OPTIMIZER_HINT}.",
     )
 
 
@@ -217,8 +217,8 @@ def _error_text(error: BaseException, root: Path) -> str:
         text += ". Install it, and name it in the model zoo's requirements.txt"
     if "tf.function only supports singleton tf.Variables" in text:
         text = "It makes variables at each call. Make Keras metrics and layers once, in __init__"
-    cure = cure_for(text)
-    return f"{text.rstrip('. ')}. {cure}" if cure else text
+    hint = hint_for(text)
+    return f"{text.rstrip('. ')}. {hint}" if hint else text
 
 
 def _hidden_package(error: ImportError, root: Path) -> str:

@@ -43,12 +43,12 @@ def imported(wanted: CustomObject, *, is_trusted: bool) -> Any:
     if not path.is_file() or path.suffix != ".py":
         raise UserCodeError(
             f"{wanted.key!r} is to come from {path}, which is no Python file that is there.",
-            cure="Give the path of a .py file.",
+            hint="Give the path of a .py file.",
         )
     if not may_import(path, is_trusted=is_trusted):
         raise UserCodeError(
             f"{wanted.key!r} is to come from {path}, whose code would run here.",
-            cure="Put the file into the model zoo, or set trust=model.",
+            hint="Put the file into the model zoo, or set trust=model.",
         )
     names = vars(_module(path))
     if wanted.value not in names:
@@ -56,7 +56,7 @@ def imported(wanted: CustomObject, *, is_trusted: bool) -> Any:
         raise UserCodeError(
             f"{path} does not define {wanted.value!r}.",
             received={"key": wanted.key, "value": wanted.value},
-            cure=f"It defines: {', '.join(own) or 'nothing'}.{did_you_mean(wanted.value, own)}",
+            hint=f"It defines: {', '.join(own) or 'nothing'}.{did_you_mean(wanted.value, own)}",
         )
     return names[wanted.value]
 

@@ -134,7 +134,7 @@ class ODPSWriter:
         """
         raise UserCodeError(
             "Predictions are not written to MaxCompute tables here.",
-            cure=f"Unset {MaxComputeConfig.ACCESS_ID}, and take the predictions from `output`.",
+            hint=f"Unset {MaxComputeConfig.ACCESS_ID}, and take the predictions from `output`.",
         )
 
 
@@ -149,7 +149,7 @@ class RecordIODataReader:
         """
         raise UserCodeError(
             "A model's file does not read its records here: the job does.",
-            cure="Give the files in `data`.",
+            hint="Give the files in `data`.",
         )
 
 

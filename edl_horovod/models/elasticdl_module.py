@@ -61,5 +61,5 @@ def no_place_for_outputs(model_file: Path) -> ConfigError:
         f"output must name where predictions go: the model's file has no {OUTPUTS_PROCESSOR} that"
         " takes them.",
         received={"output": "", "model file": model_file},
-        cure="Write output=... .",
+        hint="Write output=... .",
     )

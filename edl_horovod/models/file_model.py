@@ -186,7 +186,7 @@ def column_roles(columns: Sequence[str], *, label: str, needs_label: bool) -> Co
             f"The records of {label} must have one column called y, label or target (or y_train and"
             " the like), and others, which are the features.",
             received=f"columns {', '.join(columns)}",
-            cure="Rename a column, leave some out by data_plan.columns=[...], or set input_fn=..."
+            hint="Rename a column, leave some out by data_plan.columns=[...], or set input_fn=..."
             " to a function of the records.",
         )
     return ColumnRoles(features, labels[0] if labels else "")
@@ -198,7 +198,7 @@ def records_without_columns(label: str, received: str) -> UserCodeError:
         f"The model {label} is in files that say nothing of the data, and its records are not"
         " columns of numbers.",
         received=received,
-        cure="Give data with columns (.npz, .parquet), or set input_fn=... to a function that makes"
+        hint="Give data with columns (.npz, .parquet), or set input_fn=... to a function that makes"
         " features and labels of the records.",
     )
 

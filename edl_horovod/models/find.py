@@ -95,7 +95,7 @@ def find(
         f" torch.nn.Module nor a function that returns a model, and {', '.join(map(str, files))}"
         " holds none.",
         received={"model_def": model_def},
-        cure=f"The zoo defines: {', '.join(names) or 'none'}.{did_you_mean(model_def, names)}",
+        hint=f"The zoo defines: {', '.join(names) or 'none'}.{did_you_mean(model_def, names)}",
     )
 
 
@@ -178,7 +178,7 @@ def _ambiguous(model_def: str, found: Iterable[_Candidate], zoo: Path) -> UserCo
     return UserCodeError(
         f"{model_def!r} may mean {len(listed)} models: {', '.join(listed)}.",
         received={"model_def": model_def},
-        cure="Write the full name of one.",
+        hint="Write the full name of one.",
     )
 
 

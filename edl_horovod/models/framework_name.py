@@ -64,7 +64,7 @@ def imported_framework(model_zoo: str, model_def: str) -> str:
             "The setting framework must say which framework the model is written in, because its"
             f" file imports several: {', '.join(places)}.",
             received={"model_def": model_def, "framework": ""},
-            cure=f"Set {' or '.join(f'framework={name}' for name in found)}.",
+            hint=f"Set {' or '.join(f'framework={name}' for name in found)}.",
         )
     found = found or _imported(zoo, files, in_functions=True)
     return next(iter(found)) if len(found) == 1 else DEFAULT

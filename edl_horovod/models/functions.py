@@ -31,7 +31,7 @@ def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., An
             raise UserCodeError(
                 f"{model_def!r} may mean {len(found)} files with {name!r}: {listed}.",
                 received={"model_def": model_def},
-                cure="Write folder.file to name one.",
+                hint="Write folder.file to name one.",
             )
         for function in found:
             return function
@@ -39,5 +39,5 @@ def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., An
     raise UserCodeError(
         f"{', '.join(map(str, files))} has no function {name!r}.",
         received={"model_def": model_def},
-        cure="Write it there, at the top level.",
+        hint="Write it there, at the top level.",
     )

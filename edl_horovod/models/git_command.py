@@ -121,5 +121,5 @@ def _failure(zoo: GitZoo, complaints: str) -> GitError:
     return GitError(
         f"The Git repository of the model zoo cannot be read: {reason.rstrip('.')}.",
         received={"model_zoo": str(zoo)},
-        cure="Check the URL, the network and your access to it.",
+        hint="Check the URL, the network and your access to it.",
     )

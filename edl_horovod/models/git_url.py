@@ -62,7 +62,7 @@ def parse(model_zoo: str) -> GitZoo | None:
             raise ConfigError(
                 "model_zoo is not a URL of a known form.",
                 received={"model_zoo": model_zoo},
-                cure=f"Write git+ssh://{scp['host']}/{scp['path']}.",
+                hint=f"Write git+ssh://{scp['host']}/{scp['path']}.",
             )
         return None
     try:
@@ -71,7 +71,7 @@ def parse(model_zoo: str) -> GitZoo | None:
         raise ConfigError(
             f"model_zoo is no URL: {e}.",
             received={"model_zoo": without_secrets(model_zoo)},
-            cure=_FORM,
+            hint=_FORM,
         ) from e
     path, at, ref = url.path.rpartition("@")
     if not at:
@@ -95,7 +95,7 @@ def _login(url: urllib.parse.SplitResult) -> tuple[str, str]:
         raise ConfigError(
             "Only https takes a user and a password in the URL of a model zoo, and ssh a user.",
             received={"model_zoo": without_secrets(url.geturl())},
-            cure="Leave them out.",
+            hint="Leave them out.",
         )
     return "", ""
 
@@ -105,7 +105,7 @@ def _subdirectory(fragment: str) -> str:
     pairs = dict(urllib.parse.parse_qsl(fragment, keep_blank_values=True))
     if fragment and (not pairs or pairs.keys() - {"subdirectory", "egg"}):
         raise ConfigError(
-            "What follows # in a model zoo's URL is not known.", received=f"#{fragment}", cure=_FORM
+            "What follows # in a model zoo's URL is not known.", received=f"#{fragment}", hint=_FORM
         )
     return pairs.get("subdirectory", "").strip("/")
 
@@ -116,22 +116,22 @@ def _check(zoo: GitZoo, scheme: str, host: str, path: str) -> None:
         raise ConfigError(
             f"A model zoo is a folder, a file or a Git URL of the kinds {', '.join(_SCHEMES)}.",
             received=received,
-            cure=_FORM,
+            hint=_FORM,
         )
     if (not host and scheme != "file") or not path.strip("/"):
-        raise ConfigError("The Git URL names no repository.", received=received, cure=_FORM)
+        raise ConfigError("The Git URL names no repository.", received=received, hint=_FORM)
     if not zoo.ref:
         raise ConfigError(
             "The Git URL names no ref after its @.",
             received={"model_zoo": f"git+{zoo.url}@"},
-            cure="Add a tag, a branch or a commit, or leave out the @ for the default branch.",
+            hint="Add a tag, a branch or a commit, or leave out the @ for the default branch.",
         )
     if scheme not in AUTHENTICATED_SCHEMES and not zoo.is_pinned:
         raise ConfigError(
             f"Over {scheme}:// anybody on the way can say what a branch or a tag is, and the zoo's"
             " code runs here.",
             received=received,
-            cure="Give the full hash of a commit as the ref, or use https or ssh.",
+            hint="Give the full hash of a commit as the ref, or use https or ssh.",
         )
     # Git would interpret these as options, ranges or other expressions.
     is_odd = zoo.ref.startswith("-") or host.startswith("-") or re.search(r"[\s~^:?*\[\\]", zoo.ref)

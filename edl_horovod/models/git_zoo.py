@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edl_horovod.errors import ConfigError, MissingDependency, OutputError, cure_of, did_you_mean
+from edl_horovod.errors import ConfigError, MissingDependency, OutputError, did_you_mean, hint_of
 from edl_horovod.files.user_cache import user_cache
 from edl_horovod.models.git_command import GitError, git
 from edl_horovod.models.git_url import GitZoo, parse
@@ -63,7 +63,7 @@ def fetch(zoo: GitZoo) -> FetchedZoo:
         raise MissingDependency(
             "A model zoo in Git needs the command git, which is not here.",
             received={"model_zoo": str(zoo)},
-            cure="Install git, or give a folder.",
+            hint="Install git, or give a folder.",
         )
     name = re.sub(r"\W+", "-", zoo.url.rpartition("/")[2].removesuffix(".git"))
     digest = hashlib.sha256(zoo.url.encode()).hexdigest()[:12]
@@ -78,7 +78,7 @@ def fetch(zoo: GitZoo) -> FetchedZoo:
         raise OutputError(
             f"The model zoo cannot be kept in the cache: {e}.",
             received={"model_zoo": str(zoo)},
-            cure=f"{cure_of(e)} XDG_CACHE_HOME names the folder that the cache is in.",
+            hint=f"{hint_of(e)} XDG_CACHE_HOME names the folder that the cache is in.",
         ) from e
 
 
@@ -117,7 +117,7 @@ def _check_out(zoo: GitZoo, commit: str, *, bare: Path, tree: Path) -> None:
         raise ConfigError(
             f"Git checked out another commit than {commit}.",
             received={"model_zoo": str(zoo), "commit": head},
-            cure="Give the full hash of a commit as the ref.",
+            hint="Give the full hash of a commit as the ref.",
         )
 
 
@@ -135,13 +135,13 @@ def _pinned_commit(zoo: GitZoo, bare: Path) -> str:
         raise ConfigError(
             f"The repository has no commit {zoo.ref!r} in its branches and tags.",
             received={"model_zoo": str(zoo)},
-            cure="Check the hash.",
+            hint="Check the hash.",
         ) from e
     if commit != zoo.ref:
         raise ConfigError(
             f"The ref is the hash of no commit but of a tag; it leads to {commit}.",
             received={"model_zoo": str(zoo)},
-            cure="Give the commit's hash.",
+            hint="Give the commit's hash.",
         )
     return commit
 
@@ -182,7 +182,7 @@ def _commit(zoo: GitZoo, wanted: str, bare: Path, refs: Mapping[str, str]) -> st
     raise ConfigError(
         f"The repository has no branch, tag or commit {zoo.ref!r}.",
         received={"model_zoo": str(zoo)},
-        cure=f"It has: {', '.join(known[:20])}{more}.{did_you_mean(zoo.ref, known)}",
+        hint=f"It has: {', '.join(known[:20])}{more}.{did_you_mean(zoo.ref, known)}",
     )
 
 
@@ -193,6 +193,6 @@ def _fetched(zoo: GitZoo, checkout: Path) -> FetchedZoo:
         raise ConfigError(
             f"The repository has no {zoo.subdirectory!r}.",
             received={"model_zoo": str(zoo), "commit": checkout.name},
-            cure=f"At its root: {', '.join(inside[:20])}.{did_you_mean(zoo.subdirectory, inside)}",
+            hint=f"At its root: {', '.join(inside[:20])}.{did_you_mean(zoo.subdirectory, inside)}",
         )
     return FetchedZoo(path, str(zoo), checkout.name)

@@ -50,12 +50,12 @@ def require_zoo(model_zoo: str) -> Path:
         raise ConfigError(
             "A URL is fetched by the command that starts a job, not by what runs in it.",
             received={"model_zoo": without_secrets(model_zoo)},
-            cure="Fetch it, and give the folder.",
+            hint="Fetch it, and give the folder.",
         )
     raise ConfigError(
         f"The model zoo is neither a folder nor a .py file: {zoo}.",
         received={"model_zoo": model_zoo},
-        cure="Give the folder that holds the model files, one model file, or a Git URL.",
+        hint="Give the folder that holds the model files, one model file, or a Git URL.",
     )
 
 
@@ -82,7 +82,7 @@ def file_groups(zoo: Path, model_def: str) -> list[FileGroup]:
         raise ConfigError(
             "model_def must be names joined by dots: file, folder.file or file.Symbol.",
             received={"model_def": model_def},
-            cure=did_you_mean(model_def, list_definitions(zoo)),
+            hint=did_you_mean(model_def, list_definitions(zoo)),
         )
     found = [FileGroup(files, None) for files in _files(zoo, parts)]
     found += [FileGroup(files, parts[-1]) for files in files_defining(zoo, model_def)]
@@ -268,7 +268,7 @@ def _nothing_found(zoo: Path, model_def: str) -> UserCodeError:
     return UserCodeError(
         f"The model zoo {zoo} does not define {model_def!r}.",
         received={"model_def": model_def},
-        cure=f"It defines: {shown}{more}.{near}",
+        hint=f"It defines: {shown}{more}.{near}",
     )
 
 

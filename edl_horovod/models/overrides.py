@@ -78,7 +78,7 @@ def _find(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
             raise UserCodeError(
                 f"{name!r} may mean {len(found)} things: {symbol} in {listed}.",
                 received={key: name},
-                cure="Write folder.file.symbol to name one.",
+                hint="Write folder.file.symbol to name one.",
             )
         for value, one in found.values():
             return part_of(value, one, symbol, zoo=zoo)
@@ -89,6 +89,6 @@ def _find(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
     raise ConfigError(
         f"The model zoo {zoo} does not define {name!r}.",
         received={key: name},
-        cure=f"Write file.function or a function of {file}:"
+        hint=f"Write file.function or a function of {file}:"
         f" {', '.join(functions) or 'it has none'}.{did_you_mean(name, functions)}",
     )

@@ -39,7 +39,7 @@ def ask(module: str, request: Mapping[str, Any]) -> Any:
             raise JobFailed(
                 f"A process of this command ended with exit code {code}, without an answer.",
                 received=f"python -m {module}",
-                cure="What it wrote stands above.",
+                hint="What it wrote stands above.",
             ) from e
     if "error" in found:
         raise of_kind(found["error"], found["message"])

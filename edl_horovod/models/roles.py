@@ -85,7 +85,7 @@ def _roles_by_name(function: Callable[..., Any], roles: Roles, label: str) -> di
             raise UserCodeError(
                 f"{label} requires the parameter {parameter.name!r}, which it is not given."
                 f" It is given: {', '.join(roles)}.",
-                cure="Give the parameter a default.",
+                hint="Give the parameter a default.",
             )
         known[parameter.name] = left.pop(0)
     return known

@@ -23,7 +23,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import (
     ConfigError,
     OutputError,
-    cure_of,
+    hint_of,
 )
 from edl_horovod.files.user_cache import user_cache
 from edl_horovod.models import git_zoo, lookup, spec_function, zoo_files
@@ -87,7 +87,7 @@ def with_zoo(config: JobConfig) -> JobConfig:
             raise OutputError(
                 f"The model zoo of the model spec cannot be kept in the cache: {e}.",
                 received={"model.name": section["name"]},
-                cure=f"{cure_of(e)} XDG_CACHE_HOME names the folder that the cache is in.",
+                hint=f"{hint_of(e)} XDG_CACHE_HOME names the folder that the cache is in.",
             ) from e
     return replace(config, model_zoo=str(written), model_def=MODEL_DEF)
 
@@ -135,7 +135,7 @@ def _resolved(
             "A function that returns a model spec is a program, and it does not lie in the model"
             f" zoo ({zoo}).",
             received={"model.spec": spec},
-            cure="If you know it, set trust=model.",
+            hint="If you know it, set trust=model.",
         )
     folders = [zoo] if inside.is_file() else [Path.cwd(), zoo]
     with tempfile.TemporaryDirectory(prefix="edl-spec-") as work:
@@ -169,14 +169,14 @@ def _require_usable(section: Mapping[str, Any], zoo: Path, *, is_trusted: bool) 
             raise ConfigError(
                 f"The file of model.spec.{key} is not there.",
                 received={f"model.spec.{key}": path},
-                cure="Paths in a file of settings are relative to that file.",
+                hint="Paths in a file of settings are relative to that file.",
             )
         is_ours = zoo.is_dir() and file.resolve().is_relative_to(zoo.resolve())
         if file.suffix == ".py" and not is_trusted and not is_ours:
             raise ConfigError(
                 f"model.spec.{key} names Python code, which does not lie in the model zoo ({zoo}).",
                 received={f"model.spec.{key}": path},
-                cure="If you know it, set trust=model, or put the file into the model zoo.",
+                hint="If you know it, set trust=model, or put the file into the model zoo.",
             )
         return path
 

@@ -29,5 +29,5 @@ def damaged_model(path: Path, why: str) -> DataError:
     """The error for a trained model that is damaged; `why` is a clause."""
     why = why.removesuffix(".")
     return DataError(
-        f"The trained model {path} is damaged: {why}.", cure="Copy it again, or train it again."
+        f"The trained model {path} is damaged: {why}.", hint="Copy it again, or train it again."
     )

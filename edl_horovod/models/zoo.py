@@ -108,14 +108,14 @@ class LoadedSpec(ModelDefinition):
             raise UserCodeError(
                 f"{doing} must return a list.",
                 received=type(made).__name__,
-                cure="Return the callbacks in [ ].",
+                hint="Return the callbacks in [ ].",
             )
         for callback in made:
             if inspect.isclass(callback):
                 raise UserCodeError(
                     f"{doing} must return callbacks, not their classes.",
                     received=callback.__name__,
-                    cure=f"Write {callback.__name__}(...).",
+                    hint=f"Write {callback.__name__}(...).",
                 )
         return list(made)
 
@@ -211,7 +211,7 @@ def _declared_params(
                 raise ConfigError(
                     f"params.{given} and params.{declared_name} are both the learning rate.",
                     received=f"{params[given]!r} and {values[declared_name]!r}",
-                    cure="Give one.",
+                    hint="Give one.",
                 )
             values[declared_name] = params[given]
     return values
@@ -235,12 +235,12 @@ def _require_declared(
             raise ConfigError(
                 f"{name!r} is what the framework gives to a model, not a parameter.",
                 received={f"params.{name}": value},
-                cure="Remove it.",
+                hint="Remove it.",
             )
         if name not in allowed | rates and not constructor.takes_any:
             shown = sorted(allowed)
             raise ConfigError(
                 f"Nothing in {kind.__qualname__} declares the parameter {name!r}.",
                 received={f"params.{name}": value},
-                cure=f"It declares: {', '.join(shown) or 'none'}.{did_you_mean(name, shown)}",
+                hint=f"It declares: {', '.join(shown) or 'none'}.{did_you_mean(name, shown)}",
             )

@@ -57,7 +57,7 @@ def require_inside(zoo: Path, files: Iterable[Path]) -> None:
                 f"The model zoo holds {name.as_posix()!r}, which is no file of the zoo: a link that"
                 " leads out of it would carry another file of this machine along.",
                 received={"model_zoo": zoo},
-                cure="Remove it, or put the file itself there.",
+                hint="Remove it, or put the file itself there.",
             )
 
 
@@ -81,7 +81,7 @@ def sources(zoo: Path) -> list[Path]:
             f"The sources and texts of the model zoo take {num_bytes} bytes; a trained model may"
             f" carry {MAX_TOTAL_BYTES}.",
             received={"model_zoo": zoo, "files": len(files)},
-            cure="Keep data and environments out of the model zoo, or give a narrower folder.",
+            hint="Keep data and environments out of the model zoo, or give a narrower folder.",
         )
     return files
 
@@ -112,7 +112,7 @@ def with_reads(zoo: Path, reads: Iterable[Path]) -> list[Path]:
             f" may carry {MAX_READ_BYTES} of them; the largest is {largest.as_posix()!r}"
             f" ({sizes[largest]} bytes).",
             received={"model_zoo": zoo, "files": len(sizes)},
-            cure="Keep it outside of the model zoo, where it stays for predict, too, and give the"
+            hint="Keep it outside of the model zoo, where it stays for predict, too, and give the"
             " model its path as a parameter (params).",
         )
     return sorted([*found, *sizes])
@@ -156,7 +156,7 @@ def require_unchanged(trained_model: Path, recorded: str, *, trusts_changes: boo
             f"{changed} Its digest is {found[:12]}; the model was trained with"
             f" {recorded[:12] or 'none'}.",
             received={"trained_model": trained_model},
-            cure=(
+            hint=(
                 "It would run with your rights: copy the model again, or find out who changed what;"
                 " trust=changed then runs it as it is."
             ),

@@ -122,7 +122,7 @@ def _matches(part: str) -> Iterator[str]:
         raise DataError(
             "prepare_data_for_a_single_file can only read files of this machine.",
             received={"data": part},
-            cure="Mount or copy the files, and use their local path.",
+            hint="Mount or copy the files, and use their local path.",
         )
     if part.startswith(LIST_MARK) and not os.path.exists(part):
         yield from _read_list(os.path.expanduser(part.removeprefix(LIST_MARK)))
@@ -160,7 +160,7 @@ def _files_below(folder: str) -> Iterator[str]:
             raise DataError(
                 f"{e.filename} cannot be listed: {e.strerror}.",
                 received={"data": folder},
-                cure="Check that this user may read it.",
+                hint="Check that this user may read it.",
             ) from e
 
 
@@ -174,7 +174,7 @@ def _read_list(path: str) -> Iterator[str]:
         raise DataError(
             f"The list of input files cannot be read: {e.strerror}.",
             received={"data": f"@{path}"},
-            cure="@ must be followed by the path of a text file with a path on each line.",
+            hint="@ must be followed by the path of a text file with a path on each line.",
         ) from e
 
 
@@ -182,6 +182,6 @@ def _no_file(part: str) -> DataError:
     return DataError(
         "No input file matches.",
         received={"data": part},
-        cure="Set it to a file, a folder, a glob such as images/*/*.png, @list.txt with a path on"
+        hint="Set it to a file, a folder, a glob such as images/*/*.png, @list.txt with a path on"
         " each line, or several of these separated by commas.",
     )

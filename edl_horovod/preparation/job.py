@@ -78,7 +78,7 @@ def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> Prepare
         raise ConfigError(
             "Under mpirun with launch=local each rank would prepare all files.",
             received="launch=local",
-            cure="Set launch=mpi, or start it without mpirun.",
+            hint="Set launch=mpi, or start it without mpirun.",
         )
 
     num_processes = config.processes or len(os.sched_getaffinity(0))
@@ -127,7 +127,7 @@ def run_with(open_pool: OpenPool, config: PrepareConfig, on_progress: OnProgress
             except KeyboardInterrupt as e:
                 raise Interrupted(f"Interrupted.{_how_to_resume(partial)}") from e
             except EdlError as e:
-                raise e.with_more_cure(_how_to_resume(partial)) from e
+                raise e.with_more_hint(_how_to_resume(partial)) from e
 
 
 def _check_paths(config: PrepareConfig, inputs: Inputs) -> None:
@@ -204,7 +204,7 @@ def _finish(config: PrepareConfig, inputs: Inputs, partial: PartialRun) -> Prepa
         raise DataError(
             f"{FUNCTION} returned no record for any of {len(inputs.paths)} files.",
             received={"data": config.data},
-            cure="Check that it returns bytes for these files.",
+            hint="Check that it returns bytes for these files.",
         )
     with writing(output):
         names = partial.finish(output, overwrite=config.overwrite)
@@ -225,7 +225,7 @@ def _inputs(config: PrepareConfig) -> Inputs:
             f"{len(inputs.missing)} of {len(inputs.paths)} input files do not exist, for instance"
             f" {inputs.missing[0]}.",
             received={"data": config.data},
-            cure="Correct the list, or skip them with bad_files=skip.",
+            hint="Correct the list, or skip them with bad_files=skip.",
         )
     return inputs
 

@@ -100,12 +100,12 @@ def _world() -> Any:
     except (ImportError, RuntimeError) as e:
         raise MissingDependency(
             f"launch=mpi needs mpirun and mpi4py, but one of them is missing: {e}.",
-            cure=f"Use launch=local; or {how_to_install('mpi')}",
+            hint=f"Use launch=local; or {how_to_install('mpi')}",
         ) from e
     if MPI.COMM_WORLD.Get_size() < 2:
         raise ConfigError(
             "launch=mpi needs at least two ranks: the first one assigns the work to the others.",
             received="1 rank",
-            cure="Start it with mpirun -n 5 edl prepare launch=mpi ... .",
+            hint="Start it with mpirun -n 5 edl prepare launch=mpi ... .",
         )
     return MPI.COMM_WORLD

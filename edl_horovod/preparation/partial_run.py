@@ -183,7 +183,7 @@ def open_partial_run(
                     "This run cannot continue an interrupted earlier run:"
                     f" {'; '.join(mismatches)}.",
                     received={"output": output},
-                    cure="Run the earlier command again to continue it, or set overwrite=true to"
+                    hint="Run the earlier command again to continue it, or set overwrite=true to"
                     f" start from the beginning ({folder} is removed).",
                 )
             if saved is None or mismatches:
@@ -225,7 +225,7 @@ def _lock(file: TextIO, folder: Path) -> None:
     error = ConfigError(
         f"Another process is preparing this output: it has locked {folder / _LOCK}.",
         received={"output": folder.stem},
-        cure="Wait for it, or choose another output.",
+        hint="Wait for it, or choose another output.",
     )
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -240,7 +240,7 @@ def _begin(folder: Path, manifest: Manifest) -> None:
         raise OutputError(
             f"{folder} is needed for this run, but contains files that edl_horovod did not write:"
             f" {', '.join(foreign)}.",
-            cure="Move these files, or choose another output.",
+            hint="Move these files, or choose another output.",
         )
     _empty(folder)
     (folder / _SHARDS).mkdir()
@@ -275,7 +275,7 @@ def _saved_manifest(folder: Path) -> Manifest | None:
         return Manifest(**values)
     except (ValueError, TypeError, KeyError, OSError) as e:
         raise OutputError(
-            f"{path} cannot be read: {e}.", cure=f"Remove {folder} to start from the beginning."
+            f"{path} cannot be read: {e}.", hint=f"Remove {folder} to start from the beginning."
         ) from e
 
 

@@ -201,5 +201,5 @@ def _death_error(process: _PoolProcess, num_processes: int) -> JobFailed:
         " It may have run out of memory; use fewer processes." if code == -signal.SIGKILL else ""
     )
     return JobFailed(
-        f"A process {description} {location}.", received={"processes": num_processes}, cure=advice
+        f"A process {description} {location}.", received={"processes": num_processes}, hint=advice
     )

@@ -37,7 +37,7 @@ def check(output: str) -> Path:
             f"{path} is the path for the list of bad files, but edl_horovod did not write the"
             " existing file.",
             received={"output": output},
-            cure="Move the file, or choose another output.",
+            hint="Move the file, or choose another output.",
         )
     return path
 
@@ -75,9 +75,9 @@ def require_few_bad(config: PrepareConfig, groups: Sequence[GroupDone]) -> None:
         raise DataError(
             f"{len(bad)} input files cannot be prepared.",
             received={"max_bad_files": max_bad_files},
-            cure=f"Raise max_bad_files, or repair the files. {listing}",
+            hint=f"Raise max_bad_files, or repair the files. {listing}",
         )
     raise DataError(
         f"{len(bad)} input files cannot be prepared.",
-        cure=f"Repair them, or skip them with bad_files=skip. {listing}",
+        hint=f"Repair them, or skip them with bad_files=skip. {listing}",
     )

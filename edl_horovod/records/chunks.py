@@ -84,7 +84,7 @@ def check_policy(damaged: str) -> None:
         raise ConfigError(
             "data_plan.damaged must be raise or skip.",
             received={"data_plan.damaged": damaged},
-            cure=did_you_mean(damaged, _POLICIES),
+            hint=did_you_mean(damaged, _POLICIES),
         )
 
 
@@ -108,7 +108,7 @@ def changed(path: str, chunk: ChunkInfo) -> DataError:
     return DataError(
         f"{path} has changed since the job indexed it.",
         received=f"different content at byte {chunk.offset}",
-        cure="Start the job again, and do not change its data while it runs.",
+        hint="Start the job again, and do not change its data while it runs.",
     )
 
 

@@ -61,7 +61,7 @@ def read_examples(
                 raise DataError(
                     f"A record has no feature {name!r}.",
                     received=f"{', '.join(sorted(_names(record))) or 'none'}",
-                    cure="Prepare the records with this model's own prepare function.",
+                    hint="Prepare the records with this model's own prepare function.",
                 )
             values = features[name]
             if values.size != int(np.prod(shape)):
@@ -85,7 +85,7 @@ def texts_of(record: bytes) -> dict[str, bytes]:
         if kind != _BYTES_LIST:
             raise DataError(
                 f"The feature {name!r} of a record is not text.",
-                cure="Prepare the records again with edl prepare.",
+                hint="Prepare the records again with edl prepare.",
             )
         texts[name] = next((value for number, value in _fields(values) if number == 1), b"")
     return texts

@@ -105,7 +105,7 @@ class Index:
             raise DataError(
                 f"{file_format.name} files cannot be indexed, because they have no chunks.",
                 received={"path": paths[0]},
-                cure="Open them with edl_horovod.records.job_data.open_source.",
+                hint="Open them with edl_horovod.records.job_data.open_source.",
             )
         record_format = file_format.make(settings)
         index_settings = {
@@ -137,7 +137,7 @@ class Index:
             raise ConfigError(
                 f"{record_format.name} files have no columns to select.",
                 received={"data_plan.columns": ",".join(settings.columns)},
-                cure="Remove the setting, and parse the records in create_dataset.",
+                hint="Remove the setting, and parse the records in create_dataset.",
             )
         _check_headers(tables.files)
         return cls(record_format=record_format, tables=tables, versions=versions)
@@ -211,7 +211,7 @@ def _sorted_once(paths: Sequence[str]) -> list[str]:
     duplicates = sorted({path for path in paths if paths.count(path) > 1})
     if duplicates:
         raise DataError(
-            "A file is given twice.", received=", ".join(duplicates), cure="Give each file once."
+            "A file is given twice.", received=", ".join(duplicates), hint="Give each file once."
         )
     return sorted(paths)
 
@@ -225,6 +225,6 @@ def _check_headers(files: Sequence[IndexedFile]) -> None:
                 "The CSV files have different headers, so their columns would be confused.",
                 received=f"{with_header[0].path} starts with {with_header[0].header[:80]!r},"
                 f" {file.path} with {file.header[:80]!r}",
-                cure="Give them the same columns in the same order, or set"
+                hint="Give them the same columns in the same order, or set"
                 " data_plan.csv_header=false if the files have no header line.",
             )

@@ -46,7 +46,7 @@ def choose_num_lanes(global_batch: int, requested: int, *, num_ranks: int, most_
             "data_plan.lanes must divide train.batch_size, so that a step takes the same number of"
             " records from every lane.",
             received={"data_plan.lanes": requested, "train.batch_size": global_batch},
-            cure=f"Use one of {', '.join(map(str, divisors[-12:]))}, or another batch size.",
+            hint=f"Use one of {', '.join(map(str, divisors[-12:]))}, or another batch size.",
         )
     return requested
 

@@ -50,7 +50,7 @@ class _OwnDataset(SourceKind):
             raise UserCodeError(
                 f"{data} yields batches, but a record must be one example.",
                 received=type(dataset).__name__,
-                cure="Remove the batching, or end a tf.data.Dataset with .unbatch():"
+                hint="Remove the batching, or end a tf.data.Dataset with .unbatch():"
                 " train.batch_size sets the number of examples in a step.",
             )
         # Imported here: commands that only check the settings do not need NumPy.
@@ -63,7 +63,7 @@ class _OwnDataset(SourceKind):
             raise DataError(
                 f"{data} can only be read from its start, and no job can cache its records.",
                 received={"data": data},
-                cure="Return an object with __len__ and __getitem__, or open it in a job.",
+                hint="Return an object with __len__ and __getitem__, or open it in a job.",
             )
         from edl_horovod.records.source_digest import digest_of
         from edl_horovod.records.stream_records import StreamRecords
@@ -93,7 +93,7 @@ def _names(data: str) -> tuple[str, str]:
         raise DataError(
             "dataset: must be followed by a module and the name of an object or function in it.",
             received={"data": data},
-            cure="Write data=dataset:my_data.train for train in my_data.py beside the model.",
+            hint="Write data=dataset:my_data.train for train in my_data.py beside the model.",
         )
     return module, name
 
@@ -116,7 +116,7 @@ def _create(data: str) -> tuple[ModuleType, Any]:
         raise UserCodeError(
             f"{data} cannot be created: {type(e).__name__}: {e}.",
             received={"data": data},
-            cure="The module must lie beside the model, or be installed." if is_missing else "",
+            hint="The module must lie beside the model, or be installed." if is_missing else "",
         ) from e
     if dataset is None:
         raise UserCodeError(
@@ -141,20 +141,20 @@ def _require_stream(dataset: Any, data: str, settings: DataSettings) -> None:
             f"{data} is not a data set: {type(dataset).__name__} has no {missing}, and it is not"
             " iterable.",
             received={"data": data},
-            cure="Return a list, an object with both methods, a tf.data.Dataset or a generator.",
+            hint="Return a list, an object with both methods, a tf.data.Dataset or a generator.",
         )
     if settings.columns:
         raise ConfigError(
             f"{data} is read as a whole, so columns cannot be selected.",
             received={"data_plan.columns": ",".join(settings.columns)},
-            cure="Remove the setting, and select columns in create_dataset or in the stream.",
+            hint="Remove the setting, and select columns in create_dataset or in the stream.",
         )
     cardinality = getattr(dataset, "cardinality", None)
     if callable(cardinality) and int(cardinality()) == _INFINITE:
         raise UserCodeError(
             f"{data} never ends, so its records cannot be counted.",
             received=type(dataset).__name__,
-            cure="Remove repeat(): train.epochs sets how often the records are used.",
+            hint="Remove repeat(): train.epochs sets how often the records are used.",
         )
 
 

@@ -64,7 +64,7 @@ def scan(
             "There are no records in the data.",
             received=f"{len(paths)} files ({first_paths}), in which {skipped} damaged chunks were"
             " skipped",
-            cure="Check the program that wrote the files.",
+            hint="Check the program that wrote the files.",
         )
     return Tables.of(files, chunks)
 

@@ -182,6 +182,6 @@ def refuse_skipping(data: str, settings: DataSettings, *, why: str) -> None:
         raise ConfigError(
             f"data_plan.damaged=skip is not possible for {data}: {why}.",
             received={"data_plan.damaged": settings.damaged},
-            cure="Remove the setting; damaged data then ends the job with an error. Damaged records"
+            hint="Remove the setting; damaged data then ends the job with an error. Damaged records"
             " can be skipped in RecordIO, CSV, TFRecord, Parquet, JSON lines and image files.",
         )

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edl_horovod.errors import DataError, EdlError, OutputError, UserCodeError, cure_of
+from edl_horovod.errors import DataError, EdlError, OutputError, UserCodeError, hint_of
 from edl_horovod.files.whole_file import sync, write_json
 from edl_horovod.records.array_bytes import encode
 from edl_horovod.records.elements import Elements, MisfitError
@@ -89,7 +89,7 @@ def cache_stream(
             raise OutputError(
                 f"The records of {name} are missing from {cached_folder} after they were written.",
                 received={"data": name},
-                cure="Check whether another program changes this folder.",
+                hint="Check whether another program changes this folder.",
             )
         return cached
 
@@ -129,7 +129,7 @@ def _translated_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(
-            f"{folder} cannot be written: {error}.", received={"path": folder}, cure=cure_of(error)
+            f"{folder} cannot be written: {error}.", received={"path": folder}, hint=hint_of(error)
         ) from error
 
 
@@ -146,7 +146,7 @@ def _write(stream: Iterable[Any], name: str, folder: Path, say: Callable[[str], 
                     f"Element {count - 1} of {name} differs in structure from the elements before"
                     f" it, or cannot be a record: {error}.",
                     received={"data": name},
-                    cure="All elements must be tensors, arrays, numbers or text, or tuples or dicts"
+                    hint="All elements must be tensors, arrays, numbers or text, or tuples or dicts"
                     " of these, of the same types and numbers of axes.",
                 ) from error
             writer.write(record)

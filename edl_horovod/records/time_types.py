@@ -100,7 +100,7 @@ def _column(column: Column, trained: Column | None, data: str) -> Column:
         raise DataError(
             f"The type of the column {column.name!r} of {data} differs from the training.",
             received=f"{_type_name(column)}; in the training: {_type_name(trained)}",
-            cure="Write the column with the type of the training, or train again.",
+            hint="Write the column with the type of the training, or train again.",
         )
     return replace(column, dtype=trained.dtype, time_type=trained.time_type)
 
@@ -123,7 +123,7 @@ def _in_unit(values: NDArray[Any], read_as: Column, trained: Column, data: str) 
                 f"The column {trained.name!r} of {data} has a value that the training's time unit"
                 " cannot represent.",
                 received=f"{times[overflows].flat[0]} as {trained.time_type}",
-                cure="Remove such rows, or train again with a coarser time unit.",
+                hint="Remove such rows, or train again with a coarser time unit.",
             )
     return converted.view(np.int64).astype(trained.dtype)
 

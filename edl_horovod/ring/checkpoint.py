@@ -183,7 +183,7 @@ class Checkpoints:
             raise DataError(
                 f"There is no good checkpoint in {self._folder}.",
                 received="resume=must",
-                cure="Use resume=auto to begin at step 0, or give the job_dir of the job to go on"
+                hint="Use resume=auto to begin at step 0, or give the job_dir of the job to go on"
                 " with.",
             )
         return None
@@ -200,7 +200,7 @@ class Checkpoints:
                 f"{path} was written by a newer edl_horovod: this one reads up to format version"
                 f" {FORMAT_VERSION}.",
                 received=f"format version {metadata['format_version']}",
-                cure="Install the newer.",
+                hint="Install the newer.",
             )
         self._require_same_facts(path, json.loads(metadata["facts"]))
         self._require_same_variables(path, tensors)
@@ -222,7 +222,7 @@ class Checkpoints:
                 f"The checkpoint {path} belongs to a training with another {' and '.join(other)},"
                 " so going on would not be the same training.",
                 received=f"{now}; the checkpoint has {before}",
-                cure="Set it back, or go on with the edl_horovod that wrote it; or begin anew with"
+                hint="Set it back, or go on with the edl_horovod that wrote it; or begin anew with"
                 " resume=never overwrite=true.",
             )
 

@@ -60,7 +60,7 @@ class EarlyStopping:
                 "train.early_stopping.metric must be one of the evaluation's numbers:"
                 f" {', '.join(names)}.",
                 received=f"train.early_stopping.metric={config.metric}",
-                cure=did_you_mean(config.metric, names),
+                hint=did_you_mean(config.metric, names),
             )
         self._config = config
         self._sign = 1.0 if config.mode == "min" else -1.0

@@ -384,7 +384,7 @@ class RingState:
         return UserCodeError(
             "The ranks of the job made different models or optimizers: the first variable that"
             f" differs is {of_leader} on rank {_LEADER} and {of_other} on rank {other}.",
-            cure="Make the same on every rank: what create_model and create_optimizer build must"
+            hint="Make the same on every rank: what create_model and create_optimizer build must"
             " depend on params alone, not on the process, its machine, its environment or random"
             " numbers.",
         )

@@ -48,7 +48,7 @@ def _checked(term: ColumnTerm) -> dict[str, Any]:
     try:
         read_clauses([column], parts=())
     except ConfigError as e:
-        raise StatementError(e.what, term.place, hint=e.cure) from e
+        raise StatementError(e.what, term.place, hint=e.hint) from e
     return column
 
 

@@ -42,7 +42,7 @@ def check_label(records: Path, label: str) -> None:
         raise DataError(
             "The SELECT gives 1 row, and a model learns from how rows differ.",
             received=f"the label {label!r}",
-            cure="Select more rows.",
+            hint="Select more rows.",
         )
     first = None
     for batch in _batches(files, [label]):
@@ -53,7 +53,7 @@ def check_label(records: Path, label: str) -> None:
     raise DataError(
         f"The label {label!r} is the same in all {num_rows:,} rows, so there is nothing to learn.",
         received=repr(first.as_py() if first is not None else None),
-        cure="Select rows that differ in it, or name another column by LABEL.",
+        hint="Select rows that differ in it, or name another column by LABEL.",
     )
 
 
@@ -101,7 +101,7 @@ def divide(records: Path, folder: Path, split: Split, key: str = "", *, label: s
         raise DataError(
             f"train.split={split.kind} holds back {counts[1]:,} of {rows.total:,} rows, and both"
             " sides need some.",
-            cure="Select more rows, or choose another train.split_fraction.",
+            hint="Select more rows, or choose another train.split_fraction.",
         )
 
 

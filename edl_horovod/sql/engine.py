@@ -107,7 +107,7 @@ def open_engine(url: str, *, is_confined: bool = False) -> Iterator["Engine"]:
         raise MissingDependency(
             f"The driver of this database, {where.module}, is not installed.",
             received={"db": where.label},
-            cure=f"To get it, {how_to_install(where.extra)}.",
+            hint=f"To get it, {how_to_install(where.extra)}.",
         ) from e
     engine = sa.create_engine(where.url, **_options(where, is_confined=is_confined))
     if where.dialect == "sqlite":
@@ -378,11 +378,11 @@ class Engine:
             raise DatabaseError(
                 f"The database could not {doing}: {said.rstrip('.')}.",
                 received={"db": self.label},
-                cure=self._hint(),
+                hint=self._hint(),
             ) from None
         except KeyboardInterrupt:
             if self._forget_lost():
-                raise Interrupted("The statement was interrupted.", cure=_LOST) from None
+                raise Interrupted("The statement was interrupted.", hint=_LOST) from None
             raise
 
     @staticmethod
@@ -481,7 +481,7 @@ class Engine:
             raise DataError(
                 "The statement gives no rows.",
                 received={"statement": _short(select)},
-                cure="Write a SELECT.",
+                hint="Write a SELECT.",
             )
         columns = tuple(
             SelectColumn(name=str(column[0]), declared_type=self._type_name(column))
@@ -515,7 +515,7 @@ def _require_select(driver: Any, text: str) -> None:
         raise DataError(
             "The statement is not a SELECT.",
             received={"statement": _short(text)},
-            cure="Write a SELECT.",
+            hint="Write a SELECT.",
         )
 
 

@@ -87,7 +87,7 @@ def write_shuffled(
         raise DataError(
             "Which columns matter can only be told from two rows or more.",
             received=f"{total} rows",
-            cure="Select more rows.",
+            hint="Select more rows.",
         )
     random = np.random.default_rng(seed)
     rows = np.sort(random.choice(total, min(total, max_rows), replace=False))
@@ -145,7 +145,7 @@ def require_drawing(file: Path) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingDependency(
             "A picture of the importances needs matplotlib, which is not installed.",
-            cure="Install it by pip install matplotlib, or take the rows alone.",
+            hint="Install it by pip install matplotlib, or take the rows alone.",
         )
     if file.suffix not in _PICTURES or not file.absolute().parent.is_dir():
         raise ConfigError(

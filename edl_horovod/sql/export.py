@@ -332,21 +332,21 @@ class _Scan:
                 raise DataError(
                     f"Column {place + 1} of the SELECT has no name.",
                     received={"select": self._select},
-                    cure="Write AS and a name after it.",
+                    hint="Write AS and a name after it.",
                 )
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             raise DataError(
                 f"The SELECT gives more than one column {twice[0]!r}.",
                 received=f"the columns {', '.join(names)}",
-                cure="Write AS and another name after one of them, or leave it out.",
+                hint="Write AS and another name after one of them, or leave it out.",
             )
         for name in self._nulls:
             if name not in names:
                 raise ConfigError(
                     f"There is a default for {name!r}, and the SELECT gives no such column.",
                     received=f"the columns {', '.join(names)}",
-                    cure=f"Write the name of one of its columns.{did_you_mean(name, names)}",
+                    hint=f"Write the name of one of its columns.{did_you_mean(name, names)}",
                 )
         return [
             ScannedColumn(
@@ -371,7 +371,7 @@ class _Scan:
             raise NoRows(
                 "The SELECT gives no rows.",
                 received={"select": self._select},
-                cure="Look at its WHERE, and at the table.",
+                hint="Look at its WHERE, and at the table.",
             )
         if missing := self._missing():
             found = "; ".join(
@@ -382,6 +382,6 @@ class _Scan:
             raise DataError(
                 f"The SELECT gives NULL: {found}.",
                 received={"select": self._select},
-                cure="Give a default for each of these columns, use COALESCE in the SELECT, or"
+                hint="Give a default for each of these columns, use COALESCE in the SELECT, or"
                 " leave such rows out by WHERE.",
             )

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from edl_horovod.errors import EdlError, Interrupted, OutputError, cure_of
+from edl_horovod.errors import EdlError, Interrupted, OutputError, hint_of
 from edl_horovod.files import marker
 from edl_horovod.files.whole_file import write_json
 from edl_horovod.launch.attached import AttachedJob, remove_attached
@@ -168,7 +168,7 @@ def open_job(models: Path, what: str) -> Iterator[StatementJob]:
             raise OutputError(
                 f"The folder of a job cannot be made: {e}.",
                 received={"models": models},
-                cure=cure_of(e),
+                hint=hint_of(e),
             ) from e
         job = StatementJob(number, path)
         is_kept = False

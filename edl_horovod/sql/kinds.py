@@ -211,7 +211,7 @@ class ScannedColumn:
                 f"The default of the column {self.name!r} is of another kind than its values: those"
                 f" are of the kind {self.kind}.",
                 received={f"default of {self.name}": self._default},
-                cure="Give a default of that kind.",
+                hint="Give a default of that kind.",
             )
         type_ = _TYPES[self.kind]
         if values.type != type_:
@@ -244,7 +244,7 @@ class ScannedColumn:
                 f"The column {self.name!r} holds values that cannot be trained on: {type_.__name__}"
                 f" in row {row + 1:,}.",
                 received=f"{_short(value)}",
-                cure="Turn it into numbers or text in the SELECT, as by CAST, or leave it out.",
+                hint="Turn it into numbers or text in the SELECT, as by CAST, or leave it out.",
             )
         if kind == "text" and self._declared:
             kind = self._declared
@@ -269,7 +269,7 @@ class ScannedColumn:
             f"The column {self.name!r} holds values of different kinds: row {first + 1:,} has"
             f" {_short(seen)}, row {row + 1:,} has {_short(value)}.",
             received=f"the declared type {self.declared_type or 'of none'}",
-            cure="Make them one kind in the SELECT, as by CAST, or leave such rows out by WHERE.",
+            hint="Make them one kind in the SELECT, as by CAST, or leave such rows out by WHERE.",
         )
 
     def _array(self, values: Sequence[Any], kind: Kind, types: set[type]) -> pa.Array:
@@ -292,7 +292,7 @@ class ScannedColumn:
             f"The column {self.name!r} holds a value that is no {self.kind} that can be used, in"
             f" row {first_row + place + 1:,}.",
             received=_short(value),
-            cure="Integers have 64 bits, texts are Unicode, dates are written as 2026-01-31."
+            hint="Integers have 64 bits, texts are Unicode, dates are written as 2026-01-31."
             " Change it in the SELECT, as by CAST, or leave such rows out by WHERE.",
         )
 
@@ -314,7 +314,7 @@ class ScannedColumn:
                 f"The column {self.name!r} holds a number that is not finite, in row"
                 f" {first_row + place + 1:,}.",
                 received=str(numbers[place]),
-                cure="Change it in the SELECT, or leave such rows out by WHERE.",
+                hint="Change it in the SELECT, or leave such rows out by WHERE.",
             )
         if numbers.max() <= _LARGEST_EXACT and numbers.min() >= -_LARGEST_EXACT:
             return

@@ -257,7 +257,7 @@ def _wait_for_end(store: ModelStore, job: JobEntry) -> None:
             if time.monotonic() > deadline:
                 raise TimedOut(
                     f"Job {job.number} ({job.what}) did not end within {KILL_SECONDS:.0f} s.",
-                    cure=f"Look into {job.job_dir}, or try again.",
+                    hint=f"Look into {job.job_dir}, or try again.",
                 )
             # Its training may not have begun yet, or be gone by now.
             with contextlib.suppress(EdlError, OSError):

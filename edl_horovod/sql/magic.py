@@ -62,7 +62,7 @@ def _keywords_of(line: str) -> dict[str, str]:
             raise ConfigError(
                 "A setting is written key=value.",
                 received=repr(word),
-                cure="Write %%edl db=sqlite:///hr.db and so on.",
+                hint="Write %%edl db=sqlite:///hr.db and so on.",
             )
         keywords[key] = value
     return keywords

@@ -115,7 +115,7 @@ def _columns(
             raise DataError(
                 f"The column {rows.columns[place].name!r} is NULL in {num_empty:,} rows.",
                 received=f"row {column.index(None) + 1:,} is the first",
-                cure="Leave such rows out by WHERE ... IS NOT NULL.",
+                hint="Leave such rows out by WHERE ... IS NOT NULL.",
             )
     return values
 
@@ -136,7 +136,7 @@ def _compare(
         raise DataError(
             f"The column {numbers!r} has numbers, and {others!r} has other values.",
             received=f"LABEL {plan.label} USING {plan.predicted}",
-            cure="Cast one of them in the SELECT: two columns of text are compared as classes.",
+            hint="Cast one of them in the SELECT: two columns of text are compared as classes.",
         )
     classes = tuple(sorted({str(value) for value in (*labels, *predicted)}))
     return of_predicted_classes(_numbers(labels, classes), _numbers(predicted, classes), classes)
@@ -310,7 +310,7 @@ def _numbers(labels: Sequence[Any], classes: tuple[Any, ...]) -> NDArray[np.int6
         raise DataError(
             f"Some rows have a label that the training did not have: {', '.join(unknown[:5])}.",
             received=f"the classes {', '.join(numbers)}",
-            cure="Leave such rows out.",
+            hint="Leave such rows out.",
         )
     return np.array([numbers[text] for text in texts], np.int64)
 

@@ -214,4 +214,4 @@ def _shares(parts: NDArray[np.floating], wholes: NDArray[np.generic]) -> _Floats
 
 def _require_rows(num_rows: int) -> None:
     if not num_rows:
-        raise DataError("There is no row to evaluate on.", cure="Select some rows.")
+        raise DataError("There is no row to evaluate on.", hint="Select some rows.")

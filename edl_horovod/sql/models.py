@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edl_horovod.errors import DataError, OutputError, cure_of, did_you_mean
+from edl_horovod.errors import DataError, OutputError, did_you_mean, hint_of
 from edl_horovod.files import json_text, marker
 from edl_horovod.files.whole_file import sync, write_text
 from edl_horovod.sql.problems import StatementError
@@ -165,7 +165,7 @@ def adapted_of(trained_model: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as e:
-        raise DataError(f"{file} is damaged: {e}.", cure="Train the model again.") from e
+        raise DataError(f"{file} is damaged: {e}.", hint="Train the model again.") from e
     return found if isinstance(found, Mapping) else {}
 
 
@@ -257,7 +257,7 @@ class ModelStore:
             raise DataError(
                 f"The log of {stored} is damaged: {e}.",
                 received={"file": stored.folder / LOG},
-                cure="Train it again.",
+                hint="Train it again.",
             ) from e
 
     def exists(self, name: str) -> bool:
@@ -391,7 +391,7 @@ class ModelStore:
             raise DataError(
                 f"{self.folder / name / _LIVE} is damaged.",
                 received=repr(text[:40]),
-                cure="Write the number of the version that is to be live into it.",
+                hint="Write the number of the version that is to be live into it.",
             )
         return int(text)
 
@@ -403,7 +403,7 @@ class ModelStore:
             raise DataError(
                 f"The model {name}@{version} is damaged: {e}.",
                 received={"folder": folder},
-                cure="Train it again.",
+                hint="Train it again.",
             ) from e
         is_live = version == self._live(name)
         return StoredModel(name=name, version=version, is_live=is_live, folder=folder, about=about)
@@ -424,5 +424,5 @@ def _writing(folder: Path) -> Iterator[None]:
         raise OutputError(
             f"The folder of models cannot be written: {e}.",
             received={"models": folder},
-            cure=cure_of(e),
+            hint=hint_of(e),
         ) from e

@@ -41,7 +41,7 @@ def bind(text: str, parameters: Mapping[str, Any], dialect: str) -> str:
         raise ConfigError(
             f"No statement names the parameter {first}.",
             received=f"parameters={', '.join(parameters)}",
-            cure=f"Write :{first}, without quotes around it.{_near(first, text)}",
+            hint=f"Write :{first}, without quotes around it.{_near(first, text)}",
         )
     return "".join([*parts, text[end:]])
 
@@ -79,7 +79,7 @@ def _literal(value: Any, dialect: str, name: str) -> str:
     raise ConfigError(
         f"No literal of SQL holds the parameter {name}.",
         received=f"{type(value).__name__} {value!r:.60}",
-        cure="Give a text, a finite number, a boolean, a date, None, or for WITH a list or a dict.",
+        hint="Give a text, a finite number, a boolean, a date, None, or for WITH a list or a dict.",
     )
 
 

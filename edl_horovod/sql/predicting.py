@@ -53,7 +53,7 @@ def output_names(
         raise ConfigError(
             f"predict.probabilities is for classifiers, and {stored} predicts a number.",
             received={"predict.probabilities": True},
-            cure="Leave it out.",
+            hint="Leave it out.",
         )
     # Two models' columns of a table must differ.
     prefix = "" if first == COLUMN else f"{first}_"
@@ -63,7 +63,7 @@ def output_names(
         raise ConfigError(
             f"There are {1 + len(own)} columns of predictions, and {len(names)} names.",
             received={"predict.columns": list(names)},
-            cure=f"Name these: {', '.join((first, *own))}.",
+            hint=f"Name these: {', '.join((first, *own))}.",
         )
     return names
 
@@ -82,7 +82,7 @@ def predicted_rows(
         raise DataError(
             f"The model {stored} gives no output {lacking[0]!r}.",
             received=f"{', '.join(predictions.shapes)}",
-            cure="Use a model of the zoo's regressors or classifiers.",
+            hint="Use a model of the zoo's regressors or classifiers.",
         )
     for batch in predictions.batches():
         if not classes:

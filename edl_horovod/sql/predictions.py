@@ -51,6 +51,6 @@ def read_predictions(folder: Path) -> Predictions:
         raise DataError(
             f"The output {loose[0]!r} of the model differs in size from row to row.",
             received=f"shape {shapes[loose[0]]}",
-            cure="Use a model of the zoo that gives one value a row.",
+            hint="Use a model of the zoo that gives one value a row.",
         )
     return Predictions(folder, shapes, int(schema["num_records"]))

@@ -62,7 +62,7 @@ class StatementError(ConfigError):
         super().__init__(
             what,
             received=f"line {place.line}, column {place.column}",
-            cure=f"{hint.strip()}\n{place.excerpt}",
+            hint=f"{hint.strip()}\n{place.excerpt}",
         )
 
 

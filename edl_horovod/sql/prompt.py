@@ -140,11 +140,11 @@ def _run_short(session: Session, text: str) -> Result | None:
             tables = engine.tables()
             if table not in tables:
                 hint = did_you_mean(table, tables).strip() or "\\d lists the tables."
-                raise DataError("There is no such table.", received=table, cure=hint)
+                raise DataError("There is no such table.", received=table, hint=hint)
             return Result(columns=("column",), rows=tuple((name,) for name in tables[table]))
     if stripped.startswith(_SHORT):
         raise ConfigError(
-            "The prompt has no such command.", received=stripped, cure="help lists them."
+            "The prompt has no such command.", received=stripped, hint="help lists them."
         )
     return None
 

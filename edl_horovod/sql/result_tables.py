@@ -56,7 +56,7 @@ def plan_result_table(
         raise DataError(
             f"{name} exists, and is no earlier result of such a statement.",
             received=f"its columns {', '.join(found)}",
-            cure="Give the name of a new table.",
+            hint="Give the name of a new table.",
         )
     return ResultTable(name=name, columns=columns, is_there=is_there, overwrite=overwrite)
 

@@ -78,7 +78,7 @@ def inspect_select(select: str, dialect: str) -> SelectParts:
             "The SELECT cannot be understood, so nobody can say which tables it reads:"
             f" {str(e).splitlines()[0]}",
             received={"select": select},
-            cure="Write predictions to a new table by a plainer SELECT.",
+            hint="Write predictions to a new table by a plainer SELECT.",
         ) from e
     own = {each.alias_or_name.lower() for each in tree.find_all(exp.CTE)}
     sources = {

@@ -123,13 +123,13 @@ def read_settings(
                 f"{key} is no setting of a statement: {_BY_STATEMENT[key.partition('.')[0]]} says"
                 " it.",
                 received=key,
-                cure="Leave it out.",
+                hint="Leave it out.",
             )
     db = own.get("db") or os.environ.get(DATABASE_VARIABLE, "")
     if not db:
         raise ConfigError(
             "A program in SQL needs a database.",
-            cure=f"Write db=sqlite:///FILE, or set the variable {DATABASE_VARIABLE}, which is the"
+            hint=f"Write db=sqlite:///FILE, or set the variable {DATABASE_VARIABLE}, which is the"
             " place for a URL with a password.",
         )
     folder = own.get("models", "")

@@ -54,7 +54,7 @@ class KeyReader:
                     f"The key {column.name!r} does not tell rows apart: it is"
                     f" {'NULL' if keys.null_count else column.kind} in row {first_row + 1:,} or"
                     " soon after.",
-                    cure="Predict into a new table.",
+                    hint="Predict into a new table.",
                 )
             found[f"key_{number}"] = keys
         digests = [digest_of(row[: self._num_selected]) for row in batch]

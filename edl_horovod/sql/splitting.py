@@ -36,7 +36,7 @@ class Split:
             raise ConfigError(
                 f"train.split must be one of {', '.join(SPLITS)}.",
                 received={"train.split": self.kind},
-                cure=did_you_mean(self.kind, SPLITS),
+                hint=did_you_mean(self.kind, SPLITS),
             )
         if not 0 < self.fraction < 1:
             raise ConfigError(
@@ -92,7 +92,7 @@ class Split:
                 raise DataError(
                     f"The column {self.column!r} of train.split must hold TRUE or FALSE, 1 or 0.",
                     received=f"{value!r} in row {first_row + place + 1:,}",
-                    cure="Have the SELECT give such a column, as by CASE.",
+                    hint="Have the SELECT give such a column, as by CASE.",
                 )
         return np.fromiter(map(bool, values), np.bool_, len(values))
 

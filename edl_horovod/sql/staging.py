@@ -138,7 +138,7 @@ def stage(
                     "Two rows of the SELECT have the same key, so that nobody can say which of"
                     " their predictions counts.",
                     received=f"rows {num_rows + 1:,} to {num_rows + len(batch):,}",
-                    cure="Leave one of them out by WHERE.",
+                    hint="Leave one of them out by WHERE.",
                 ) from e
             num_rows += len(batch)
     try:

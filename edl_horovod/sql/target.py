@@ -147,7 +147,7 @@ def plan_target(
         raise DataError(
             "Predictions cannot be written into a database of DuckDB.",
             received={"target": ".".join(target)},
-            cure="Leave the target out, which gives the predictions as rows.",
+            hint="Leave the target out, which gives the predictions as rows.",
         )
     plan, found = _plan(
         engine, select, target, columns, features=features, replace_table=replace_table
@@ -237,7 +237,7 @@ def _plan(
             raise DataError(
                 f"{found.name} cannot be replaced: this database has no transaction for that.",
                 received={"target": str(wanted)},
-                cure="Name a new table, or DROP this one first.",
+                hint="Name a new table, or DROP this one first.",
             )
     _require_others(names, tuple(features), "are what the model reads")
     plan = TargetPlan(
@@ -261,7 +261,7 @@ def _names(target: Sequence[str], columns: Sequence[str]) -> tuple[TableName, tu
         raise ConfigError(
             "The target of a PREDICT is a table, or a column of one.",
             received=".".join(target),
-            cure="Write it as table, table.column or schema.table.column.",
+            hint="Write it as table, table.column or schema.table.column.",
         )
     *before, table, column = (*target, "") if len(target) == 1 else target
     schema = before[0] if before else ""
@@ -270,7 +270,7 @@ def _names(target: Sequence[str], columns: Sequence[str]) -> tuple[TableName, tu
         raise ConfigError(
             f"The target names the column {column!r}, which is none of predict.columns.",
             received={"predict.columns": list(names)},
-            cure="Name the same one in both, or the table alone in the target.",
+            hint="Name the same one in both, or the table alone in the target.",
         )
     if twice := [
         name for name in names if [each.lower() for each in names].count(name.lower()) > 1
@@ -278,7 +278,7 @@ def _names(target: Sequence[str], columns: Sequence[str]) -> tuple[TableName, tu
         raise ConfigError(
             f"Two columns of predictions have the name {twice[0]!r}.",
             received={"columns": list(names)},
-            cure="Give each another name by predict.columns.",
+            hint="Give each another name by predict.columns.",
         )
     return TableName(schema=schema, name=table), names
 
@@ -326,13 +326,13 @@ def _update_source(
         raise DataError(
             f"{why}, and its rows cannot be matched with those of the SELECT: {parts.why_not}.",
             received={"target": str(found.name)},
-            cure="Select from this table alone, without sums; or predict into a new table.",
+            hint="Select from this table alone, without sums; or predict into a new table.",
         )
     if one is None or one.name != found.name:
         raise DataError(
             f"{why}, and the rows of the SELECT are those of {parts.one_table.table}.",
             received={"target": str(found.name)},
-            cure=f"Select from {found.name} alone, or predict into a new table.",
+            hint=f"Select from {found.name} alone, or predict into a new table.",
         )
     keys = found.key
     if not keys and engine.dialect == "sqlite":
@@ -342,7 +342,7 @@ def _update_source(
         raise DataError(
             f"{why}, and it has no primary key by which its rows get their predictions.",
             received={"target": str(found.name)},
-            cure="Give it a primary key, or predict into a new table.",
+            hint="Give it a primary key, or predict into a new table.",
         )
     _require_others(names, keys, "are its key")
     replaced = [name for name in names if name in found.columns]
@@ -352,7 +352,7 @@ def _update_source(
         raise ConfigError(
             f"The model would read the column {read[0]!r}, which the predictions would replace.",
             received={"target": f"{found.name}.{names[0]}"},
-            cure="Predict into another column.",
+            hint="Predict into another column.",
         )
     # In quotes a row number that is not there would be a text.
     texts = keys if keys != found.key else [engine.quoted(key) for key in keys]
@@ -381,7 +381,7 @@ def _require_others(names: Sequence[str], others: Sequence[str], what: str) -> N
         raise ConfigError(
             f"Predictions cannot go to {clash[0]!r}: of the columns, {', '.join(others)} {what}.",
             received={"columns": list(names)},
-            cure="Name another column.",
+            hint="Name another column.",
         )
 
 
@@ -427,7 +427,7 @@ def _require_room(engine: Engine, plan: TargetPlan, found: _Found) -> None:
             raise DataError(
                 f"Predictions cannot go to {name} of {found.name}: the database computes it.",
                 received={"target": f"{found.name}.{name}"},
-                cure="Name another column.",
+                hint="Name another column.",
             )
         if definition and (lost := _first_lost(engine, found, name, values)):
             value, becomes = lost
@@ -436,7 +436,7 @@ def _require_room(engine: Engine, plan: TargetPlan, found: _Found) -> None:
                 f"The column {name} of {found.name} cannot hold the predictions: {value!r} would"
                 f" {becomes}.",
                 received={"type": str(definition["type"])},
-                cure=f"Name a column that does not exist, or make this one {type_}.",
+                hint=f"Name a column that does not exist, or make this one {type_}.",
             )
 
 
@@ -518,7 +518,7 @@ def _require_no_values(engine: Engine, plan: TargetPlan, columns: Sequence[str])
             f"Predictions are not written: {names} in {plan.table}, which PREDICT did not write,"
             " would be lost.",
             received={"target": f"{plan.table}.{next(iter(lost))}"},
-            cure="Name another column; or, to lose these values, write"
+            hint="Name another column; or, to lose these values, write"
             " WITH predict.replace_values=True.",
         )
 
@@ -552,5 +552,5 @@ def _require_replaceable(
 
 def _refused(why: str, wanted: TableName, hint: str) -> DataError:
     return DataError(
-        f"Predictions are not written: {why}.", received={"target": str(wanted)}, cure=hint
+        f"Predictions are not written: {why}.", received={"target": str(wanted)}, hint=hint
     )

@@ -222,7 +222,7 @@ def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob)
             raise DataError(
                 f"There are {table.num_rows} rows, too few to compare trials on some of them.",
                 received=f"{LEAST_ROWS} rows are the least",
-                cure="Select more rows, or write train.split or train.validation_select.",
+                hint="Select more rows, or write train.split or train.validation_select.",
             )
         work.tell(
             f"{table.num_rows} rows are too few to hold some back, so nothing tells how good the"
@@ -276,7 +276,7 @@ def _check_classes(plan: TrainingPlan, table: ExportedTable) -> None:
             f"The label {label!r} has {num_classes} classes, and n_classes says"
             f" {plan.num_classes}.",
             received={"n_classes": plan.num_classes},
-            cure="Leave n_classes out: the classes are those that the rows have.",
+            hint="Leave n_classes out: the classes are those that the rows have.",
         )
 
 
@@ -325,5 +325,5 @@ def _require_same(table: ExportedTable, other: ExportedTable) -> None:
         raise DataError(
             "train.validation_select gives other columns than the SELECT.",
             received=", ".join(f"{name} ({kind})" for name, kind in theirs.items()),
-            cure=f"It must give {', '.join(f'{name} ({kind})' for name, kind in ours.items())}.",
+            hint=f"It must give {', '.join(f'{name} ({kind})' for name, kind in ours.items())}.",
         )

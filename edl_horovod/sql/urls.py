@@ -81,7 +81,7 @@ def parse_url(text: str) -> DatabaseURL:
         raise ConfigError(
             f"db= names no engine that is supported: {', '.join(sorted(_DRIVERS))}.",
             received=shown,
-            cure=f"Write it as {EXAMPLES}.{did_you_mean(scheme, _DRIVERS)}",
+            hint=f"Write it as {EXAMPLES}.{did_you_mean(scheme, _DRIVERS)}",
         )
     try:
         url = sa.make_url(text).set(drivername=driver.full_name)
@@ -90,7 +90,7 @@ def parse_url(text: str) -> DatabaseURL:
         raise ConfigError(
             "db= cannot be read as a database URL.",
             received=f"db={scheme}://...",
-            cure=f"Write it as {EXAMPLES}; %40 stands for an @ in a password, %3A for a colon.",
+            hint=f"Write it as {EXAMPLES}; %40 stands for an @ in a password, %3A for a colon.",
         ) from None
     if driver is _SQLITE:
         _require_file(url)
@@ -127,12 +127,12 @@ def _require_file(url: sa.URL) -> None:
         raise ConfigError(
             "db= names no database file.",
             received=f"db=sqlite://{url.host or ''}",
-            cure="Write three slashes before a relative path, sqlite:///hr.db, and four before an"
+            hint="Write three slashes before a relative path, sqlite:///hr.db, and four before an"
             " absolute one.",
         )
     if not Path(url.database).is_file():
         raise DataError(
             f"There is no database file {url.database}.",
             received={"db": f"sqlite:///{url.database}"},
-            cure="Name a file that exists; a relative path starts in the current folder.",
+            hint="Name a file that exists; a relative path starts in the current folder.",
         )

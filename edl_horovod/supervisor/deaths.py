@@ -52,7 +52,7 @@ class Memory:
 
 
 def what_killed(exit_code: int, memory: Memory) -> str:
-    """A sentence on the signal that ended a process, its likely cause and the cure.
+    """A sentence on the signal that ended a process, its likely cause and the hint.
 
     Args:
         exit_code: Of the process, negative for a signal; others give an empty text.

@@ -29,7 +29,7 @@ def require_worker_packages(framework: str) -> None:
         raise MissingDependency(
             f"The job's workers need {', '.join(needed[:-1])} and {needed[-1]}, and"
             f" {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed.",
-            cure=f"In a clone of edl_horovod, make setup FRAMEWORK={framework} makes an environment"
+            hint=f"In a clone of edl_horovod, make setup FRAMEWORK={framework} makes an environment"
             " that has all of them in .venv; or for this one,"
             f" {how_to_install(f'{entry.extra},horovod-build')} and then {_BUILD}",
         )
@@ -37,7 +37,7 @@ def require_worker_packages(framework: str) -> None:
         raise MissingDependency(
             f"The Horovod that is installed was built without {entry.horovod}, which the job's"
             f" workers need for framework={framework}.",
-            cure=f"In a clone of edl_horovod, run make setup FRAMEWORK={framework}; or for this"
+            hint=f"In a clone of edl_horovod, run make setup FRAMEWORK={framework}; or for this"
             f" environment, {_BUILD}",
         )
 
@@ -55,7 +55,7 @@ def require_framework(framework: str) -> None:
         raise MissingDependency(
             f"This needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not"
             " installed.",
-            cure=f"To have it, {how_to_install(entry.extra)}.",
+            hint=f"To have it, {how_to_install(entry.extra)}.",
         )
 
 
@@ -68,7 +68,7 @@ def require_mpi(ring: Command) -> None:
     if shutil.which(ring.argv[0]) is None or _is_missing("mpi4py"):
         raise MissingDependency(
             "launch=mpi needs mpirun and mpi4py, and one of them is not here.",
-            cure="Use launch=local, which needs no MPI; or"
+            hint="Use launch=local, which needs no MPI; or"
             f" {how_to_install('mpi')} and then {_BUILD}",
         )
 

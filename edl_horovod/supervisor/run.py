@@ -151,7 +151,7 @@ def run_plan(
                 if ended is None:
                     raise _StopRequested(
                         "The job was stopped; all its processes have ended.",
-                        cure=f"It goes on by: edl resume {plan.job_dir}",
+                        hint=f"It goes on by: edl resume {plan.job_dir}",
                     )
                 if isinstance(ended, Failure):
                     raise ended.as_error()
@@ -160,12 +160,12 @@ def run_plan(
             raise
         except EdlError as error:
             end(JobEvent(state="failed", task=config.task, message=str(error)))
-            raise error.with_more_cure(how_to_go_on(config, plan.job_dir)) from error
+            raise error.with_more_hint(how_to_go_on(config, plan.job_dir)) from error
         except KeyboardInterrupt as error:
             end(JobEvent(state="failed", task=config.task, message="interrupted"))
             raise Interrupted(
                 "The job was interrupted; all its processes have ended.",
-                cure=how_to_go_on(config, plan.job_dir),
+                hint=how_to_go_on(config, plan.job_dir),
             ) from error
         end(
             JobEvent(

@@ -20,7 +20,7 @@ from edl_horovod.config.conf_files import NO_FILES, ConfigFiles
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.search import SearchConfig
 from edl_horovod.config.sweep import Point
-from edl_horovod.errors import ConfigError, EdlError, Interrupted, OutputError, cure_of
+from edl_horovod.errors import ConfigError, EdlError, Interrupted, OutputError, hint_of
 from edl_horovod.files import json_text, marker
 from edl_horovod.files.output_dir import check_name, writing
 from edl_horovod.files.url_secrets import without_secrets
@@ -207,7 +207,7 @@ def value_of(job: SweepJob, metric: str) -> float:
         raise ConfigError(
             f"The evaluations have no metric {metric!r}; they have {', '.join(job.metrics)}.",
             received={"hydra.sweeper.metric": metric},
-            cure="Give one of them.",
+            hint="Give one of them.",
         )
     return job.metrics.get(metric, math.nan)
 
@@ -278,7 +278,7 @@ def _is_done(config: JobConfig) -> bool:
         raise OutputError(
             f"{output} holds the result of other settings.",
             received=shown,
-            cure="Give another output, or overwrite=true to train all jobs again.",
+            hint="Give another output, or overwrite=true to train all jobs again.",
         )
     return True
 
@@ -289,12 +289,12 @@ def _check_inputs(config: JobConfig, before: _Inputs | None, now: _Inputs) -> No
     Raises:
         OutputError: It is not, or that is not known.
     """
-    cure = "Give another output, or overwrite=true to train all jobs again."
+    hint = "Give another output, or overwrite=true to train all jobs again."
     if before is None:
         raise OutputError(
             f"Nothing says which data and model the result in {config.output} was trained with.",
             received={"output": config.output},
-            cure=f"An earlier version trained it, or its sweep was killed. {cure}",
+            hint=f"An earlier version trained it, or its sweep was killed. {hint}",
         )
     other = [key for key in now if now[key] != before.get(key)]
     if other:
@@ -303,7 +303,7 @@ def _check_inputs(config: JobConfig, before: _Inputs | None, now: _Inputs) -> No
             f"{changed[0].upper()}{changed[1:]} changed after the result in {config.output} was"
             " trained.",
             received={key: getattr(config, key) for key in other},
-            cure=cure,
+            hint=hint,
         )
 
 
@@ -415,7 +415,7 @@ def _check_folder(output: Path) -> None:
             raise OutputError(
                 "The output of a sweep is a folder of many results, and this is a trained model.",
                 received={"output": output},
-                cure="Give the name of another folder.",
+                hint="Give the name of another folder.",
             )
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             claim_folder(output)
@@ -463,7 +463,7 @@ def _write(result: SweepResult) -> None:
         raise OutputError(
             f"The table of the sweep cannot be written: {error}.",
             received={"output": result.output},
-            cure=cure_of(error),
+            hint=hint_of(error),
         ) from error
 
 

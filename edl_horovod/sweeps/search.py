@@ -35,7 +35,7 @@ except ModuleNotFoundError as error:
     raise MissingDependency(
         "A search for the best settings needs the package optuna, which is not installed.",
         received=str(error),
-        cure=f"To get it, {how_to_install('optuna')}.",
+        hint=f"To get it, {how_to_install('optuna')}.",
     ) from error
 
 __all__ = ["STUDY", "check_search", "run_search"]
@@ -67,7 +67,7 @@ def check_search(
         raise ConfigError(
             "A search compares evaluations.",
             received={"validation_data": ""},
-            cure="Give validation_data.",
+            hint="Give validation_data.",
         )
     return space, plan
 
@@ -183,7 +183,7 @@ def _check_settings(study: optuna.Study, path: Path, now: dict[str, Any]) -> Non
         raise ConfigError(
             f"The study in {path} is one with other settings.",
             received="; ".join(shown[:3]),
-            cure="Give another output, or overwrite=true to begin a new study.",
+            hint="Give another output, or overwrite=true to begin a new study.",
         )
 
 
@@ -239,7 +239,7 @@ def _distribution(key: str, space: Interval | Candidates) -> optuna.distribution
             raise ConfigError(
                 f"{key} holds a password or a token, which would be written to {STUDY}.",
                 received=f"{key}={','.join(shown)}",
-                cure="Leave it out, and let Git find it by a credential helper.",
+                hint="Leave it out, and let Git find it by a credential helper.",
             )
         return optuna.distributions.CategoricalDistribution(space.names)
     if space.is_whole:

@@ -87,7 +87,7 @@ def _looked_at(
         raise UserCodeError(
             f"{doing} must return what JSON can hold: {error}.",
             received=type(value).__name__,
-            cure="Return dicts, lists, texts, numbers and NumPy's arrays of these.",
+            hint="Return dicts, lists, texts, numbers and NumPy's arrays of these.",
         ) from error
 
 

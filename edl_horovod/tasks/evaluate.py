@@ -132,7 +132,7 @@ class Evaluator:
             raise DataError(
                 "The evaluation data gave no examples.",
                 received=f"{self.plan.num_records} records",
-                cure="Look whether create_dataset filters them all.",
+                hint="Look whether create_dataset filters them all.",
             )
         return self.evaluation.values(sums)
 

@@ -45,7 +45,7 @@ def require_encodable(outputs: Iterable[Output], *, model: str) -> None:
             raise UserCodeError(
                 f"The output {output.name!r} of {model} cannot be written to records: {why}.",
                 received=f"{output.dtype}{shape}",
-                cure="Have the model return another tensor in mode prediction, or take the outputs"
+                hint="Have the model return another tensor in mode prediction, or take the outputs"
                 " with a PredictionOutputsProcessor and leave output empty.",
             )
         if output.dtype == "float64":
@@ -110,7 +110,7 @@ class ExampleEncoder:
                 raise UserCodeError(
                     f"The output {output.name!r} of the model must hold one value a record.",
                     received=f"shape {array.shape} for {len(ids)} records",
-                    cure="Reduce it over the other axes only.",
+                    hint="Reduce it over the other axes only.",
                 )
             columns[output.name] = _entries(output, array)
         # Maps have no order of their own; sorted ones make equal files of equal outputs.

@@ -241,7 +241,7 @@ class PredictWork(Work):
                 f"create_dataset of {self._name} must give one example for each record in mode"
                 " prediction.",
                 received=f"{num_examples} examples of {len(ids)} records in step {step}",
-                cure="Filter or expand records only in the other modes.",
+                hint="Filter or expand records only in the other modes.",
             )
 
     def _by_lane(self, lanes: range, by_step: list[tuple[int, list[bytes]]]) -> list[list[bytes]]:

@@ -132,7 +132,7 @@ def _wrong_with(request: Request, config: JobConfig, framework: Framework) -> Ed
             raise UserCodeError(
                 f"The model reads {name} by a path that leads to the model zoo itself, where the"
                 " trained model's copy of the zoo must do.",
-                cure="Begin the path at the model's own file: Path(__file__).parent.",
+                hint="Begin the path at the model's own file: Path(__file__).parent.",
             )
 
     try:

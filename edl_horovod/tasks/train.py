@@ -49,7 +49,7 @@ def make_warm(
         raise ConfigError(
             "No model zoo has been written of this model in files yet.",
             received={"model.name": config.model["name"]},
-            cure="Start the job by edl train, which writes one; config.yaml in its job's directory"
+            hint="Start the job by edl train, which writes one; config.yaml in its job's directory"
             " has its model_zoo and model_def.",
         )
     carried = CarriedZoo(config)
@@ -415,7 +415,7 @@ class TrainWork(Work):
             raise TrainingError(
                 f"The gradients of step {step} are not finite, although its loss is.",
                 received={"loss": sums.loss},
-                cure="The variables are still those before it. Look for a function in the model or"
+                hint="The variables are still those before it. Look for a function in the model or"
                 " the loss whose derivative is infinite somewhere, as those of a square root and of"
                 " a norm are at 0 (add a small number inside), or lower the learning rate"
                 " (train.learning_rate).",
@@ -423,7 +423,7 @@ class TrainWork(Work):
         raise TrainingError(
             f"The loss of step {step} is not finite.",
             received={"loss": sums.loss},
-            cure="The variables are still those before it. Lower the learning rate"
+            hint="The variables are still those before it. Lower the learning rate"
             " (train.learning_rate), or look for bad values in the data.",
         )
 

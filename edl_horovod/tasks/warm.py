@@ -86,7 +86,7 @@ def make_warm(
                 f" The model's file imports {other}, and framework={framework.name} was set: set"
                 f" framework={other}, or leave it out."
             )
-            raise e.with_more_cure(more) from e
+            raise e.with_more_hint(more) from e
         log.info("warm")
         yield work
 

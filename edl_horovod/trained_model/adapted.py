@@ -35,5 +35,5 @@ def read_adapted(folder: Path) -> Any:
         return None
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{file} is damaged: {error}.", cure="Copy the trained model again, or train it again."
+            f"{file} is damaged: {error}.", hint="Copy the trained model again, or train it again."
         ) from error

@@ -161,7 +161,7 @@ def restore_weights(files: TrainedModelFiles, weights: Mapping[str, Variable]) -
             raise DataError(
                 f"The parameter {name!r} of {files.path} does not fit the model.",
                 received=f"shape {value.shape}, the model has {tuple(variable.shape)}",
-                cure="Use the trained model's own params.",
+                hint="Use the trained model's own params.",
             )
         variable.assign(value)
     if variables:
@@ -174,7 +174,7 @@ def _read_message(path: Path) -> TrainedModel:
         raise ConfigError(
             lacks if path.is_dir() else "There is no such trained model.",
             received={"trained_model": path},
-            cure="Give the directory that train wrote as its output.",
+            hint="Give the directory that train wrote as its output.",
         )
     try:
         message = read_message(path)
@@ -186,7 +186,7 @@ def _read_message(path: Path) -> TrainedModel:
         raise DataError(
             f"{path} was written by a newer edl_horovod: its format version is"
             f" {message.format_version}, and this one reads up to {FORMAT_VERSION}.",
-            cure="Install the newer.",
+            hint="Install the newer.",
         )
     if message.framework not in FRAMEWORKS:
         raise DataError(

@@ -97,7 +97,7 @@ def write(
         not_exported = _export(model, folder, config)
     log.info("Wrote the trained model %s (%d steps).", output, steps)
     if not_exported is not None:
-        raise not_exported.with_more_cure(
+        raise not_exported.with_more_hint(
             f"\nThe trained model {output} is whole but for this: edl evaluate and edl predict"
             " work on it."
         )

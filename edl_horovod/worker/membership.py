@@ -36,7 +36,7 @@ def make_membership(
         raise ConfigError(
             "A worker is started by a launcher, which tells it where its ring is.",
             received="no EDL_COORDINATOR and no HOROVOD_GLOO_RENDEZVOUS_ADDR in the environment",
-            cure="Use `edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`.",
+            hint="Use `edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`.",
         )
     if kind == "static":
         return StaticMembership(horovod, result)

@@ -1,4 +1,4 @@
-"""What `edl status` says of a job that does not go on: whom it waits for, why, and the cure."""
+"""What `edl status` says of a job that does not go on: whom it waits for, why, and the hint."""
 
 import json
 
@@ -93,7 +93,7 @@ def refused_worker(what: str, index: int = 0) -> str:
 
 
 @pytest.mark.parametrize(
-    ("what", "cure"),
+    ("what", "hint"),
     [
         (QUOTA, "Ask for less"),
         (
@@ -135,7 +135,7 @@ def refused_worker(what: str, index: int = 0) -> str:
         ),
     ],
 )
-def test_why_workers_are_refused_is_told_with_a_cure(lab, capsys, what, cure):
+def test_why_workers_are_refused_is_told_with_a_hint(lab, capsys, what, hint):
     """The operator tells it in an event of the MPIJob, and nothing in the MPIJob itself."""
     lab.submit()
     lab.say("MPIJob/mnist", "MPIJobCreated", "MPIJob default/mnist is created.", kind="Normal")
@@ -145,15 +145,15 @@ def test_why_workers_are_refused_is_told_with_a_cure(lab, capsys, what, cure):
 
     assert cause["object"] == "MPIJob/mnist"
     assert cause["reason"] == f"MPIJobFailed: {refused_worker(what)}"
-    assert cure in cause["cure"]
+    assert hint in cause["hint"]
     printed = status(capsys)
-    assert f"waits for: MPIJob/mnist: MPIJobFailed: {refused_worker(what)}. {cause['cure']}" in (
+    assert f"waits for: MPIJob/mnist: MPIJobFailed: {refused_worker(what)}. {cause['hint']}" in (
         printed
     )
 
 
 @pytest.mark.parametrize(
-    ("reason", "message", "cure"),
+    ("reason", "message", "hint"),
     [
         (
             "MPIJobFailed",
@@ -192,14 +192,14 @@ def test_why_workers_are_refused_is_told_with_a_cure(lab, capsys, what, cure):
         ),
     ],
 )
-def test_what_the_operator_cannot_make_is_told_with_a_cure(lab, capsys, reason, message, cure):
+def test_what_the_operator_cannot_make_is_told_with_a_hint(lab, capsys, reason, message, hint):
     lab.submit()
     lab.say("MPIJob/mnist", reason, message)
 
     (cause,) = causes(capsys)
 
     assert cause["reason"] == f"{reason}: {message}"
-    assert cure in cause["cure"]
+    assert hint in cause["hint"]
 
 
 def test_a_launcher_that_is_refused_while_all_workers_are_there_is_told(lab, capsys):
@@ -256,7 +256,7 @@ def test_a_job_that_the_operator_saw_and_made_nothing_for_sends_to_its_log(lab, 
     (cause,) = causes(capsys)
 
     assert cause["reason"] == "mpi-operator has seen it, and made none of its pods yet"
-    assert "its log" in cause["cure"]
+    assert "its log" in cause["hint"]
 
 
 # -- launchers that have ended
@@ -322,16 +322,16 @@ def lost_launcher(lab):
     lab.lose_node_of(FIRST)
 
 
-def test_a_launcher_on_a_lost_node_is_told_with_the_node_and_the_cure(lab, lost_launcher, capsys):
+def test_a_launcher_on_a_lost_node_is_told_with_the_node_and_the_hint(lab, lost_launcher, capsys):
     lab.control()
 
     (cause,) = causes(capsys)
 
     assert cause["object"] == f"Pod/{FIRST}"
     assert f"node-of-{FIRST}" in cause["reason"]
-    assert f"kubectl taint node node-of-{FIRST} {TAINT}" in cause["cure"]
-    assert f"kubectl delete node node-of-{FIRST}" in cause["cure"]
-    assert "elastic.coordinator_away_seconds" in cause["cure"]
+    assert f"kubectl taint node node-of-{FIRST} {TAINT}" in cause["hint"]
+    assert f"kubectl delete node node-of-{FIRST}" in cause["hint"]
+    assert "elastic.coordinator_away_seconds" in cause["hint"]
     printed = status(capsys)
     assert f"waits for: Pod/{FIRST}: " in printed
     assert TAINT in printed
@@ -390,7 +390,7 @@ def test_a_job_that_kueue_holds_waits_for_its_queue(lab, capsys):
 
     assert cause["object"] == "LocalQueue/team"
     assert NO_ROOM in cause["reason"]
-    assert "kubectl describe workload mpijob-mnist-1a2b3" in cause["cure"]
+    assert "kubectl describe workload mpijob-mnist-1a2b3" in cause["hint"]
     assert "state      waiting: in queue team of Kueue\n" in status(capsys)
     assert main(["list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[2] == "waiting"
@@ -437,7 +437,7 @@ def resume(lab) -> None:
     lab.cluster.delete("Pod", LAUNCHER, grace_seconds=0)
 
 
-def test_a_launcher_that_the_operator_cannot_resume_is_told_with_the_cure(lab, capsys):
+def test_a_launcher_that_the_operator_cannot_resume_is_told_with_the_hint(lab, capsys):
     resume(lab)
     for name in WORKERS:
         lab.set_pod(name, "Running", is_ready=True)
@@ -446,7 +446,7 @@ def test_a_launcher_that_the_operator_cannot_resume_is_told_with_the_cure(lab, c
 
     assert cause["object"] == "Job/mnist-launcher"
     assert "has not resumed the launcher" in cause["reason"]
-    assert "update and patch jobs.batch/status: kubectl patch clusterrole" in cause["cure"]
+    assert "update and patch jobs.batch/status: kubectl patch clusterrole" in cause["hint"]
 
 
 def test_a_resume_in_the_midst_is_not_called_stuck(lab, capsys):

@@ -14,8 +14,8 @@ from edl_horovod.errors import (
     DataError,
     JobFailed,
     UserCodeError,
-    cure_of,
     did_you_mean,
+    hint_of,
     how_to_install,
     kind_of,
     of_kind,
@@ -30,36 +30,36 @@ class Damaged(DataError):
     ("error", "text"),
     [
         (ConfigError("It is wrong."), "It is wrong."),
-        (ConfigError("It is wrong.", cure=" Mend it."), "It is wrong. Mend it."),
+        (ConfigError("It is wrong.", hint=" Mend it."), "It is wrong. Mend it."),
         (ConfigError("It is wrong.", received="'a b'"), "It is wrong. Received: 'a b'."),
         (
             ConfigError("It is wrong.", received="None at all."),
             "It is wrong. Received: None at all.",
         ),
         (
-            ConfigError("It is wrong.", received={"output": "", "launch.np": 0}, cure="Raise it."),
+            ConfigError("It is wrong.", received={"output": "", "launch.np": 0}, hint="Raise it."),
             "It is wrong. Received: output='', launch.np=0. Raise it.",
         ),
         (ConfigError("It is wrong.", received={"job_dir": Path("/a")}), "job_dir='/a'."),
     ],
 )
-def test_an_error_says_what_is_wrong_what_was_received_and_the_cure(error, text):
+def test_an_error_says_what_is_wrong_what_was_received_and_the_hint(error, text):
     assert str(error).endswith(text)
 
 
 def test_an_error_keeps_its_fields_when_it_is_pickled():
-    error = Damaged("It is wrong.", received={"data": "/d"}, cure="Mend it.")
+    error = Damaged("It is wrong.", received={"data": "/d"}, hint="Mend it.")
 
     back = pickle.loads(pickle.dumps(error))
 
     assert type(back) is Damaged
-    assert (str(back), back.received, back.cure) == (str(error), {"data": "/d"}, "Mend it.")
+    assert (str(back), back.received, back.hint) == (str(error), {"data": "/d"}, "Mend it.")
 
 
 def test_an_error_that_is_changed_keeps_its_kind_and_its_other_fields():
-    error = Damaged("It is wrong.", received={"data": "/d", "np": 3}, cure="Mend it.")
+    error = Damaged("It is wrong.", received={"data": "/d", "np": 3}, hint="Mend it.")
 
-    more = error.with_more_cure(" Try again.")
+    more = error.with_more_hint(" Try again.")
     changed = more.reworded(lambda text: text.replace("/d", "/x"))
 
     assert str(more) == f"{error} Try again."
@@ -68,8 +68,8 @@ def test_an_error_that_is_changed_keeps_its_kind_and_its_other_fields():
 
 
 def test_an_error_that_gets_more_settings_says_received_once():
-    settings = Damaged("It is wrong.", received={"path": "/d"}, cure="Mend it.")
-    phrase = Damaged("It is wrong.", received="three.", cure="Mend it.")
+    settings = Damaged("It is wrong.", received={"path": "/d"}, hint="Mend it.")
+    phrase = Damaged("It is wrong.", received="three.", hint="Mend it.")
     nothing = Damaged("It is wrong.")
 
     texts = [str(error.with_received({"np": 3})) for error in (settings, phrase, nothing)]
@@ -115,7 +115,7 @@ def test_the_nearest_word_is_found_whatever_its_capitals():
 
 
 @pytest.mark.parametrize(
-    ("number", "cure"),
+    ("number", "hint"),
     [
         (errno.ENOSPC, "Make room"),
         (errno.EDQUOT, "Make room"),
@@ -126,8 +126,8 @@ def test_the_nearest_word_is_found_whatever_its_capitals():
         (errno.EIO, "See to its disk"),
     ],
 )
-def test_each_reason_why_something_cannot_be_written_has_its_own_cure(number, cure):
-    assert cure in cure_of(OSError(number, os.strerror(number)))
+def test_each_reason_why_something_cannot_be_written_has_its_own_hint(number, hint):
+    assert hint in hint_of(OSError(number, os.strerror(number)))
 
 
 def test_nothing_names_a_package_index_that_does_not_have_edl_horovod():

@@ -59,7 +59,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         raise ProofFailed(
             "Records were lost or applied twice.",
             received=f"{proof.num_violations} violations in the ledger",
-            cure=f"See edl ledger {flags.job_dir}.",
+            hint=f"See edl ledger {flags.job_dir}.",
         )
     return 0
 

@@ -28,7 +28,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         raise OutputError(
             "A project is written into an empty directory, and this one holds something.",
             received={"DIR": target},
-            cure="Give the name of a new directory.",
+            hint="Give the name of a new directory.",
         )
     for file in sorted(source.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:

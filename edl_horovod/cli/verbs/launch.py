@@ -57,7 +57,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
             raise ConfigError(
                 "--cfg shows the settings of one job.",
                 received="--cfg and -m",
-                cure="Leave out -m.",
+                hint="Leave out -m.",
             )
         return sweep.run(
             overrides, files=files, is_dry_run=bool(flags.dry_run), is_quiet=flags.quiet

@@ -30,7 +30,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         raise ProofFailed(
             "The ledger does not show that each record was applied exactly once.",
             received=f"{proof.num_violations} violations; the first: {_line(proof.violations[0])}",
-            cure=f"Look at that generation in {flags.job_dir.events} and in the workers' logs.",
+            hint=f"Look at that generation in {flags.job_dir.events} and in the workers' logs.",
         )
     return 0
 

@@ -37,7 +37,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         raise ConfigError(
             "Folders are on this machine, and -n, -A and --context mean a cluster.",
             received=" ".join(argv),
-            cure="Leave one of the two out.",
+            hint="Leave one of the two out.",
         )
     rows: list[JobRow] = []
     with client_of(flags) as client:

@@ -50,7 +50,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
             raise
         raise MissingDependency(
             f"edl {verb} needs the package {e.name}, which is not installed.",
-            cure=f"To have it, {how_to_install('sql,sqlflow')}.",
+            hint=f"To have it, {how_to_install('sql,sqlflow')}.",
         ) from e
     listen = access.Listen(
         host=flags.host,

@@ -55,7 +55,7 @@ def _show(flags: argparse.Namespace) -> int:
         raise ConfigError(
             "edl spec show runs nothing, and this spec is what a function returns.",
             received={"model.spec": section["spec"]},
-            cure="Write the spec that it returns into the file.",
+            hint="Write the spec that it returns into the file.",
         )
     require_framework(MODEL_KINDS[section["name"]].framework)
     description = ask(_SHOWING, {"section": section})

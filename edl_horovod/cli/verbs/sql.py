@@ -71,7 +71,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         raise ConfigError(
             "--cfg shows the settings of one job.",
             received="--cfg",
-            cure="--dry-run shows those of the jobs that statements would start.",
+            hint="--dry-run shows those of the jobs that statements would start.",
         )
     texts = [word for word in words if not _SETTING.match(word)]
     text = _text(texts, flags.file)
@@ -85,7 +85,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
             raise
         raise MissingDependency(
             f"edl sql needs the package {e.name}, which is not installed.",
-            cure=f"To have it, {how_to_install('sql')}.",
+            hint=f"To have it, {how_to_install('sql')}.",
         ) from e
     overrides = [word for word in words if _SETTING.match(word)]
     settings = read_settings(overrides, {}, config_files(flags))
@@ -124,14 +124,14 @@ def _run_all(
 
     statements = session.parse(text)
     if not statements:
-        raise ConfigError("There is no statement.", cure='Write edl sql "SELECT ...", or -f FILE.')
+        raise ConfigError("There is no statement.", hint='Write edl sql "SELECT ...", or -f FILE.')
     if picture is not None:
         num_drawn = sum(isinstance(statement, Explain) for statement in statements)
         if num_drawn != 1:
             raise ConfigError(
                 "--picture draws what one EXPLAIN gives.",
                 received=f"{num_drawn} of them",
-                cure="Run that statement alone.",
+                hint="Run that statement alone.",
             )
         explain.require_drawing(picture)
     for statement in statements:
@@ -147,7 +147,7 @@ def _text(texts: Sequence[str], file: Path | None) -> str | None:
         raise ConfigError(
             "The statements come from one place: one word of the command, or -f FILE.",
             received=" and ".join([*map(repr, texts), *([f"-f {file}"] if file else [])]),
-            cure="Put the statements in quotes, so that the shell leaves them one word.",
+            hint="Put the statements in quotes, so that the shell leaves them one word.",
         )
     if texts:
         return texts[0]

@@ -42,6 +42,6 @@ def _seconds(text: str) -> float | None:
         raise ConfigError(
             "--timeout must be a number of seconds, minutes or hours.",
             received=repr(text),
-            cure="Write for instance 30s, 10m or 2h.",
+            hint="Write for instance 30s, 10m or 2h.",
         )
     return float(match[1]) * _UNITS[match[2]]

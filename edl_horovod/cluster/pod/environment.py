@@ -33,7 +33,7 @@ class PodEnvironment:
         if missing := [name for name in needed if name not in variables]:
             raise ConfigError(
                 f"The pod's manifest must set {missing[0]!r}.",
-                cure="Make it with `edl train launch=kubernetes --dry-run -o yaml`.",
+                hint="Make it with `edl train launch=kubernetes --dry-run -o yaml`.",
             )
         return cls(
             address=variables.get("EDL_POD_IP", ""),

@@ -95,7 +95,7 @@ def wait_for_workers(hostfile: Path, *, port: int, seconds: float) -> None:
             raise NotEnoughWorkers(
                 "mpirun needs all worker pods of the job.",
                 received=f"no sshd for elastic.wait_seconds={seconds:g} at {', '.join(missing)}",
-                cure="`edl status` says what the pods wait for.",
+                hint="`edl status` says what the pods wait for.",
             )
         if now - said_at >= SAY_SECONDS:
             left = deadline - now

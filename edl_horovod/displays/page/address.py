@@ -39,12 +39,12 @@ def listen(host: str, port: int) -> socket.socket:
             raise ConfigError(
                 f"Port {port} of {host} is taken.",
                 received={"--port": port},
-                cure="Choose another one; --port 0 takes a free one.",
+                hint="Choose another one; --port 0 takes a free one.",
             ) from error
         raise ConfigError(
             f"Nothing can be served there: {_reason(error)}.",
             received=f"--host={host}, --port={port}",
-            cure="Give an address of this machine and a port that you may use.",
+            hint="Give an address of this machine and a port that you may use.",
         ) from error
 
 

@@ -54,7 +54,7 @@ class BatchHooks:
                 f"{name} acts at each batch ({hooks}), but on a ring callbacks are only called"
                 " between epochs.",
                 received=f"{name} in create_callbacks",
-                cure=_HINT,
+                hint=_HINT,
             )
         self._callbacks = selected
         self._model, self._optimizer = model, optimizer
@@ -109,7 +109,7 @@ class BatchHooks:
                 raise UserCodeError(
                     f"{name} changes {changed[0]}, but on the leader only, so the ranks would"
                     " differ; with callbacks.per_step=true it may only read.",
-                    cure="Change it in on_epoch_end, whose changes reach all ranks; or use"
+                    hint="Change it in on_epoch_end, whose changes reach all ranks; or use"
                     " edl_horovod.callbacks.LearningRateScheduler or MaxSteps, which act at every"
                     " step.",
                 )

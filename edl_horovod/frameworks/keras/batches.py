@@ -78,7 +78,7 @@ class KerasBatches:
                 f"{loaded.label} has parses_batches = True, but the records contain tensors of"
                 " different shapes, ragged or sparse ones, which cannot be stacked.",
                 received=source.describe(),
-                cure="Set parses_batches = False: create_dataset then gets the records one by one.",
+                hint="Set parses_batches = False: create_dataset then gets the records one by one.",
             )
         self._dataset = self._build(prefetch)
         self._iterator: Iterator[Any] | None = None
@@ -288,7 +288,7 @@ class KerasBatches:
             raise UserCodeError(
                 f"{name} must return a tf.data.Dataset.",
                 received=type(dataset).__name__,
-                cure="Return the data set at the end of the function.",
+                hint="Return the data set at the end of the function.",
             )
         element = dataset.element_spec
         if self._mode is Mode.PREDICTION:
@@ -296,7 +296,7 @@ class KerasBatches:
                 raise UserCodeError(
                     f"{name} must return features in mode prediction.",
                     received=f"elements of {len(element)} parts",
-                    cure="A tuple means (features, labels, weights), as in Keras. Wrap features"
+                    hint="A tuple means (features, labels, weights), as in Keras. Wrap features"
                     " that are a tuple in another tuple: (features,).",
                 )
         elif not isinstance(element, tuple) or len(element) not in (2, MAX_PARTS):
@@ -304,7 +304,7 @@ class KerasBatches:
                 f"{name} must return (features, labels) or (features, labels, sample_weight) in"
                 f" mode {self._mode.value}.",
                 received=str(element),
-                cure="Return a tuple of two or three parts.",
+                hint="Return a tuple of two or three parts.",
             )
 
 

@@ -175,7 +175,7 @@ class KerasCallbacks(EpochCallbacks):
                 "A callback replaced the model's optimizer or compiled the model, but the ring's"
                 " state holds the slots of the first optimizer.",
                 received=type(self._model.optimizer).__name__,
-                cure="Set self.model.optimizer.learning_rate, or layer.trainable for fine-tuning,"
+                hint="Set self.model.optimizer.learning_rate, or layer.trainable for fine-tuning,"
                 " which resets the optimizer's state.",
             )
 
@@ -218,19 +218,19 @@ def _require_usable(callback: Any) -> None:
         raise UserCodeError(
             "A callback must be an instance of keras.callbacks.Callback.",
             received=name,
-            cure="Derive it from keras.callbacks.Callback.",
+            hint="Derive it from keras.callbacks.Callback.",
         )
-    problem, cure = "", ""
+    problem, hint = "", ""
     if isinstance(callback, keras.callbacks.BackupAndRestore):
-        problem, cure = _KEEPS_WEIGHTS, "Remove it and set checkpoint.* and resume=auto."
+        problem, hint = _KEEPS_WEIGHTS, "Remove it and set checkpoint.* and resume=auto."
     elif getattr(callback, "restore_best_weights", False):
         keys = "train.early_stopping.metric and train.early_stopping.restore_best=true"
-        problem, cure = _KEEPS_WEIGHTS, f"Remove it and set {keys}."
+        problem, hint = _KEEPS_WEIGHTS, f"Remove it and set {keys}."
     elif isinstance(callback, keras.callbacks.SwapEMAWeights):
         problem = (
             "changes weights around an evaluation, but callbacks are not called for evaluations"
         )
-        cure = "Remove it: with use_ema=True the trained model gets the averaged weights."
+        hint = "Remove it: with use_ema=True the trained model gets the averaged weights."
     elif not type(callback).__module__.startswith("keras."):
         base = keras.callbacks.Callback
         hooks = [
@@ -238,6 +238,6 @@ def _require_usable(callback: Any) -> None:
         ]
         if hooks:
             problem = f"has {' and '.join(hooks)}, but callbacks are not called for evaluations"
-            cure = "Read the values of an evaluation in the logs of on_epoch_end, as val_..."
+            hint = "Read the values of an evaluation in the logs of on_epoch_end, as val_..."
     if problem:
-        raise UserCodeError(f"{name} {problem}.", received=f"{name} in create_callbacks", cure=cure)
+        raise UserCodeError(f"{name} {problem}.", received=f"{name} in create_callbacks", hint=hint)

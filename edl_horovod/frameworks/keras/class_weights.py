@@ -26,7 +26,7 @@ def weights_of_classes(labels: Any, weights: Sequence[float], *, label: str) -> 
         raise UserCodeError(
             f"train.class_weight needs one class for each example of {label}.",
             received=f"labels {labels}",
-            cure="Remove it, and return (features, labels, sample_weight) from create_dataset.",
+            hint="Remove it, and return (features, labels, sample_weight) from create_dataset.",
         )
     if rank == 2:
         has_one_column = labels.shape[1] == 1

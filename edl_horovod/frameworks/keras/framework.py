@@ -64,7 +64,7 @@ class KerasFramework:
                 "data_plan.processes only applies to PyTorch: a tf.data pipeline runs in parallel"
                 " by itself.",
                 received={"data_plan.processes": processes},
-                cure="Remove data_plan.processes.",
+                hint="Remove data_plan.processes.",
             )
         return KerasBatches(source, plan, loaded, mode, prefetch=prefetch)
 

@@ -186,7 +186,7 @@ def _require_evaluation(call: MetricCall, mode: Mode) -> None:
             f"{call.label} is a Keras metric, which needs a whole data set and is only computed"
             " in evaluations.",
             received=f"{type(call.metric).__name__} in mode training",
-            cure="Return it where mode is Mode.EVALUATION.",
+            hint="Return it where mode is Mode.EVALUATION.",
         )
 
 

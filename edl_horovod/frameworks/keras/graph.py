@@ -88,7 +88,7 @@ class StepGraph:
                 "The loss has terms with different divisors, which are not known until all parts of"
                 " a batch are computed.",
                 received={"train.accumulate_steps": options.num_parts},
-                cure="Set train.accumulate_steps=1.",
+                hint="Set train.accumulate_steps=1.",
             )
         if is_synchronized or objective.num_divisors > 1:
             in_ring = self._part_function(in_ring=True)
@@ -270,7 +270,7 @@ class StepGraph:
         if self._trainable and not pairs:
             raise UserCodeError(
                 "The loss does not depend on any trainable variable of the model.",
-                cure="Compute it from the model's outputs with TensorFlow or keras.ops.",
+                hint="Compute it from the model's outputs with TensorFlow or keras.ops.",
             )
         self._trained = [variable for variable, _ in pairs]
         if len(pairs) < len(self._trainable):

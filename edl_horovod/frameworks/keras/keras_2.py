@@ -50,7 +50,7 @@ def require_keras_3(model: keras.Model, name: str) -> None:
                     " be trained.",
                     received=f"{attribute} of {type(layer).__name__}: {value_class.__module__}"
                     f".{value_class.__qualname__}",
-                    cure=f"Import from tensorflow.keras, not from {_PRIVATE} or tf_keras.",
+                    hint=f"Import from tensorflow.keras, not from {_PRIVATE} or tf_keras.",
                 )
 
 

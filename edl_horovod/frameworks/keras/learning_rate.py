@@ -48,7 +48,7 @@ class ScaledLearningRate:
                 f"The learning rate of the optimizer of {label} cannot be scaled by the size of"
                 " the ring.",
                 received=f"{type(optimizer).__name__} with learning rate {rate!r}",
-                cure="Pass learning_rate to the constructor of keras.optimizers.Optimizer, or set"
+                hint="Pass learning_rate to the constructor of keras.optimizers.Optimizer, or set"
                 " elastic.batching=global.",
             )
 

@@ -123,7 +123,7 @@ def require_number(metric: keras.metrics.Metric, value: Any, label: str) -> None
                 f"{type(metric).__name__} with a result of"
                 f" {'a dict' if isinstance(value, dict) else f'shape {np.shape(value)}'}"
             ),
-            cure=(
+            hint=(
                 "Average it over the classes (average='macro'), or return one metric for each"
                 " class."
             ),

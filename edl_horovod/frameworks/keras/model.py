@@ -70,7 +70,7 @@ class KerasModel:
         raise ConfigError(
             "A Keras model can only start from the output of a training, but init_from is a file.",
             received={"init_from": file},
-            cure="Set init_from to the output directory of a training, load the file in"
+            hint="Set init_from to the output directory of a training, load the file in"
             " create_model (model.load_weights), or describe it as a model spec"
             " (docs/how-to/model-specs.md).",
         )

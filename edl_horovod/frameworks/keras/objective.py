@@ -88,13 +88,13 @@ class Objective:
                 f"create_dataset of {loaded.label} returns example weights, but train.class_weight"
                 " is set, too.",
                 received={"train.class_weight": self._class_weight},
-                cure="Use only one of them.",
+                hint="Use only one of them.",
             )
         uses_model_loss = _uses_model(loaded, model, "create_loss", "compute_loss")
         if uses_model_loss and not (model.compiled or overrides(model, "compute_loss")):
             raise UserCodeError(
                 f"{loaded.label} has no loss.",
-                cure="Define default_loss in the class, create_loss in the spec, or a function loss"
+                hint="Define default_loss in the class, create_loss in the spec, or a function loss"
                 " in its file; or compile the model with one, or set loss=...",
             )
         self._uses_model_loss = uses_model_loss
@@ -238,7 +238,7 @@ class Objective:
                     f"create_loss of {self._loaded.label} must return a pair (sum, weight) whose"
                     " weight does not depend on the model's outputs.",
                     received="a weight that depends on the model's outputs",
-                    cure="Return the sum of the losses and the sum of their weights, for instance"
+                    hint="Return the sum of the losses and the sum of their weights, for instance"
                     " tf.reduce_sum(losses * mask), tf.reduce_sum(mask).",
                 )
             return RingMean(total, tf.cast(weight, total.dtype))
@@ -315,7 +315,7 @@ class Objective:
                 raise UserCodeError(
                     f"create_dataset or train.class_weight sets example weights, but create_loss of"
                     f" {self._loaded.label} does not take them.",
-                    cure="Declare sample_weight in create_loss and multiply each example's loss by"
+                    hint="Declare sample_weight in create_loss and multiply each example's loss by"
                     " it before taking the mean, or remove the weights.",
                 )
             available["sample_weight"] = weights
@@ -331,7 +331,7 @@ class Objective:
                 f"{name} of {self._loaded.label} must return the mean over the batch, a scalar, or"
                 " a pair (sum, weight).",
                 received={"shape": loss.shape},
-                cure="Reduce the loss, for instance with tf.reduce_mean.",
+                hint="Reduce the loss, for instance with tf.reduce_mean.",
             )
         return loss
 
@@ -348,7 +348,7 @@ def _uses_model(loaded: LoadedSpec, model: keras.Model, method: str, model_metho
         raise UserCodeError(
             f"{loaded.label} has {method}, and its model {type(model).__name__} has"
             f" {model_method}, which define the same part.",
-            cure=f"Remove one of them. Without {method}, {model_method} is called as by model.fit.",
+            hint=f"Remove one of them. Without {method}, {model_method} is called as by model.fit.",
         )
     return False
 
@@ -365,7 +365,7 @@ def _reject_custom_step(model: keras.Model, mode: Mode, label: str) -> None:
                 f"{type(model).__name__} of {label} overrides {method}, but a ring does not run"
                 " the model's step: it sums the gradients of all ranks before it applies the"
                 " optimizer.",
-                cure="Write the loss as compute_loss(self, x, y, y_pred, sample_weight, training)"
+                hint="Write the loss as compute_loss(self, x, y, y_pred, sample_weight, training)"
                 " and the metrics as compute_metrics(self, x, y, y_pred, sample_weight), and"
                 f" remove {method}.",
             )

@@ -122,7 +122,7 @@ def _compiled_optimizer(
     if optimizer is None:
         raise UserCodeError(
             f"{loaded.label} has no optimizer.",
-            cure="Define default_optimizer in the class, create_optimizer in the spec, or a"
+            hint="Define default_optimizer in the class, create_optimizer in the spec, or a"
             " function optimizer in its file; or compile the model with one, or set optimizer=...",
         )
     if learning_rate is not None:

@@ -141,7 +141,7 @@ class CompiledObjective:
             raise UserCodeError(
                 f"{method} must return a dict.",
                 received=type(returned).__name__,
-                cure="Return self.get_metrics_result().",
+                hint="Return self.get_metrics_result().",
             )
         result_names = {_LOSS}
         for metric in self._metrics:
@@ -156,7 +156,7 @@ class CompiledObjective:
                 f"{method} returns values that are not results of the model's metrics, so they"
                 " cannot be summed over a ring.",
                 received=", ".join(unknown),
-                cure="Create a keras.metrics.Metric of that name in __init__, update it in"
+                hint="Create a keras.metrics.Metric of that name in __init__, update it in"
                 " compute_metrics, and return self.get_metrics_result().",
             )
         self._reported = frozenset(returned) - {_LOSS}
@@ -211,7 +211,7 @@ def sum_over_batch(label: str) -> UserCodeError:
     return UserCodeError(
         f"The loss of {label} must be the mean over a batch.",
         received="a loss that is, or contains, a sum over the batch",
-        cure="Take keras.ops.mean over the examples, also in add_loss, and keep the default"
+        hint="Take keras.ops.mean over the examples, also in add_loss, and keep the default"
         " reduction of a Keras loss, 'sum_over_batch_size'.",
     )
 

@@ -122,7 +122,7 @@ def _weighted(value: Any, weights: tf.Tensor, label: str) -> tf.Tensor:
             f"{label} must return one value for each example, because create_dataset returns"
             " example weights.",
             received="a scalar",
-            cure="Do not take the mean over the examples, or declare sample_weight and apply it.",
+            hint="Do not take the mean over the examples, or declare sample_weight and apply it.",
         )
     weights = tf.cast(weights, value.dtype)
     num_missing_axes = value.shape.rank - (weights.shape.rank or 0)
@@ -245,7 +245,7 @@ def _keras_object(name: str, module: Any, setting: str) -> Any:
         raise ConfigError(
             f"Neither the model zoo nor Keras has this {setting}.",
             received=f"{setting}={name}",
-            cure=(
+            hint=(
                 f"{did_you_mean(name, known)} Set it to file.function, to a function of the"
                 f" model's file, or to one of Keras: {', '.join(shown)}."
             ),
@@ -258,7 +258,7 @@ def _mean_loss(loss: Any, label: str) -> Part:
         raise UserCodeError(
             f"{label} must be the mean over a batch.",
             received=f"a {type(loss).__name__} with reduction={loss.reduction!r}",
-            cure="Keep the default of Keras, reduction='sum_over_batch_size'.",
+            hint="Keep the default of Keras, reduction='sum_over_batch_size'.",
         )
     return lambda labels, outputs, sample_weight=None: loss(labels, outputs, sample_weight)
 

@@ -63,7 +63,7 @@ class RingSums:
             raise UserCodeError(
                 f"{subject} is synchronized over the ring, but the model calls it inside a loop, a"
                 " condition or a tf.function, which ranks may run a different number of times.",
-                cure=hint,
+                hint=hint,
             )
         if not self._in_ring:
             return row

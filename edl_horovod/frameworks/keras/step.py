@@ -81,7 +81,7 @@ class KerasStep:
                 f"{loaded.label} has BatchNormalization layers with synchronized=True, which needs"
                 " train.accumulate_steps=1: the parts of a step cannot share batch statistics.",
                 received={"train.accumulate_steps": gradients.num_parts},
-                cure="Set train.accumulate_steps=1 or remove synchronized=True.",
+                hint="Set train.accumulate_steps=1 or remove synchronized=True.",
             )
         self._objective = Objective(
             loaded, self.model.keras, element_spec, Mode.TRAINING, class_weight=class_weight
@@ -234,7 +234,7 @@ class KerasStep:
             raise UserCodeError(
                 f"A callback of {loaded.label} made {', '.join(added)} trainable, which"
                 f" its optimizer {type(self.optimizer).__name__} was not built for.",
-                cure="Make it trainable before the training and freeze it in the callback, use"
+                hint="Make it trainable before the training and freeze it in the callback, use"
                 " an optimizer without use_ema, or train in two jobs.",
             )
         doing = f"Building the training step of {loaded.label} for {self._element_spec}"

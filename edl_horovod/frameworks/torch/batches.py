@@ -73,7 +73,7 @@ class TorchBatches:
                 "Records with ragged or sparse tensors, or with tensors whose shapes differ in more"
                 " than the length of a list, cannot be used with PyTorch.",
                 received=source.describe(),
-                cure="Use lists, tensors of the same shape, or encoded images as bytes.",
+                hint="Use lists, tensors of the same shape, or encoded images as bytes.",
             )
         self._records = StepRecords(source, plan)
         self._layout = source.layout
@@ -227,7 +227,7 @@ class TorchBatches:
                 f"{name} must return (features, labels) or (features, labels, sample_weight) in"
                 f" mode {self._mode.value}.",
                 received=str(describe(returned)),
-                cure="Return a tuple of two or three: tensors of all examples of the step, or a"
+                hint="Return a tuple of two or three: tensors of all examples of the step, or a"
                 " torch.utils.data.Dataset of single examples. If there are no labels, return"
                 " (features, None).",
             )
@@ -239,7 +239,7 @@ class TorchBatches:
             raise UserCodeError(
                 f"{name} must return tensors whose first size is the number of examples.",
                 received=str(describe(parts)),
-                cure="Return tensors of shape (examples, ...) with the same number of examples, or"
+                hint="Return tensors of shape (examples, ...) with the same number of examples, or"
                 " a torch.utils.data.Dataset of single examples. Pad sequences of different lengths"
                 " to shape (examples, longest), also for nn.EmbeddingBag: with padding_idx it"
                 " ignores the padding, and it needs no offsets.",
@@ -258,7 +258,7 @@ class TorchBatches:
             f"create_dataset of {self._loaded.label} returns no examples in mode"
             f" {self._mode.value}.",
             received=f"{self._plan.num_records} records",
-            cure="Check whether it filters out all records.",
+            hint="Check whether it filters out all records.",
         )
 
 

@@ -138,7 +138,7 @@ class TorchCallbacks(EpochCallbacks):
             raise UserCodeError(
                 "ReduceLROnPlateau monitors a value that this training does not have.",
                 received={"monitor": monitor},
-                cure=f"Use one of {', '.join(logs)}; values with val_ need validation_data.",
+                hint=f"Use one of {', '.join(logs)}; values with val_ need validation_data.",
             )
         schedule.scheduler.step(logs[monitor])
 
@@ -176,7 +176,7 @@ class TorchCallbacks(EpochCallbacks):
                 f"{hook} of {names} changes the model, the optimizer or stop_training. The change"
                 " would not reach the other ranks; with callbacks.per_step=true hooks of steps are"
                 " read-only.",
-                cure="Change it in on_epoch_end, which reaches all ranks; or use"
+                hint="Change it in on_epoch_end, which reaches all ranks; or use"
                 " edl_horovod.callbacks.LearningRateScheduler or MaxSteps, which act on every"
                 " step.",
             )
@@ -225,14 +225,14 @@ def _require_usable(callback: Any, *, per_step: bool) -> None:
         raise UserCodeError(
             "A callback of a PyTorch model must be an edl_horovod.callbacks.Callback.",
             received=name,
-            cure="Extend that class.",
+            hint="Extend that class.",
         )
     if hooks := [] if per_step else _step_hooks_of(callback):
         raise UserCodeError(
             f"{name} has hooks of single steps ({' and '.join(hooks)}), but callbacks are called"
             " only between epochs.",
             received=f"{name} in create_callbacks",
-            cure="If the hooks change nothing (logging, profiling), set callbacks.per_step=true:"
+            hint="If the hooks change nothing (logging, profiling), set callbacks.per_step=true:"
             " then they are called on the leader. To change the learning rate or to stop at a step,"
             " use edl_horovod.callbacks.LearningRateScheduler or MaxSteps.",
         )

@@ -36,7 +36,7 @@ def require_compiler() -> None:
         raise MissingDependency(
             f"Compiling the model needs {' and '.join(missing)} where the job runs.",
             received={"train.compile": True},
-            cure="Install the system packages g++ and python3-dev, also in images (set CXX to use"
+            hint="Install the system packages g++ and python3-dev, also in images (set CXX to use"
             " another compiler); or leave train.compile out.",
         )
 
@@ -66,7 +66,7 @@ def compiled(module: nn.Module, label: str) -> Callable[..., Any]:
             raise UserCodeError(
                 f"PyTorch cannot compile the model of {label}: {first_paragraph(e)}",
                 received={"train.compile": True},
-                cure="Leave train.compile out, or mark the code that cannot be compiled with"
+                hint="Leave train.compile out, or mark the code that cannot be compiled with"
                 " torch.compiler.disable.",
             ) from e
 

@@ -32,7 +32,7 @@ def require_exporters(config: TrainConfig) -> None:
             f"Exporting the trained model to ONNX needs {' and '.join(missing)}, which"
             f" {'is' if len(missing) == 1 else 'are'} not installed where the job runs.",
             received={"train.onnx": True},
-            cure=f"On this machine, {how_to_install('onnx')}; for an image, add"
+            hint=f"On this machine, {how_to_install('onnx')}; for an image, add"
             f" {' and '.join(_EXPORTERS)} to the model zoo's requirements.txt.",
         )
 

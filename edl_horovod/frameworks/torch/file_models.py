@@ -121,7 +121,7 @@ def _create_model_for(model: FileModel) -> Callable[..., nn.Module]:
         raise UserCodeError(
             f"The architecture of {model.name} must name a class in a Python file.",
             received={"model.spec.model_architecture": model.architecture},
-            cure="Write net.py:Net.",
+            hint="Write net.py:Net.",
         )
     name = model.architecture_class
     wanted = CustomObject(key=name, value=name, path=model.architecture)
@@ -155,7 +155,7 @@ def _load_module(model: FileModel, file: Path) -> nn.Module:
     raise UserCodeError(
         f"{file} does not contain a module.",
         received=received,
-        cure="If it contains the module's weights, give its class as"
+        hint="If it contains the module's weights, give its class as"
         " model_architecture='net.py:Class' and this file as model_weights.",
     )
 

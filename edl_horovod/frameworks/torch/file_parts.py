@@ -65,13 +65,13 @@ def loss_of(option: Any, *, label: str) -> Callable[..., Any]:
         raise ConfigError(
             "The loss of a step must be the mean over its examples, for any size of the ring.",
             received={"model.spec.loss_criterion": option},
-            cure="Leave out reduction in its args.",
+            hint="Leave out reduction in its args.",
         )
     if "weight" in arguments:
         raise ConfigError(
             "Weights of classes are a setting of the training, not of the loss.",
             received={"model.spec.loss_criterion": option},
-            cure="Set train.class_weight=[...], and leave out weight in its args.",
+            hint="Set train.class_weight=[...], and leave out weight in its args.",
         )
     try:
         if arguments.pop("reduction", "mean") == "none":
@@ -81,7 +81,7 @@ def loss_of(option: Any, *, label: str) -> Callable[..., Any]:
         raise ConfigError(
             f"nn.{kind.__name__} cannot be created: {e}.",
             received={"model.spec.loss_criterion": option},
-            cure="Check its arguments: {name: nn.X, args: {...}}.",
+            hint="Check its arguments: {name: nn.X, args: {...}}.",
         ) from e
 
 
@@ -118,5 +118,5 @@ def _check_arguments(
             raise ConfigError(
                 f"{kind.__name__} has no argument {name!r}.",
                 received={f"model.spec.{setting}.args.{name}": arguments[name]},
-                cure=f"It has {', '.join(allowed)}.{did_you_mean(name, allowed)}",
+                hint=f"It has {', '.join(allowed)}.{did_you_mean(name, allowed)}",
             )

@@ -39,7 +39,7 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
                 f"create_model of {loaded.label} must return a module whose parameters have known"
                 " shapes.",
                 received=type(module).__name__,
-                cure="Replace lazy layers by layers with sizes.",
+                hint="Replace lazy layers by layers with sizes.",
             )
         torch.save(module, folder / _FILE)
     spec: dict[str, Any] = {"model_definition": _FILE}
@@ -51,7 +51,7 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
                 f"The model of {loaded.label} imports files of the zoo that have the same name, but"
                 " all files of a model spec are in one folder.",
                 received=", ".join(map(str, code)),
-                cure="Rename them so that their names differ.",
+                hint="Rename them so that their names differ.",
             )
         for file in code:
             shutil.copyfile(file, folder / file.name)
@@ -84,7 +84,7 @@ def _file_of(name: str, loaded: LoadedSpec) -> Path:
         raise UserCodeError(
             f"The model of {loaded.label} contains {name}, which no file of the zoo defines,"
             " so a model spec cannot name it.",
-            cure="Define it in a file of the zoo.",
+            hint="Define it in a file of the zoo.",
         )
     return file
 

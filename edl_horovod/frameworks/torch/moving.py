@@ -159,7 +159,7 @@ class TrackedBuffers:
                     f"The forward pass of {self._label} changes its {buffer.kind} {buffer.name!r}"
                     " now, but did not change it in the trial passes at the start, so it is not"
                     " summed over the ring.",
-                    cure="Change it in every forward pass of the training, from the first one on.",
+                    hint="Change it in every forward pass of the training, from the first one on.",
                 )
         terms = []
         for buffer, before in zip(self._buffers, snapshot.values, strict=True):
@@ -220,7 +220,7 @@ class TrackedBuffers:
                     " is not part of the ring's state: ranks that join, and a resumed training,"
                     " would count from the beginning.",
                     received=f"{value}, then {value + increment} and {value + 2 * increment}",
-                    cure="Count in a buffer: self.register_buffer('num_passes', torch.zeros((),"
+                    hint="Count in a buffer: self.register_buffer('num_passes', torch.zeros((),"
                     " dtype=torch.int64)).",
                 )
         return changes
@@ -232,7 +232,7 @@ class TrackedBuffers:
                 raise UserCodeError(
                     f"The forward pass of {self._label} changes the return value of {name}. Extra"
                     " state is not part of the ring's state or of the trained model.",
-                    cure="Keep changing values in buffers: self.register_buffer('num_passes',"
+                    hint="Keep changing values in buffers: self.register_buffer('num_passes',"
                     " torch.zeros((), dtype=torch.int64)).",
                 )
 
@@ -248,7 +248,7 @@ class TrackedBuffers:
                         f"The forward pass of {self._label} writes into its parameter"
                         f" {buffer.name!r} a value that depends on the examples. Each rank of a"
                         " ring has other examples, so the ranks would train different models.",
-                        cure="To initialise a parameter from data, compute its value in"
+                        hint="To initialise a parameter from data, compute its value in"
                         " adapt(self, examples) of the spec, which one process of a job calls,"
                         " and set it in create_model from self.adapted.",
                     )
@@ -309,7 +309,7 @@ class TrackedBuffers:
             f"The forward pass of {self._label} changes its {buffer.kind} {buffer.name!r} in a way"
             f" that depends on the number of examples: {reason}. Each rank of a ring has a part of"
             " the examples, so the value would differ from that in one process.",
-            cure="Keep means over the examples instead of sums, and integers that count passes or"
+            hint="Keep means over the examples instead of sums, and integers that count passes or"
             " examples without a limit. A queue of examples cannot be kept in a buffer: compare"
             " the examples within a batch instead.",
         )

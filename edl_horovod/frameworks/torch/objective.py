@@ -115,7 +115,7 @@ class Objective:
                 f"train.class_weight has no effect on the loss that {module_loss.name} of"
                 f" {loaded.label} itself computes.",
                 received={"train.class_weight": self._class_weight},
-                cure="Leave it out, or give the spec create_loss(self, outputs, labels).",
+                hint="Leave it out, or give the spec create_loss(self, outputs, labels).",
             )
         self._loss = (
             _find_function(loaded, module, "create_loss", "loss")
@@ -123,18 +123,18 @@ class Objective:
             else module_loss.loss
         )
         if self._loss is None:
-            cure = (
+            hint = (
                 "Give the spec create_loss, the module a method loss(self, outputs, labels) or"
                 " training_step(self, batch, batch_idx), or its file a function loss, or set"
                 " loss=..."
             )
             attribute = getattr(module, "loss", None)
             if isinstance(attribute, nn.Module):
-                cure += (
+                hint += (
                     f". Its attribute loss is a module ({type(attribute).__name__}) that may be any"
                     " layer: give it another name, and call it in def loss(self, outputs, labels)"
                 )
-            raise UserCodeError(f"{loaded.label} lacks loss.", cure=f"{cure}.")
+            raise UserCodeError(f"{loaded.label} lacks loss.", hint=f"{hint}.")
         self._loss_takes = declared(self._loss)
         self._loss_takes_weights = _WEIGHTS in self._loss_takes.names or self._loss_takes.takes_any
         self._loss_name = (
@@ -406,9 +406,9 @@ class Objective:
             else "Return the result of a loss of torch.nn.functional.",
         )
 
-    def _unusable(self, rule: str, received: str, cure: str) -> UserCodeError:
+    def _unusable(self, rule: str, received: str, hint: str) -> UserCodeError:
         return UserCodeError(
-            f"{self._loss_name} of {self._loaded.label} {rule}.", received=received, cure=cure
+            f"{self._loss_name} of {self._loaded.label} {rule}.", received=received, hint=hint
         )
 
     def _call_metrics(self, batch: Batch, outputs: Any) -> dict[str, Any]:
@@ -453,13 +453,13 @@ class Objective:
                 f"create_dataset of {label} returns weights of the examples, but"
                 " train.class_weight is also set.",
                 received={"train.class_weight": self._class_weight},
-                cure="Use only one of them.",
+                hint="Use only one of them.",
             )
         if not isinstance(labels, torch.Tensor) or labels.ndim not in (1, 2):
             raise UserCodeError(
                 f"train.class_weight needs one class for each example of {label}.",
                 received=f"labels {describe(labels)}",
-                cure="Leave it out, and return (features, labels, sample_weight) from"
+                hint="Leave it out, and return (features, labels, sample_weight) from"
                 " create_dataset.",
             )
         if labels.ndim == 2:

@@ -112,7 +112,7 @@ def make_optimization(
     else:
         raise UserCodeError(
             f"{loaded.label} lacks optimizer.",
-            cure=f"Give the spec create_optimizer, the module a method {_MODULE_METHOD}(self, lr),"
+            hint=f"Give the spec create_optimizer, the module a method {_MODULE_METHOD}(self, lr),"
             " or its file a function optimizer, or set optimizer=...",
         )
     optimization = _parse(returned, name)
@@ -128,7 +128,7 @@ def _require_rate(name: str, function: Callable[..., Any], learning_rate: float 
     raise UserCodeError(
         f"{name} does not take the learning rate that is set.",
         received={"train.learning_rate": learning_rate},
-        cure="Declare lr in it and hand it to the optimizer, or leave the setting out.",
+        hint="Declare lr in it and hand it to the optimizer, or leave the setting out.",
     )
 
 
@@ -207,7 +207,7 @@ def _schedule(schedule: Any, optimizer: torch.optim.Optimizer, name: str, monito
             f"{name} has ReduceLROnPlateau with interval='step', but the value that it monitors is"
             " only known at the end of an epoch.",
             received=f"interval={interval!r}",
-            cure="Leave interval out.",
+            hint="Leave interval out.",
         )
     if scheduler.optimizer is not optimizer:
         raise UserCodeError(
@@ -222,7 +222,7 @@ def _unusable(name: str, received: str) -> UserCodeError:
         f"{name} must return one torch.optim.Optimizer, alone or with its schedulers: (optimizer,"
         " scheduler), or {'optimizer': ..., 'lr_scheduler': ...}.",
         received=received,
-        cure="Create it for the module's parameters: torch.optim.SGD(model.parameters(), lr).",
+        hint="Create it for the module's parameters: torch.optim.SGD(model.parameters(), lr).",
     )
 
 
@@ -231,7 +231,7 @@ def _several(name: str) -> UserCodeError:
         f"{name} returns several optimizers, but a step on a ring has only one: all parameters"
         " change together, by the gradients of one loss.",
         received="several optimizers",
-        cure="For different settings, use parameter groups of one optimizer:"
+        hint="For different settings, use parameter groups of one optimizer:"
         " torch.optim.Adam([{'params': model.body.parameters(), 'lr': 1e-4},"
         " {'params': model.head.parameters()}], lr). For consecutive phases, run one training for"
         " each (init_from=...). Alternating phases, as of a generator and its discriminator, are"
@@ -252,14 +252,14 @@ def _require_parameters(module: nn.Module, label: str) -> None:
                     f" {type(value).__name__}, where PyTorch cannot find them: they would not be"
                     " trained or saved.",
                     received=f"{len(hidden)} parameters",
-                    cure="Use nn.ModuleList, nn.ModuleDict or nn.ParameterList; or call"
+                    hint="Use nn.ModuleList, nn.ModuleDict or nn.ParameterList; or call"
                     " requires_grad_(False) on them if they never change.",
                 )
     if not known:
         raise UserCodeError(
             f"The module of {label} has no parameters, so there is nothing to train.",
             received=type(module).__name__,
-            cure="Assign its layers to attributes of self in __init__.",
+            hint="Assign its layers to attributes of self in __init__.",
         )
 
 
@@ -279,7 +279,7 @@ def _require_closureless(optimizer: torch.optim.Optimizer, name: str) -> None:
             f"{kind} runs the model several times in a step (it requires a closure), but a step on"
             " a ring runs it only once.",
             received=f"{kind} of {name}",
-            cure="Use an optimizer that needs only the gradients, such as torch.optim.Adam.",
+            hint="Use an optimizer that needs only the gradients, such as torch.optim.Adam.",
         )
 
 
@@ -299,6 +299,6 @@ def _require_module_parameters(
             f"{name} returns an optimizer with {len(foreign)} tensors that are not parameters of"
             " the trained module.",
             received=f"shapes {shapes}",
-            cure="Use the model that is passed to create_optimizer: declare the argument model, and"
+            hint="Use the model that is passed to create_optimizer: declare the argument model, and"
             " write model.parameters().",
         )

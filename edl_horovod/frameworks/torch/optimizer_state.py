@@ -132,7 +132,7 @@ class OptimizerState:
             " the other ranks.",
             received=f"groups of {[len(group['params']) for group in groups]} parameters; at the"
             f" beginning they were {list(map(len, self._first_groups))}",
-            cure="Call self.optimizer.add_param_group in the callback itself, with parameters of"
+            hint="Call self.optimizer.add_param_group in the callback itself, with parameters of"
             " the module that are in no group, and only with settings that the optimizer has. Or"
             " create the optimizer with all parameters, set requires_grad of some to False, and"
             " set it to True in the callback: until then the optimizer skips them.",
@@ -242,7 +242,7 @@ class OptimizerState:
         return UserCodeError(
             f"The state of {self._label} contains {content} in addition to tensors and numbers of"
             " each parameter. That cannot be part of the ring's state.",
-            cure="Use an optimizer with only tensors and numbers for each parameter, such as any of"
+            hint="Use an optimizer with only tensors and numbers for each parameter, such as any of"
             " torch.optim except LBFGS.",
         )
 

@@ -122,7 +122,7 @@ class _StepLoss:
         if self._step is None:
             raise UserCodeError(
                 f"{loaded.label} has a training_step, but no {self.name} to evaluate it.",
-                cure=f"Write {self.name}(self, batch, batch_idx), which returns the loss or logs"
+                hint=f"Write {self.name}(self, batch, batch_idx), which returns the loss or logs"
                 " it by self.log('val_loss', ...).",
             )
         self._takes_batch_index = takes_batch_index(self._step)
@@ -131,7 +131,7 @@ class _StepLoss:
             raise UserCodeError(
                 f"{loaded.label} has create_metrics, which is not called for a model with"
                 " training_step.",
-                cure="Log metrics in the step: self.log('accuracy', ...).",
+                hint="Log metrics in the step: self.log('accuracy', ...).",
             )
 
     def outputs(self, runner: Runner, batch: Batch, number: int) -> Any:
@@ -149,7 +149,7 @@ class _StepLoss:
             raise UserCodeError(
                 f"{self._label} must return the loss, a tensor or a dict with it as 'loss'.",
                 received=type(returned).__name__,
-                cure="Return it for every batch, and leave out unwanted examples in create_dataset."
+                hint="Return it for every batch, and leave out unwanted examples in create_dataset."
                 if self._mode is Mode.TRAINING
                 else "Return it, or log it by self.log('val_loss', ...).",
             )
@@ -184,7 +184,7 @@ class _ForwardLoss:
                 f"{self._label} lacks loss: its forward takes labels, but does not return a loss"
                 " with its outputs.",
                 received=type(outputs).__name__,
-                cure="Return the loss as outputs.loss or outputs['loss'], or give the spec"
+                hint="Return the loss as outputs.loss or outputs['loss'], or give the spec"
                 " create_loss(self, outputs, labels).",
             )
         return loss
@@ -200,14 +200,14 @@ def _logging_to(module: nn.Module) -> Iterator[dict[str, Any]]:
             raise UserCodeError(
                 f"self.log accepts only means over the batch, but {name!r} is not one.",
                 received={"reduce_fx": reduce_fx},
-                cure="Log a mean, and leave reduce_fx out.",
+                hint="Log a mean, and leave reduce_fx out.",
             )
         if isinstance(value, nn.Module):
             raise UserCodeError(
                 f"self.log is called with an object that computes {name!r} over all batches, but"
                 " each rank of a ring has only some of them.",
                 received=type(value).__name__,
-                cure="Log its value for the batch: self.log(name, metric(outputs, labels)). The"
+                hint="Log its value for the batch: self.log(name, metric(outputs, labels)). The"
                 " mean over all examples is computed from these.",
             )
         logged[name] = value
@@ -235,7 +235,7 @@ def _require_automatic(loaded: LoadedSpec, module: nn.Module) -> None:
         raise UserCodeError(
             f"{loaded.label} sets automatic_optimization to False, but its model cannot run the"
             " optimizer itself: that is part of a step on the ring.",
-            cure="Return the loss from training_step, and return one optimizer from"
+            hint="Return the loss from training_step, and return one optimizer from"
             " configure_optimizers; train.clip_norm and train.accumulate_steps are settings."
             " Alternating phases, as of a generator and its discriminator, are not supported.",
         )
@@ -251,7 +251,7 @@ def _require_automatic(loaded: LoadedSpec, module: nn.Module) -> None:
         raise UserCodeError(
             f"{loaded.label} has {', '.join(hooks)}, which Lightning's trainer calls, but this"
             " package does not.",
-            cure="Create parts of the model in __init__, compute values of a step in"
+            hint="Create parts of the model in __init__, compute values of a step in"
             " training_step, and do other work between epochs in an"
             " edl_horovod.callbacks.Callback from create_callbacks. To clip gradients, set"
             " train.clip_norm or train.clip_value.",
@@ -268,7 +268,7 @@ def _require_automatic(loaded: LoadedSpec, module: nn.Module) -> None:
         raise UserCodeError(
             f"{loaded.label} reads self.{' and self.'.join(counters)}, which only Lightning's"
             " trainer counts.",
-            cure="Count in a buffer, which is the same on every rank and saved in checkpoints:"
+            hint="Count in a buffer, which is the same on every rank and saved in checkpoints:"
             " self.register_buffer('num_steps', torch.zeros((), dtype=torch.int64)), and"
             " self.num_steps += 1 in training_step.",
         )

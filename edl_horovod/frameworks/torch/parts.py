@@ -186,7 +186,7 @@ def _class_named(name: str, module: ModuleType, role: str, is_role: Callable[[An
         raise ConfigError(
             f"PyTorch has no {role} {name!r}.",
             received={role: name},
-            cure=f"It has {', '.join(sorted(known))}.{did_you_mean(name, known)}",
+            hint=f"It has {', '.join(sorted(known))}.{did_you_mean(name, known)}",
         )
     return kind
 

@@ -163,22 +163,22 @@ def _user_globals(
 
 def _refusal(content: PtFile, unsafe: list[str]) -> UserCodeError:
     layers = [name for name in unsafe if name.startswith(_LAYERS)]
-    cure = (
+    hint = (
         "If it is your own model, save its weights (torch.save(model.state_dict(), 'weights.pt'))"
         " and set model_architecture='net.py:Class' and model_weights, or list each class in"
         " custom_objects. If you trust the author of the file, set trust=model."
     )
     if layers == unsafe:
-        cure = f"PyTorch {torch.__version__} has no such layer: install the version that saved it."
+        hint = f"PyTorch {torch.__version__} has no such layer: install the version that saved it."
     return UserCodeError(
         f"Loading {content.path} would run {', '.join(unsafe)}, which is neither a layer of"
         " torch.nn nor a part of a tensor. No code of the file was run.",
-        cure=cure,
+        hint=hint,
     )
 
 
 def _damaged(path: Path, reason: str) -> UserCodeError:
     return UserCodeError(
         f"{path} cannot be loaded: {reason.removesuffix('.')}.",
-        cure="Copy it again, or save the model again.",
+        hint="Copy it again, or save the model again.",
     )

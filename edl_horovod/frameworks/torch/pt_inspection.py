@@ -157,12 +157,12 @@ def _inspect_archive(path: Path, stream: BinaryIO) -> PtFile:
         reason = str(e).partition("\n")[0].removesuffix(".")
         raise UserCodeError(
             f"{path} is damaged: {reason}. It was probably truncated.",
-            cure="Copy it again, or save the model again.",
+            hint="Copy it again, or save the model again.",
         ) from e
     if loaded != content:
         raise UserCodeError(
             f"{path} is two archives in one: PyTorch would not load the one that was inspected.",
-            cure="Save the model again.",
+            hint="Save the model again.",
         )
     return _inspected(path, io.BytesIO(content), is_legacy=False)
 
@@ -173,13 +173,13 @@ def _pickle_of(path: Path, archive: zipfile.ZipFile, names: list[str]) -> bytes:
         raise UserCodeError(
             f"{path} is a TorchScript program (torch.jit.save), which is code and cannot be trained"
             " here.",
-            cure="Save the module itself by torch.save(model, ...), or its weights by"
+            hint="Save the module itself by torch.save(model, ...), or its weights by"
             " torch.save(model.state_dict(), ...).",
         )
     if "archive_format" in inner:
         raise UserCodeError(
             f"{path} is a program of torch.export, which cannot be trained here.",
-            cure="Save the module itself by torch.save(model, ...).",
+            hint="Save the module itself by torch.save(model, ...).",
         )
     if "data.pkl" not in inner:
         raise _not_pt(path, "it is a zip archive without data.pkl")
@@ -192,7 +192,7 @@ def _pickle_of(path: Path, archive: zipfile.ZipFile, names: list[str]) -> bytes:
         raise UserCodeError(
             f"{path} was written by a newer PyTorch: its format is {shown}, and formats up to"
             f" {_NEWEST_VERSION} can be read.",
-            cure="Install that newer PyTorch, or save the file with an older one.",
+            hint="Install that newer PyTorch, or save the file with an older one.",
         )
     if archive.getinfo(f"{prefix}data.pkl").file_size > _MAX_PICKLE_BYTES:
         raise UserCodeError(
@@ -267,7 +267,7 @@ def _unreadable(path: Path, error: OSError) -> UserCodeError:
 def _not_pt(path: Path, reason: str) -> UserCodeError:
     return UserCodeError(
         f"{path} is not a file of torch.save: {reason}.",
-        cure="Save the module by torch.save(model, 'model.pt'), or its weights by"
+        hint="Save the module by torch.save(model, 'model.pt'), or its weights by"
         " torch.save(model.state_dict(), 'weights.pt').",
     )
 

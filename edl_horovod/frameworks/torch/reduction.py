@@ -87,7 +87,7 @@ class Reducer:
                 raise UserCodeError(
                     f"The gradient of the parameter {name} cannot be summed over a ring.",
                     received=f"dtype={parameter.dtype}",
-                    cure=f"Use one of {supported}; replace a complex parameter by two real ones.",
+                    hint=f"Use one of {supported}; replace a complex parameter by two real ones.",
                 )
         self._sparse_indices = [index for index, name in enumerate(self._names) if name in sparse]
         buckets = self._make_buckets()
@@ -272,7 +272,7 @@ class Reducer:
             raise UserCodeError(
                 f"The parameter {self._names[index]} received two gradients in one backward pass,"
                 " but the first one is already being reduced over the ring.",
-                cure="For activation checkpoints, use"
+                hint="For activation checkpoints, use"
                 " torch.utils.checkpoint.checkpoint(..., use_reentrant=False).",
             )
         self._copy(buffer, index)

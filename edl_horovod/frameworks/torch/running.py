@@ -71,7 +71,7 @@ class ModuleRunner:
             raise UserCodeError(
                 f"create_model of {name} must return a torch.nn.Module.",
                 received=type(module).__name__,
-                cure="" if not isinstance(module, type) else f"Write {module.__name__}(...).",
+                hint="" if not isinstance(module, type) else f"Write {module.__name__}(...).",
             )
         with user_code(f"Taking the model of {name} to {compute.device}", root=loaded.zoo):
             self.module = module.to(compute.device)

@@ -103,7 +103,7 @@ class TorchStep:
                 f" {loaded.label} itself computes: the divisor of the loss cannot be read from a"
                 " compiled program.",
                 received={"train.compile": True},
-                cure="Leave train.compile out, or give the spec create_loss(self, outputs,"
+                hint="Leave train.compile out, or give the spec create_loss(self, outputs,"
                 " labels).",
             )
         self._objective = Objective(
@@ -268,7 +268,7 @@ class TorchStep:
                 f"The loss of {loaded.label} has terms that are divided by different sums, which"
                 " are not yet known when the first part of a batch is computed.",
                 received={"train.accumulate_steps": self._options.num_parts},
-                cure="Set train.accumulate_steps=1, or return one pair (sum, weight).",
+                hint="Set train.accumulate_steps=1, or return one pair (sum, weight).",
             )
         return buffers
 
@@ -322,7 +322,7 @@ class TorchStep:
             raise UserCodeError(
                 f"The optimizer of {self._loaded.label} does not contain any trainable parameter.",
                 received=f"{len(held)} parameters, none of them with requires_grad",
-                cure="Do not set requires_grad to False for parameters that should be trained.",
+                hint="Do not set requires_grad to False for parameters that should be trained.",
             )
         return trained
 
@@ -504,7 +504,7 @@ class TorchStep:
         if not parameters and any(parameter.requires_grad for parameter in self._trained.values()):
             raise UserCodeError(
                 f"The loss of {self._loaded.label} does not depend on any trained parameter.",
-                cure="Compute it from the model's outputs without .detach(), .item() and no_grad.",
+                hint="Compute it from the model's outputs without .detach(), .item() and no_grad.",
             )
         with torch.no_grad():
             is_representable = True
@@ -567,7 +567,7 @@ def _cannot_clip(loaded: LoadedSpec, sparse: set[str], options: StepOptions) -> 
         f"PyTorch cannot clip the sparse gradients of {', '.join(sorted(sparse))} of"
         f" {loaded.label}.",
         received={key: limit for key, limit in limits.items() if limit},
-        cure="Leave out the limit, or set sparse=False in the embeddings.",
+        hint="Leave out the limit, or set sparse=False in the embeddings.",
     )
 
 

@@ -82,21 +82,21 @@ def _require_storable(name: str, tensor: torch.Tensor) -> None:
         raise UserCodeError(
             f"{name!r} is a sparse tensor, but a checkpoint can store only dense ones.",
             received=str(tensor.layout),
-            cure="If training does not change it, make it a buffer with persistent=False:"
+            hint="If training does not change it, make it a buffer with persistent=False:"
             " self.register_buffer(name, tensor, persistent=False). Otherwise make it dense.",
         )
     if tensor.dtype not in _NUMPY_DTYPES:
         raise UserCodeError(
             f"{name!r} has a type that a checkpoint cannot store.",
             received=str(tensor.dtype),
-            cure=f"Use one of {', '.join(str(dtype)[6:] for dtype in _NUMPY_DTYPES)}.",
+            hint=f"Use one of {', '.join(str(dtype)[6:] for dtype in _NUMPY_DTYPES)}.",
         )
     if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
         raise UserCodeError(
             f"Several elements of {name!r} share the same memory, as after expand(), so no value"
             " can be written to it.",
             received=f"shape {list(tensor.shape)}, strides {list(tensor.stride())}",
-            cure="Write .expand(...).clone().",
+            hint="Write .expand(...).clone().",
         )
 
 

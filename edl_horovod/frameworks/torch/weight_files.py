@@ -61,7 +61,7 @@ def read_weights(
     raise UserCodeError(
         f"{file} does not contain weights.",
         received=f"{type(weights).__name__}{keys and ' of '}{keys}",
-        cure="Save them by torch.save(model.state_dict(), 'weights.pt'), or in a dict with the key"
+        hint="Save them by torch.save(model.state_dict(), 'weights.pt'), or in a dict with the key"
         f" {' or '.join(map(repr, STATE_DICTS))}.",
     )
 
@@ -99,7 +99,7 @@ def restore(module: nn.Module, weights: Tensors, file: Path) -> None:
         raise UserCodeError(
             f"The weights of {file} do not fit {type(module).__name__}:"
             f" {'; '.join(problems[:5])}{omitted}.",
-            cure="Use the class that they were saved from, with the same parameters"
+            hint="Use the class that they were saved from, with the same parameters"
             " (params.NAME=...).",
         )
     module.load_state_dict(weights)
@@ -141,7 +141,7 @@ def require_pt(file: Path) -> None:
     raise UserCodeError(
         f"The ending of {file} must be one of {', '.join((*_PT, SAFETENSORS))}.",
         received=file.suffix or "no ending",
-        cure="For a model of Keras or TensorFlow, set model.name=KerasFLModel or TensorFlowFLModel."
+        hint="For a model of Keras or TensorFlow, set model.name=KerasFLModel or TensorFlowFLModel."
         if is_keras
         else "For weights alone (.safetensors), set model_weights and model_architecture.",
     )
@@ -150,5 +150,5 @@ def require_pt(file: Path) -> None:
 def _not_safetensors(file: Path, error: Exception) -> UserCodeError:
     return UserCodeError(
         f"{file} is not a safetensors file, or is damaged: {error}.",
-        cure="Write it by safetensors.torch.save_model(model, 'weights.safetensors').",
+        hint="Write it by safetensors.torch.save_model(model, 'weights.safetensors').",
     )

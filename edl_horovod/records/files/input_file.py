@@ -74,7 +74,7 @@ class LocalFile(InputFile):
             raise DataError(
                 f"{path} cannot be opened: {e.strerror}.",
                 received={"path": path},
-                cure="Check that this host has the file and that this user may read it.",
+                hint="Check that this host has the file and that this user may read it.",
             ) from e
 
     @property
@@ -95,7 +95,7 @@ class LocalFile(InputFile):
             raise DataError(
                 f"{self.path} cannot be read at byte {offset}: {e.strerror}.",
                 received={"path": self.path},
-                cure="Check the disk or the mount of this host.",
+                hint="Check the disk or the mount of this host.",
             ) from e
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

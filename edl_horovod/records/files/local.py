@@ -104,5 +104,5 @@ def _changed(path: str, expected: FileState, current: FileState) -> DataError:
     return DataError(
         f"{path} has changed since the job indexed it.",
         received=difference,
-        cure="Start the job again, and do not change its data while it runs.",
+        hint="Start the job again, and do not change its data while it runs.",
     )

@@ -90,7 +90,7 @@ class RemoteFile(InputFile):
             raise DataError(
                 f"{self.path} cannot be read in parts: its server sends the whole file.",
                 received=f"{len(data)} bytes instead of {num_bytes}",
-                cure="Use a server that supports HTTP ranges, or copy the file to a local disk.",
+                hint="Use a server that supports HTTP ranges, or copy the file to a local disk.",
             )
         return data
 
@@ -136,7 +136,7 @@ def state_of(path: str) -> FileState:
         raise DataError(
             f"The size of {path} is unknown, so it cannot be read in parts.",
             received={"path": path},
-            cure="Use a server that sends Content-Length.",
+            hint="Use a server that sends Content-Length.",
         )
     versions = (info[key] for key in _VERSION_KEYS if info.get(key))
     return FileState(int(info["size"]), str(next(versions, "")).strip('"'))
@@ -172,7 +172,7 @@ def matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iter
             raise DataError(
                 "A folder cannot be listed over HTTP.",
                 received={"pattern": part},
-                cure="List the URLs of all files, separated by commas.",
+                hint="List the URLs of all files, separated by commas.",
             )
         yield part
         return
@@ -240,7 +240,7 @@ def _system(url: str) -> _System:
         raise DataError(
             f"Data cannot be read from {scheme}://.",
             received={"path": url},
-            cure="Use a path, or one of"
+            hint="Use a path, or one of"
             f" {', '.join(f'{name}://' for name in known)}.{did_you_mean(scheme, known)}",
         )
     return system
@@ -305,7 +305,7 @@ def _request(url: str, method: str, *arguments: object, **options: object) -> An
                 f"Reading from {url.partition('://')[0]}:// needs a package that is not installed:"
                 f" {e}.",
                 received={"path": url},
-                cure=f"To install it where the job runs, {how_to_install(system.extra)}",
+                hint=f"To install it where the job runs, {how_to_install(system.extra)}",
             ) from e
         return retrying(getattr(fs, method), *arguments, **options)
 

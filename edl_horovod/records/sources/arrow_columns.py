@@ -92,6 +92,6 @@ def _empty_values(count: int, location: str, path: str) -> DataError:
     return DataError(
         f"There {subject} (null) in {location}, which a tensor cannot represent.",
         received={"path": path},
-        cure="Fill them when the file is written, or select other columns with"
+        hint="Fill them when the file is written, or select other columns with"
         " data_plan.columns=[...].",
     )

@@ -193,5 +193,5 @@ def _too_large(path: str, problem: str) -> DataError:
     return DataError(
         f"{path} cannot be read in parts: {problem}.",
         received={"path": path},
-        cure="Write it in smaller batches, and text as text instead of categories.",
+        hint="Write it in smaller batches, and text as text instead of categories.",
     )

@@ -19,5 +19,5 @@ def need_pyarrow(format_name: str) -> None:
         raise MissingDependency(
             f"Reading {format_name} files needs a package that is not installed: {e}.",
             received={"format": format_name},
-            cure=f"To install it where the job runs, {how_to_install('arrow')}",
+            hint=f"To install it where the job runs, {how_to_install('arrow')}",
         ) from e

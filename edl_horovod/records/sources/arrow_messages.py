@@ -71,7 +71,7 @@ def messages(file: InputFile) -> Iterator[Message]:
         raise DataError(
             f"{file.path} {problem}: it starts with {start.hex(' ') or 'nothing'}.",
             received={"path": file.path},
-            cure="Write it with pyarrow.feather.write_feather or pyarrow.ipc, or rename it after"
+            hint="Write it with pyarrow.feather.write_feather or pyarrow.ipc, or rename it after"
             " its format.",
         )
     size = file.size_bytes
@@ -91,7 +91,7 @@ def damaged_file(path: str, problem: str) -> DataError:
     return DataError(
         f"{path} is damaged: {problem}.",
         received={"path": path},
-        cure="Copy or write it again.",
+        hint="Copy or write it again.",
     )
 
 

@@ -62,7 +62,7 @@ def check_same(first: pa.Schema, first_path: str, other: pa.Schema, path: str) -
         raise DataError(
             "The data files have different columns.",
             received=f"{path} has {difference}, unlike {first_path}",
-            cure="Write them with the same columns of the same types.",
+            hint="Write them with the same columns of the same types.",
         )
 
 
@@ -84,7 +84,7 @@ def layout_of(schema: pa.Schema, selected: Sequence[str], *, path: str) -> Layou
             raise ConfigError(
                 f"{path} has no column {name!r}.",
                 received={"data_plan.columns": ",".join(selected)},
-                cure=f"Its columns are {', '.join(fields)}.{did_you_mean(name, list(fields))}",
+                hint=f"Its columns are {', '.join(fields)}.{did_you_mean(name, list(fields))}",
             )
     columns = []
     for name in selected or fields:
@@ -94,7 +94,7 @@ def layout_of(schema: pa.Schema, selected: Sequence[str], *, path: str) -> Layou
                 f"The column {name!r} of {path} cannot become tensors: it is of type"
                 f" {fields[name]}.",
                 received={"path": path},
-                cure="Select other columns with data_plan.columns=[...], or write it as numbers,"
+                hint="Select other columns with data_plan.columns=[...], or write it as numbers,"
                 " text, bytes, or lists of these.",
             )
         columns.append(Column(name, *column_type, time_type=_time_type(fields[name])))

@@ -170,14 +170,14 @@ class _Scan:
             raise DataError(
                 f"The first line of {self.file.path} contains only numbers, so it is not a header.",
                 received=repr(self.header[:80]),
-                cure="Set data_plan.csv_header=false if the files have no header line.",
+                hint="Set data_plan.csv_header=false if the files have no header line.",
             )
 
     def _damaged(self, problem: str) -> DataError:
         return DataError(
             f"{self.file.path} is damaged: {problem}.",
             received={"path": self.file.path},
-            cure="Quote the whole field and double the quotes in it, or set data_plan.damaged=skip"
+            hint="Quote the whole field and double the quotes in it, or set data_plan.damaged=skip"
             " to skip such lines.",
         )
 

@@ -28,7 +28,7 @@ def format_of(paths: Sequence[str]) -> FileFormat:
         raise DataError(
             "A job reads files of only one record format.",
             received=received,
-            cure="Select files of one format, as in data='folder/*.csv'.",
+            hint="Select files of one format, as in data='folder/*.csv'.",
         )
     ((_, common),) = by_name.values()
     return common
@@ -45,7 +45,7 @@ def _format_of_path(path: str) -> FileFormat:
                 f"{path} is a compressed {inner_format.name} file, which does not allow random"
                 " access to its records.",
                 received={"path": path},
-                cure="Decompress it, or convert it with edl prepare to RecordIO files, which are"
+                hint="Decompress it, or convert it with edl prepare to RecordIO files, which are"
                 " compressed chunk by chunk.",
             )
     return file_format(name)

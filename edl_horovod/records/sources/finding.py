@@ -32,7 +32,7 @@ def expand(pattern: str) -> list[str]:
         raise DataError(
             "The pattern of data files is empty.",
             received={"pattern": pattern},
-            cure="Set it to a path, a folder, or a glob such as /data/train-*.recordio.",
+            hint="Set it to a path, a folder, or a glob such as /data/train-*.recordio.",
         )
     remote.reconnect()
     by_location: dict[str, str] = {}
@@ -101,5 +101,5 @@ def _no_match(part: str, folder: str, names: list[str]) -> DataError:
     return DataError(
         f"No data file matches {part!r}. The nearest existing folder, {folder!r}, {holds}.",
         received={"pattern": part},
-        cure=f"{folder_meaning}{did_you_mean(missing, names)}",
+        hint=f"{folder_meaning}{did_you_mean(missing, names)}",
     )

@@ -27,5 +27,5 @@ def check_same_classes(sets: Sequence[Sequence[str]]) -> None:
                 "The folders of data and validation_data have different classes, so the same label"
                 " would mean different classes.",
                 received=f"only one of them has {', '.join(differing[:5])}",
-                cure="Create a folder with at least one image for each class in both.",
+                hint="Create a folder with at least one image for each class in both.",
             )

@@ -44,7 +44,7 @@ class ImageFolders:
                 raise ConfigError(
                     f"Image files have no column {name!r}.",
                     received={"data_plan.columns": ",".join(settings.columns)},
-                    cure=f"Their columns are {', '.join(columns)}.",
+                    hint=f"Their columns are {', '.join(columns)}.",
                 )
         self._columns = tuple(columns[name] for name in settings.columns) or _COLUMNS
         self._is_skipping = settings.damaged == "skip"
@@ -118,5 +118,5 @@ def _not_an_image(path: str, start: bytes) -> DataError:
     return DataError(
         f"{path} is not a JPEG, PNG, GIF or BMP image: it starts with {start_hex}.",
         received={"path": path},
-        cure="Remove it, or set data_plan.damaged=skip to skip files that are not images.",
+        hint="Remove it, or set data_plan.damaged=skip to skip files that are not images.",
     )

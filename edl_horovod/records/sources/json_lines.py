@@ -134,7 +134,7 @@ def _parse(
             f"{path} cannot be read as JSON lines in the {len(payload):,} bytes from byte"
             f" {offset}: {e}",
             received={"path": path},
-            cure="Write one object per line, with the same names and types in each line, or set"
+            hint="Write one object per line, with the same names and types in each line, or set"
             " data_plan.damaged=skip to skip lines that are not objects.",
         ) from e
 
@@ -146,7 +146,7 @@ def _unified(schemas: Sequence[pa.Schema], path: str) -> pa.Schema:
         raise DataError(
             f"The lines of {path} differ in the types of their values: {e}",
             received={"path": path},
-            cure="Write the same type in each line.",
+            hint="Write the same type in each line.",
         ) from e
 
 

@@ -87,7 +87,7 @@ def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
             raise DataError(
                 "The MDS shards have different columns.",
                 received=f"{file.path} differs from {with_samples[0].path}",
-                cure="Write them with the same columns and encodings.",
+                hint="Write them with the same columns and encodings.",
             )
     values = {value.name: value for value in _values(with_samples[0].header)}
     for name in selected:
@@ -95,7 +95,7 @@ def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
             raise ConfigError(
                 f"{with_samples[0].path} has no column {name!r}.",
                 received={"data_plan.columns": ",".join(selected)},
-                cure=f"Its columns are {', '.join(values)}.{did_you_mean(name, list(values))}",
+                hint=f"Its columns are {', '.join(values)}.{did_you_mean(name, list(values))}",
             )
     columns = []
     for name in selected or values:
@@ -105,7 +105,7 @@ def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
                 f"The column {name!r} of {with_samples[0].path} cannot become tensors: its encoding"
                 f" is {values[name].encoding!r}.",
                 received={"path": with_samples[0].path},
-                cure="Select other columns with data_plan.columns=[...], or write it as numbers,"
+                hint="Select other columns with data_plan.columns=[...], or write it as numbers,"
                 " str, bytes, jpeg, png or an ndarray of a fixed type and shape.",
             )
         columns.append(column)
@@ -235,5 +235,5 @@ def _damaged(path: str, problem: str) -> DataError:
     return DataError(
         f"{path} is not a readable MDS shard: {problem}.",
         received={"path": path},
-        cure="Write it with streaming.MDSWriter(compression=None).",
+        hint="Write it with streaming.MDSWriter(compression=None).",
     )

@@ -144,7 +144,7 @@ def damaged_array(path: str, problem: str) -> DataError:
     return DataError(
         f"{path} cannot be read: {problem}.",
         received={"path": path},
-        cure="Write it again with numpy.save or numpy.savez.",
+        hint="Write it again with numpy.save or numpy.savez.",
     )
 
 

@@ -235,7 +235,7 @@ def _selected(part: _Part, names: Sequence[str]) -> _Part:
             raise ConfigError(
                 f"{next(iter(part.values())).path} has no array {name!r}.",
                 received={"data_plan.columns": ",".join(names)},
-                cure=f"Its arrays are {', '.join(part)}.{did_you_mean(name, list(part))}",
+                hint=f"Its arrays are {', '.join(part)}.{did_you_mean(name, list(part))}",
             )
     arrays = {name: part[name] for name in names or part}
     lengths = {name: array.shape[0] if array.shape else None for name, array in arrays.items()}
@@ -248,7 +248,7 @@ def _selected(part: _Part, names: Sequence[str]) -> _Part:
             f"The arrays of {next(iter(arrays.values())).path} do not have the same number of"
             f" records: {descriptions}.",
             received={"data_plan.columns": ",".join(names)},
-            cure="Select arrays with the same number, as in"
+            hint="Select arrays with the same number, as in"
             f" data_plan.columns=[{','.join(list(arrays)[:2])}].",
         )
     return arrays
@@ -264,14 +264,14 @@ def _check_same_arrays(parts: Sequence[_Part]) -> None:
                     "The data files have different arrays.",
                     received=f"{', '.join(part)} of {next(iter(part.values())).path}, unlike"
                     f" {', '.join(first)} of {array.path}",
-                    cure="Write the same arrays to all files.",
+                    hint="Write the same arrays to all files.",
                 )
             if (other.dtype, other.shape[1:]) != (array.dtype, array.shape[1:]):
                 raise DataError(
                     "Arrays with the same name differ in type or shape.",
                     received=f"{other.where} is {other.dtype}{list(other.shape)}, {array.where}"
                     f" {array.dtype}{list(array.shape)}",
-                    cure="Write them with the same type and shape.",
+                    hint="Write them with the same type and shape.",
                 )
 
 

@@ -132,14 +132,14 @@ class OwnRecords(RecordSource):
             raise ConfigError(
                 f"The records of {self._name} are not dicts, so their parts have no names.",
                 received={"data_plan.columns": ",".join(selected)},
-                cure="Remove the setting.",
+                hint="Remove the setting.",
             )
         for name in selected:
             if name not in names:
                 raise ConfigError(
                     f"The records of {self._name} have no part {name!r}.",
                     received={"data_plan.columns": ",".join(selected)},
-                    cure=f"Their parts are {', '.join(names)}.{did_you_mean(name, names)}",
+                    hint=f"Their parts are {', '.join(names)}.{did_you_mean(name, names)}",
                 )
         return list(selected) or names
 
@@ -178,7 +178,7 @@ class OwnRecords(RecordSource):
         return DataError(
             f"The records of {self._name} cannot become tensors: {problem}.",
             received={"data": self._name},
-            cure="Each record must be bytes, an array, or a tuple or dict of numbers, text and"
+            hint="Each record must be bytes, an array, or a tuple or dict of numbers, text and"
             " arrays, with the same types and shapes in all records.",
         )
 

@@ -108,7 +108,7 @@ def _chunk(metadata: Any, number: int, footer: bytes, path: str) -> ChunkInfo:
         raise DataError(
             f"A row group of {path} is larger than 4 GiB.",
             received={"path": path, "row group": number},
-            cure="Write the file with smaller row groups, as with row_group_size=100_000.",
+            hint="Write the file with smaller row groups, as with row_group_size=100_000.",
         )
     return ChunkInfo(
         number=number,
@@ -197,7 +197,7 @@ def _footer_bytes(file: InputFile) -> bytes:
         raise DataError(
             f"{path} is not a Parquet file: it starts with {start.hex(' ') or 'nothing'}.",
             received={"path": path},
-            cure="Rename it after its format.",
+            hint="Rename it after its format.",
         )
     end = file.read_at(max(0, size - _END.size), num_bytes=_END.size)
     length, magic = _END.unpack(end)
@@ -205,7 +205,7 @@ def _footer_bytes(file: InputFile) -> bytes:
         raise DataError(
             f"{path} is damaged: its footer is invalid; it may be truncated.",
             received={"path": path},
-            cure="Copy or write it again.",
+            hint="Copy or write it again.",
         )
     return file.read_at(size - _END.size - length, num_bytes=length)
 
@@ -224,6 +224,6 @@ def _translated_errors(path: str) -> Iterator[None]:
         raise DataError(
             f"{path} is damaged: {message}",
             received={"path": path},
-            cure="Copy or write it again, or set data_plan.damaged=skip to skip the row groups that"
+            hint="Copy or write it again, or set data_plan.damaged=skip to skip the row groups that"
             " cannot be read.",
         ) from e

@@ -9,7 +9,7 @@ import os
 import struct
 from typing import Self
 
-from edl_horovod.errors import ConfigError, DataError, OutputError, cure_of
+from edl_horovod.errors import ConfigError, DataError, OutputError, hint_of
 from edl_horovod.records.chunks import ChunkInfo, Codec
 from edl_horovod.records.sources.recordio_format import (
     MAX_CHUNK_BYTES,
@@ -79,7 +79,7 @@ class Writer:
             raise DataError(
                 f"A RecordIO record must be smaller than {MAX_RECORD_BYTES} bytes.",
                 received=f"{len(record)} bytes for {self.path}",
-                cure="Split large data into several records.",
+                hint="Split large data into several records.",
             )
         if self._file.closed:
             raise ValueError(f"{self.path} cannot be written after it was closed.")
@@ -147,5 +147,5 @@ class Writer:
         return OutputError(
             f"{self.path} cannot be written: {cause.strerror}.",
             received={"path": self.path},
-            cure=cure_of(cause),
+            hint=hint_of(cause),
         )

@@ -23,7 +23,7 @@ def refuse_foreign_file(file: InputFile) -> None:
         raise DataError(
             f"{file.path} is a TFRecord file, but is named like a RecordIO file.",
             received={"path": file.path},
-            cure="Rename it to end in .tfrecord, or in .tfrecord-00000-of-00008 if it is one of"
+            hint="Rename it to end in .tfrecord, or in .tfrecord-00000-of-00008 if it is one of"
             " several shards.",
         )
     if _has_old_layout(file):
@@ -31,7 +31,7 @@ def refuse_foreign_file(file: InputFile) -> None:
             f"{file.path} was written by pyrecordio 0.0.1 to 0.0.4. Its chunks have the same magic"
             " number but an unsupported layout (header order, CRC-32C, raw snappy).",
             received={"path": file.path},
-            cure="Read it with the pyrecordio that wrote it, and write the records again with"
+            hint="Read it with the pyrecordio that wrote it, and write the records again with"
             " edl_horovod.records.sources.recordio.Writer or pyrecordio>=0.0.6.",
         )
 
@@ -48,7 +48,7 @@ def refuse_unknown_file(file: InputFile) -> None:
             f"{file.path} is not a RecordIO file: it starts with {start.hex(' ')}, expected"
             f" {MAGIC_BYTES.hex(' ')}.",
             received={"path": file.path},
-            cure="Create RecordIO files with edl prepare, or rename a file of another format to its"
+            hint="Create RecordIO files with edl prepare, or rename a file of another format to its"
             " usual ending, such as .csv. If this is a RecordIO file whose start is damaged, set"
             " data_plan.damaged=skip to skip the damage.",
         )

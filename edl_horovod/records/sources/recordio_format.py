@@ -89,7 +89,7 @@ class DamagedChunkError(DataError):
         super().__init__(
             f"{path}: chunk {number} at byte {offset} is {self.kind}: {problem}.",
             received=received,
-            cure=self._advice,
+            hint=self._advice,
         )
         self.problem = problem
         self.lost_records = lost_records

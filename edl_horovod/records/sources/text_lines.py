@@ -83,7 +83,7 @@ def line_chunks(file: InputFile, name: str) -> Iterator[tuple[int, bytes]]:
                 f"{file.path} is not a {name} file: the line that starts at byte {offset} is longer"
                 f" than {MAX_LINE_BYTES} bytes.",
                 received={"path": file.path},
-                cure="Rename the file after its format, or split its lines.",
+                hint="Rename the file after its format, or split its lines.",
             )
         else:
             num_bytes = min(MAX_LINE_BYTES + 1, num_bytes * 4)

@@ -30,6 +30,6 @@ def text_start(file: InputFile, name: str) -> int:
             raise DataError(
                 f"{file.path} is {kind}, not plain {name}.",
                 received={"path": file.path, "first_bytes": start.hex(" ")},
-                cure=f"Unpack it, or save it as {name} in UTF-8.",
+                hint=f"Unpack it, or save it as {name} in UTF-8.",
             )
     return len(_UTF8_MARK) if start.startswith(_UTF8_MARK) else 0

@@ -184,7 +184,7 @@ class _Scan:
                 f"{path} is a compressed TFRecord file, which does not allow random access to its"
                 " records.",
                 received={"path": path},
-                cure="Write it without compression, or convert it with edl prepare to RecordIO"
+                hint="Write it without compression, or convert it with edl prepare to RecordIO"
                 " files, which are compressed chunk by chunk.",
             )
         if len(start) == _HEADER.size:
@@ -192,7 +192,7 @@ class _Scan:
                 f"{path} is not a TFRecord file: its first 12 bytes are not a length and its"
                 " checksum.",
                 received={"path": path, "first_bytes": start.hex(" ")},
-                cure="Rename it after its format, or set data_plan.damaged=skip if it is damaged.",
+                hint="Rename it after its format, or set data_plan.damaged=skip if it is damaged.",
             )
 
 
@@ -234,5 +234,5 @@ def _damaged(path: str, offset: int, problem: str) -> DataError:
     return DataError(
         f"{path} is damaged: the record at byte {offset} cannot be read: {problem}.",
         received={"path": path},
-        cure="Copy or write it again, or set data_plan.damaged=skip to skip damaged records.",
+        hint="Copy or write it again, or set data_plan.damaged=skip to skip damaged records.",
     )

@@ -64,7 +64,7 @@ def read_chunks(path: str) -> FileChunks:
                     f"The records of {path} do not have the same parts.",
                     received=f"{sample.key} has {', '.join(sorted(sample.names))}, earlier records"
                     f" have {', '.join(names)}",
-                    cure="Write the same parts in every record, with empty files if necessary.",
+                    hint="Write the same parts in every record, with empty files if necessary.",
                 )
             if pending and sample.end - pending[0].offset > CHUNK_BYTES:
                 chunks.append(_chunk(pending, len(chunks), path))
@@ -94,7 +94,7 @@ def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
                 "The records of the tar files have different parts.",
                 received=f"{file.path} has {file.header.decode()}, {with_records[0].path}"
                 f" {with_records[0].header.decode()}",
-                cure="Write the same parts in all files.",
+                hint="Write the same parts in all files.",
             )
     names = [KEY, *json.loads(with_records[0].header)]
     for name in selected:
@@ -102,7 +102,7 @@ def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
             raise ConfigError(
                 f"{with_records[0].path} has no part {name!r}.",
                 received={"data_plan.columns": ",".join(selected)},
-                cure=f"Its parts are {', '.join(names)}.{did_you_mean(name, names)}",
+                hint=f"Its parts are {', '.join(names)}.{did_you_mean(name, names)}",
             )
     return Layout(tuple(Column(name, BYTES) for name in selected or names))
 
@@ -213,5 +213,5 @@ def _damaged(path: str, problem: str) -> DataError:
     return DataError(
         f"{path} cannot be read as tar shards of records: {problem}.",
         received={"path": path},
-        cure="Write it with webdataset.TarWriter or tar, without compression.",
+        hint="Write it with webdataset.TarWriter or tar, without compression.",
     )

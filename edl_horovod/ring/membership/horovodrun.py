@@ -135,7 +135,7 @@ class HorovodDriverMembership(Membership):
             raise JobFailed(
                 "horovodrun does not say how the job goes on.",
                 received=str(error),
-                cure="It has ended, or it ends the job; look at its own messages.",
+                hint="It has ended, or it ends the job; look at its own messages.",
             ) from error
         if place.rank == NO_RANK:
             raise Dismissed("horovodrun has no slot for it any more")

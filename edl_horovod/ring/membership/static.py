@@ -21,7 +21,7 @@ class StaticMembership(Membership):
         if not horovod.has_mpi():
             raise MissingDependency(
                 "launch=mpi needs a Horovod that was built with MPI, and this one was not.",
-                cure=f"Use launch=local; or for MPI, {how_to_install('mpi')} and then "
+                hint=f"Use launch=local; or for MPI, {how_to_install('mpi')} and then "
                 "python docker/horovod/build_wheel.py --install",
             )
         # The import starts MPI, so it is not at the head of the module.
@@ -38,7 +38,7 @@ class StaticMembership(Membership):
             raise JobFailed(
                 f"A rank of a static ring (launch=mpi) was lost after step {step}; such a ring "
                 "cannot form again.",
-                cure="Start the job anew, or use an elastic launch.",
+                hint="Start the job anew, or use an elastic launch.",
             )
         self._has_joined = True
         return self._horovod.form_inherited(self._communicator)

@@ -64,13 +64,13 @@ class Listen:
             raise ConfigError(
                 "TLS needs a certificate and its key.",
                 received="--certificate" if self.certificate else "--key",
-                cure="Give both, --certificate FILE --key FILE.",
+                hint="Give both, --certificate FILE --key FILE.",
             )
         if not (self.certificate or self.is_clear_allowed or _is_loopback(self.host)):
             raise ConfigError(
                 "Other machines would send the token, and get rows, without encryption.",
                 received={"--host": self.host},
-                cure="Give --certificate FILE --key FILE, or --without-tls where the network keeps"
+                hint="Give --certificate FILE --key FILE, or --without-tls where the network keeps"
                 " it secret.",
             )
         if not 0 <= self.port <= 65_535:
@@ -90,13 +90,13 @@ def read_token(file: Path | None) -> str:
         raise ConfigError(
             "The service needs a token, which its clients send.",
             received="" if file is None else f"an empty {file}",
-            cure=f"Write one to a file and give --token-file FILE, or set {TOKEN_VARIABLE}.",
+            hint=f"Write one to a file and give --token-file FILE, or set {TOKEN_VARIABLE}.",
         )
     if len(token) < LEAST_TOKEN:
         raise ConfigError(
             f"A token has at least {LEAST_TOKEN} characters.",
             received=f"{len(token)} characters",
-            cure="Make one by openssl rand -hex 32.",
+            hint="Make one by openssl rand -hex 32.",
         )
     return token
 

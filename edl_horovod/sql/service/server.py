@@ -22,7 +22,7 @@ try:
 except ImportError as e:
     raise MissingDependency(
         "The SQL service needs the package grpcio, which is not installed.",
-        cure=f"To have it, {how_to_install('sqlflow')}.",
+        hint=f"To have it, {how_to_install('sqlflow')}.",
     ) from e
 
 __all__ = ["serve"]
@@ -112,7 +112,7 @@ def _open_port(server: Any, listen: Listen) -> int:
         raise ConfigError(
             f"Nothing can be served at {address}.",
             received=f"--host={listen.host}, --port={listen.port}",
-            cure=f"See whether the address is this machine's and the port is free{tls}.",
+            hint=f"See whether the address is this machine's and the port is free{tls}.",
         ) from e
 
 

@@ -41,7 +41,7 @@ def at_once(line):
 
 
 @pytest.mark.parametrize(
-    ("run", "line", "cure"),
+    ("run", "line", "hint"),
     [
         (at_once, "tf.train.GradientDescentOptimizer(0.1)", "keras.optimizers.SGD"),
         (at_once, "tf.train.AdamOptimizer()", "use one of Keras 3"),
@@ -65,9 +65,9 @@ def at_once(line):
         (at_once, "keras.Sequential([keras.layers.Dense(2)])({'a': x})", "take them by name"),
     ],
 )
-def test_an_error_says_what_to_write_instead(run, line, cure):
+def test_an_error_says_what_to_write_instead(run, line, hint):
     with (
-        pytest.raises(UserCodeError, match=re.escape(cure)),
+        pytest.raises(UserCodeError, match=re.escape(hint)),
         user_code("It", root=Path("/nowhere")),
     ):
         run(line)

@@ -91,5 +91,5 @@ def test_a_pod_that_its_node_does_not_end_is_named_once_it_is_overdue(role):
     assert causes(ends_at=NOW - 3600, phase="Failed") == [], "it has ended"
     (cause,) = causes(ends_at=NOW - 3600)
     assert "node-7" in cause.reason
-    assert "kubectl delete node node-7" in cause.cure
-    assert ("--force does not help" in cause.cure) == (role == "launcher")
+    assert "kubectl delete node node-7" in cause.hint
+    assert ("--force does not help" in cause.hint) == (role == "launcher")

@@ -430,14 +430,14 @@ def test_a_sweep_goes_over_experiments_and_takes_values_of_files(theirs: Path):
 
 
 @pytest.mark.parametrize(
-    ("override", "cure"),
+    ("override", "hint"),
     [
         ("hydra.sweeper.params.train.epochs=1", r"Write train\.epochs=a,b\."),
         ("hydra.sweeper.params={train.epochs: 1}", r"Write key=a,b\."),
     ],
 )
-def test_a_command_gives_values_of_a_sweep_to_the_setting_itself(override: str, cure: str):
-    with pytest.raises(ConfigError, match=cure):
+def test_a_command_gives_values_of_a_sweep_to_the_setting_itself(override: str, hint: str):
+    with pytest.raises(ConfigError, match=hint):
         expand([override])
 
 

@@ -99,7 +99,7 @@ def test_a_name_is_never_on_the_disk_before_its_content(tmp_path, monkeypatch):
 
 
 def test_a_file_that_is_not_there_is_no_damage(tmp_path):
-    assert read_json(tmp_path / "result.json", dict, cure="") is None
+    assert read_json(tmp_path / "result.json", dict, hint="") is None
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_the_error_of_a_damaged_file_names_it_with_the_problem_and_advice(
 
     (tmp_path / "result.json").write_bytes(content)
     with pytest.raises(JobFailed) as caught:
-        read_json(tmp_path / "result.json", parse, cure="Remove it.")
+        read_json(tmp_path / "result.json", parse, hint="Remove it.")
     message = str(caught.value)
     assert problem in message
     assert str(tmp_path / "result.json") in message

@@ -124,7 +124,7 @@ def test_a_patch_that_is_new_enough_is_no_complaint():
         (NEEDED_PATCH - 1, f"has patch {NEEDED_PATCH - 1},"),
     ],
 )
-def test_an_older_patch_is_told_with_both_numbers_and_the_cure(found, received):
+def test_an_older_patch_is_told_with_both_numbers_and_the_hint(found, received):
     said = patch_warning(found)
     assert received in said
     assert f"needs patch {NEEDED_PATCH}." in said

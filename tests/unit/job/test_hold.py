@@ -188,21 +188,21 @@ def test_a_damaged_result_is_told_as_what_it_is(plan_over_ssh):
 
 
 @pytest.mark.parametrize(
-    ("error", "cure"),
+    ("error", "hint"),
     [
         (PermissionError(errno.EACCES, "Permission denied"), "allowed to write"),
         (OSError(errno.ENOSPC, "No space left on device"), "Make room"),
     ],
 )
-def test_why_the_directory_cannot_be_written_is_told_with_its_own_cure(
-    plan, monkeypatch, error, cure
+def test_why_the_directory_cannot_be_written_is_told_with_its_own_hint(
+    plan, monkeypatch, error, hint
 ):
     def fail(*_):
         raise error
 
     monkeypatch.setattr(hosts, "write", fail)
     with (
-        pytest.raises(OutputError, match=cure),
+        pytest.raises(OutputError, match=hint),
         held(plan, is_left=False),
     ):
         pass

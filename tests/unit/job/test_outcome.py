@@ -79,7 +79,7 @@ def test_a_damaged_file_is_reported_with_what_is_wrong_with_it(tmp_path, text, w
 
 
 def test_an_error_keeps_its_class_and_its_text():
-    error = DataError("No file matches.", received={"data": "/d"}, cure="Give another path.")
+    error = DataError("No file matches.", received={"data": "/d"}, hint="Give another path.")
 
     back = Failure.of(error).as_error()
 

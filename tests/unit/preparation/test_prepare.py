@@ -259,7 +259,7 @@ def test_finished_groups_are_reused_after_a_bad_file_was_repaired(
     (inputs / "a" / "0.txt").write_text("bad")
     with pytest.raises(DataError, match="the same command") as caught:
         prepare(shuffle=False, files_per_group=5, data=f"{inputs}/b,{inputs}/a")
-    assert "bad_files=skip" in caught.value.cure
+    assert "bad_files=skip" in caught.value.hint
     (inputs / "a" / "0.txt").write_text("mended and longer")
     prepare(shuffle=False, files_per_group=5, data=f"{inputs}/b,{inputs}/a")
     assert prepare.groups == [2, 3]

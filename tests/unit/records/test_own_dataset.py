@@ -41,7 +41,7 @@ late = Fails()
 class Damaged(Squares):
     def __getitem__(self, n):
         from edl_horovod.errors import DataError
-        raise DataError("It is damaged.", received={"path": "/d"}, cure="Copy it again.")
+        raise DataError("It is damaged.", received={"path": "/d"}, hint="Copy it again.")
 damaged = Damaged()
 """
 

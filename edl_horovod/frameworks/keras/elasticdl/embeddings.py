@@ -73,7 +73,7 @@ class SparseEmbedding(keras.layers.Layer):  # type: ignore[misc]  # Keras ships 
             raise UserCodeError(
                 f"{type(self).__name__} takes a sparse or a ragged tensor of ids.",
                 received=f"a dense tensor of shape {ids.shape}",
-                cure="Insert ToSparse or ToRagged before it, or use Embedding.",
+                hint="Insert ToSparse or ToRagged before it, or use Embedding.",
             )
         vectors = tf.nn.safe_embedding_lookup_sparse(
             self.embeddings.value, tf.cast(ids, tf.int64), combiner=self.combiner
@@ -142,5 +142,5 @@ def _missing_size(class_name: str) -> UserCodeError:
     return UserCodeError(
         f"{class_name} needs input_dim. In ElasticDL the table may grow on parameter servers, but"
         " here every rank holds the whole table.",
-        cure="Set input_dim to the largest id + 1, or insert a Hashing layer before it.",
+        hint="Set input_dim to the largest id + 1, or insert a Hashing layer before it.",
     )

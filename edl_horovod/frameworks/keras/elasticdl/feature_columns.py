@@ -56,7 +56,7 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no
                 raise UserCodeError(
                     "DenseFeatures only takes dense columns.",
                     received=getattr(column, "name", repr(column)),
-                    cure="Wrap a categorical column in embedding_column or indicator_column.",
+                    hint="Wrap a categorical column in embedding_column or indicator_column.",
                 )
         # Wrapped, because Keras would search a list of columns, which are named tuples, for layers.
         self._by_name = _Columns(sorted(columns, key=lambda column: str(column.name)))

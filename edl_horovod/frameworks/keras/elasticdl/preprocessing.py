@@ -62,7 +62,7 @@ class Normalizer(_Elementwise):
             raise UserCodeError(
                 "Normalizer cannot divide by 0.",
                 received={"divisor": divisor},
-                cure="Use the range or the standard deviation of a column that is not constant.",
+                hint="Use the range or the standard deviation of a column that is not constant.",
             )
         super().__init__(**kwargs)
         self.subtractor = subtractor

@@ -57,7 +57,7 @@ def build_model(model: FileModel, definition: Definition, custom: Mapping[str, A
         raise UserCodeError(
             f"{path} does not describe a model.",
             received=type(built).__name__,
-            cure="Save the whole model.",
+            hint="Save the whole model.",
         )
     require_trainable(built, path)
     return built
@@ -73,7 +73,7 @@ def require_trainable(model: keras.Model, path: Path) -> None:
         raise UserCodeError(
             f"The model of {path} has no trainable weights.",
             received=f"{len(model.weights)} weights, none of them trainable",
-            cure="Save it with layers whose `trainable` is true.",
+            hint="Save it with layers whose `trainable` is true.",
         )
 
 
@@ -116,7 +116,7 @@ def _create(model: FileModel, definition: Definition, custom: Mapping[str, Any])
         raise UserCodeError(
             f"{path} does not contain the model's input shape, so the model has no weights yet.",
             received=f"the model {built.name!r}",
-            cure="Call the model once before it is saved.",
+            hint="Call the model once before it is saved.",
         )
     if weights.is_dir():
         assign_arrays(built, read_saved_model(weights).arrays(), weights)

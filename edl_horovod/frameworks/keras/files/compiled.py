@@ -47,7 +47,7 @@ def missing_parts(definition: Definition, model: FileModel) -> dict[str, UserCod
             raise UserCodeError(
                 f"The spec of {model.name!r} has an unknown compile option.",
                 received={key: model.compile_options[key]},
-                cure=f"{did_you_mean(key, _OPTIONS)} Allowed options: {', '.join(_OPTIONS)}.",
+                hint=f"{did_you_mean(key, _OPTIONS)} Allowed options: {', '.join(_OPTIONS)}.",
             )
     compiled = definition.compiled or {}
     from_file = {
@@ -57,7 +57,7 @@ def missing_parts(definition: Definition, model: FileModel) -> dict[str, UserCod
     return {
         key: UserCodeError(
             f"{definition.file} contains no {key}, and the spec of {model.name!r} sets none.",
-            cure=f"Set compile_model_options: {{{key}: ...}} in the spec to its name in Keras, set"
+            hint=f"Set compile_model_options: {{{key}: ...}} in the spec to its name in Keras, set"
             f" {key}=... for the job, or compile the model before it is saved.",
         )
         for key, value in from_file.items()
@@ -190,7 +190,7 @@ class CompileArguments:
             raise UserCodeError(
                 f"Keras has no {part} {name!r}, which {source} refers to.",
                 received={part: name},
-                cure=f"{did_you_mean(name, known)} Provide your own function in custom_objects"
+                hint=f"{did_you_mean(name, known)} Provide your own function in custom_objects"
                 " (key, value, path), or set one of Keras in compile_model_options.",
             )
         if inspect.isclass(value):
@@ -206,7 +206,7 @@ class CompileArguments:
             raise UserCodeError(
                 f"The {part} {name!r} of {source} is a function, which takes no args.",
                 received={"args": dict(settings)},
-                cure="Use the name of its class, or remove args.",
+                hint="Use the name of its class, or remove args.",
             )
         return value
 
@@ -237,7 +237,7 @@ class CompileArguments:
             raise UserCodeError(
                 f"The {part} {name!r} of {self._source} cannot be created.",
                 received=str(e).partition("\n")[0][:200],
-                cure=f"{did_you_mean(name, known)} If it is yours, provide it in custom_objects"
+                hint=f"{did_you_mean(name, known)} If it is yours, provide it in custom_objects"
                 " (key, value, path), or set another in compile_model_options.",
             ) from e
 
@@ -250,14 +250,14 @@ def _read_option(part: str, option: Any) -> tuple[str, dict[str, Any], Path | No
         raise UserCodeError(
             f"The compile option {part} must be a name, or an object with value, path and args.",
             received={part: option},
-            cure=f"Write {part}: {{value: NAME, args: {{...}}}}.",
+            hint=f"Write {part}: {{value: NAME, args: {{...}}}}.",
         )
     for key in option:
         if key not in _OPTION_KEYS:
             raise UserCodeError(
                 f"The compile option {part} has an unknown key.",
                 received={key: option[key]},
-                cure=f"{did_you_mean(key, _OPTION_KEYS)} Allowed keys: {', '.join(_OPTION_KEYS)}.",
+                hint=f"{did_you_mean(key, _OPTION_KEYS)} Allowed keys: {', '.join(_OPTION_KEYS)}.",
             )
     path = option.get("path")
     return option["value"], dict(option.get("args") or {}), Path(path) if path else None

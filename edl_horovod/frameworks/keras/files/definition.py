@@ -74,19 +74,19 @@ def read_definition(model: FileModel) -> Definition:
         raise UserCodeError(
             "A model has either a definition, which is the whole model, or an architecture.",
             received={"definition": model.definition, "architecture": model.architecture},
-            cure="Remove one of them.",
+            hint="Remove one of them.",
         )
     if model.definition is not None and model.weights is not None:
         raise UserCodeError(
             "A definition already contains the weights, so separate weights are ambiguous.",
             received={"definition": model.definition, "weights": model.weights},
-            cure="Remove one of them, or set the layers alone as architecture.",
+            hint="Remove one of them, or set the layers alone as architecture.",
         )
     path = model.definition or model.architecture
     if path is None:
         raise UserCodeError(
             f"The model {model.name!r} has no files.",
-            cure="Set model_definition, or model_architecture with model_weights.",
+            hint="Set model_definition, or model_architecture with model_weights.",
         )
     if model.architecture is not None:
         definition = _read_json(path)
@@ -110,7 +110,7 @@ def _read_hdf5(path: Path) -> Definition:
     if config is None:
         raise UserCodeError(
             f"{path} only contains weights, not the layers of a model.",
-            cure="Set it as model_weights together with model_architecture, or use the file that"
+            hint="Set it as model_weights together with model_architecture, or use the file that"
             " model.save wrote.",
         )
     return _make_definition(path, "HDF5", config, version, compiled)
@@ -122,7 +122,7 @@ def _read_json(path: Path) -> Definition:
         config = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as e:
         raise UserCodeError(
-            f"{path} is not JSON: {e}.", cure="Write it with model.to_json()."
+            f"{path} is not JSON: {e}.", hint="Write it with model.to_json()."
         ) from e
     is_object = isinstance(config, dict)
     version = config.get("keras_version", "") if is_object else ""
@@ -149,7 +149,7 @@ def _read_saved_model(path: Path) -> Definition:
     if not isinstance(config.get("class_name"), str):
         raise UserCodeError(
             f"The SavedModel {path} does not contain a Keras model.",
-            cure="Write it with model.save of Keras 2, or use a .keras file.",
+            hint="Write it with model.save of Keras 2, or use a .keras file.",
         )
     version = str(root.get("keras_version") or "2")
     compiled = root.get("training_config")
@@ -171,7 +171,7 @@ def _make_definition(
         raise UserCodeError(
             f"{path} does not describe a Keras model.",
             received=str(config)[:80],
-            cure="Write it with model.save or model.to_json().",
+            hint="Write it with model.save or model.to_json().",
         )
     return Definition(
         file=path,
@@ -188,7 +188,7 @@ def _tuples_to_lists(value: Any, path: Path, depth: int = 0) -> Any:
         raise UserCodeError(
             f"{path} nests its layers deeper than any real model.",
             received=f"more than {_MAX_DEPTH} levels",
-            cure="Do not use the file: it was probably made to cause harm.",
+            hint="Do not use the file: it was probably made to cause harm.",
         )
     if isinstance(value, dict):
         if value.get("class_name") in ("__tuple__", "TensorShape") and "items" in value:
@@ -211,7 +211,7 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError) as e:
         raise UserCodeError(
-            f"{path} is not a Keras archive: {e}.", cure="Write it with model.save."
+            f"{path} is not a Keras archive: {e}.", hint="Write it with model.save."
         ) from e
     with archive:
         members = {info.filename: info for info in archive.infolist()}
@@ -222,7 +222,7 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
                 raise UserCodeError(
                     f"The archive {path} does not contain {name}.",
                     received=f"the members {', '.join(members) or '(none)'}",
-                    cure="Write it with model.save.",
+                    hint="Write it with model.save.",
                 )
         yield archive
 
@@ -234,14 +234,14 @@ def _require_safe_member(name: str, info: zipfile.ZipInfo, path: Path) -> None:
         raise UserCodeError(
             f"The archive {path} contains a member that Keras does not write.",
             received={"member": name},
-            cure="Do not use the file, or save the model again with model.save.",
+            hint="Do not use the file, or save the model again with model.save.",
         )
     if info.file_size > SMALL_BYTES and info.file_size > MAX_EXPANSION * info.compress_size:
         raise UserCodeError(
             f"The archive {path} contains {info.compress_size:,} bytes that would expand to"
             f" {info.file_size:,}.",
             received={"member": name},
-            cure="Do not use the file: it was probably made to exhaust the memory.",
+            hint="Do not use the file: it was probably made to exhaust the memory.",
         )
 
 
@@ -261,14 +261,14 @@ def _unsupported_file(path: Path) -> UserCodeError:
     if path.suffix in (".pkl", ".pickle", ".joblib"):
         return UserCodeError(
             f"{path} is a pickle, which is a program, not a Keras file.",
-            cure="Save the model with model.save('model.keras').",
+            hint="Save the model with model.save('model.keras').",
         )
     if not path.exists():
-        return UserCodeError(f"The model's file {path} does not exist.", cure="Check the path.")
+        return UserCodeError(f"The model's file {path} does not exist.", hint="Check the path.")
     return UserCodeError(
         f"{path} does not have a supported format for Keras models.",
         received={"model_definition": path},
-        cure="Use a file .h5, .hdf5 or .keras, or the folder of a SavedModel.",
+        hint="Use a file .h5, .hdf5 or .keras, or the folder of a SavedModel.",
     )
 
 
@@ -287,5 +287,5 @@ def _reject_keras_1(definition: Definition) -> None:
         raise UserCodeError(
             f"{definition.file} was written by Keras 1.",
             received={"keras_version": definition.version},
-            cure="Load the model with Keras 2.2 and save it again.",
+            hint="Load the model with Keras 2.2 and save it again.",
         )

@@ -39,7 +39,7 @@ def require_file(path: Path) -> None:
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
         raise UserCodeError(
-            f"The model's file {path} {problem}.", cure="Give the path of the file."
+            f"The model's file {path} {problem}.", hint="Give the path of the file."
         )
 
 
@@ -63,13 +63,13 @@ def open_hdf5(path: Path, content: BinaryIO | None = None) -> Iterator[h5py.File
             raise UserCodeError(
                 f"{path} is not an HDF5 file.",
                 received=f"a file that starts with {first_bytes!r}",
-                cure="Use the file that model.save or model.save_weights wrote.",
+                hint="Use the file that model.save or model.save_weights wrote.",
             )
     try:
         file = h5py.File(content or path, "r")
     except OSError as e:
         raise UserCodeError(
-            f"The HDF5 file {path} is damaged: {e}.", cure="Copy or write the file again."
+            f"The HDF5 file {path} is damaged: {e}.", hint="Copy or write the file again."
         ) from e
     with file:
         _require_self_contained(file, path)
@@ -130,7 +130,7 @@ def _datasets(group: h5py.Group, name: str, path: Path) -> list[h5py.Dataset]:
             raise UserCodeError(
                 f"{path} lists the weights {weight or ''!r} of the layer {name!r}, but does not"
                 " contain them as numbers.",
-                cure="Copy or write the file again.",
+                hint="Copy or write the file again.",
             )
         datasets.append(dataset)
     return datasets
@@ -176,7 +176,7 @@ def _require_self_contained(file: h5py.File, path: Path) -> None:
         return UserCodeError(
             f"{path} declares {declared:,} bytes in {name!r} but contains only {stored:,} of them.",
             received=f"shape {value.shape}",
-            cure="Do not use the file: it was probably made to exhaust the memory.",
+            hint="Do not use the file: it was probably made to exhaust the memory.",
         )
 
     error = file.visititems_links(check_link) or file.visititems(check_object)
@@ -188,5 +188,5 @@ def _external_reference(path: Path, name: str | bytes, received: str) -> UserCod
     return UserCodeError(
         f"{path} refers to data outside of the file, at {name!r}.",
         received=received,
-        cure="Do not use the file: Keras does not write such references.",
+        hint="Do not use the file: Keras does not write such references.",
     )

@@ -95,7 +95,7 @@ def unknown_layer(class_name: str, name: str, file: str) -> UserCodeError:
     return UserCodeError(
         f"Keras 3 has no layer {class_name}, the class of {name!r} in {file}.",
         received={"class_name": class_name},
-        cure=f"{did_you_mean(class_name, known_layers())} If the class is yours, provide it in"
+        hint=f"{did_you_mean(class_name, known_layers())} If the class is yours, provide it in"
         " custom_objects (key, value, path).",
     )
 
@@ -146,7 +146,7 @@ class ConfigUpgrade:
             raise UserCodeError(
                 f"{self.file} contains a model of a custom class, but not its layers.",
                 received={"class_name": class_name, "name": config.get("name", "")},
-                cure="Provide the class in custom_objects (key, value, path).",
+                hint="Provide the class in custom_objects (key, value, path).",
             )
         if class_name == "Sequential":
             return _serialized("keras", class_name, self._sequential(config))
@@ -190,7 +190,7 @@ class ConfigUpgrade:
                 raise UserCodeError(
                     f"Keras 3 lacks a setting of the layer {self._name(config)!r} in {self.file}.",
                     received={old_key: value},
-                    cure=f"{did_you_mean(old_key, accepted)} Save the model without it, or provide"
+                    hint=f"{did_you_mean(old_key, accepted)} Save the model without it, or provide"
                     f" your own class for {class_name} in custom_objects (key, value, path).",
                 )
         if self.is_keras_2 and current_name == "GRU":
@@ -232,7 +232,7 @@ class ConfigUpgrade:
             raise UserCodeError(
                 f"Keras has no activation {value!r}, which a layer {layer} in {self.file} uses.",
                 received={"activation": value},
-                cure=f"{did_you_mean(str(value), known)} If the function is yours, provide it in"
+                hint=f"{did_you_mean(str(value), known)} If the function is yours, provide it in"
                 " custom_objects (key, value, path).",
             )
         return value
@@ -252,7 +252,7 @@ class ConfigUpgrade:
             raise UserCodeError(
                 f"{module} has no {name!r}, which {self.file} uses.",
                 received={"class_name": name},
-                cure=f"{did_you_mean(name, known)} If the class is yours, provide it in"
+                hint=f"{did_you_mean(name, known)} If the class is yours, provide it in"
                 " custom_objects (key, value, path).",
             )
         accepted = inspect.signature(object_class).parameters
@@ -271,7 +271,7 @@ class ConfigUpgrade:
         raise UserCodeError(
             f"Keras 3 only normalizes over a single axis, but {layer} in {self.file} has several.",
             received={"axis": axes},
-            cure="Save the model with a single axis.",
+            hint="Save the model with a single axis.",
         )
 
     def _name(self, config: Any) -> str:

@@ -48,7 +48,7 @@ def make_optimizer(
         raise UserCodeError(
             f"Keras has no optimizer {name!r}, which {source} refers to.",
             received={"optimizer": name},
-            cure=f"{did_you_mean(name, known)} Available: {', '.join(sorted(known))}.",
+            hint=f"{did_you_mean(name, known)} Available: {', '.join(sorted(known))}.",
         )
     arguments = _current_arguments(optimizer_class, settings, source, is_keras_2=is_keras_2)
     try:
@@ -70,7 +70,7 @@ def _current_arguments(
             raise UserCodeError(
                 f"The optimizer of {source} has both lr and learning_rate.",
                 received={key: arguments[key] for key in ("lr", "learning_rate")},
-                cure="Remove lr.",
+                hint="Remove lr.",
             )
         arguments["learning_rate"] = arguments.pop("lr")
     decay = arguments.pop("decay", None)
@@ -88,7 +88,7 @@ def _current_arguments(
             raise UserCodeError(
                 f"Keras' {optimizer_class.__name__} does not accept {key!r}, which {source} sets.",
                 received={key: arguments[key]},
-                cure=f"{did_you_mean(key, accepted)} Accepted: {', '.join(sorted(accepted))}.",
+                hint=f"{did_you_mean(key, accepted)} Accepted: {', '.join(sorted(accepted))}.",
             )
     return arguments
 
@@ -106,7 +106,7 @@ def _rate(rate: Any, decay: float, source: str) -> Any:
             raise UserCodeError(
                 f"Keras has no schedule {name!r}, which {source} refers to.",
                 received={"learning_rate": name},
-                cure=f"{did_you_mean(name, known)} Available: {', '.join(sorted(known))}.",
+                hint=f"{did_you_mean(name, known)} Available: {', '.join(sorted(known))}.",
             )
         schedule = {"module": "keras.optimizers.schedules", "registered_name": None, **rate}
         if not decay:
@@ -117,7 +117,7 @@ def _rate(rate: Any, decay: float, source: str) -> Any:
         raise UserCodeError(
             f"The optimizer of {source} has both a schedule and a decay.",
             received={"decay": decay},
-            cure="Remove the decay.",
+            hint="Remove the decay.",
         )
     settings = {"initial_learning_rate": float(rate), "decay_steps": 1, "decay_rate": decay}
     return {

@@ -30,7 +30,7 @@ class SavedProgram(keras.Model):  # type: ignore[misc]  # Keras ships no types.
             raise UserCodeError(
                 f"The SavedModel {path} does not contain a callable model.",
                 received=type(self._program).__name__,
-                cure="Write it with model.save of Keras 2.",
+                hint="Write it with model.save of Keras 2.",
             )
         trained = list(getattr(self._program, "trainable_variables", ()))
         untrained_names = {variable.name for variable in getattr(self._program, "variables", ())}
@@ -40,7 +40,7 @@ class SavedProgram(keras.Model):  # type: ignore[misc]  # Keras ships no types.
             raise UserCodeError(
                 f"The program of the SavedModel {path} has variables that it changes itself.",
                 received=", ".join(sorted(untrained_names)),
-                cure="Rewrite the class as a Keras 3 model in the model zoo.",
+                hint="Rewrite the class as a Keras 3 model in the model zoo.",
             )
         for variable in trained:
             self._track_variable(

@@ -86,7 +86,7 @@ class SavedLayers:
         except (tf.errors.OpError, ValueError, KeyError, DecodeError) as e:
             raise UserCodeError(
                 f"The variables of the SavedModel {self._path} cannot be read: {e}",
-                cure="Copy or write the whole folder again.",
+                hint="Copy or write the whole folder again.",
             ) from e
         return {name: arrays for name, arrays in arrays_by_layer.items() if arrays}
 
@@ -135,7 +135,7 @@ def read_saved_model(path: Path) -> SavedLayers:
         raise UserCodeError(
             f"The folder {path} is not a SavedModel.",
             received=f"a folder without {_MODEL}",
-            cure="Use the folder that model.save wrote, or a file .h5 or .keras.",
+            hint="Use the folder that model.save wrote, or a file .h5 or .keras.",
         )
     try:
         saved = saved_model_pb2.SavedModel.FromString((path / _MODEL).read_bytes())
@@ -150,7 +150,7 @@ def read_saved_model(path: Path) -> SavedLayers:
         parsed = {number: json.loads(text) for number, text in metadata.items()}
     except (DecodeError, IndexError, ValueError, RecursionError) as e:
         raise UserCodeError(
-            f"The SavedModel {path} is damaged: {e}", cure="Copy or write the whole folder again."
+            f"The SavedModel {path} is damaged: {e}", hint="Copy or write the whole folder again."
         ) from e
     return SavedLayers(path, parsed, graph)
 

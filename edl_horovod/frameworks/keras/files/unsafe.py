@@ -119,7 +119,7 @@ def reject_findings(findings: Collection[Finding], *, is_trusted: bool) -> None:
         raise UserCodeError(
             "The model refers to classes or functions that are not parts of Keras models.",
             received="; ".join(foreign),
-            cure="If they are yours, provide them in custom_objects (key, value, path); else do not"
+            hint="If they are yours, provide them in custom_objects (key, value, path); else do not"
             " use the file.",
         )
     programs = [finding.description for finding in findings if finding.is_program]
@@ -127,7 +127,7 @@ def reject_findings(findings: Collection[Finding], *, is_trusted: bool) -> None:
         raise UserCodeError(
             "The model contains code that would run here.",
             received="; ".join(programs),
-            cure="Set trust=model if you trust its author, or save the model without the code.",
+            hint="Set trust=model if you trust its author, or save the model without the code.",
         )
 
 

@@ -51,7 +51,7 @@ def assign_file_weights(model: keras.Model, path: Path) -> None:
             raise UserCodeError(
                 f"{path} does not contain weights of a Keras model.",
                 received=f"the groups {', '.join(file) or '(none)'}",
-                cure="Write the file with model.save_weights.",
+                hint="Write the file with model.save_weights.",
             )
         _reject_surplus(model, file, path)
     _load_current(model, path, path)
@@ -111,7 +111,7 @@ def assign_arrays(
             f"The weights of {path} do not fit the model: the file has {len(arrays_by_layer)}"
             f" layers with weights, the model has {len(variables_by_layer)}.",
             received=f"the layers {', '.join(arrays_by_layer) or '(none)'}",
-            cure=f"Use weights of the model's layers: {', '.join(variables_by_layer) or '(none)'}.",
+            hint=f"Use weights of the model's layers: {', '.join(variables_by_layer) or '(none)'}.",
         )
     if top_arrays:
         pairs.append((_TOP, _top_level_variables(model), top_arrays))
@@ -140,7 +140,7 @@ def _fit_arrays(
             f"The weights of {path} do not fit the layer {layer!r}: it has {len(variables)}"
             f" weights, the file has {len(arrays)}.",
             received=f"shapes {_shapes(arrays)} for {_shapes(variables)}",
-            cure="Use the weights that belong to this model.",
+            hint="Use the weights that belong to this model.",
         )
     converted = _convert_cudnn(variables, list(arrays))
     for variable, array in zip(variables, converted, strict=True):
@@ -148,7 +148,7 @@ def _fit_arrays(
             raise UserCodeError(
                 f"The weights of {path} do not fit {variable.name!r} of the layer {layer!r}.",
                 received=f"shape {array.shape} for {tuple(variable.shape)}",
-                cure="Use the weights that belong to this model.",
+                hint="Use the weights that belong to this model.",
             )
     return converted
 
@@ -191,14 +191,14 @@ def _require_compatible_writer(group: h5py.Group, path: Path) -> None:
         raise UserCodeError(
             f"The weights of {path} were written by a backend that mirrors its kernels.",
             received={"backend": backend},
-            cure="Load them with Keras 2 on TensorFlow and save them again.",
+            hint="Load them with Keras 2 on TensorFlow and save them again.",
         )
     version = text_attribute(group, "keras_version")
     if not version or version.startswith("1."):
         raise UserCodeError(
             f"The weights of {path} were written by Keras 1.",
             received={"keras_version": version},
-            cure="Load them with Keras 2.2 and save them again.",
+            hint="Load them with Keras 2.2 and save them again.",
         )
 
 
@@ -218,7 +218,7 @@ def _reject_surplus(model: keras.Model, file: h5py.File, path: Path) -> None:
             f"The weights of {path} do not fit the model: the file has {num_stored} weights, the"
             f" model has {num_variables}.",
             received=f"shapes {_shapes(model.variables)} in the model",
-            cure="Use the weights that belong to this model.",
+            hint="Use the weights that belong to this model.",
         )
 
 
@@ -232,5 +232,5 @@ def _load_current(model: keras.Model, path: Path, label: Path) -> None:
         except (ValueError, KeyError) as e:
             raise UserCodeError(
                 f"The weights of {label} do not fit the model: {e}",
-                cure="Use the weights that belong to this model.",
+                hint="Use the weights that belong to this model.",
             ) from e

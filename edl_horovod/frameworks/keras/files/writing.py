@@ -30,7 +30,7 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
                 f"create_model of {loaded.label} must return a keras.Model whose weights are"
                 " built.",
                 received=type(model).__name__,
-                cure="Start the model with keras.Input, or set input_shape in its first layer.",
+                hint="Start the model with keras.Input, or set input_shape in its first layer.",
             )
         if loaded.gives("create_optimizer"):
             model.compile(optimizer=loaded.optimizer(None), loss=None)
@@ -41,7 +41,7 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
             f"The model of {loaded.label} contains parts that a model spec cannot describe without"
             " their code.",
             received="; ".join(finding.description for finding in findings),
-            cure="Build it from layers of Keras.",
+            hint="Build it from layers of Keras.",
         )
     omitted = []
     if loaded.gives("create_loss"):

@@ -208,7 +208,7 @@ def _refuse(*_):
     raise ArithmeticError
 
 
-def test_a_gradient_that_comes_again_after_its_bucket_is_told_with_the_cure(world):
+def test_a_gradient_that_comes_again_after_its_bucket_is_told_with_the_hint(world):
     first, weight = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     reducer = Reducer({"first": first, "weight": weight}, Reduction(bucket_bytes=1))
     reducer.begin(1)

@@ -117,7 +117,7 @@ def test_a_chunk_that_expands_too_far_is_told_with_place_sizes_and_setting(
     assert text.startswith(f"{path}: chunk 1 at byte {len(good)} is too large")
     assert f"{len(large) - 20} bytes" in text
     assert found.value.received == {"data_plan.max_chunk_bytes": 2003}
-    assert "data_plan.max_chunk_bytes" in found.value.cure
+    assert "data_plan.max_chunk_bytes" in found.value.hint
 
 
 def test_records_and_bytes_are_counted_before_the_payload_is_read(tmp_path: Path) -> None:

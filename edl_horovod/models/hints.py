@@ -7,9 +7,9 @@ versions, which `tests/component/models/test_old_model_files.py` raises for real
 import re
 from collections.abc import Callable
 
-__all__ = ["OPTIMIZER_CURE", "cure_for"]
+__all__ = ["OPTIMIZER_HINT", "hint_for"]
 
-OPTIMIZER_CURE = "tf.train's optimizers are gone: use one of Keras 3, such as keras.optimizers.SGD"
+OPTIMIZER_HINT = "tf.train's optimizers are gone: use one of Keras 3, such as keras.optimizers.SGD"
 _OF_TENSORFLOW_1 = {
     "ConfigProto": "Leave it out: the job sets up the devices",
     "Session": "Leave it out: the job runs the steps",
@@ -58,7 +58,7 @@ _OF_MODELS = {
 
 def _gone_from_tensorflow(match: re.Match[str]) -> str:
     if match[1] == "train" and match[2].endswith("Optimizer"):
-        return OPTIMIZER_CURE
+        return OPTIMIZER_HINT
     if match[1]:
         return ""
     return _OF_TENSORFLOW_1.get(match[2], "")
@@ -75,7 +75,7 @@ def _not_of_tensors(match: re.Match[str]) -> str:
     return f"A tensor is no NumPy array: write {instead}" if instead else ""
 
 
-_CURES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
+_HINTS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (
         re.compile(r"module 'tensorflow(?:\._api\.v2\.|\.)?(\w*)' has no attribute '(\w+)'"),
         _gone_from_tensorflow,
@@ -127,10 +127,10 @@ _CURES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
 )
 
 
-def cure_for(text: str) -> str:
+def hint_for(text: str) -> str:
     """What to do about an error of this text; empty where nothing is known of it."""
-    for pattern, cure in _CURES:
+    for pattern, hint in _HINTS:
         match = pattern.search(text)
-        if match and (found := cure(match)):
+        if match and (found := hint(match)):
             return found
     return ""
