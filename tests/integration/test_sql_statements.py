@@ -100,7 +100,7 @@ def test_the_model_is_listed_described_and_measured(trained):
     SELECT name, role FROM testdata WHERE role = 'manager' LIMIT 3 PREDICT USING my_trained_model"""
     models, log, described, shown, measured, predicted = run(trained, program)
     (row,) = models["rows"]
-    assert row[:7] == ["my_trained_model", 1, True, "regressor.DNN", "keras", "salary", 240]
+    assert row[:7] == ["my_trained_model", 1, True, "regressor.DNN", "keras", "salary", 218]
     assert log["rows"][0][0] == 1
     assert log["rows"][-1][:2] == [360, 60]
     facts = {(part, name): value for part, name, value in described["rows"]}
