@@ -124,22 +124,22 @@ REFUSED = {
                 pass
             """,
         ),
-        r"changes what its get_extra_state returns.*register_buffer",
+        r"get_extra_state.*register_buffer",
     ),
     "a sparse buffer": (
         replace(
             CASES["a sparse buffer that is not stored"],
             init="self.register_buffer('edges', torch.eye(4).to_sparse())",
         ),
-        r"'edges' is a sparse tensor.*persistent=False",
+        r"'edges' .*persistent=False",
     ),
     "a type without a name in NumPy": (
         Case(init="self.register_buffer('short', torch.ones(4, dtype=torch.complex32))"),
-        r"'short' is of a type.*complex32.*complex64",
+        r"'short' .*complex32.*complex64",
     ),
     "an expanded buffer": (
         Case(init="self.register_buffer('same', torch.ones(1).expand(4))"),
-        r"'same' holds the same number in several places.*clone",
+        r"'same' .*clone",
     ),
     "a tensor without numbers": (
         Case(init="self.register_buffer('nothing', torch.ones(4, device='meta'))"),
