@@ -231,12 +231,14 @@ class Engine:
         with self.said("run the statement"):
             if self._session is None:
                 self._session = self._engine.connect()
-            if _TEMPORARY.search(text) or not _LEAVES_NOTHING.match(text):
-                self._has_state = True
             try:
-                return self._execute(self._session, text)
+                result = self._execute(self._session, text)
             finally:
                 self._note_transaction(text)
+            # Not where it was refused: a session without state ends with its call.
+            if _TEMPORARY.search(text) or not _LEAVES_NOTHING.match(text):
+                self._has_state = True
+            return result
 
     def _execute(self, session: sa.Connection, text: str) -> StatementResult:
         driver = _driver_of(session)
