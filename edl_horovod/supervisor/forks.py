@@ -112,7 +112,7 @@ class ForkServer:
 
 
 class WarmServer:
-    """Holds the server of a job that has ended, for the next job of this program (docs/adr/0030).
+    """Holds the server of a job that has ended, for the next job of this program (docs/adr/0031).
 
     Use it in a `with`, which ends the server.
     """
