@@ -101,5 +101,5 @@ def test_formats_that_differ_end_the_job_at_once(start, table, tmp_path):
     records = write_records(tmp_path / "data", NUM_RECORDS)
     job = start("train", "model_def=table", f"data={table}", f"validation_data={records}")
     assert job.end() == 4, job.describe()
-    assert "A job reads files of one record format only" in job.printed
+    assert "only one record format" in job.printed
     assert not Path(tmp_path, "job-0", "logs").exists()

@@ -274,7 +274,7 @@ def test_data_that_are_not_those_of_the_training_are_refused(framework, change, 
     [
         ("regressor.DNN", "role", "must be a number"),
         ("regressor.DNN", "salaries", "no column 'salaries'.*Did you mean 'salary'"),
-        ("classifier.DNN", "salary", "texts, whole numbers or booleans"),
+        ("classifier.DNN", "salary", "'salary' .*classifier"),
         ("classifier.DNN", "empty", "2 to 1,000 values"),
     ],
 )

@@ -121,7 +121,7 @@ def test_the_plan_is_described_for_people():
 def test_a_description_refuses_an_output_that_is_in_the_way(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "notes.txt").touch()
-    with pytest.raises(OutputError, match="something that edl_horovod did not write"):
+    with pytest.raises(OutputError, match="did not write"):
         describe(job(output=str(tmp_path / "model")))
 
 
