@@ -54,6 +54,7 @@ ONCE = {
     "test_pages": "the page's model is written in Keras",
     "test_prepare": "no framework prepares data",
     "test_sql_classes": "it names the framework of each case itself",
+    "test_sql_defaults": "the schedule and its account are the same for all",
     "test_sql_engines": "rows of an engine become files as those of any other",
     "test_sql_service": "it is about the end of a job, which is the same for all",
     "test_sql_statements": "what a statement becomes is a job as any other",

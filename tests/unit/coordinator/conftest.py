@@ -52,7 +52,7 @@ class FakeWorker:
         """Whether it has the state of a ring that it has formed."""
         self.task = None
         self._writer = None
-        self.report = {"doing": "unwatched", "what": "", "seconds": 0.0}
+        self.report = {"doing": "unwatched", "phase": "", "seconds": 0.0}
         """What its answers to pings say that it does."""
         self.ignores = set()
         """Kinds of messages that it does not obey."""

@@ -386,7 +386,7 @@ def test_an_answer_to_a_ping_says_what_the_main_thread_does(membership, coordina
     membership.doing("works", "step 3", has_come=lambda: True)
     call.send("ping")
     said = call.hear("pong")
-    assert (said["doing"], said["what"], said["generation"]) == ("waits", "step 3", 1)
+    assert (said["doing"], said["phase"], said["generation"]) == ("waits", "step 3", 1)
     membership.failed(CollectiveFailed("the ring broke"), 3)
     joining = Doing(membership.join, 3)
     call.hear("ready")

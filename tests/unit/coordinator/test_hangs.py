@@ -80,7 +80,7 @@ def test_the_verdict_says_what_why_and_for_how_long():
 
 
 def reports(worker, state, seconds):
-    worker.report = {"doing": state, "what": "step 7", "seconds": seconds}
+    worker.report = {"doing": state, "phase": "step 7", "seconds": seconds}
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ LINES = [
     (messages.Progress(step=17), '{"kind":"progress","step":17}'),
     (
         messages.Pong(generation=4, doing="works", phase="step 17", seconds=0.5),
-        '{"kind":"pong","generation":4,"doing":"works","what":"step 17","seconds":0.5}',
+        '{"kind":"pong","generation":4,"doing":"works","phase":"step 17","seconds":0.5}',
     ),
     (
         messages.Finished(result=Success(steps=7, metrics={"auc": 0.5}, output="/out")),
@@ -113,7 +113,7 @@ def test_a_list_of_anything_but_texts_is_refused(unreached):
 
 
 def test_a_whole_number_of_seconds_is_a_number_of_seconds():
-    pong = {"kind": "pong", "generation": 4, "doing": "works", "what": "step 17", "seconds": 2}
+    pong = {"kind": "pong", "generation": 4, "doing": "works", "phase": "step 17", "seconds": 2}
     assert messages.decode(pong).seconds == 2.0
 
 
