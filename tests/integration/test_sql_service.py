@@ -8,7 +8,7 @@ from tests.frameworks import NEEDS_KERAS
 from tests.sql_service import children_of, in_background, is_running, service, wait_until
 
 TRAIN = """SELECT a, b, c FROM numbers TRAIN regressor.DNN
-WITH hidden_units=[16, 8], train.epochs=100000, train.batch_size=20, train.split='none',
+WITH hidden_units=[16, 8], train.epochs=1000, train.batch_size=20, train.split='none',
      engine.num_workers=2 INTO m"""
 
 
