@@ -410,7 +410,8 @@ def test_a_folder_that_is_not_a_sweep_s_is_left_alone(edl, trainings, tmp_path: 
     code, _, err = edl(RATES, "overwrite=true")
 
     assert (code, trainings.rates) == (7, [])
-    assert "sweep" in err and "not empty" in err
+    assert "sweep" in err
+    assert "not empty" in err
     assert (tmp_path / "s" / name).read_text() == "mine"
 
 
