@@ -96,14 +96,24 @@ def mariadb() -> Iterator[str]:
     needs("/usr/sbin/mariadbd", "mariadb-install-db")
     with _folder() as folder:
         data, port, first = folder / "data", _free_port(), folder / "first.sql"
-        _run(["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db"], folder)
+        # In a folder that servers share each start removes the temporary tables of the others.
+        own = [f"--tmpdir={folder}"]
+        _run(
+            ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db", *own],
+            folder,
+        )
         first.write_text(
             f"CREATE USER ann@'%' IDENTIFIED BY '{PASSWORD}';\n"
             "GRANT ALL ON *.* TO ann@'%';\nCREATE DATABASE first;\n"
         )
         _own(first)
         command = ["/usr/sbin/mariadbd", "--no-defaults", f"--datadir={data}", f"--port={port}"]
-        command += ["--bind-address=127.0.0.1", f"--socket={folder}/socket", "--skip-name-resolve"]
+        command += [
+            *own,
+            "--bind-address=127.0.0.1",
+            f"--socket={folder}/socket",
+            "--skip-name-resolve",
+        ]
         command += [f"--pid-file={folder}/pid", f"--init-file={first}"]
         command += ["--innodb-buffer-pool-size=16M", "--innodb-flush-log-at-trx-commit=0"]
         url = f"mariadb://ann:{IN_URL}@127.0.0.1:{port}/"
