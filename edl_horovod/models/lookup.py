@@ -217,7 +217,12 @@ def _class_of(node: ast.ClassDef, module: str, *, has_loss: bool) -> _Class:
 
 
 def _parameters_of(node: ast.ClassDef) -> frozenset[str] | None:
-    methods = [part.args for part in node.body if isinstance(part, ast.FunctionDef)]
+    # A job calls the methods of a spec; what others declare, the spec gives them by itself.
+    methods = [
+        part.args
+        for part in node.body
+        if isinstance(part, ast.FunctionDef) and hasattr(ElasticDLSpec, part.name)
+    ]
     if any(method.kwarg for method in methods):
         return None
     names = [(*it.posonlyargs, *it.args, *it.kwonlyargs) for it in methods]
