@@ -12,3 +12,10 @@ class DNN(ClassificationSpec):
 
     def create_model(self, hidden_units=(10,)):
         return self.network(hidden_units)
+
+
+class Logistic(ClassificationSpec):
+    """A logistic model: linear, with a softmax over the classes."""
+
+    def create_model(self):
+        return self.linear_model()

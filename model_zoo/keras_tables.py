@@ -60,16 +60,19 @@ def network(features, hidden_units, head):
     num_outputs, outputs_of = head
     inputs = inputs_of(features)
     deep = _part(features, inputs, "deep", 8)
-    linear = _part(features, inputs, "wide", 1) if "wide" in features.parts else deep
+    wide = _part(features, inputs, "wide", num_outputs) if "wide" in features.parts else deep
     x = ops.clip(deep, -table_spec.MOST_DEVIATIONS, table_spec.MOST_DEVIATIONS)
     for units in hidden_units:
         x = layers.Dense(units, activation="relu")(x)
-    # From zeros on, both begin as the head's constant.
-    raw = sum(
-        layers.Dense(num_outputs, dtype="float32", kernel_initializer="zeros")(read)
-        for read in (x, linear)
-    )
-    return keras.Model(inputs, outputs_of(raw))
+    return keras.Model(inputs, outputs_of(_output(num_outputs)(x) + _output(num_outputs)(wide)))
+
+
+def linear(features, head):
+    """A linear model: of a category each output has a weight."""
+    num_outputs, outputs_of = head
+    inputs = inputs_of(features)
+    read = _part(features, inputs, "deep", num_outputs)
+    return keras.Model(inputs, outputs_of(_output(num_outputs)(read)))
 
 
 def number(mean, deviation):
@@ -101,6 +104,11 @@ def is_right(predicted, labels):
 
 def adam(model, lr):
     return keras.optimizers.Adam(lr)
+
+
+def _output(num_outputs):
+    """A dense layer that begins with zeros, so that the model begins as the head's constant."""
+    return layers.Dense(num_outputs, dtype="float32", kernel_initializer="zeros")
 
 
 def _part(features, inputs, name, width):

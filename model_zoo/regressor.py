@@ -12,3 +12,10 @@ class DNN(RegressionSpec):
 
     def create_model(self, hidden_units=(10,)):
         return self.network(hidden_units)
+
+
+class Linear(RegressionSpec):
+    """A linear model."""
+
+    def create_model(self):
+        return self.linear_model()

@@ -120,6 +120,14 @@ class TableSpec(ElasticDLSpec):
     def create_optimizer(self, model=None, lr=0.003):
         return self.layers.adam(model, lr)
 
+    def network(self, hidden_units):
+        """A dense network and a linear model, added up."""
+        return self.layers.network(self.features, _units_of(hidden_units), self.head())
+
+    def linear_model(self):
+        """A linear model of the features; a category counts as an indicator of itself."""
+        return self.layers.linear(self.features, self.head())
+
     @property
     def layers(self):
         """The layers of the framework that the job computes with."""
@@ -180,10 +188,9 @@ class RegressionSpec(TableSpec):
     def labels(self, cells):
         return cells.astype(np.float32)
 
-    def network(self, hidden_units):
+    def head(self):
         label = self.summary.label
-        head = self.layers.number(label.mean, label.deviation)
-        return self.layers.network(self.features, units_of(hidden_units), head)
+        return self.layers.number(label.mean, label.deviation)
 
     def create_loss(self, outputs, labels):
         deviation = self.summary.label.deviation
@@ -202,9 +209,8 @@ class ClassificationSpec(TableSpec):
     def labels(self, cells):
         return self.summary.classes.encode(cells)
 
-    def network(self, hidden_units):
-        head = self.layers.classes(len(self.summary.classes.values))
-        return self.layers.network(self.features, units_of(hidden_units), head)
+    def head(self):
+        return self.layers.classes(len(self.summary.classes.values))
 
     def create_loss(self, outputs, labels, sample_weight=None):
         return self.layers.cross_entropy(outputs["logits"], labels, sample_weight)
@@ -213,7 +219,7 @@ class ClassificationSpec(TableSpec):
         return {"accuracy": self.layers.is_right(outputs["class"], labels)}
 
 
-def units_of(hidden_units):
+def _units_of(hidden_units):
     """The sizes of hidden layers, checked."""
     units = list(hidden_units) if isinstance(hidden_units, list | tuple) else [hidden_units]
     if any(isinstance(each, bool) or not isinstance(each, int) or each < 1 for each in units):

@@ -34,7 +34,8 @@ class Network(nn.Module):
         units = [self.deep.width, *hidden_units]
         self.hidden = nn.ModuleList(map(_dense, units, hidden_units))
         self.last = _output(units[-1], num_outputs)
-        self.wide = Part("wide", features.parts["wide"], 1) if "wide" in features.parts else None
+        wide = features.parts.get("wide")
+        self.wide = Part("wide", wide, num_outputs) if wide else None
         self.linear = _output((self.wide or self.deep).width, num_outputs)
 
     def forward(self, inputs):
@@ -44,6 +45,22 @@ class Network(nn.Module):
         for layer in self.hidden:
             x = torch.relu(layer(x))
         return self._outputs_of((self.last(x) + self.linear(linear)).float())
+
+
+def linear(features, head):
+    """A linear model; see `keras_tables.linear`."""
+    return Linear(features, head)
+
+
+class Linear(nn.Module):
+    def __init__(self, features, head):
+        super().__init__()
+        num_outputs, self._outputs_of = head
+        self.read = Part("deep", features.parts["deep"], num_outputs)
+        self.linear = _output(self.read.width, num_outputs)
+
+    def forward(self, inputs):
+        return self._outputs_of(self.linear(self.read(inputs)).float())
 
 
 class Part(nn.Module):

@@ -1,8 +1,9 @@
 """What the attributes of a WITH clause mean: parameters of the model, settings, or ours."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import UnionType
 from typing import Any
 
 from edl_horovod.config.fields import dict_key_of, settings
@@ -86,7 +87,7 @@ def read_attributes(
     attributes: Sequence[Attribute],
     *,
     prefixes: Sequence[str],
-    own: Mapping[str, type],
+    own: Mapping[str, type | UnionType],
     is_confined: bool = False,
 ) -> Meaning:
     """Sort the attributes of a statement.
@@ -153,7 +154,7 @@ def _of_model(found: Meaning, name: str, attribute: Attribute) -> tuple[dict[str
     return (found.settings if name in _PARTS_OF_MODEL else found.params), name
 
 
-def _setting(attribute: Attribute, prefix: str, rest: str, own: Mapping[str, type]) -> str:
+def _setting(attribute: Attribute, prefix: str, rest: str, own: Collection[str]) -> str:
     """The setting of the job that an attribute names."""
     known = {each.key: each.annotation for each in settings(JobConfig)}
     key = _RENAMED.get(attribute.name, attribute.name)
@@ -228,7 +229,7 @@ def _values_of(attribute: Attribute) -> tuple[Any, ...]:
     return (attribute.value,)
 
 
-def _check_type(attribute: Attribute, wanted: type) -> None:
+def _check_type(attribute: Attribute, wanted: type | UnionType) -> None:
     if isinstance(attribute.value, Hparam):
         what = f"{attribute.name} is the same for all trials."
         raise StatementError(what, attribute.place, hint="Give it one value.")
@@ -236,7 +237,13 @@ def _check_type(attribute: Attribute, wanted: type) -> None:
     if not (is_number or isinstance(attribute.value, wanted)) or (
         isinstance(attribute.value, bool) and wanted is not bool
     ):
-        names = {bool: "True or False", str: "a 'text'", list: "a [list]", dict: "a {dict}"}
-        names |= {int: "a whole number"}
+        names: dict[type | UnionType, str] = {
+            bool: "True or False",
+            int: "a whole number",
+            str: "a 'text'",
+            list: "a [list]",
+            dict: "a {dict}",
+            dict | str: "a {dict} or a 'text'",
+        }
         what = f"{attribute.name} must be {names.get(wanted, 'a number')}."
         raise StatementError(what, attribute.place, hint=f"It is {attribute.value!r}.")

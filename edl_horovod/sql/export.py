@@ -96,6 +96,7 @@ def export(
     columns: Collection[str] | None = None,
     num_first_rows: int = 0,
     dates: Mapping[str, Kind | None] | None = None,
+    kept_nulls: Collection[str] = (),
 ) -> ExportedTable:
     """Write the rows of a SELECT into a new folder.
 
@@ -113,6 +114,7 @@ def export(
         num_first_rows: How many of the first rows are also returned as they are.
         dates: Columns of sqlite whose texts are dates or timestamps; None where the texts of all
             rows decide that. Sqlite has no type for them.
+        kept_nulls: Columns whose NULLs are written as they are.
 
     Raises:
         ConfigError: A default is for no column of the SELECT, or is of another kind.
@@ -130,6 +132,7 @@ def export(
             read=columns,
             num_first_rows=num_first_rows,
             dates=dates if engine.dialect == "sqlite" and dates else {},
+            kept_nulls=kept_nulls,
         )
         num_rows = scan.write(made, on_progress or (lambda num_rows, rate: None))
         for column in scan.records:
@@ -194,6 +197,7 @@ class _Scan:
         read: Collection[str] | None,
         num_first_rows: int,
         dates: Mapping[str, Kind | None],
+        kept_nulls: Collection[str],
     ) -> None:
         self._engine = engine
         self._select = select
@@ -202,6 +206,7 @@ class _Scan:
         self._read_by_job = read
         self._num_first_rows = num_first_rows
         self._dates = dates
+        self._kept_nulls = kept_nulls
         self._keys: KeyReader | None = None
         self._exact: ExactReader | None = None
         self._num_asked = _FIRST_BATCH_ROWS
@@ -363,7 +368,9 @@ class _Scan:
         return [
             column
             for column in self.records
-            if column.num_nulls and self._nulls.get(column.name) is None
+            if column.num_nulls
+            and self._nulls.get(column.name) is None
+            and column.name not in self._kept_nulls
         ]
 
     def _check(self, num_rows: int) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from edl_horovod.errors import did_you_mean
@@ -48,9 +49,9 @@ __all__ = [
     "wanted_metrics",
 ]
 
-_OF_TRAIN: dict[str, type] = {
+_OF_TRAIN: dict[str, type | UnionType] = {
     "train.class_weights": str,
-    "train.nulls": dict,
+    "train.nulls": dict | str,
     "train.split": str,
     "train.split_column": str,
     "train.split_fraction": float,
@@ -89,6 +90,8 @@ class TrainingPlan:
     """Of the job, by keys with dots."""
     nulls: dict[str, Any]
     """What a NULL of a column counts as."""
+    filled_columns: tuple[str, ...]
+    """Columns whose NULLs count as their mean or most frequent value; none without that wish."""
     told: tuple[str, ...]
     """What was decided for the user."""
     split: Split
@@ -205,10 +208,19 @@ def plan_training(
         what = f"The SELECT gives only {label!r}, and nothing to learn it from."
         raise StatementError(what, statement.place, hint="Select some more columns.")
     has_validation = split.kind != "none" or bool(own.get("validation_select"))
+    nulls = own.get("nulls", {})
+    fills = isinstance(nulls, str)
+    if fills and nulls != "mean":
+        what = "train.nulls must be a {dict}, or 'mean'."
+        place = meaning.own["train.nulls"].place
+        raise StatementError(what, place, hint=f"It is {nulls!r}.")
     return TrainingPlan(
         label=label,
         settings={**settings, "model_def": str(statement.model)},
-        nulls=own.get("nulls", {}),
+        nulls={} if fills else nulls,
+        filled_columns=tuple(
+            name for name in needed or columns if fills and name not in (label, split.column)
+        ),
         told=(*of_spellings, *_told_of_metrics(meaning), *told),
         has_classes=_CLASSIFIER in bases if has_spec else None,
         num_classes=own.get("model.n_classes"),
@@ -397,13 +409,9 @@ def _in_our_words(statement: Train, zoo: Path) -> tuple[Train, tuple[str, ...]]:
     model, attributes = statement.model, statement.attributes
     sentences: tuple[str, ...] = ()
     spelled = model_of(str(model)) if not _is_in_zoo(str(model), zoo) else None
-    if spelled is not None and _is_in_zoo(spelled[0], zoo):
-        parts = tuple(spelled[0].split("."))
+    if spelled is not None and _is_in_zoo(spelled, zoo):
+        parts = tuple(spelled.split("."))
         model = Name(parts=parts, folded=parts, place=model.place)
-        parameters_of_name = (
-            Attribute(name=key, value=value, place=model.place) for key, value in spelled[1].items()
-        )
-        attributes = (*attributes, *parameters_of_name)
         sentences = (f"{statement.model} is {model} here.",)
     _check_model(model, zoo)
     parameters = list_parameters(zoo, str(model)) or ()

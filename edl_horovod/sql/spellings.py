@@ -19,14 +19,13 @@ __all__ = [
     "why_no_model",
 ]
 
-_MODELS: dict[str, tuple[str, dict[str, object]]] = {
-    "DNNClassifier": ("classifier.DNN", {}),
-    "DNNRegressor": ("regressor.DNN", {}),
-    "DNNLinearCombinedClassifier": ("classifier.wide_and_deep", {}),
-    "DNNLinearCombinedRegressor": ("regressor.wide_and_deep", {}),
-    # A network without hidden layers is linear.
-    "LinearClassifier": ("classifier.DNN", {"hidden_units": []}),
-    "LinearRegressor": ("regressor.DNN", {"hidden_units": []}),
+_MODELS = {
+    "DNNClassifier": "classifier.DNN",
+    "DNNRegressor": "regressor.DNN",
+    "DNNLinearCombinedClassifier": "classifier.wide_and_deep",
+    "DNNLinearCombinedRegressor": "regressor.wide_and_deep",
+    "LinearClassifier": "classifier.Logistic",
+    "LinearRegressor": "regressor.Linear",
 }
 _ZOO = "sqlflow_models."
 """Begins the names of the models that come with SQLFlow."""
@@ -96,8 +95,8 @@ METRICS = {
 """In lower case."""
 
 
-def model_of(name: str) -> tuple[str, dict[str, object]] | None:
-    """The model of our zoo that a name means, with the parameters that make it the same one."""
+def model_of(name: str) -> str | None:
+    """The model of our zoo that a name means."""
     return _MODELS.get(name.removeprefix(_ZOO))
 
 

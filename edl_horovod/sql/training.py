@@ -28,7 +28,9 @@ from edl_horovod.sql.defaults import (
 )
 from edl_horovod.sql.dividing import check_label, count_rows, divide, parts_of
 from edl_horovod.sql.export import ExportedTable, records_of
+from edl_horovod.sql.filling import fill_nulls
 from edl_horovod.sql.jobs import StatementJob
+from edl_horovod.sql.kinds import Kind
 from edl_horovod.sql.models import LOG, MODEL, About, LogRow, ModelColumn, adapted_of
 from edl_horovod.sql.planning import TrainingPlan
 from edl_horovod.sql.results import Result
@@ -51,6 +53,8 @@ class _Rows:
     held_back: Path | None
     """Folder of those for the validation."""
     split_in_words: str
+    nulls: Mapping[str, Any]
+    """What a NULL counts as, by column."""
 
     @property
     def num_learned(self) -> int:
@@ -202,18 +206,13 @@ def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob)
         DataError: Nothing can be learned from them.
     """
     dates = dict.fromkeys(plan.maybe_dates)
-    table = work.export(
-        statement.select, job.data, job, plan.nulls, columns=plan.columns, dates=dates
-    )
+    table = _exported(work, plan, statement.select, job.data, job, dates)
     check_label(table.data, plan.label)
     _check_classes(plan, table)
     training, held_back, split_in_words = table.data, None, plan.split_in_words
     if plan.validation_select:
-        select = plan.validation_select
         dates = {it.name: it.kind for it in table.columns if it.kind in ("date", "timestamp")}
-        other = work.export(
-            select, job.validation, job, plan.nulls, columns=plan.columns, dates=dates
-        )
+        other = _exported(work, plan, plan.validation_select, job.validation, job, dates)
         _require_same(table, other)
         held_back = other.data
     elif plan.is_split_default and table.num_rows < LEAST_ROWS:
@@ -232,7 +231,39 @@ def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob)
         label = plan.label if plan.has_classes else ""
         divide(table.data, job.validation, plan.split, plan.split_key, label=label)
         training, held_back = parts_of(job.validation)
-    return _Rows(table=table, training=training, held_back=held_back, split_in_words=split_in_words)
+    nulls = plan.nulls
+    if plan.filled_columns:
+        nulls = fill_nulls(training, held_back, plan.filled_columns)
+        with_nulls = [it.name for it in table.columns if it.num_defaults and it.name in nulls]
+        if with_nulls:
+            values = ", ".join(f"{name} {nulls[name]!r}" for name in with_nulls)
+            work.tell(f"NULLs are filled by the mean or the most frequent value: {values}.")
+    return _Rows(
+        table=table,
+        training=training,
+        held_back=held_back,
+        split_in_words=split_in_words,
+        nulls=nulls,
+    )
+
+
+def _exported(
+    work: Work,
+    plan: TrainingPlan,
+    select: str,
+    folder: Path,
+    job: StatementJob,
+    dates: Mapping[str, Kind | None],
+) -> ExportedTable:
+    return work.export(
+        select,
+        folder,
+        job,
+        plan.nulls,
+        columns=plan.columns,
+        dates=dates,
+        kept_nulls=plan.filled_columns,
+    )
 
 
 def _compared(adapted: Mapping[str, Any], trained: Trained, rows: _Rows) -> Comparison | None:
@@ -300,7 +331,7 @@ def _about(
             for it in rows.table.columns
             if it.name not in not_read and (read is None or it.name in (*read, plan.label))
         ),
-        nulls=plan.nulls,
+        nulls=dict(rows.nulls),
         split=rows.split_in_words,
         num_rows=rows.num_learned,
         metrics=trained.metrics,

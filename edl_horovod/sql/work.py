@@ -165,6 +165,7 @@ class Work:
         columns: Collection[str] | None = None,
         num_first_rows: int = 0,
         dates: Mapping[str, Kind | None] | None = None,
+        kept_nulls: Collection[str] = (),
     ) -> ExportedTable:
         """Write the rows of a SELECT where a job reads them; see `export.export`."""
         began = time.monotonic()
@@ -179,6 +180,7 @@ class Work:
             columns=columns,
             num_first_rows=num_first_rows,
             dates=dates,
+            kept_nulls=kept_nulls,
         )
         self.tell(f"{found.num_rows:,} rows were read in {time.monotonic() - began:.1f} s.")
         return found

@@ -40,3 +40,30 @@ def test_a_model_is_good_by_default_and_beside_a_linear_model(places):
     held_back = {name: facts["held back", f"rmse of {name}"] for name in ("model", "linear")}
     assert held_back["model"] < held_back["linear"]
     assert trained.metrics["loss"] < 0.05
+
+
+@pytest.mark.timeout(600)
+def test_a_linear_model_learns_and_predicts_rows_with_nulls(places):
+    pytest.importorskip("torch", reason="make setup FRAMEWORKS=torch")
+    database = databases.Database(places["db"])
+    database.run(
+        "CREATE TABLE sums (a INTEGER, b DOUBLE PRECISION, kind VARCHAR(9), y DOUBLE PRECISION)",
+        *(
+            f"INSERT INTO sums VALUES ({number}, {number * 7 % 11}, '{number % 2}',"
+            f" {3 * number - 5 * (number * 7 % 11) + 40 * (number % 2)})"
+            for number in range(200)
+        ),
+        "UPDATE sums SET b = NULL, y = y + 5 * (a * 7 % 11) - 25 WHERE a % 10 = 3",
+        "UPDATE sums SET kind = NULL WHERE a IN (20, 40, 60, 80)",
+    )
+    statement = "SELECT * FROM sums TRAIN regressor.Linear WITH train.nulls='mean' INTO sums"
+    trained = edl_horovod.sql(f"{statement};", **places)
+    assert trained.metrics["loss"] < 0.01
+    described = edl_horovod.sql("DESCRIBE MODEL sums", **places)
+    mean = next(text for part, name, text in described.rows if (part, name) == ("null", "b"))
+    predictions = []
+    for b, kind in (("NULL", "NULL"), (mean.split()[-1], "'1'")):
+        database.run(f"UPDATE sums SET b = {b}, kind = {kind}")
+        found = edl_horovod.sql("SELECT a, b, kind FROM sums PREDICT USING sums", **places)
+        predictions.append([row[-1] for row in found.rows])
+    assert predictions[0] == pytest.approx(predictions[1], abs=1e-3)

@@ -165,6 +165,34 @@ def test_far_beyond_its_rows_a_regressor_goes_on_as_a_line(framework):
     assert last - next_one == pytest.approx(20 * (next_one - near), rel=1e-3)
 
 
+def test_a_linear_regressor_finds_the_line(framework):
+    cells = table()
+    spec = spec_of("regressor.Linear", framework, label="salary")
+    adapted(spec, cells)
+    features, labels = batch_of(spec, cells, Mode.TRAINING)
+    optimizer_rate = spec.create_optimizer
+
+    def faster(**kwargs):
+        return optimizer_rate(lr=0.05, **kwargs)
+
+    spec.create_optimizer = faster
+    found = trained(spec, (features, labels), 400)
+    error = found.outputs(features)["prediction"] - cells["salary"]
+    # The salary is linear in the columns; that of a name is only of its own row.
+    assert np.abs(error).mean() < 0.02 * cells["salary"].std()
+
+
+def test_a_logistic_model_gives_each_category_its_own_class(framework):
+    names = ["ant", "bee", "cow", "doe"]
+    which = np.arange(NUM_ROWS) % 4
+    cells = {"animal": texts(np.array(names)[which]), "kind": texts(np.array(names)[which])}
+    spec = spec_of("classifier.Logistic", framework, label="kind")
+    adapted(spec, cells)
+    parts = batch_of(spec, cells, Mode.TRAINING)
+    outputs = trained(spec, parts, 600).outputs(parts[0])
+    assert outputs["class"].tolist() == which.tolist()
+
+
 @pytest.mark.parametrize("model_def", ["classifier.DNN", "classifier.wide_and_deep"])
 @pytest.mark.parametrize(
     ("label", "classes"),
