@@ -16,8 +16,8 @@ from edl_horovod.records.source import (
     SourceKind,
     refuse_skipping,
 )
-from edl_horovod.records.sources.files import format_of
 from edl_horovod.records.sources.finding import expand, parts_of
+from edl_horovod.records.sources.formats import format_of
 
 __all__ = ["KIND"]
 

@@ -16,8 +16,8 @@ from edl_horovod.records.files.remote import reconnect
 from edl_horovod.records.kept_index import indexed, states_of
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
-from edl_horovod.records.sources.files import format_of
 from edl_horovod.records.sources.finding import expand
+from edl_horovod.records.sources.formats import format_of
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
 from edl_horovod.records.tables import IndexedFile, Tables, locate
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from edl_horovod.errors import DataError, did_you_mean
 from edl_horovod.records.files import remote
 from edl_horovod.records.files.names import without_part
-from edl_horovod.records.sources.table import FOLDER_ENDINGS, PICTURE_ENDINGS
+from edl_horovod.records.sources.formats import FOLDER_ENDINGS, PICTURE_ENDINGS
 
 __all__ = ["expand", "local_paths", "parts_of"]
 

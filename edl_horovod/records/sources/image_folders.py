@@ -17,7 +17,7 @@ from edl_horovod.records.files.local import open_input
 from edl_horovod.records.flat_records import FlatRecords
 from edl_horovod.records.layout import BYTES, Column, Layout
 from edl_horovod.records.record_format import FormatSettings
-from edl_horovod.records.sources.image_classes import class_of
+from edl_horovod.records.sources.formats import class_of
 from edl_horovod.records.tables import IndexedFile
 
 __all__ = ["ImageFolders"]

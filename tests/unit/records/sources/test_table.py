@@ -10,7 +10,8 @@ from edl_horovod.config.schema import DataConfig
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.preparation.inputs import find
 from edl_horovod.records.job_data import open_source, plan_of
-from edl_horovod.records.sources.table import SCHEMES, check_sources, file_format, kind_of
+from edl_horovod.records.sources.formats import file_format
+from edl_horovod.records.sources.table import SCHEMES, check_sources, kind_of
 from edl_horovod.records.steps import StepRecords
 
 TRAIN = ["output=/o", "model_def=m"]
