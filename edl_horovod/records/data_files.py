@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.files.local import file_state
+from edl_horovod.records.files.pool import file_state
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import FileFormat, FormatSettings
 from edl_horovod.records.source import (

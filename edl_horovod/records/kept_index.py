@@ -21,7 +21,7 @@ from edl_horovod.files.user_cache import user_cache
 from edl_horovod.records import index_file
 from edl_horovod.records.files import remote
 from edl_horovod.records.files.input_file import FileState
-from edl_horovod.records.files.local import file_state, open_input
+from edl_horovod.records.files.pool import file_state, open_input
 from edl_horovod.records.index_file import SavedIndex, State
 from edl_horovod.records.index_lock import one_builder
 from edl_horovod.records.record_format import ChunkFormat

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from edl_horovod.records.chunk_source import Chunk, ChunkSource
-from edl_horovod.records.files.local import FilePool
+from edl_horovod.records.files.pool import FilePool
 from edl_horovod.records.index import Index
 from edl_horovod.records.record_format import ColumnFormat
 

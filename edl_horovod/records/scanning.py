@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import FileChunks, sampled_checksum
-from edl_horovod.records.files.local import open_input
+from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import ChunkFormat
 from edl_horovod.records.tables import CHUNK, IndexedFile, Tables

@@ -1,13 +1,34 @@
-"""The interface of input files, and local input files."""
+"""Input files, which are read at any offset: the interface, local files, and two wrappers.
+
+`ReadAhead` makes few large reads of many small ones, and `SeekableFile` is a file object of Python.
+"""
 
 import abc
+import errno
+import io
 import os
 from dataclasses import dataclass
 from typing import Self
 
 from edl_horovod.errors import DataError
 
-__all__ = ["Closeable", "FileState", "InputFile", "LocalFile"]
+__all__ = [
+    "MAX_WINDOW_BYTES",
+    "Closeable",
+    "FileState",
+    "InputFile",
+    "LocalFile",
+    "ReadAhead",
+    "SeekableFile",
+]
+
+
+FIRST_WINDOW_BYTES = 1 << 16
+"""Bytes that `ReadAhead` reads at first."""
+MAX_WINDOW_BYTES = 4 << 20
+"""Bytes that `ReadAhead` reads at a time while the reads are small."""
+_MIN_READS_SAVED = 8
+"""Number of reads that a large read must be expected to save; fewer are cheaper one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +130,89 @@ class LocalFile(InputFile):
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+class ReadAhead(InputFile):
+    """Wraps and owns a file, for small sequential reads by one thread."""
+
+    def __init__(self, file: InputFile) -> None:
+        super().__init__(file.path)
+        self._file = file
+        self._start = 0
+        self._window = b""
+        self._num_reads = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return self._file.size_bytes
+
+    def read_at(self, offset: int, *, num_bytes: int) -> bytes:
+        """Read bytes; returns fewer than requested only at the end of the file."""
+        num_bytes = min(num_bytes, self.size_bytes - offset)
+        begin = offset - self._start
+        if begin < 0 or begin + num_bytes > len(self._window):
+            window_bytes = min(self._window_bytes(offset), self.size_bytes - offset)
+            self._start, begin = offset, 0
+            self._window = self._file.read_at(offset, num_bytes=max(num_bytes, window_bytes))
+        self._num_reads += 1
+        return self._window[begin : begin + num_bytes]
+
+    def state(self) -> FileState:
+        """Return the current state of the file."""
+        return self._file.state()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _window_bytes(self, offset: int) -> int:
+        if self._num_reads == 0:
+            return FIRST_WINDOW_BYTES
+        bytes_per_read = offset / self._num_reads
+        return MAX_WINDOW_BYTES if bytes_per_read * _MIN_READS_SAVED <= MAX_WINDOW_BYTES else 0
+
+
+class SeekableFile(io.RawIOBase):
+    """Reads an input file from a current position; `close` does not close the input file."""
+
+    def __init__(self, file: InputFile) -> None:
+        super().__init__()
+        self._file = file
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Whether it can be read: always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether it supports `seek`: always."""
+        return True
+
+    def tell(self) -> int:
+        """Return the current position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move the position, and return it.
+
+        Raises:
+            OSError: The position would be before the first byte.
+        """
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size_bytes}
+        if start[whence] + offset < 0:
+            raise OSError(errno.EINVAL, f"{self._file.path} has no byte {start[whence] + offset}")
+        self._position = start[whence] + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        """Read bytes from the current position; -1 reads up to the end."""
+        remaining = max(0, self._file.size_bytes - self._position)
+        num_bytes = remaining if size is None or size < 0 else min(size, remaining)
+        data = self._file.read_at(self._position, num_bytes=num_bytes) if num_bytes else b""
+        self._position += len(data)
+        return data
+
+    def readall(self) -> bytes:
+        """Read all bytes from the current position."""
+        return self.read()

@@ -2,19 +2,23 @@
 
 Each read is one ranged request. Credentials and endpoints come from the usual configuration of each
 system, never from our settings.
+
+The file systems raise errors of their own libraries, which can be imported only if their extra is
+installed. So an error is classified by its status, its Python base class, or its name.
 """
 
+import contextlib
+import enum
+import errno
 import functools
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod.errors import DataError, MissingDependency, did_you_mean, how_to_install
 from edl_horovod.records.files.input_file import FileState, InputFile
-from edl_horovod.records.files.names import without_part
-from edl_horovod.records.files.remote_errors import FailureKind, as_data_errors, failure_kind
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState, Retrying
@@ -40,7 +44,12 @@ STATE_SECONDS = 60.0
 """How long the state of a file is cached: requesting it costs as much as a small read."""
 _VERSION_KEYS = ("ETag", "etag", "md5Hash", "LastModified", "updated", "modified", "created")
 """The keys under which fsspec's file systems report a file's version, the most exact first."""
-_TRANSIENT = (FailureKind.TIMEOUT, FailureKind.UNREACHABLE, FailureKind.BUSY)
+
+_LIBRARIES = ("aiobotocore", "aiohttp", "botocore", "gcsfs", "google", "requests", "s3fs")
+_CREDENTIAL_WORDS = ("Credential", "ProfileNotFound", "SSO", "RefreshError", "TokenRetrieval")
+_BUCKET_WORDS = ("nosuchbucket", "specified bucket does not exist")
+_CONNECTION_WORDS = ("Connect", "Disconnected", "Payload", "IncompleteRead", "Streaming")
+_BUSY_NUMBERS = (errno.EBUSY, getattr(errno, "EREMOTEIO", errno.EIO))
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,35 @@ _SYSTEMS = {
     "https": _HTTP,
     "memory": _System("memory", "remote"),
 }
+
+
+class _FailureKind(enum.Enum):
+    """Kinds of failure of a remote request; each value is the message about a `{url}`."""
+
+    CREDENTIALS = (
+        "{url} cannot be read: no usable credentials were found. For s3:// set AWS_PROFILE, or"
+        " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for gs:// set"
+        " GOOGLE_APPLICATION_CREDENTIALS or log in with gcloud; on every host that reads."
+    )
+    FORBIDDEN = (
+        "{url} may not be read with the current credentials (403). Request permission to read and"
+        " list it, or use other credentials."
+    )
+    NO_BUCKET = "The bucket of {url} does not exist (404). Check its name, account and endpoint."
+    MISSING = "{url} does not exist (404). Check its name."
+    TIMEOUT = (
+        "The server did not respond in time for {url}. Check that this host can reach the server,"
+        " and whether the server is overloaded."
+    )
+    UNREACHABLE = (
+        "The server of {url} cannot be reached, or broke the connection. Check the network, the"
+        " proxy and the endpoint (AWS_ENDPOINT_URL for s3://)."
+    )
+    BUSY = "The server of {url} is temporarily unavailable (5xx or 429). Try again later."
+    OTHER = "{url} cannot be read. Try to read it with another tool for this storage."
+
+
+_TRANSIENT = (_FailureKind.TIMEOUT, _FailureKind.UNREACHABLE, _FailureKind.BUSY)
 
 
 class RemoteFile(InputFile):
@@ -153,15 +191,20 @@ def read_if_there(path: str) -> bytes | None:
     try:
         content: bytes = _request(path, "cat_file", path)
     except DataError as error:
-        if error.__cause__ is None or failure_kind(error.__cause__) in _TRANSIENT:
+        if error.__cause__ is None or _failure_kind(error.__cause__) in _TRANSIENT:
             raise
         log.debug("%s does not exist or is refused: %s", path, error)
         return None
     return content
 
 
-def matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iterator[str]:
-    """Yield the files that match a URL of a file, folder or glob, in any order; see `expand`.
+def matches(part: str, *, is_selected: Callable[[str], bool], is_recursive: bool) -> Iterator[str]:
+    """Yield the files that match a URL of a file, folder or glob, in any order.
+
+    Args:
+        part: The URL.
+        is_selected: Whether a file of a folder is yielded, given its name.
+        is_recursive: Whether a folder stands for the files in its subfolders, too.
 
     Raises:
         DataError: The folder cannot be listed.
@@ -184,7 +227,7 @@ def matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iter
         folder = _url(part, name)
         for file in _request(part, "find", folder, maxdepth=depth):
             base = file.rpartition("/")[2]
-            if without_part(base).lower().endswith(suffixes) and not base.startswith("."):
+            if is_selected(base) and not base.startswith("."):
                 yield _url(part, file)
 
 
@@ -225,7 +268,7 @@ def _find(part: str) -> Mapping[str, Any]:
 
 
 def _is_missing(error: DataError) -> bool:
-    return error.__cause__ is not None and failure_kind(error.__cause__) is FailureKind.MISSING
+    return error.__cause__ is not None and _failure_kind(error.__cause__) is _FailureKind.MISSING
 
 
 def _url(part: str, name: str) -> str:
@@ -296,7 +339,7 @@ def _options(system: _System) -> dict[str, Any]:
 def _request(url: str, method: str, *arguments: object, **options: object) -> Any:
     """Call a method of the file system, and retry transient failures."""
     system = _system(url)
-    with as_data_errors(url):
+    with _as_data_errors(url):
         try:
             fs = _file_system(system)
             retrying = _retrying(url, num_tries=system.num_tries)
@@ -325,7 +368,7 @@ def _retrying(url: str, *, num_tries: int) -> "Retrying":
         )
 
     return Retrying(
-        retry=retry_if_exception(lambda e: failure_kind(e) in _TRANSIENT),
+        retry=retry_if_exception(lambda e: _failure_kind(e) in _TRANSIENT),
         stop=stop_after_attempt(num_tries),
         wait=wait_exponential_jitter(
             multiplier=FIRST_WAIT_SECONDS, max=LONGEST_WAIT_SECONDS, jitter=FIRST_WAIT_SECONDS
@@ -333,3 +376,72 @@ def _retrying(url: str, *, num_tries: int) -> "Retrying":
         before_sleep=log_retry,
         reraise=True,
     )
+
+
+def _failure_kind(error: BaseException) -> _FailureKind | None:
+    """Classify an error; None if it is a bug of ours or of a library."""
+    chain = list(_causes(error))
+    if not any(isinstance(e, OSError) or _library(e) in _LIBRARIES for e in chain):
+        return None
+    names = [type(e).__name__ for e in chain]
+    statuses = [status for e in chain for status in _statuses(e)]
+    if any(word in name for name in names for word in _CREDENTIAL_WORDS):
+        return _FailureKind.CREDENTIALS
+    if any(isinstance(e, PermissionError) for e in chain) or {401, 403} & set(statuses):
+        return _FailureKind.FORBIDDEN
+    if any(word in f"{type(e).__name__} {e}".lower() for e in chain for word in _BUCKET_WORDS):
+        return _FailureKind.NO_BUCKET
+    if any(isinstance(e, TimeoutError) or "Timeout" in type(e).__name__ for e in chain):
+        return _FailureKind.TIMEOUT
+    if any(isinstance(e, OSError) and e.errno in _BUSY_NUMBERS for e in chain):
+        return _FailureKind.BUSY
+    if any(status == 429 or status >= 500 for status in statuses):
+        return _FailureKind.BUSY
+    if any(isinstance(e, ConnectionError) for e in chain) or any(
+        word in name for name in names for word in _CONNECTION_WORDS
+    ):
+        return _FailureKind.UNREACHABLE
+    if isinstance(error, FileNotFoundError) or 404 in statuses:
+        return _FailureKind.MISSING
+    return _FailureKind.OTHER
+
+
+@contextlib.contextmanager
+def _as_data_errors(url: str) -> Iterator[None]:
+    """Convert failures of remote requests to a `DataError` with the original error as cause.
+
+    Raises:
+        DataError: A remote request failed.
+    """
+    try:
+        yield
+    except Exception as e:  # The libraries may not be installed, so their classes are unknown.
+        kind = _failure_kind(e)
+        if kind is None:
+            raise
+        message = str(e).splitlines()[0] if str(e) else type(e).__name__
+        raise DataError(
+            kind.value.format(url=url), received=f"path={url!r}, {type(e).__name__}: {message}"
+        ) from e
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, its cause, the cause of that, and so on."""
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__
+
+
+def _library(error: BaseException) -> str:
+    return type(error).__module__.partition(".")[0]
+
+
+def _statuses(error: BaseException) -> Iterator[int]:
+    # aiohttp has `status`, and a deprecated `code`; gcsfs has `code`.
+    value = getattr(error, "status", None) or getattr(error, "code", None)
+    if isinstance(value, int):
+        yield value
+    # gcsfs reports 403 only in the message.
+    if _library(error) == "builtins" and str(error).startswith("Forbidden"):
+        yield 403

@@ -20,7 +20,7 @@ from edl_horovod.records.chunks import (
     is_unchanged,
 )
 from edl_horovod.records.files.input_file import InputFile
-from edl_horovod.records.files.local import open_input
+from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.flat_records import FlatRecords
 from edl_horovod.records.sources.csv_rows import Rows, find_rows
 from edl_horovod.records.sources.text_start import text_start

@@ -2,12 +2,11 @@
 
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from edl_horovod.errors import DataError, did_you_mean
 from edl_horovod.records.files import remote
-from edl_horovod.records.files.names import without_part
-from edl_horovod.records.sources.formats import FOLDER_ENDINGS, PICTURE_ENDINGS
+from edl_horovod.records.sources.formats import FOLDER_ENDINGS, PICTURE_ENDINGS, has_ending
 
 __all__ = ["expand", "local_paths", "parts_of"]
 
@@ -39,8 +38,8 @@ def expand(pattern: str) -> list[str]:
     for part in parts:
         is_remote = remote.is_remote(part)
         find = remote.matches if is_remote else _local_matches
-        paths = list(find(part, suffixes=FOLDER_ENDINGS, is_recursive=False))
-        paths = paths or list(find(part, suffixes=PICTURE_ENDINGS, is_recursive=True))
+        paths = list(find(part, is_selected=_is_data_file, is_recursive=False))
+        paths = paths or list(find(part, is_selected=_is_picture, is_recursive=True))
         if not paths:
             listing = (remote.list_folder if is_remote else _list_folder)(part)
             raise _no_match(part, *listing)
@@ -52,7 +51,7 @@ def local_paths(pattern: str) -> Iterator[str]:
     """Yield the folders and the files in them that match a path or glob without a scheme."""
     path = os.path.expanduser(pattern)
     yield from [path] if os.path.exists(path) else glob.glob(path, recursive=True)
-    yield from _local_matches(pattern, suffixes=FOLDER_ENDINGS, is_recursive=False)
+    yield from _local_matches(pattern, is_selected=_is_data_file, is_recursive=False)
 
 
 def parts_of(pattern: str) -> Iterator[str]:
@@ -62,7 +61,17 @@ def parts_of(pattern: str) -> Iterator[str]:
         yield part.removeprefix("file://") if part.startswith("file:///") else part
 
 
-def _local_matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iterator[str]:
+def _is_data_file(name: str) -> bool:
+    return has_ending(name, FOLDER_ENDINGS)
+
+
+def _is_picture(name: str) -> bool:
+    return has_ending(name, PICTURE_ENDINGS)
+
+
+def _local_matches(
+    part: str, *, is_selected: Callable[[str], bool], is_recursive: bool
+) -> Iterator[str]:
     path = os.path.expanduser(part)
     for match in [path] if os.path.exists(path) else glob.glob(path, recursive=True):
         if not os.path.isdir(match):
@@ -70,7 +79,7 @@ def _local_matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) 
             continue
         contents_pattern = os.path.join(glob.escape(match), "**" if is_recursive else "", "*")
         for file in glob.glob(contents_pattern, recursive=True):
-            if without_part(file).lower().endswith(suffixes) and not os.path.isdir(file):
+            if is_selected(file) and not os.path.isdir(file):
                 yield file
 
 

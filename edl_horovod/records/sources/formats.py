@@ -7,12 +7,12 @@ the settings need neither NumPy nor PyArrow.
 import functools
 import importlib
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from edl_horovod.errors import DataError, MissingDependency, how_to_install
-from edl_horovod.records.files.names import without_part
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import (
     ColumnFormat,
@@ -29,11 +29,14 @@ __all__ = [
     "class_of",
     "file_format",
     "format_of",
+    "has_ending",
 ]
 
 PICTURE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 """Endings of image files, which a folder without other data files stands for."""
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zip", ".zst")
+_PART_NUMBER = re.compile(r"-\d+-of-\d+$")
+"""What programs add to the names of the parts of a file, as in `train.tfrecord-00000-of-00008`."""
 
 
 def format_of(paths: Sequence[str]) -> FileFormat:
@@ -59,9 +62,13 @@ def format_of(paths: Sequence[str]) -> FileFormat:
 
 def file_format(name: str) -> FileFormat:
     """Return the format of a file, given its path in lower case."""
-    base_name = without_part(name)
-    matching = (FORMATS[ending] for ending in FORMATS if base_name.endswith(ending))
+    matching = (FORMATS[ending] for ending in FORMATS if has_ending(name, ending))
     return next(matching, _RECORDIO)
+
+
+def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
+    """Whether a file has one of the endings, before the number of a part and in any case."""
+    return _PART_NUMBER.sub("", name).lower().endswith(endings)
 
 
 def class_of(path: str) -> str:

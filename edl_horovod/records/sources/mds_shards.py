@@ -20,7 +20,7 @@ from edl_horovod.errors import ConfigError, DataError, did_you_mean
 from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed
 from edl_horovod.records.columns import ColumnChunk, Stored
 from edl_horovod.records.files.input_file import InputFile
-from edl_horovod.records.files.local import open_input
+from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.flat_records import FlatRecords
 from edl_horovod.records.layout import BYTES, Column, Layout
 from edl_horovod.records.tables import IndexedFile

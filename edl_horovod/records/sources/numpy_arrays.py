@@ -22,10 +22,8 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, sampled_checksum
-from edl_horovod.records.files.input_file import InputFile
-from edl_horovod.records.files.local import open_input
-from edl_horovod.records.read_ahead import ReadAhead
-from edl_horovod.records.sources.seekable import SeekableFile
+from edl_horovod.records.files.input_file import InputFile, ReadAhead, SeekableFile
+from edl_horovod.records.files.pool import open_input
 
 __all__ = ["StoredArray", "arrays_of", "checked_runs", "damaged_array", "decompressed"]
 

@@ -20,7 +20,7 @@ from edl_horovod.records.chunk_source import ChunkSource
 from edl_horovod.records.chunks import ChunkInfo, FileChunks, is_unchanged
 from edl_horovod.records.columns import ColumnChunk, Stored
 from edl_horovod.records.files.input_file import FileState, InputFile
-from edl_horovod.records.files.local import FilePool
+from edl_horovod.records.files.pool import FilePool
 from edl_horovod.records.kept_index import indexed, states_of
 from edl_horovod.records.layout import BYTES, Column, Layout
 from edl_horovod.records.record_format import Content

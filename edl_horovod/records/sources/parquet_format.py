@@ -16,7 +16,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed, check_policy
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile
-from edl_horovod.records.files.local import open_input
+from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.sources.arrow_columns import chunk_of
 from edl_horovod.records.sources.arrow_schema import layout_of, schema_bytes, shared_schema

@@ -4,10 +4,9 @@ import logging
 from dataclasses import dataclass
 
 from edl_horovod.records.chunks import ChunkInfo, FileChunks, check_policy
-from edl_horovod.records.files.input_file import InputFile
-from edl_horovod.records.files.local import open_input
+from edl_horovod.records.files.input_file import InputFile, ReadAhead
+from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.files.remote import is_remote
-from edl_horovod.records.read_ahead import ReadAhead
 from edl_horovod.records.sources.recordio_foreign import refuse_foreign_file, refuse_unknown_file
 from edl_horovod.records.sources.recordio_format import (
     HEADER_BYTES,

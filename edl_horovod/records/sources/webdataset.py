@@ -17,11 +17,9 @@ import numpy as np
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
 from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed
 from edl_horovod.records.columns import ColumnChunk
-from edl_horovod.records.files.input_file import InputFile
-from edl_horovod.records.files.local import open_input
+from edl_horovod.records.files.input_file import InputFile, ReadAhead, SeekableFile
+from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.layout import BYTES, Column, Layout
-from edl_horovod.records.read_ahead import ReadAhead
-from edl_horovod.records.sources.seekable import SeekableFile
 from edl_horovod.records.tables import IndexedFile
 
 __all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "layout", "read_chunks"]

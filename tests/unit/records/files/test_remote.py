@@ -20,7 +20,7 @@ from fsspec.config import conf
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.files import remote
-from edl_horovod.records.files.local import open_input
+from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.finding import expand

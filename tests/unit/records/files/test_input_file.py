@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_horovod.records.files.input_file import FileState, InputFile
-from edl_horovod.records.read_ahead import MAX_BYTES, ReadAhead
+from edl_horovod.records.files.input_file import MAX_WINDOW_BYTES, FileState, InputFile, ReadAhead
 
 
 class Sparse(InputFile):
@@ -44,7 +43,7 @@ def test_headers_of_small_chunks_come_by_large_reads() -> None:
     read_headers(ReadAhead(file), chunk_bytes=1 << 16, num_chunks=1024)
 
     assert len(file.reads) == 17
-    assert max(file.reads) == MAX_BYTES
+    assert max(file.reads) == MAX_WINDOW_BYTES
 
 
 def test_headers_of_large_chunks_come_alone() -> None:
@@ -81,8 +80,8 @@ class Text(Sparse):
 def test_bytes_are_those_of_the_file(data: bytes, wanted: list[tuple[int, int]]) -> None:
     file = ReadAhead(Text(data))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edl_horovod.records.read_ahead.FIRST_BYTES", 16)
-        patch.setattr("edl_horovod.records.read_ahead.MAX_BYTES", 64)
+        patch.setattr("edl_horovod.records.files.input_file.FIRST_WINDOW_BYTES", 16)
+        patch.setattr("edl_horovod.records.files.input_file.MAX_WINDOW_BYTES", 64)
         for offset, num_bytes in wanted:
             if offset < len(data):
                 found = file.read_at(offset, num_bytes=num_bytes)

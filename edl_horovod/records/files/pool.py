@@ -1,4 +1,4 @@
-"""Opening of input files, local and remote."""
+"""Opening of input files, local and remote, one by one or in a pool that keeps some open."""
 
 import os
 import threading
