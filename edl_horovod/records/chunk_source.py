@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from edl_horovod.records.columns import ColumnChunk, Values, empty, join
 from edl_horovod.records.flat_records import FlatRecords
+from edl_horovod.records.index_tables import locate
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.source import RecordSource
-from edl_horovod.records.tables import locate
 
 __all__ = ["Chunk", "ChunkSource"]
 

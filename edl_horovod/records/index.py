@@ -13,13 +13,13 @@ from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.records.chunks import ChunkInfo
 from edl_horovod.records.files.input_file import FileState
 from edl_horovod.records.files.remote import reconnect
-from edl_horovod.records.kept_index import indexed, states_of
+from edl_horovod.records.index_store import load_or_scan, states_of
+from edl_horovod.records.index_tables import IndexedFile, Tables, locate
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 from edl_horovod.records.sources.finding import expand
 from edl_horovod.records.sources.formats import format_of
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
-from edl_horovod.records.tables import IndexedFile, Tables, locate
 
 __all__ = ["Index"]
 
@@ -117,7 +117,7 @@ class Index:
         if record_format.content == "samples":
             index_settings["content"] = record_format.content
         states = states_of(paths)
-        tables = indexed(
+        tables = load_or_scan(
             paths, states, record_format, index_settings, folder=folder, tell=tell or _discard
         )
         versions = None

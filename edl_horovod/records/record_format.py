@@ -12,10 +12,10 @@ from edl_horovod.records.layout import Layout
 if TYPE_CHECKING:
     from edl_horovod.records.columns import ColumnChunk
     from edl_horovod.records.flat_records import FlatRecords
+    from edl_horovod.records.index_tables import IndexedFile
     from edl_horovod.records.source import RecordSource
-    from edl_horovod.records.tables import IndexedFile
 
-__all__ = ["ChunkFormat", "Content", "ColumnFormat", "FileFormat", "FormatSettings", "RecordFormat"]
+__all__ = ["ChunkFormat", "ColumnFormat", "Content", "FileFormat", "FormatSettings", "RecordFormat"]
 
 
 Content = Literal["checksums", "samples", "time"]

@@ -17,6 +17,7 @@ from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile, ReadAhead
 from edl_horovod.records.files.pool import open_input
+from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.sources.arrow_columns import chunk_of
 from edl_horovod.records.sources.arrow_messages import (
@@ -27,7 +28,6 @@ from edl_horovod.records.sources.arrow_messages import (
     messages,
 )
 from edl_horovod.records.sources.arrow_schema import check_same, layout_of
-from edl_horovod.records.tables import IndexedFile
 
 __all__ = ["decode_chunk", "holds_chunk", "layout", "read_chunks"]
 

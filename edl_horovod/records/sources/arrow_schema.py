@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
+from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import BYTES, Column, Layout
-from edl_horovod.records.tables import IndexedFile
 
 __all__ = [
     "arrow_type",

@@ -15,10 +15,10 @@ from edl_horovod.records.columns import ColumnChunk, Stored
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.flat_records import FlatRecords
+from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import BYTES, Column, Layout
 from edl_horovod.records.record_format import FormatSettings
 from edl_horovod.records.sources.formats import class_of
-from edl_horovod.records.tables import IndexedFile
 
 __all__ = ["ImageFolders"]
 

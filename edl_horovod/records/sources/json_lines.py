@@ -18,11 +18,11 @@ from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, check_polic
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
+from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.sources.arrow_columns import chunk_of
 from edl_horovod.records.sources.arrow_schema import layout_of, schema_bytes, schema_of
 from edl_horovod.records.sources.text_lines import line_chunks
-from edl_horovod.records.tables import IndexedFile
 
 __all__ = ["decode_chunk", "layout", "read_chunks"]
 

@@ -21,7 +21,8 @@ from edl_horovod.records.chunks import ChunkInfo, FileChunks, is_unchanged
 from edl_horovod.records.columns import ColumnChunk, Stored
 from edl_horovod.records.files.input_file import FileState, InputFile
 from edl_horovod.records.files.pool import FilePool
-from edl_horovod.records.kept_index import indexed, states_of
+from edl_horovod.records.index_store import load_or_scan, states_of
+from edl_horovod.records.index_tables import Tables
 from edl_horovod.records.layout import BYTES, Column, Layout
 from edl_horovod.records.record_format import Content
 from edl_horovod.records.sources.numpy_arrays import (
@@ -31,7 +32,6 @@ from edl_horovod.records.sources.numpy_arrays import (
     damaged_array,
     decompressed,
 )
-from edl_horovod.records.tables import Tables
 
 __all__ = ["ArraySource"]
 
@@ -179,7 +179,7 @@ class _Runs:
         settings: dict[str, object] = {"format": "NumPy", "columns": names}
         archive_states = [states[path] for path in paths] if states else None
         archives = _Archives(stored, rows)
-        tables = indexed(paths, archive_states, archives, settings, folder=folder, tell=tell)
+        tables = load_or_scan(paths, archive_states, archives, settings, folder=folder, tell=tell)
         firsts: dict[tuple[str, str], int] = {}
         for path, first in zip(paths, [0, *tables.file_ends], strict=False):
             for array in stored[path]:

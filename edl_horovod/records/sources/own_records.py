@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from edl_horovod.errors import ConfigError, DataError, EdlError, UserCodeError, did_you_mean
 from edl_horovod.records.array_bytes import text_array
 from edl_horovod.records.columns import Ragged, Values, empty
+from edl_horovod.records.index_tables import locate
 from edl_horovod.records.layout import BYTES, Column, Layout
 from edl_horovod.records.source import Records, RecordSource
-from edl_horovod.records.tables import locate
 
 __all__ = ["OwnRecords"]
 

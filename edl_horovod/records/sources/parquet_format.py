@@ -17,10 +17,10 @@ from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed, ch
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
+from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.sources.arrow_columns import chunk_of
 from edl_horovod.records.sources.arrow_schema import layout_of, schema_bytes, shared_schema
-from edl_horovod.records.tables import IndexedFile
 
 __all__ = ["decode_chunk", "holds_chunk", "layout", "read_chunks"]
 

@@ -19,8 +19,8 @@ from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile, ReadAhead, SeekableFile
 from edl_horovod.records.files.pool import open_input
+from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import BYTES, Column, Layout
-from edl_horovod.records.tables import IndexedFile
 
 __all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "layout", "read_chunks"]
 

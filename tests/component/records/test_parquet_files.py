@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from edl_horovod.errors import ConfigError, DataError, MissingDependency
+from edl_horovod.records.index_tables import WHOLE_BYTES
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.formats import file_format
-from edl_horovod.records.tables import WHOLE_BYTES
 from tests.columns import read_columns
 
 

@@ -22,7 +22,7 @@ from edl_horovod.files import marker
 from edl_horovod.preparation import describe
 from edl_horovod.preparation.groups import prepare_group, source_digest
 from edl_horovod.preparation.job import run_with
-from edl_horovod.records.kept_index import SMALL_BYTES
+from edl_horovod.records.index_store import SMALL_BYTES
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import read_chunks
 

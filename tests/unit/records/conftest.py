@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.records.kept_index import SMALL_BYTES
+from edl_horovod.records.index_store import SMALL_BYTES
 from tests.records import NUMBERED_BYTES, write_numbered
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.index import Index
+from edl_horovod.records.index_tables import MAX_BLOCK_RECORDS
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.finding import expand
 from edl_horovod.records.sources.recordio import Codec, Writer, read_chunks
-from edl_horovod.records.tables import MAX_BLOCK_RECORDS
 
 
 def write(path: str | Path, records: Sequence[bytes], *, chunk_bytes: int = 1 << 20) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.records import kept_index
+from edl_horovod.records import index_store
 from edl_horovod.records.chunks import Codec
 from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
@@ -44,7 +44,7 @@ def uploaded(s3: S3Server, folder: Path) -> S3Server:
 @pytest.fixture
 def with_index(uploaded: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """As `edl prepare` leaves it, and a copy to the store makes of it: with other times."""
-    monkeypatch.setattr(kept_index, "SMALL_BYTES", 0)
+    monkeypatch.setattr(index_store, "SMALL_BYTES", 0)
     Index.open(str(folder), folder=folder)
     (index,) = folder.glob(".*.index")
     uploaded.put(f"indexed/{index.name}", index.read_bytes())

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import Codec
 from edl_horovod.records.index import Index
-from edl_horovod.records.kept_index import SMALL_BYTES
+from edl_horovod.records.index_store import SMALL_BYTES
+from edl_horovod.records.index_tables import CHUNK, MAX_BLOCK_RECORDS
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Writer, read_chunks
-from edl_horovod.records.tables import CHUNK, MAX_BLOCK_RECORDS
 from tests.records import NUMBERED_BYTES, write_numbered
 
 
@@ -171,7 +171,7 @@ def test_of_processes_that_start_together_one_scans(
 
 def ignored_indexes(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The warnings about indexes that could not be used."""
-    logger = "edl_horovod.records.kept_index"
+    logger = "edl_horovod.records.index_store"
     return [
         record.getMessage()
         for record in caplog.records

@@ -13,9 +13,9 @@ import pytest
 
 from edl_horovod.errors import DataError
 from edl_horovod.files import marker
-from edl_horovod.records import scanning
+from edl_horovod.records import index_store
 from edl_horovod.records.index import Index
-from edl_horovod.records.kept_index import CACHE_DAYS, SMALL_BYTES
+from edl_horovod.records.index_store import CACHE_DAYS, SMALL_BYTES
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import read_chunks
 from tests.records import NUMBERED_BYTES, write_numbered
@@ -35,13 +35,13 @@ def numbers(data: Path, **settings: object) -> list[int]:
 def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of files that are scanned from now on."""
     scanned: list[str] = []
-    table = scanning._table
+    table = index_store._file_table
 
     def counted(found):
         scanned.append(Path(found.path).name)
         return table(found)
 
-    monkeypatch.setattr(scanning, "_table", counted)
+    monkeypatch.setattr(index_store, "_file_table", counted)
     return scanned
 
 
@@ -284,14 +284,14 @@ def test_an_index_in_use_stays_in_the_cache(data: Path, job: Path, cache: Path) 
 
 
 def test_a_long_scan_says_how_far_it_is(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "TELL_SECONDS", 0.02)
-    table = scanning._table
+    monkeypatch.setattr(index_store, "TELL_SECONDS", 0.02)
+    table = index_store._file_table
 
     def slow(file_chunks):
         time.sleep(0.1)
         return table(file_chunks)
 
-    monkeypatch.setattr(scanning, "_table", slow)
+    monkeypatch.setattr(index_store, "_file_table", slow)
     messages: list[str] = []
     Index.open(str(data), tell=messages.append)
     assert any("1 of 3 files, 10 chunks" in message for message in messages)

@@ -1,22 +1,54 @@
-"""The tables of an index: the chunks of all files, and the blocks computed from them."""
+"""The tables of an index, in memory and as a file that all processes of a host map (D19).
 
+The tables have a row for each chunk of all files, and the blocks that are computed from the chunks.
+
+The file begins with an eight-byte magic number, the length of a header, and a CRC-32 of everything
+that follows, both as little-endian uint64. The header is JSON padded with spaces to a multiple of
+64 bytes; the arrays of `Tables` follow it back to back. An index belongs to files with certain
+names that were scanned with certain settings. It also stores their sizes and times at that moment.
+"""
+
+import base64
 import bisect
 import hashlib
 import itertools
 import json
+import mmap
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import posixpath
+import stat
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edl_horovod.files.whole_file import write_bytes
 from edl_horovod.records.chunks import ChunkInfo, Codec
+from edl_horovod.records.files.input_file import FileState
 from edl_horovod.records.files.remote import is_remote
 
-__all__ = ["CHUNK", "MAX_BLOCK_RECORDS", "WHOLE_BYTES", "IndexedFile", "Tables", "locate"]
+__all__ = [
+    "CHUNK",
+    "INDEX_ENDING",
+    "MAX_BLOCK_RECORDS",
+    "WHOLE_BYTES",
+    "IndexInputs",
+    "IndexedFile",
+    "SavedIndex",
+    "Tables",
+    "index_name",
+    "is_index_file",
+    "load_index",
+    "locate",
+    "parse_index",
+    "save_index",
+]
 
 MAX_BLOCK_RECORDS = 4096
 """A chunk with more records is split into several blocks."""
@@ -24,9 +56,16 @@ WHOLE_BYTES = 4 << 20
 """A larger chunk without its own header, such as a row group, is one block: decoding it takes so
 long that its records must be read together."""
 
+INDEX_ENDING = ".index"
+"""The ending of the names of stored indexes."""
+
 _CHUNKS_AT_ONCE = 1 << 14
 """Number of chunks that are checked and digested at a time: they fit into the processor's cache,
 and a rank needs no memory of its own for all chunks."""
+
+_MAGIC = b"EDLINDX3"
+_START = struct.Struct("<8sQQ")
+_ALIGNMENT = 64
 
 _Integers = NDArray[np.int64]
 
@@ -42,6 +81,10 @@ CHUNK = np.dtype(
     ]
 )
 """A row for each chunk, with the fields of `ChunkInfo`."""
+
+_ARRAYS = {"chunks": CHUNK} | {
+    name: np.dtype("<i8") for name in ("chunk_starts", "block_starts", "block_counts")
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +174,7 @@ class Tables:
             counts = self.chunks["num_records"][part].astype(np.int64)
             if not counts.all():
                 raise ValueError("a chunk has no records")
-            self._check_places(part)
+            self._check_positions(part)
             num_blocks = self._check_starts(part, counts, num_records, num_blocks)
             num_records += int(counts.sum())
         if not num_blocks == len(self.block_starts) == len(self.block_counts):
@@ -166,7 +209,7 @@ class Tables:
                 raise ValueError(f"its {name} do not match its chunks")
         return blocks.stop
 
-    def _check_places(self, part: slice) -> None:
+    def _check_positions(self, part: slice) -> None:
         offsets = self.chunks["offset"][part.start : part.stop + 1]
         sizes = self.chunks["header_bytes"][part].astype(np.int64)
         sizes += self.chunks["compressed_bytes"][part]
@@ -188,6 +231,25 @@ class Tables:
     def file_ends(self) -> list[int]:
         """The number of the chunk after the last of each file."""
         return list(itertools.accumulate(file.num_chunks for file in self.files))
+
+
+@dataclass(frozen=True)
+class IndexInputs:
+    """The files of an index in their current state, and the settings that they are read with."""
+
+    paths: tuple[str, ...]
+    """Sorted paths, as the user writes them."""
+    files: tuple[FileState, ...]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SavedIndex:
+    """The content of an index, whose files may have changed since it was built."""
+
+    tables: Tables
+    files: tuple[FileState, ...]
+    """The states of the files when the index was built."""
 
 
 def locate(
@@ -212,6 +274,90 @@ def locate(
     numbers = requested.astype(np.int64)
     chunk_numbers = np.searchsorted(chunk_starts, numbers, side="right") - 1
     return chunk_numbers, numbers - chunk_starts[chunk_numbers]
+
+
+def index_name(inputs: IndexInputs, folder: str) -> str:
+    """Return the name of an index in a folder, which may be remote.
+
+    The name begins with a dot, so no data pattern matches it.
+    """
+    identity = json.dumps([_relative_paths(inputs, folder), inputs.settings])
+    return f".edl_horovod.{hashlib.sha256(identity.encode()).hexdigest()[:16]}{INDEX_ENDING}"
+
+
+def load_index(inputs: IndexInputs, folder: Path) -> SavedIndex:
+    """Map the index of these files in a folder.
+
+    Anyone who may write into the folder could create a file with that name. Therefore a file is
+    read only if its owner could also change the data, and its tables must be consistent.
+
+    Raises:
+        FileNotFoundError: The folder has no index of these files.
+        OSError, ValueError: The index is damaged, or has an untrusted owner or another version.
+    """
+    path = folder / index_name(inputs, str(folder))
+    # A link may lead anywhere, and opening a pipe would block for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        _check_owner(os.fstat(descriptor), inputs, folder)
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+    return parse_index(mapped, inputs, str(folder))
+
+
+def parse_index(content: mmap.mmap | bytes, inputs: IndexInputs, folder: str) -> SavedIndex:
+    """Parse the index of a folder; the returned arrays share the memory of `content`.
+
+    Raises:
+        ValueError: The index is damaged, or is for other files or of another version.
+    """
+    try:
+        return _parse_content(content, inputs, folder)
+    except (KeyError, TypeError, struct.error) as error:
+        raise ValueError(f"it is damaged ({error})") from error
+
+
+def save_index(inputs: IndexInputs, tables: Tables, folder: Path) -> None:
+    """Write an index into a folder; it appears complete or not at all.
+
+    Raises:
+        OSError: It cannot be written, or a file with its name belongs to another user.
+    """
+    path = folder / index_name(inputs, str(folder))
+    if os.path.lexists(path) and os.lstat(path).st_uid != os.geteuid():
+        raise PermissionError(f"{path} belongs to another user")
+    files = [asdict(file) for file in tables.files]
+    for file, name in zip(files, _relative_paths(inputs, str(folder)), strict=True):
+        file |= {"path": name, "header": base64.b64encode(file["header"]).decode()}
+    arrays = {name: getattr(tables, name) for name in _ARRAYS}
+    if tables.block_starts is tables.chunk_starts:
+        del arrays["block_starts"]  # Each chunk is a block.
+    header = json.dumps(
+        {
+            "settings": inputs.settings,
+            "states": [[file.size_bytes, file.changed] for file in inputs.files],
+            "files": files,
+            "fingerprint": tables.fingerprint,
+            "lengths": {name: len(array) for name, array in arrays.items()},
+        }
+    ).encode()
+    header += b" " * (-(_START.size + len(header)) % _ALIGNMENT)
+    contents = [array.view(np.uint8).data for array in arrays.values()]
+    checksum = zlib.crc32(header)
+    for content in contents:
+        checksum = zlib.crc32(content, checksum)
+    write_bytes(path, [_START.pack(_MAGIC, len(header), checksum), header, *contents])
+
+
+def is_index_file(path: Path) -> bool:
+    """Whether a file begins like an index, of this version or an earlier one.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC))[:-1] == _MAGIC[:-1]
 
 
 def _are_whole(chunks: NDArray[Any]) -> NDArray[np.bool_]:
@@ -249,14 +395,71 @@ def _fingerprint(files: Sequence[IndexedFile], chunks: NDArray[Any]) -> str:
         digest.update(json.dumps(facts + [file.sampled] * (file.sampled != 0)).encode())
         end = start + file.num_chunks
         for first in range(start, end, _CHUNKS_AT_ONCE):
-            digest.update(_columns(chunks[first : min(first + _CHUNKS_AT_ONCE, end)]))
+            digest.update(_digested_columns(chunks[first : min(first + _CHUNKS_AT_ONCE, end)]))
         digest.update(file.header)
         start = end
     return digest.hexdigest()[:32]
 
 
-def _columns(chunks: NDArray[Any]) -> memoryview:
+def _digested_columns(chunks: NDArray[Any]) -> memoryview:
     columns = np.empty((len(chunks), 3), dtype="<i8")
     for column, name in enumerate(("offset", "checksum", "num_records")):
         columns[:, column] = chunks[name]
     return columns.data
+
+
+def _check_owner(status: os.stat_result, inputs: IndexInputs, folder: Path) -> None:
+    # This user, the users who could replace the folder, and the owner of the data.
+    owners = {0, os.geteuid(), os.stat(folder).st_uid}
+    if not is_remote(inputs.paths[0]):
+        owners.add(os.stat(inputs.paths[0]).st_uid)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is not a regular file")
+    if status.st_uid not in owners:
+        raise ValueError(f"it belongs to user {status.st_uid}, who owns neither data nor folder")
+
+
+def _relative_paths(inputs: IndexInputs, folder: str) -> list[str]:
+    """Return the files' paths relative to the index's folder, so that both can move together."""
+    return [_relative_path(path, folder) for path in inputs.paths]
+
+
+def _relative_path(path: str, folder: str) -> str:
+    if path.rpartition("/")[0] == folder:
+        return path.rpartition("/")[2]  # The fast way for the usual case; files may be many.
+    if not is_remote(path):
+        return os.path.abspath(path) if is_remote(folder) else os.path.relpath(path, folder)
+    scheme, _, location = path.partition("://")
+    folder_scheme, _, folder_location = folder.partition("://")
+    if scheme != folder_scheme:
+        return path
+    return posixpath.relpath(f"/{location}", f"/{folder_location}")
+
+
+def _parse_content(content: mmap.mmap | bytes, inputs: IndexInputs, folder: str) -> SavedIndex:
+    magic, header_bytes, checksum = _START.unpack_from(content)
+    if magic != _MAGIC:
+        raise ValueError(f"it begins with {magic!r}, expected {_MAGIC!r}")
+    start = _START.size + header_bytes
+    with memoryview(content) as view, view[_START.size :] as rest:
+        if zlib.crc32(rest) != checksum:
+            raise ValueError("its checksum does not match")
+    header = json.loads(content[_START.size : start])
+    names = [file["path"] for file in header["files"]]
+    if (names, header["settings"]) != (_relative_paths(inputs, folder), inputs.settings):
+        raise ValueError("it is for other files or settings")
+    saved_states = tuple(FileState(*saved_state) for saved_state in header["states"])
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, length in header["lengths"].items():
+        arrays[name] = np.frombuffer(content, _ARRAYS[name], length, start)
+        start += arrays[name].nbytes
+    arrays.setdefault("block_starts", arrays["chunk_starts"])
+    files = [
+        IndexedFile(**file | {"path": path, "header": base64.b64decode(file["header"])})
+        for file, path in zip(header["files"], inputs.paths, strict=True)
+    ]
+    if [file.size_bytes for file in files] != [saved.size_bytes for saved in saved_states]:
+        raise ValueError("its two lists of file sizes differ")
+    tables = Tables(files=tuple(files), fingerprint=header["fingerprint"], **arrays)
+    tables.check()
+    return SavedIndex(tables, saved_states)

@@ -1,4 +1,4 @@
-"""Where the index of a data set is stored, and when it is rebuilt (D19).
+"""The stored indexes of data sets: where an index lies, and when its files are scanned again (D19).
 
 It is stored beside the data if that folder is writable; otherwise in the job's folder, for all of
 its ranks, and in the user's cache, for later jobs. A file that differs from its index is scanned
@@ -6,29 +6,47 @@ again, and the user is warned.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import logging
+import operator
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from edl_horovod.errors import DataError
 from edl_horovod.files import marker
 from edl_horovod.files.user_cache import user_cache
-from edl_horovod.records import index_file
+from edl_horovod.records.chunks import FileChunks, sampled_checksum
 from edl_horovod.records.files import remote
 from edl_horovod.records.files.input_file import FileState
 from edl_horovod.records.files.pool import file_state, open_input
-from edl_horovod.records.index_file import SavedIndex, State
 from edl_horovod.records.index_lock import one_builder
+from edl_horovod.records.index_tables import (
+    CHUNK,
+    INDEX_ENDING,
+    IndexedFile,
+    IndexInputs,
+    SavedIndex,
+    Tables,
+    index_name,
+    is_index_file,
+    load_index,
+    parse_index,
+    save_index,
+)
 from edl_horovod.records.record_format import ChunkFormat
-from edl_horovod.records.scanning import FILES_AT_ONCE, file_tables, scan
-from edl_horovod.records.tables import Tables
 
-__all__ = ["SMALL_BYTES", "indexed", "states_of"]
+__all__ = ["SMALL_BYTES", "load_or_scan", "states_of"]
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +54,23 @@ SMALL_BYTES = 4 << 20
 """Every process scans local data smaller than this: mapping an index would not be faster."""
 CACHE_DAYS = 90
 """An index in the cache is removed if no job has used it for this long."""
+TELL_SECONDS = 5.0
+"""Interval of progress messages during a scan."""
+
+_FILES_AT_ONCE = 16
+"""Remote files that are scanned concurrently; a scan mostly waits for responses."""
 _MOST_NAMED = 3
 
+_ROW = operator.attrgetter(*(CHUNK.names or ()))
 
-def indexed(
+_FileTable = tuple[IndexedFile, NDArray[Any]]
+"""A file and its chunks, of type `CHUNK`."""
+
+_Ends = tuple[str, int, int]
+"""A file, and the numbers of its first and last chunk over all files."""
+
+
+def load_or_scan(
     paths: Sequence[str],
     states: Sequence[FileState] | None,
     chunk_format: ChunkFormat,
@@ -65,9 +96,9 @@ def indexed(
         sum(state.size_bytes for state in states or ()) < SMALL_BYTES
     )
     if states is None or is_small:
-        return scan(paths, chunk_format, known={}, tell=tell)
-    state = State(tuple(paths), tuple(states), settings)
-    return _CachedIndex(state, chunk_format, folder, tell).tables()
+        return _scan(paths, chunk_format, known={}, tell=tell)
+    inputs = IndexInputs(tuple(paths), tuple(states), settings)
+    return _IndexStore(inputs, chunk_format, folder, tell).tables()
 
 
 def states_of(paths: Sequence[str]) -> list[FileState] | None:
@@ -80,7 +111,7 @@ def states_of(paths: Sequence[str]) -> list[FileState] | None:
         DataError: A remote file does not exist or may not be read.
     """
     if any(map(remote.is_remote, paths)):
-        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="index") as pool:
+        with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="index") as pool:
             return _states(pool.map(file_state, paths))
     return _states(map(file_state, paths))
 
@@ -102,10 +133,10 @@ class _Candidate:
 
 
 @dataclass(frozen=True)
-class _CachedIndex:
+class _IndexStore:
     """Finds the stored index of some files, or builds and stores it."""
 
-    state: State
+    inputs: IndexInputs
     chunk_format: ChunkFormat
     folder: Path | None
     """The job's folder; None to store no index."""
@@ -140,17 +171,17 @@ class _CachedIndex:
             self._report_changes(candidate.changed)
             known = {
                 table[0].path: table
-                for table in file_tables(candidate.tables)
+                for table in _file_tables(candidate.tables)
                 if table[0].path not in candidate.changed
             }
-        return scan(self.state.paths, self.chunk_format, known=known, tell=self._say)
+        return _scan(self.inputs.paths, self.chunk_format, known=known, tell=self._say)
 
     def _report_changes(self, changed: Mapping[str, str]) -> None:
         named = [f"{path} ({why})" for path, why in itertools.islice(changed.items(), _MOST_NAMED)]
         more = ", ..." * (len(changed) > _MOST_NAMED)
         self._say(
-            f"{len(changed):,} of {len(self.state.paths):,} data files have changed since they were"
-            f" indexed, and are indexed again: {', '.join(named)}{more}",
+            f"{len(changed):,} of {len(self.inputs.paths):,} data files have changed since they"
+            f" were indexed, and are indexed again: {', '.join(named)}{more}",
             level=logging.WARNING,
         )
 
@@ -173,7 +204,7 @@ class _CachedIndex:
 
     def _save(self, tables: Tables, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        index_file.save(self.state, tables, folder)
+        save_index(self.inputs, tables, folder)
         if folder in _cache():
             _remove_unused(folder)
 
@@ -184,7 +215,7 @@ class _CachedIndex:
     @cached_property
     def _data_folder(self) -> str:
         """The folder of the first data file, which may be remote."""
-        first = self.state.paths[0]
+        first = self.inputs.paths[0]
         return first.rpartition("/")[0] if remote.is_remote(first) else os.path.dirname(first)
 
     def _find(self) -> _Candidate | None:
@@ -206,12 +237,12 @@ class _CachedIndex:
         """Return the index that was uploaded with the files; the upload changed their times."""
         if not remote.is_remote(self._data_folder):
             return None
-        url = f"{self._data_folder}/{index_file.name_of(self.state, self._data_folder)}"
+        url = f"{self._data_folder}/{index_name(self.inputs, self._data_folder)}"
         content = remote.read_if_there(url)
         if content is None:
             return None
         try:
-            saved = index_file.parse(content, self.state, self._data_folder)
+            saved = parse_index(content, self.inputs, self._data_folder)
         except ValueError as error:
             log.warning("The index %s is ignored: %s", url, error)
             return None
@@ -240,11 +271,11 @@ class _CachedIndex:
         return [*free, self.folder, *_cache()]
 
     def _name(self, folder: Path) -> str:
-        return index_file.name_of(self.state, str(folder))
+        return index_name(self.inputs, str(folder))
 
     def _load(self, folder: Path) -> SavedIndex | None:
         try:
-            return index_file.load(self.state, folder)
+            return load_index(self.inputs, folder)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -256,7 +287,7 @@ class _CachedIndex:
         changed: dict[str, str] = {}
         unverified: list[_Ends] = []
         start = 0
-        files = zip(saved.tables.files, saved.files, self.state.files, strict=True)
+        files = zip(saved.tables.files, saved.files, self.inputs.files, strict=True)
         for file, saved_state, current in files:
             if saved_state.size_bytes != current.size_bytes:
                 changed[file.path] = (
@@ -271,27 +302,23 @@ class _CachedIndex:
             start += file.num_chunks
         return changed | self._changed_ends(saved.tables, unverified)
 
-    def _changed_ends(self, tables: Tables, unverified: "Sequence[_Ends]") -> dict[str, str]:
+    def _changed_ends(self, tables: Tables, unverified: Sequence[_Ends]) -> dict[str, str]:
         """Return the files whose first or last chunk has changed, by path with the reason."""
 
-        def changed_paths(part: "Sequence[_Ends]") -> list[str]:
+        def changed_paths(part: Sequence[_Ends]) -> list[str]:
             return [ends[0] for ends in part if not self._has_same_ends(tables, ends)]
 
-        parts = [unverified[first::FILES_AT_ONCE] for first in range(FILES_AT_ONCE)]
-        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="index") as pool:
+        parts = [unverified[first::_FILES_AT_ONCE] for first in range(_FILES_AT_ONCE)]
+        with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="index") as pool:
             changed = sorted(path for paths in pool.map(changed_paths, parts) for path in paths)
         return dict.fromkeys(changed, "a different first or last chunk, at the same size")
 
-    def _has_same_ends(self, tables: Tables, ends: "_Ends") -> bool:
+    def _has_same_ends(self, tables: Tables, ends: _Ends) -> bool:
         path, first, last = ends
         # Only the last chunk of a remote file: each chunk costs a request.
         chunks = {last} if remote.is_remote(path) else {first, last}
         with open_input(path) as file:
             return all(self.chunk_format.holds(file, tables.chunk(number)) for number in chunks)
-
-
-_Ends = tuple[str, int, int]
-"""A file, and the numbers of its first and last chunk over all files."""
 
 
 def _is_digest(changed: int | str) -> bool:
@@ -313,7 +340,112 @@ def _cache() -> list[Path]:
 
 def _remove_unused(folder: Path) -> None:
     oldest = time.time() - CACHE_DAYS * 24 * 3600
-    for path in folder.glob(f".edl_horovod.*{index_file.ENDING}"):
+    for path in folder.glob(f".edl_horovod.*{INDEX_ENDING}"):
         with contextlib.suppress(OSError):
-            if path.stat().st_mtime < oldest and index_file.is_index(path):
+            if path.stat().st_mtime < oldest and is_index_file(path):
                 path.unlink()
+
+
+def _scan(
+    paths: Sequence[str],
+    chunk_format: ChunkFormat,
+    *,
+    known: Mapping[str, _FileTable],
+    tell: Callable[[str], None],
+) -> Tables:
+    """Scan files and return the tables of their index.
+
+    Args:
+        paths: Sorted paths.
+        chunk_format: Finds the chunks of each file.
+        known: Files whose chunks are known already, by path; they are not scanned.
+        tell: Called every few seconds with the progress of the scan.
+
+    Raises:
+        DataError: A file cannot be read or is damaged, or there are no records.
+    """
+    unknown = [path for path in paths if path not in known]
+    by_path = dict(known)
+    with _Progress(len(unknown), tell) as progress:
+        for table in _scan_files(unknown, chunk_format):
+            progress.add(table)
+            by_path[table[0].path] = table
+    files = [by_path[path][0] for path in paths]
+    chunks = np.concatenate([by_path[path][1] for path in paths])
+    if not len(chunks):
+        first_paths = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
+        skipped = sum(file.skipped_chunks for file in files)
+        raise DataError(
+            "There are no records in the data.",
+            received=f"{len(paths)} files ({first_paths}), in which {skipped} damaged chunks were"
+            " skipped",
+            hint="Check the program that wrote the files.",
+        )
+    return Tables.of(files, chunks)
+
+
+def _file_tables(tables: Tables) -> Iterator[_FileTable]:
+    """Yield the files of an index, each with its chunks."""
+    start = 0
+    for file, end in zip(tables.files, tables.file_ends, strict=True):
+        yield file, tables.chunks[start:end]
+        start = end
+
+
+def _scan_files(paths: Sequence[str], chunk_format: ChunkFormat) -> Iterator[_FileTable]:
+    def scan_file(path: str) -> _FileTable:
+        file, chunks = _file_table(chunk_format.scan(path))
+        if chunk_format.content == "samples":
+            with open_input(path) as content:
+                file = dataclasses.replace(file, sampled=sampled_checksum(content))
+        return file, chunks
+
+    if not any(map(remote.is_remote, paths)):
+        yield from map(scan_file, paths)
+        return
+    with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="index") as pool:
+        yield from pool.map(scan_file, paths)
+
+
+def _file_table(file_chunks: FileChunks) -> _FileTable:
+    file = IndexedFile(
+        path=file_chunks.path,
+        size_bytes=file_chunks.size_bytes,
+        num_chunks=len(file_chunks.chunks),
+        skipped_chunks=file_chunks.skipped_chunks,
+        skipped_records=file_chunks.skipped_records,
+        header=file_chunks.header,
+    )
+    # A row of a table takes a tenth of the memory of a ChunkInfo object.
+    return file, np.array([_ROW(chunk) for chunk in file_chunks.chunks], dtype=CHUNK)
+
+
+class _Progress:
+    """Reports the progress of a scan from a thread, even while one file takes long."""
+
+    def __init__(self, num_files: int, tell: Callable[[str], None]) -> None:
+        self._num_files = num_files
+        self._tell = tell
+        self._num_done = self._num_chunks = 0
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="index progress", daemon=True)
+
+    def add(self, table: _FileTable) -> None:
+        self._num_done += 1
+        self._num_chunks += len(table[1])
+
+    def __enter__(self) -> "_Progress":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._is_over.wait(TELL_SECONDS):
+            self._tell(
+                f"The data is indexed: {self._num_done:,} of {self._num_files:,} files,"
+                f" {self._num_chunks:,} chunks in {time.monotonic() - began:.0f} s"
+            )
