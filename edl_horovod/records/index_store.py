@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
 from edl_horovod.files import marker
+from edl_horovod.files.build_lock import one_builder
 from edl_horovod.files.user_cache import user_cache
 from edl_horovod.records.chunks import FileChunks, sampled_checksum
 from edl_horovod.records.files import remote
 from edl_horovod.records.files.input_file import FileState
 from edl_horovod.records.files.pool import file_state, open_input
-from edl_horovod.records.index_lock import one_builder
 from edl_horovod.records.index_tables import (
     CHUNK,
     INDEX_ENDING,
@@ -154,7 +154,7 @@ class _IndexStore:
             return candidate.tables
         folders = self._writable()
         locks = [folder / f"{self._name(folder)}.lock" for folder in folders]
-        with one_builder(locks, self._say) as number:
+        with one_builder(locks, self._say, doing="indexes the data") as number:
             if number < len(folders):
                 candidate = self._find()
                 if candidate is not None and not candidate.changed:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from edl_horovod.errors import DataError, EdlError, OutputError, UserCodeError, hint_of
+from edl_horovod.files.build_lock import one_builder
 from edl_horovod.files.whole_file import sync, write_json
 from edl_horovod.records.array_bytes import encode
 from edl_horovod.records.elements import Elements, MisfitError
-from edl_horovod.records.index_lock import one_builder
 from edl_horovod.records.layout import Column, Layout, Part, Structure, Tensor
 from edl_horovod.records.source import JobFolders
 from edl_horovod.records.sources.recordio import Writer

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.files.build_lock import one_builder
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.columns import Ragged
-from edl_horovod.records.index_lock import one_builder
 from edl_horovod.records.layout import Column
 from edl_horovod.records.source import RecordSource
 from edl_horovod.spec import ElasticDLSpec

@@ -14,9 +14,10 @@ __all__ = ["LONGEST_WAIT_SECONDS", "one_builder"]
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 600.0
-"""How long a process waits for another one to build an index before it scans the files itself.
+"""How long a process waits for another one before it builds the file itself.
 
-The lock of a process that dies is released at once, and a scan of ten million chunks takes minutes.
+The lock of a process that dies is released at once, and an index of ten million chunks takes
+minutes.
 """
 _TELL_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 0.1
@@ -27,7 +28,7 @@ def one_builder(
     locks: Sequence[Path],
     tell: Callable[[str], None],
     *,
-    doing: str = "indexes the data",
+    doing: str,
     gives_up: bool = True,
 ) -> Iterator[int]:
     """Hold the first lock file that can be created; its folder is created if needed.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.records import index_lock
-from edl_horovod.records.index_lock import one_builder
+from edl_horovod.files import build_lock
+from edl_horovod.files.build_lock import one_builder
 
 
 def quiet(_: str) -> None:
@@ -23,7 +23,7 @@ def test_one_at_a_time_and_the_file_goes(tmp_path: Path) -> None:
 
     def build(_: int) -> int:
         nonlocal inside, most
-        with one_builder([path], quiet) as number:
+        with one_builder([path], quiet, doing="builds") as number:
             with counting:
                 inside += 1
                 most = max(most, inside)
@@ -41,7 +41,7 @@ def test_one_at_a_time_and_the_file_goes(tmp_path: Path) -> None:
 def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.touch()
-    with one_builder([path], quiet) as number:
+    with one_builder([path], quiet, doing="builds") as number:
         assert number == 0
     assert not path.exists()
 
@@ -49,30 +49,30 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
 def test_the_first_place_that_can_be_written_is_taken(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     locks = [tmp_path / "file" / "lock", tmp_path / "good" / "lock", tmp_path / "better" / "lock"]
-    with one_builder(locks, quiet) as number:
+    with one_builder(locks, quiet, doing="builds") as number:
         assert number == 1
-    with one_builder(locks[:1], quiet) as number:
+    with one_builder(locks[:1], quiet, doing="builds") as number:
         assert number == 1  # None: every process builds.
 
 
 def test_a_wait_is_told_and_bounded_and_leaves_the_lock_to_its_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_lock, "LONGEST_WAIT_SECONDS", 0.2)
-    monkeypatch.setattr(index_lock, "_TELL_SECONDS", 0.05)
+    monkeypatch.setattr(build_lock, "LONGEST_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(build_lock, "_TELL_SECONDS", 0.05)
     path, told = tmp_path / "lock", []
     with path.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with one_builder([path], told.append) as number:
+        with one_builder([path], told.append, doing="builds") as number:
             assert number == 0
         assert path.exists()
-    assert "Another process indexes the data" in told[0]
+    assert "Another process builds" in told[0]
 
 
 def test_without_locks_everybody_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError("No locks available")
 
-    monkeypatch.setattr(index_lock.fcntl, "flock", refuse)
-    with one_builder([tmp_path / "lock"], quiet) as number:
+    monkeypatch.setattr(build_lock.fcntl, "flock", refuse)
+    with one_builder([tmp_path / "lock"], quiet, doing="builds") as number:
         assert number == 0
