@@ -16,9 +16,8 @@ from edl_horovod.frameworks.models import Model
 from edl_horovod.frameworks.values import Batch, Rows, StateGroup, StepSums, Variable
 from edl_horovod.models.plain_models import PlainModels
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.records.plan import DataPlan, Ids
+from edl_horovod.records.plan import DataPlan, Ids, StepSpans
 from edl_horovod.records.source import RecordSource
-from edl_horovod.records.spans import StepSpans
 from edl_horovod.spec import Mode
 
 if TYPE_CHECKING:

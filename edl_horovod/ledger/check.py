@@ -22,8 +22,7 @@ import numpy as np
 
 from edl_horovod.ledger.entries import Begin, Done, Entry, Give, Leave, key
 from edl_horovod.ledger.files import Source
-from edl_horovod.records.plan import DataPlan, EpochOrder, Ids
-from edl_horovod.records.spans import StepSpans
+from edl_horovod.records.plan import DataPlan, EpochOrder, Ids, StepSpans
 
 EntryT = TypeVar("EntryT", Begin, Give, Done, Leave)
 

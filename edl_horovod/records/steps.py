@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from edl_horovod.records.columns import part
-from edl_horovod.records.plan import DataPlan, EpochOrder, FilledSteps, Ids
+from edl_horovod.records.plan import DataPlan, EpochOrder, FilledSteps, Ids, StepSpans
 from edl_horovod.records.source import Records, RecordSource
-from edl_horovod.records.spans import StepSpans
 
 __all__ = ["NO_IDS", "NO_STEP", "ExpectedRestart", "StepRecords"]
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from edl_horovod.records.plan import DataPlan
-from edl_horovod.records.spans import StepSpans
+from edl_horovod.records.plan import DataPlan, StepSpans
 from edl_horovod.ring.state import NEVER, Counters
 
 __all__ = ["Course", "TrainCounters"]

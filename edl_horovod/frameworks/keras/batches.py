@@ -23,9 +23,8 @@ from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.parts import gives
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.records.plan import DataPlan, Ids
+from edl_horovod.records.plan import DataPlan, Ids, StepSpans
 from edl_horovod.records.source import RecordSource
-from edl_horovod.records.spans import StepSpans
 from edl_horovod.records.steps import NO_IDS, ExpectedRestart, StepRecords
 from edl_horovod.spec import Mode, padding_of
 

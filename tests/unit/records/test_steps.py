@@ -8,8 +8,7 @@ import pytest
 
 from edl_horovod.records.columns import Ragged
 from edl_horovod.records.layout import Column, Layout
-from edl_horovod.records.plan import DataPlan
-from edl_horovod.records.spans import StepSpans
+from edl_horovod.records.plan import DataPlan, StepSpans
 from edl_horovod.records.steps import NO_IDS, NO_STEP, ExpectedRestart, StepRecords
 
 LANES = range(4)

@@ -20,7 +20,7 @@ from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.records.spans import StepSpans
+from edl_horovod.records.plan import StepSpans
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.tasks import warm as prepare
