@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.records.columns import ColumnChunk, Values, empty, join
-from edl_horovod.records.flat_records import FlatRecords
+from edl_horovod.records.columns import ColumnChunk, FlatRecords, Values, empty, join
 from edl_horovod.records.index_tables import locate
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.source import RecordSource

@@ -1,27 +1,76 @@
-"""The values of columns, as chunks store them and as steps use them."""
+"""Decoded records: the bytes or the columns of a chunk, and the columns of a step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.records.flat_records import FlatRecords
 from edl_horovod.records.layout import BYTES, Layout
 
-__all__ = ["ColumnChunk", "Ragged", "Stored", "Values", "empty", "join", "part", "take"]
+__all__ = [
+    "ColumnChunk",
+    "FlatRecords",
+    "Ragged",
+    "Stored",
+    "Values",
+    "empty",
+    "join",
+    "part",
+    "take",
+]
 
 _Integers = NDArray[np.int64]
+
+# The default size of the shuffle window depends on this number, so changing it changes the order of
+# records.
 _OBJECT_BYTES = 41
-"""Size of the header of a `bytes` object and its reference in an array."""
+"""Size of the header of a `bytes` object and of its reference in a list or array."""
+
+
+class FlatRecords:
+    """Records that are slices of one `bytes` object, possibly with other bytes between them.
+
+    Creating a `bytes` object for each record would take a large part of the time of decoding a
+    chunk and scatter the records over memory, so it is created only when its record is requested.
+    """
+
+    __slots__ = ("_data", "_ends", "_starts", "held_bytes", "object_bytes")
+
+    def __init__(self, data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Wrap the data without copying it.
+
+        Args:
+            data: The bytes of all records.
+            starts: Offset of the first byte of each record, shape (records,).
+            ends: Offset after the last byte of each record, shape (records,).
+        """
+        self._data = data
+        # Indexing a memoryview takes half the time of indexing an array.
+        self._starts = starts.data
+        self._ends = ends.data
+        self.held_bytes = len(data) + starts.nbytes + ends.nbytes
+        """Memory that this object holds, in bytes."""
+        self.object_bytes = int((ends - starts).sum()) + _OBJECT_BYTES * len(ends)
+        """Memory that a list of all records as `bytes` would take, in bytes."""
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, slot: int) -> bytes:
+        return self._data[self._starts[slot] : self._ends[slot]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        data = self._data
+        return (data[start:end] for start, end in zip(self._starts, self._ends, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
     """Values of a column whose records differ in length, back to back."""
 
-    values: "NDArray[np.generic] | FlatRecords"
+    values: NDArray[np.generic] | FlatRecords
     ends: _Integers
     """The position in `values` after the last value of each record, shape (records,)."""
 

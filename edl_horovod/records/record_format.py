@@ -10,8 +10,7 @@ from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.layout import Layout
 
 if TYPE_CHECKING:
-    from edl_horovod.records.columns import ColumnChunk
-    from edl_horovod.records.flat_records import FlatRecords
+    from edl_horovod.records.columns import ColumnChunk, FlatRecords
     from edl_horovod.records.index_tables import IndexedFile
     from edl_horovod.records.source import RecordSource
 

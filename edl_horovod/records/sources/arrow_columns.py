@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo
-from edl_horovod.records.columns import ColumnChunk, Ragged, Stored
-from edl_horovod.records.flat_records import FlatRecords
+from edl_horovod.records.columns import ColumnChunk, FlatRecords, Ragged, Stored
 from edl_horovod.records.layout import BYTES, Column, Layout
 from edl_horovod.records.sources.arrow_schema import arrow_type, flat
 

@@ -19,9 +19,9 @@ from edl_horovod.records.chunks import (
     check_unchanged,
     is_unchanged,
 )
+from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
-from edl_horovod.records.flat_records import FlatRecords
 from edl_horovod.records.sources.csv_rows import Rows, find_rows
 from edl_horovod.records.sources.text_start import text_start
 

@@ -11,10 +11,9 @@ import numpy as np
 
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed
-from edl_horovod.records.columns import ColumnChunk, Stored
+from edl_horovod.records.columns import ColumnChunk, FlatRecords, Stored
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
-from edl_horovod.records.flat_records import FlatRecords
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import BYTES, Column, Layout
 from edl_horovod.records.record_format import FormatSettings

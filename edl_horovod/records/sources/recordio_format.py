@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo, Codec
-from edl_horovod.records.flat_records import FlatRecords
+from edl_horovod.records.columns import FlatRecords
 
 __all__ = [
     "HEADER_BYTES",

@@ -16,9 +16,9 @@ import numpy as np
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed, check_policy
+from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile, ReadAhead
 from edl_horovod.records.files.pool import open_input
-from edl_horovod.records.flat_records import FlatRecords
 
 __all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "is_tfrecord", "read_chunks"]
 

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_horovod.errors import ConfigError, DataError, OutputError
+from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.pool import FilePool
-from edl_horovod.records.flat_records import FlatRecords
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Codec, Writer, read_chunks
 
