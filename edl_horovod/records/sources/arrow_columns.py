@@ -1,5 +1,12 @@
-"""Conversion of an Arrow table to the columns of a chunk."""
+"""Conversion of Arrow schemas to columns, and of Arrow tables to their values.
 
+Structs are flattened (`address.city`), and dictionaries (categories) and extension types are
+replaced by the types of their values. Times and dates become integers in their own unit, decimals
+become float64. A struct of `bytes` and `path`, with which Hugging Face's `datasets` stores images
+and sounds, becomes its bytes.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -7,13 +14,89 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from edl_horovod.errors import DataError
+from edl_horovod.errors import ConfigError, DataError, did_you_mean
 from edl_horovod.records.chunks import ChunkInfo
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Ragged, Stored
+from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import BYTES, Column, Layout
-from edl_horovod.records.sources.arrow_schema import arrow_type, flat
 
-__all__ = ["chunk_of"]
+__all__ = ["check_same", "chunk_of", "layout_of", "schema_bytes", "schema_of", "shared_schema"]
+
+_MEDIA = {"bytes", "path"}
+
+
+def schema_bytes(schema: pa.Schema) -> bytes:
+    """Serialize a schema without its metadata, as the header of an indexed file."""
+    return bytes(schema.remove_metadata().serialize().to_pybytes())
+
+
+def schema_of(file: IndexedFile) -> pa.Schema:
+    """Parse the schema in the header of an indexed file."""
+    return pa.ipc.read_schema(pa.py_buffer(file.header))
+
+
+def shared_schema(files: Sequence[IndexedFile]) -> pa.Schema:
+    """Return the common schema of all files with records.
+
+    Raises:
+        DataError: The columns of the files differ.
+    """
+    with_records = [file for file in files if file.num_chunks]
+    first = schema_of(with_records[0])
+    checked_headers = {with_records[0].header}
+    for file in with_records:
+        if file.header in checked_headers:
+            continue
+        checked_headers.add(file.header)
+        check_same(first, with_records[0].path, schema_of(file), file.path)
+    return first
+
+
+def check_same(first: pa.Schema, first_path: str, other: pa.Schema, path: str) -> None:
+    """Refuse files with different columns.
+
+    Raises:
+        DataError: The columns differ.
+    """
+    difference = _difference(first, other)
+    if difference:
+        raise DataError(
+            "The data files have different columns.",
+            received=f"{path} has {difference}, unlike {first_path}",
+            hint="Write them with the same columns of the same types.",
+        )
+
+
+def layout_of(schema: pa.Schema, selected: Sequence[str], *, path: str) -> Layout:
+    """Return the selected columns of a schema in their order; all if none is selected.
+
+    Raises:
+        ConfigError: A selected column does not exist.
+        DataError: A column cannot become tensors.
+    """
+    fields = {field.name: field.type for field in _flat(schema.empty_table()).schema}
+    for name in selected:
+        if name not in fields:
+            raise ConfigError(
+                f"{path} has no column {name!r}.",
+                received={"data_plan.columns": ",".join(selected)},
+                hint=f"Its columns are {', '.join(fields)}.{did_you_mean(name, list(fields))}",
+            )
+    columns = []
+    for name in selected or fields:
+        column_type = _column_type(fields[name])
+        if column_type is None:
+            raise DataError(
+                f"The column {name!r} of {path} cannot become tensors: it is of type"
+                f" {fields[name]}.",
+                received={"path": path},
+                hint="Select other columns with data_plan.columns=[...], or write it as numbers,"
+                " text, bytes, or lists of these.",
+            )
+        columns.append(Column(name, *column_type, time_type=_time_type(fields[name])))
+    if not columns:
+        raise DataError(f"{path} has no columns.", received={"path": path})
+    return Layout(tuple(columns))
 
 
 def chunk_of(table: pa.Table, *, layout: Layout, path: str, chunk: ChunkInfo) -> ColumnChunk:
@@ -22,7 +105,7 @@ def chunk_of(table: pa.Table, *, layout: Layout, path: str, chunk: ChunkInfo) ->
     Raises:
         DataError: A value cannot be cast, or is missing in a column without NaN.
     """
-    table = flat(table)
+    table = _flat(table)
     table_columns = {name: table.column(number) for number, name in enumerate(table.column_names)}
     columns = []
     for column in layout.columns:
@@ -33,9 +116,108 @@ def chunk_of(table: pa.Table, *, layout: Layout, path: str, chunk: ChunkInfo) ->
     return ColumnChunk(columns)
 
 
+def _flat(table: pa.Table) -> pa.Table:
+    """Flatten the structs of a table."""
+    while any(pa.types.is_struct(_plain_type(field.type)) for field in table.schema):
+        parts = dict(_flat_columns(table))
+        table = pa.table(list(parts.values()), names=list(parts))
+    return table
+
+
+def _arrow_type(dtype: str, shape: tuple[int | None, ...]) -> pa.DataType:
+    """Return the Arrow type that the values of a column are cast to."""
+    if not shape:
+        return pa.large_binary() if dtype == BYTES else pa.from_numpy_dtype(dtype)
+    inner = _arrow_type(dtype, shape[1:])
+    return pa.large_list(inner) if shape[0] is None else pa.list_(inner, shape[0])
+
+
+def _column_type(kind: pa.DataType) -> tuple[str, tuple[int | None, ...]] | None:
+    """Return the NumPy type and the shape of a type's values; None if it is not supported."""
+    kind = _plain_type(kind)
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not is_list and not pa.types.is_fixed_size_list(kind):
+        dtype = _scalar_type(kind)
+        return None if dtype is None else (dtype, ())
+    value_type = _column_type(kind.value_type)
+    if value_type is None:
+        return None
+    dtype, shape = value_type
+    if is_list:
+        return None if shape else (dtype, (None,))
+    # A record may have one value of bytes or a list of them, but not a fixed shape.
+    return None if dtype == BYTES or None in shape else (dtype, (kind.list_size, *shape))
+
+
+def _scalar_type(kind: pa.DataType) -> str | None:
+    types = pa.types
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return str(np.dtype(kind.to_pandas_dtype()).name)
+    if types.is_decimal(kind):
+        return "float64"
+    if types.is_date32(kind) or types.is_time32(kind):
+        return "int32"
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        return "int64"
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    is_binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+    return BYTES if is_text or is_binary or types.is_fixed_size_binary(kind) else None
+
+
+def _time_type(kind: pa.DataType) -> str:
+    """Return the NumPy type of dates, times, durations and lists of them; "" for other types."""
+    kind = _plain_type(kind)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _time_type(kind.value_type)
+    if pa.types.is_date(kind):
+        return "datetime64[D]" if pa.types.is_date32(kind) else "datetime64[ms]"
+    if pa.types.is_timestamp(kind):
+        return f"datetime64[{kind.unit}]"
+    is_timedelta = pa.types.is_time(kind) or pa.types.is_duration(kind)
+    return f"timedelta64[{kind.unit}]" if is_timedelta else ""
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Unwrap extension types and dictionaries."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain_type(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    return kind
+
+
+def _flat_columns(table: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        kind = _plain_type(column.type)
+        if not pa.types.is_struct(kind):
+            yield name, column
+            continue
+        column = column.cast(kind)
+        names = [kind.field(number).name for number in range(kind.num_fields)]
+        if set(names) == _MEDIA:
+            yield name, pc.struct_field(column, "bytes")
+            continue
+        for inner in names:
+            yield f"{name}.{inner}", pc.struct_field(column, inner)
+
+
+def _difference(first: pa.Schema, other: pa.Schema) -> str:
+    """Describe how another schema differs from the first; "" if it does not."""
+    expected = {field.name: field.type for field in first}
+    actual = {field.name: field.type for field in other}
+    for name in [*expected, *actual]:
+        if name not in actual:
+            return f"no column {name!r}"
+        if name not in expected:
+            return f"a column {name!r}"
+        if expected[name] != actual[name]:
+            return f"{actual[name]} in the column {name!r} instead of {expected[name]}"
+    return ""
+
+
 def _stored(values: pa.ChunkedArray, column: Column, location: str, path: str) -> Stored:
     try:
-        array = _plain(values).cast(arrow_type(column.dtype, column.shape))
+        array = _plain_array(values).cast(_arrow_type(column.dtype, column.shape))
     except (pa.ArrowInvalid, pa.ArrowIndexError) as e:
         raise DataError(
             f"A value cannot be read in {location}: {e}.", received={"path": path}
@@ -67,7 +249,7 @@ def _from_array(
     return dense
 
 
-def _plain(values: pa.ChunkedArray) -> pa.Array:
+def _plain_array(values: pa.ChunkedArray) -> pa.Array:
     """Combine chunks into one array, and unwrap extension types and dictionaries."""
     array = values.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # There are no chunks.

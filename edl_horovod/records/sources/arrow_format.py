@@ -1,13 +1,21 @@
 """Arrow IPC files and streams, read with PyArrow: a chunk is a record batch, a record is a row.
 
+A message is the continuation mark 0xFFFFFFFF, the length of its metadata (int32), the metadata (a
+FlatBuffers table `Message` padded to 8 bytes), and its body, whose length is in the metadata. A
+file is the magic `ARROW1`, padded to 8 bytes, a stream of messages, and a footer with the offsets
+of the messages (https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc).
+A scan lists the messages without reading their bodies.
+
 The header of an indexed file has the data that all batches need: the message of the schema and, if
 the file has dictionaries, their number, a row of `_DICTIONARY` for each, and their messages. A
 stream may replace a dictionary, so a batch is decoded with the dictionaries that precede it.
 """
 
+import enum
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -19,26 +27,52 @@ from edl_horovod.records.files.input_file import InputFile, ReadAhead
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import Layout
-from edl_horovod.records.sources.arrow_columns import chunk_of
-from edl_horovod.records.sources.arrow_messages import (
-    Kind,
-    Message,
-    damaged_file,
-    is_file,
-    messages,
-)
-from edl_horovod.records.sources.arrow_schema import check_same, layout_of
+from edl_horovod.records.sources.arrow_columns import check_same, chunk_of, layout_of
 
 __all__ = ["decode_chunk", "holds_chunk", "layout", "read_chunks"]
 
+_MAGIC = b"ARROW1"
+_FEATHER_1 = b"FEA1"
+_START = struct.Struct("<II")
+_MARK = 0xFFFFFFFF
+_MAX_METADATA_BYTES = 64 << 20
+
 _MAX_HEADER_BYTES = 64 << 20
 _MAX_BYTES = (1 << 32) - 1
+# Indexes of the fields of `Message`, `RecordBatch` and `DictionaryBatch` in their tables
+# (format/Message.fbs).
+_HEADER_TYPE, _HEADER, _BODY_LENGTH, _NUM_ROWS, _DICTIONARY_ID, _IS_DELTA = 1, 2, 3, 0, 0, 2
 _COUNT = struct.Struct("<I")
 _DICTIONARY = np.dtype(
     [("since", "<i8"), ("id", "<i8"), ("is_delta", "<i8"), ("num_bytes", "<i8")],
 )
 """A dictionary message. `since` is the offset after which it is valid: 0 in a file, where all
 batches have the same dictionaries."""
+
+
+class _MessageKind(enum.IntEnum):
+    """The content of a message; the values are those of `MessageHeader`."""
+
+    SCHEMA = 1
+    DICTIONARY = 2
+    RECORDS = 3
+
+
+@dataclass(frozen=True)
+class _Message:
+    """The location of a message in its file, and its properties."""
+
+    kind: _MessageKind
+    offset: int
+    num_bytes: int
+    """Size of the whole message."""
+    metadata: bytes
+    num_rows: int = 0
+    """Number of rows, if the kind is `RECORDS`."""
+    dictionary_id: int = 0
+    """Id of the dictionary, if the kind is `DICTIONARY`."""
+    is_delta: bool = False
+    """Whether a `DICTIONARY` is appended to the dictionary so far; if not, it replaces it."""
 
 
 def read_chunks(path: str) -> FileChunks:
@@ -48,15 +82,15 @@ def read_chunks(path: str) -> FileChunks:
         DataError: The file cannot be opened, is damaged, or has another format.
     """
     with ReadAhead(open_input(path)) as file:
-        is_stream = not is_file(file)
+        is_stream = not _is_file(file)
         chunks: list[ChunkInfo] = []
         schema, dictionaries = b"", _Dictionaries(file, is_stream=is_stream)
-        for message in messages(file):
-            if message.kind is Kind.RECORDS:
+        for message in _messages(file):
+            if message.kind is _MessageKind.RECORDS:
                 if message.num_rows:
                     chunks.append(_chunk(message, len(chunks), path))
                 continue
-            if message.kind is Kind.SCHEMA:
+            if message.kind is _MessageKind.SCHEMA:
                 schema = file.read_at(message.offset, num_bytes=message.num_bytes)
             else:
                 dictionaries.add(message)
@@ -100,7 +134,7 @@ def decode_chunk(
             table = pa.Table.from_batches([batch])
     except (pa.ArrowException, OSError, StopIteration) as e:
         problem = f"its record batch {chunk.number + 1} cannot be read: {e}"
-        raise damaged_file(file.path, problem) from e
+        raise _damaged(file.path, problem) from e
     return chunk_of(table, layout=layout, path=file.path, chunk=chunk)
 
 
@@ -115,7 +149,90 @@ def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
     return zlib.crc32(metadata) == chunk.checksum
 
 
-def _chunk(message: Message, number: int, path: str) -> ChunkInfo:
+def _messages(file: InputFile) -> Iterator[_Message]:
+    """Yield the messages of a stream or a file, up to the end mark.
+
+    Raises:
+        DataError: The input is damaged, truncated, or not an Arrow file or stream.
+    """
+    start = file.read_at(0, num_bytes=8)
+    has_footer = _is_file(file)
+    if not has_footer and start[:4] != b"\xff\xff\xff\xff":
+        problem = (
+            "is a Feather version 1 file" if start[:4] == _FEATHER_1 else "is not an Arrow file"
+        )
+        raise DataError(
+            f"{file.path} {problem}: it starts with {start.hex(' ') or 'nothing'}.",
+            received={"path": file.path},
+            hint="Write it with pyarrow.feather.write_feather or pyarrow.ipc, or rename it after"
+            " its format.",
+        )
+    size = file.size_bytes
+    if has_footer and (size < 16 or file.read_at(size - 6, num_bytes=6) != _MAGIC):
+        raise _damaged(file.path, "its footer is missing; it may be truncated")
+    offset = 8 if has_footer else 0
+    while offset < size:
+        message = _parse_message(file, offset)
+        if message is None:
+            return
+        yield message
+        offset += message.num_bytes
+
+
+def _parse_message(file: InputFile, offset: int) -> _Message | None:
+    """Parse the message at an offset; None at the end mark."""
+    start = file.read_at(offset, num_bytes=_START.size)
+    if len(start) < _START.size:
+        raise _damaged(file.path, f"it ends within the message at byte {offset}")
+    mark, length = _START.unpack(start)
+    if mark != _MARK or length > _MAX_METADATA_BYTES:
+        raise _damaged(file.path, f"there is no message at byte {offset}")
+    if not length:
+        return None
+    metadata = file.read_at(offset + _START.size, num_bytes=length)
+    try:
+        root = struct.unpack_from("<I", metadata)[0]
+        kind = _MessageKind(_read_number(metadata, root, _HEADER_TYPE, "<B"))
+        body = _read_number(metadata, root, _BODY_LENGTH, "<q")
+        field_offset = _field_offset(metadata, root, _HEADER)
+        table = field_offset + struct.unpack_from("<I", metadata, field_offset)[0]
+        num_rows = dictionary_id = is_delta = 0
+        if kind is _MessageKind.RECORDS:
+            num_rows = _read_number(metadata, table, _NUM_ROWS, "<q")
+        elif kind is _MessageKind.DICTIONARY:
+            dictionary_id = _read_number(metadata, table, _DICTIONARY_ID, "<q")
+            is_delta = _read_number(metadata, table, _IS_DELTA, "<B")
+    except (struct.error, ValueError) as e:
+        raise _damaged(file.path, f"the message at byte {offset} cannot be read") from e
+    num_bytes = _START.size + length + body
+    if body < 0 or num_rows < 0 or offset + num_bytes > file.size_bytes:
+        raise _damaged(file.path, f"it ends within the message at byte {offset}")
+    return _Message(kind, offset, num_bytes, metadata, num_rows, dictionary_id, bool(is_delta))
+
+
+def _is_file(file: InputFile) -> bool:
+    """Whether the input is an Arrow file, which has a footer, and not a stream."""
+    return file.read_at(0, num_bytes=len(_MAGIC)) == _MAGIC
+
+
+def _field_offset(data: bytes, table: int, index: int) -> int:
+    """Return the position of a field of a FlatBuffers table; 0 if the field is absent."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    (vtable_bytes,) = struct.unpack_from("<H", data, vtable)
+    entry = 4 + 2 * index
+    if entry >= vtable_bytes:
+        return 0
+    (offset,) = struct.unpack_from("<H", data, vtable + entry)
+    return table + offset if offset else 0
+
+
+def _read_number(data: bytes, table: int, index: int, kind: str) -> int:
+    """Return a number in a FlatBuffers table; 0 if the field is absent."""
+    offset = _field_offset(data, table, index)
+    return int(struct.unpack_from(kind, data, offset)[0]) if offset else 0
+
+
+def _chunk(message: _Message, number: int, path: str) -> ChunkInfo:
     if message.num_bytes > _MAX_BYTES:
         raise _too_large(path, "a record batch is larger than 4 GiB")
     return ChunkInfo(
@@ -139,11 +256,11 @@ class _Dictionaries:
         self._num_bytes = 0
         self._ids: set[int] = set()
 
-    def add(self, message: Message) -> None:
+    def add(self, message: _Message) -> None:
         is_replaced = message.dictionary_id in self._ids and not message.is_delta
         if is_replaced and not self._is_stream:
             problem = f"it replaces a dictionary at byte {message.offset}; only streams may do this"
-            raise damaged_file(self._file.path, problem)
+            raise _damaged(self._file.path, problem)
         self._num_bytes += message.num_bytes
         if self._num_bytes > _MAX_HEADER_BYTES:
             raise _too_large(self._file.path, "its dictionaries take more than 64 MiB")
@@ -193,4 +310,13 @@ def _too_large(path: str, problem: str) -> DataError:
         f"{path} cannot be read in parts: {problem}.",
         received={"path": path},
         hint="Write it in smaller batches, and text as text instead of categories.",
+    )
+
+
+def _damaged(path: str, problem: str) -> DataError:
+    """Return the error for a damaged or truncated file."""
+    return DataError(
+        f"{path} is damaged: {problem}.",
+        received={"path": path},
+        hint="Copy or write it again.",
     )

@@ -20,8 +20,7 @@ from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import Layout
-from edl_horovod.records.sources.arrow_columns import chunk_of
-from edl_horovod.records.sources.arrow_schema import layout_of, schema_bytes, schema_of
+from edl_horovod.records.sources.arrow_columns import chunk_of, layout_of, schema_bytes, schema_of
 from edl_horovod.records.sources.text_lines import line_chunks
 
 __all__ = ["decode_chunk", "layout", "read_chunks"]
