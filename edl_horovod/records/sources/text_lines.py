@@ -19,7 +19,6 @@ from edl_horovod.records.chunks import (
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
-from edl_horovod.records.sources.text_start import text_start
 
 __all__ = [
     "CHUNK_BYTES",
@@ -28,6 +27,7 @@ __all__ = [
     "holds_chunk",
     "line_chunks",
     "read_chunks",
+    "text_start",
 ]
 
 CHUNK_BYTES = 1 << 20
@@ -35,6 +35,14 @@ CHUNK_BYTES = 1 << 20
 MAX_LINE_BYTES = 32 << 20
 """A file with a longer line is treated as not text."""
 _LF, _CR = b"\n"[0], b"\r"[0]
+
+_UTF8_MARK = b"\xef\xbb\xbf"
+_FOREIGN_STARTS = {
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+    b"\x1f\x8b": "gzip-compressed",
+    b"PK\x03\x04": "a zip archive or a spreadsheet",
+}
 
 
 def read_chunks(path: str, *, name: str) -> FileChunks:
@@ -63,6 +71,31 @@ def read_chunks(path: str, *, name: str) -> FileChunks:
         return FileChunks(path=path, size_bytes=file.size_bytes, chunks=tuple(chunks))
 
 
+def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
+    """Decode the lines of a chunk, without line ends.
+
+    Raises:
+        DataError: The file has changed since it was scanned.
+    """
+    check_unchanged(payload, chunk=chunk, path=path)
+    text = np.frombuffer(payload, dtype=np.uint8)
+    ends = np.flatnonzero(text == _LF).astype(np.int64)
+    if not payload.endswith(b"\n"):
+        ends = np.append(ends, len(payload))
+    starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
+    has_cr = (ends > starts) & (text[ends - 1] == _CR)
+    return FlatRecords(payload, starts, ends - has_cr)
+
+
+def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
+    """Whether the lines of a chunk are unchanged; reads the whole chunk.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    return is_unchanged(file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes), chunk)
+
+
 def line_chunks(file: InputFile, name: str) -> Iterator[tuple[int, bytes]]:
     """Yield runs of whole lines with their offsets in the file.
 
@@ -89,26 +122,22 @@ def line_chunks(file: InputFile, name: str) -> Iterator[tuple[int, bytes]]:
             num_bytes = min(MAX_LINE_BYTES + 1, num_bytes * 4)
 
 
-def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
-    """Decode the lines of a chunk, without line ends.
+def text_start(file: InputFile, name: str) -> int:
+    """Return the offset after the byte order mark; 0 if the file has none.
+
+    Args:
+        file: Plain text in UTF-8 or another extension of ASCII.
+        name: The name of its format in messages.
 
     Raises:
-        DataError: The file has changed since it was scanned.
+        DataError: The file is compressed or has another encoding.
     """
-    check_unchanged(payload, chunk=chunk, path=path)
-    text = np.frombuffer(payload, dtype=np.uint8)
-    ends = np.flatnonzero(text == _LF).astype(np.int64)
-    if not payload.endswith(b"\n"):
-        ends = np.append(ends, len(payload))
-    starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
-    has_cr = (ends > starts) & (text[ends - 1] == _CR)
-    return FlatRecords(payload, starts, ends - has_cr)
-
-
-def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
-    """Whether the lines of a chunk are unchanged; reads the whole chunk.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
-    return is_unchanged(file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes), chunk)
+    start = file.read_at(0, num_bytes=4) if file.size_bytes else b""
+    for mark, kind in _FOREIGN_STARTS.items():
+        if start.startswith(mark):
+            raise DataError(
+                f"{file.path} is {kind}, not plain {name}.",
+                received={"path": file.path, "first_bytes": start.hex(" ")},
+                hint=f"Unpack it, or save it as {name} in UTF-8.",
+            )
+    return len(_UTF8_MARK) if start.startswith(_UTF8_MARK) else 0

@@ -17,7 +17,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources import csv_format
-from edl_horovod.records.sources.csv_rows import find_rows
+from edl_horovod.records.sources.csv_format import find_rows
 from edl_horovod.records.sources.formats import format_of
 from edl_horovod.records.sources.recordio import Writer
 
