@@ -10,7 +10,7 @@ from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
 from edl_horovod.models.lookup import files_defining, list_functions
 from edl_horovod.models.modules import load_module
 from edl_horovod.models.parts import METHODS, REQUIRED, Part, Parts, part_of
-from edl_horovod.records import own_dataset
+from edl_horovod.records import user_dataset
 
 __all__ = ["Overrides", "find_parts"]
 
@@ -32,7 +32,7 @@ class Overrides:
             input_fn=config.input_fn,
             loss=config.loss,
             optimizer=config.optimizer,
-            has_own_dataset=config.data.startswith(f"{own_dataset.SCHEME}:"),
+            has_own_dataset=config.data.startswith(f"{user_dataset.SCHEME}:"),
         )
 
     @property

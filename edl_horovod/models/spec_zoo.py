@@ -30,7 +30,7 @@ from edl_horovod.models import git_zoo, lookup, spec_function, zoo_files
 from edl_horovod.models.file_model import FileModel, file_model
 from edl_horovod.models.own_process import ask
 from edl_horovod.models.parts import REQUIRED
-from edl_horovod.records import own_dataset
+from edl_horovod.records import user_dataset
 
 __all__ = ["MODEL_DEF", "cache", "is_needed", "model_in", "with_zoo"]
 
@@ -97,7 +97,7 @@ def _needs_own_zoo(config: JobConfig) -> bool:
     names = [getattr(config, key) for key in REQUIRED]
     data = (config.data, config.validation_data)
     return any("." in name for name in names) or any(
-        each.startswith(f"{own_dataset.SCHEME}:") for each in data
+        each.startswith(f"{user_dataset.SCHEME}:") for each in data
     )
 
 

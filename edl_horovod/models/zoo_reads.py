@@ -14,7 +14,7 @@ from pathlib import Path
 
 from edl_horovod.models.lookup import file_groups, import_root
 from edl_horovod.models.modules import loaded_files
-from edl_horovod.records.source_digest import imported_files
+from edl_horovod.records.code_digest import imported_files
 
 __all__ = ["CODE", "ZooReads", "files_of", "hearing_opens"]
 

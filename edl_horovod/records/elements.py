@@ -1,23 +1,40 @@
-"""The elements of a user's own stream as flat arrays, and the layout that all of them fit.
+"""The elements of a user's own stream as flat arrays, their common layout, and their bytes.
 
 Tensors are recognized by their attributes, so that no framework is imported here: ragged tensors
 by `flat_values` and `nested_row_splits`, sparse ones by `indices` and `dense_shape`, others by
 `numpy`.
+
+The arrays of an element become the bytes of one record, which include types and shapes. Each array
+is a byte with the number of its type, a byte with its number of axes, a little-endian uint32 with
+the size of each axis, and the values row by row. The values of a text array are a uint32 with the
+length of each text, followed by the texts.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.records.array_bytes import TYPES, text_array
 from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure, Tensor
 
-__all__ = ["Elements", "MisfitError"]
+__all__ = ["TYPES", "Elements", "MisfitError", "decode_arrays", "encode_arrays", "text_array"]
 
 Array = NDArray[Any]
+
+# Files store the indexes of these types, so the order must never change.
+TYPES = (
+    "object",
+    "bool",
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+"""NumPy names of the types that an array may have."""
+_NUMBER_OF = {np.dtype(name): number for number, name in enumerate(TYPES)}
+_DTYPES = tuple(np.dtype(name) for name in TYPES)
 
 
 class MisfitError(Exception):
@@ -122,6 +139,59 @@ class Elements:
         columns.append(Column(path, name, (None,)))
         columns.append(Column(f"{path} (shape)", "int64", (len(array_type.shape),)))
         return Part(column, array_type.shape, column + 1)
+
+
+def text_array(value: Any) -> Array | None:
+    """Convert text to an array of `bytes` objects; None if the value is not text."""
+    if isinstance(value, str | bytes):
+        text = np.empty((), dtype=object)
+        text[()] = value.encode() if isinstance(value, str) else value
+        return text
+    array = np.asarray(value)
+    if array.dtype.kind not in "SU":
+        return None
+    encoded = array if array.dtype.kind == "S" else np.strings.encode(array, "utf-8")
+    return encoded.astype(object)
+
+
+def encode_arrays(arrays: Iterable[Array]) -> bytes:
+    """Encode arrays, whose types are in `TYPES`, as one record; objects must be `bytes`."""
+    parts: list[bytes] = []
+    for array in arrays:
+        number = _NUMBER_OF[array.dtype.newbyteorder("=")]
+        parts.append(struct.pack(f"<BB{array.ndim}I", number, array.ndim, *array.shape))
+        if array.dtype.kind == "O":
+            texts = array.ravel().tolist()
+            parts.append(struct.pack(f"<{len(texts)}I", *map(len, texts)))
+            parts += texts
+        else:
+            parts.append(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+    return b"".join(parts)
+
+
+def decode_arrays(record: bytes) -> list[Array]:
+    """Decode the arrays of a record; numeric arrays are read-only views of it."""
+    arrays: list[Array] = []
+    offset, end = 0, len(record)
+    while offset < end:
+        number, ndim = record[offset], record[offset + 1]
+        shape = struct.unpack_from(f"<{ndim}I", record, offset + 2)
+        offset += 2 + 4 * ndim
+        size = math.prod(shape)
+        dtype = _DTYPES[number]
+        if dtype.kind == "O":
+            lengths = struct.unpack_from(f"<{size}I", record, offset)
+            offset += 4 * size
+            texts = np.empty(size, dtype=object)
+            for index, length in enumerate(lengths):
+                texts[index] = record[offset : offset + length]
+                offset += length
+            arrays.append(texts.reshape(shape))
+        else:
+            values = np.frombuffer(record, dtype.newbyteorder("<"), size, offset)
+            arrays.append(values.reshape(shape))
+            offset += values.nbytes
+    return arrays
 
 
 def _shape_of(element: Any, path: str, collected: list[Array]) -> _Shape:

@@ -34,7 +34,7 @@ from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import with_framework
 from edl_horovod.models.lookup import require_zoo
 from edl_horovod.models.zoo_reads import CODE, files_of
-from edl_horovod.records import own_dataset
+from edl_horovod.records import user_dataset
 from edl_horovod.records.sources.table import kind_of
 
 __all__ = [
@@ -338,7 +338,7 @@ class _InputsOfJobs:
 
 def _code_of(model_zoo: str, model_def: str, data: Sequence[str]) -> str:
     """A digest of a model's code, and of the code of records that lies beside it."""
-    scheme = f"{own_dataset.SCHEME}:"
+    scheme = f"{user_dataset.SCHEME}:"
     modules = [
         pattern.removeprefix(scheme).rpartition(".")[0]
         for pattern in data

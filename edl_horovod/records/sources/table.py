@@ -11,7 +11,7 @@ __all__ = ["SCHEMES", "check_sources", "kind_of"]
 
 SCHEMES = {
     "": "edl_horovod.records.data_files",
-    "dataset": "edl_horovod.records.own_dataset",
+    "dataset": "edl_horovod.records.user_dataset",
 }
 """Modules with a `KIND`, by the scheme before the first colon of `data`.
 

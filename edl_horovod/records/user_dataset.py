@@ -25,7 +25,7 @@ _ELEMENT_PRESERVING = ("Prefetch", "Options", "Cache", "Shuffle", "Take", "Skip"
 _INFINITE = -1
 
 
-class _OwnDataset(SourceKind):
+class _UserDataset(SourceKind):
     """A user's object, or a function that returns one.
 
     The object has `__len__` and `__getitem__`, or it is iterable, like a `tf.data.Dataset` or a
@@ -55,9 +55,9 @@ class _OwnDataset(SourceKind):
             )
         # Imported here: commands that only check the settings do not need NumPy.
         if _is_random_access(dataset):
-            from edl_horovod.records.sources.own_records import OwnRecords
+            from edl_horovod.records.map_dataset import MapDataset
 
-            return OwnRecords(dataset, data, selected=settings.columns)
+            return MapDataset(dataset, data, selected=settings.columns)
         _require_stream(dataset, data, settings)
         if folders is None:
             raise DataError(
@@ -65,9 +65,8 @@ class _OwnDataset(SourceKind):
                 received={"data": data},
                 hint="Return an object with __len__ and __getitem__, or open it in a job.",
             )
-        from edl_horovod.records.source_digest import digest_of
-        from edl_horovod.records.stream_records import StreamRecords
-        from edl_horovod.records.streams import cache_stream
+        from edl_horovod.records.code_digest import digest_of
+        from edl_horovod.records.streams import StreamRecords, cache_stream
 
         stream = cache_stream(dataset, data, digest_of(module), folders, tell or _discard)
         return StreamRecords(stream, data, folders=folders, cache_bytes=cache_bytes)
@@ -176,4 +175,4 @@ def _element_transforms(dataset: Any) -> Iterator[str]:
         yield name
 
 
-KIND = _OwnDataset()
+KIND = _UserDataset()

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, DataError, EdlError, UserCodeError, did_you_mean
-from edl_horovod.records.array_bytes import text_array
 from edl_horovod.records.columns import Ragged, Values, empty
+from edl_horovod.records.elements import text_array
 from edl_horovod.records.index_tables import locate
 from edl_horovod.records.layout import BYTES, Column, Layout
 from edl_horovod.records.source import Records, RecordSource
 
-__all__ = ["OwnRecords"]
+__all__ = ["MapDataset"]
 
 _BLOCK_RECORDS = 64
 _NUM_SAMPLES = 32
@@ -24,7 +24,7 @@ _NUM_SAMPLES = 32
 _Parts = dict[str, NDArray[Any]]
 
 
-class OwnRecords(RecordSource):
+class MapDataset(RecordSource):
     """Reads records from the object one by one, in one thread at a time."""
 
     def __init__(self, records: Any, name: str, *, selected: Sequence[str]) -> None:

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from edl_horovod.records.array_bytes import TYPES, decode, encode
+from edl_horovod.records.elements import TYPES, decode_arrays, encode_arrays
 
 
 @pytest.mark.parametrize("name", [name for name in TYPES if name != "object"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3, 4)])
 def test_numbers_of_every_type_and_shape(name, shape):
     array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(name)
-    (found,) = decode(encode([array]))
+    (found,) = decode_arrays(encode_arrays([array]))
     assert (found.dtype, found.shape) == (array.dtype, shape)
     np.testing.assert_array_equal(found, array)
 
@@ -20,7 +20,7 @@ def test_texts_and_several_arrays():
     scalar = np.empty((), dtype=object)
     scalar[()] = b"x\0"
     swapped = np.arange(3, dtype=">i4")
-    found = decode(encode([texts, scalar, swapped, np.arange(6).reshape(2, 3).T]))
+    found = decode_arrays(encode_arrays([texts, scalar, swapped, np.arange(6).reshape(2, 3).T]))
     assert found[0].tolist() == texts.tolist()
     assert found[1].item() == b"x\0"
     assert found[2].tolist() == [0, 1, 2]
