@@ -14,6 +14,7 @@ from edl_horovod.records.source import (
     JobFolders,
     RecordSource,
     SourceKind,
+    ignore_message,
     refuse_skipping,
 )
 from edl_horovod.records.sources.finding import expand, parts_of
@@ -44,7 +45,7 @@ class _Files(SourceKind):
                 columns=settings.columns,
                 folder=folder,
                 cache_bytes=cache_bytes,
-                tell=tell or _discard,
+                tell=tell or ignore_message,
             )
         # Imported here: commands that only check the settings do not need NumPy.
         from edl_horovod.records.index import Index
@@ -91,10 +92,6 @@ def _format_of(paths: Sequence[str], settings: DataSettings) -> FileFormat:
     if file_format.no_skipping:
         refuse_skipping(f"{file_format.name} files", settings, why=file_format.no_skipping)
     return file_format
-
-
-def _discard(_: str) -> None:
-    """Discard a message; it is in the log, too."""
 
 
 KIND = _Files()

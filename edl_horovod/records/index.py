@@ -17,6 +17,7 @@ from edl_horovod.records.index_store import load_or_scan, states_of
 from edl_horovod.records.index_tables import IndexedFile, Tables, locate
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
+from edl_horovod.records.source import ignore_message
 from edl_horovod.records.sources.finding import expand
 from edl_horovod.records.sources.formats import format_of
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
@@ -118,7 +119,7 @@ class Index:
             index_settings["content"] = record_format.content
         states = states_of(paths)
         tables = load_or_scan(
-            paths, states, record_format, index_settings, folder=folder, tell=tell or _discard
+            paths, states, record_format, index_settings, folder=folder, tell=tell or ignore_message
         )
         versions = None
         if states is not None and record_format.content != "checksums":
@@ -201,10 +202,6 @@ class Index:
 
     def _file_number(self, chunk_number: int) -> int:
         return bisect.bisect_right(self.tables.file_ends, chunk_number)
-
-
-def _discard(_: str) -> None:
-    """Discard a message; it is in the log, too."""
 
 
 def _sorted_once(paths: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@ __all__ = [
     "RecordSource",
     "Records",
     "SourceKind",
+    "ignore_message",
     "refuse_skipping",
 ]
 
@@ -165,6 +166,10 @@ class SourceKind(abc.ABC):
     def local_patterns(self, data: str) -> Iterator[str]:
         """Yield the paths, folders and globs on local file systems that are read."""
         yield from ()
+
+
+def ignore_message(message: str) -> None:
+    """Stand in where no function for messages was passed; the messages are in the log, too."""
 
 
 def refuse_skipping(data: str, settings: DataSettings, *, why: str) -> None:

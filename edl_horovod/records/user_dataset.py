@@ -11,6 +11,7 @@ from edl_horovod.records.source import (
     JobFolders,
     RecordSource,
     SourceKind,
+    ignore_message,
     refuse_skipping,
 )
 
@@ -68,7 +69,7 @@ class _UserDataset(SourceKind):
         from edl_horovod.records.code_digest import digest_of
         from edl_horovod.records.streams import StreamRecords, cache_stream
 
-        stream = cache_stream(dataset, data, digest_of(module), folders, tell or _discard)
+        stream = cache_stream(dataset, data, digest_of(module), folders, tell or ignore_message)
         return StreamRecords(stream, data, folders=folders, cache_bytes=cache_bytes)
 
     def check(self, datasets: Sequence[str], settings: DataSettings) -> None:
@@ -80,10 +81,6 @@ class _UserDataset(SourceKind):
     def _check_settings(self, data: str, settings: DataSettings) -> None:
         why = "only your code can detect damaged records and skip them"
         refuse_skipping(f"records of your own ({data})", settings, why=why)
-
-
-def _discard(_: str) -> None:
-    """Discard a message; it is in the log, too."""
 
 
 def _names(data: str) -> tuple[str, str]:
