@@ -16,7 +16,7 @@ from edl_horovod.files.output_dir import (
     writing,
 )
 from edl_horovod.models import git_zoo
-from edl_horovod.records.sources.finding import local_paths
+from edl_horovod.records.sources.patterns import local_paths
 from edl_horovod.records.sources.table import kind_of
 
 __all__ = [

@@ -17,8 +17,8 @@ from edl_horovod.records.source import (
     ignore_message,
     refuse_skipping,
 )
-from edl_horovod.records.sources.finding import expand, parts_of
 from edl_horovod.records.sources.formats import format_of
+from edl_horovod.records.sources.patterns import expand, parts_of
 
 __all__ = ["KIND"]
 

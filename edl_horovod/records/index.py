@@ -18,8 +18,8 @@ from edl_horovod.records.index_tables import IndexedFile, Tables, locate
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 from edl_horovod.records.source import ignore_message
-from edl_horovod.records.sources.finding import expand
 from edl_horovod.records.sources.formats import format_of
+from edl_horovod.records.sources.patterns import expand
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
 
 __all__ = ["Index"]

@@ -16,7 +16,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.records.index import Index
 from edl_horovod.records.index_tables import MAX_BLOCK_RECORDS
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.finding import expand
+from edl_horovod.records.sources.patterns import expand
 from edl_horovod.records.sources.recordio import Codec, Writer, read_chunks
 
 

@@ -23,7 +23,7 @@ from edl_horovod.records.files import remote
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.finding import expand
+from edl_horovod.records.sources.patterns import expand
 from edl_horovod.records.sources.recordio import Codec, Writer
 from tests.s3_server import BUCKET, S3Server
 
@@ -269,7 +269,7 @@ def test_missing_credentials_say_where_to_put_them(
 def test_missing_extra_is_named(pattern: str, module: str, extra: str) -> None:
     program = (
         "import sys; sys.modules[sys.argv[2]] = None\n"
-        "from edl_horovod.records.sources.finding import expand\n"
+        "from edl_horovod.records.sources.patterns import expand\n"
         "from edl_horovod.errors import MissingDependency\n"
         "try: expand(sys.argv[1])\n"
         "except MissingDependency as e: print(e)"

@@ -1,4 +1,4 @@
-"""Finding of input files, local and remote."""
+"""Patterns of data: the local and remote files that paths, globs and URLs stand for."""
 
 import glob
 import os
