@@ -20,6 +20,7 @@ __all__ = [
     "LocalFile",
     "ReadAhead",
     "SeekableFile",
+    "folder_name",
 ]
 
 
@@ -216,3 +217,8 @@ class SeekableFile(io.RawIOBase):
     def readall(self) -> bytes:
         """Read all bytes from the current position."""
         return self.read()
+
+
+def folder_name(path: str) -> str:
+    """Return the name of the folder of a file, given its path or URL."""
+    return os.path.basename(os.path.dirname(path if "://" in path else os.path.abspath(path)))

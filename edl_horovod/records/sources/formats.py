@@ -6,13 +6,13 @@ the settings need neither NumPy nor PyArrow.
 
 import functools
 import importlib
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from edl_horovod.errors import DataError, MissingDependency, how_to_install
+from edl_horovod.records.files.input_file import folder_name
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import (
     ColumnFormat,
@@ -26,7 +26,6 @@ __all__ = [
     "FOLDER_ENDINGS",
     "FORMATS",
     "PICTURE_ENDINGS",
-    "class_of",
     "file_format",
     "format_of",
     "has_ending",
@@ -71,11 +70,6 @@ def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
     return _PART_NUMBER.sub("", name).lower().endswith(endings)
 
 
-def class_of(path: str) -> str:
-    """Return the class of an image file: the name of its folder."""
-    return os.path.basename(os.path.dirname(path if is_remote(path) else os.path.abspath(path)))
-
-
 def _format_of_path(path: str) -> FileFormat:
     name = (urlsplit(path).path if is_remote(path) else path).lower()
     for suffix in _COMPRESSED:
@@ -107,7 +101,7 @@ def _require_pyarrow(format_name: str) -> None:
 
 def _check_same_classes(sets: Sequence[Sequence[str]]) -> None:
     """Refuse data and validation data with different classes, whose numbers would differ, too."""
-    first, *others = [sorted({class_of(path) for path in paths}) for paths in sets]
+    first, *others = [sorted({folder_name(path) for path in paths}) for paths in sets]
     for other in others:
         if other != first:
             differing = sorted(set(first) ^ set(other))

@@ -12,12 +12,11 @@ import numpy as np
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Stored
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import InputFile, folder_name
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import BYTES, Column, Layout
 from edl_horovod.records.record_format import FormatSettings
-from edl_horovod.records.sources.formats import class_of
 
 __all__ = ["ImageFolders"]
 
@@ -78,7 +77,7 @@ class ImageFolders:
 
     def layout(self, files: Sequence[IndexedFile]) -> Layout:
         """Return the columns, and number the classes of the files."""
-        names = sorted({class_of(file.path) for file in files})
+        names = sorted({folder_name(file.path) for file in files})
         self._numbers = {name: number for number, name in enumerate(names)}
         return Layout(self._columns)
 
@@ -94,7 +93,7 @@ class ImageFolders:
             raise changed(file.path, chunk)
         if not payload.startswith(_SIGNATURES):
             raise _not_an_image(file.path, payload[:_SIGNATURE_BYTES])
-        name = class_of(file.path)
+        name = folder_name(file.path)
         values: dict[str, Stored] = {
             "image": _single_record(payload),
             "label": np.array([self._numbers[name]], dtype=np.int64),
