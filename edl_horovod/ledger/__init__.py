@@ -1,9 +1,7 @@
 """The ledger: which record went into which step on which rank, and the proof that none was lost."""
 
-from edl_horovod.ledger.check import Proof, Violation, check
-from edl_horovod.ledger.curve import StepLoss, read_losses
-from edl_horovod.ledger.files import LedgerFile, read
-from edl_horovod.ledger.prove import prove
+from edl_horovod.ledger.files import LedgerFile, StepLoss, read, read_losses
+from edl_horovod.ledger.proof import Proof, Violation, check, prove
 
 __all__ = [
     "LedgerFile",

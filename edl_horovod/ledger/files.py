@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edl_horovod.errors import JobFailed, OutputError, hint_of
-from edl_horovod.ledger.entries import Entry, decode, encode, key
+from edl_horovod.ledger.entries import Begin, Done, Entry, decode, encode, key
 
-__all__ = ["LedgerFile", "Source", "read"]
+__all__ = ["LedgerFile", "Source", "StepLoss", "read", "read_losses"]
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +99,18 @@ class Source:
     """Number of damaged lines."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepLoss:
+    """A step that was done."""
+
+    step: int
+    """Counted from 0 over all epochs."""
+    loss: float
+    """Mean over the step's examples on all ranks."""
+    size: int
+    """Ranks of the ring that did it."""
+
+
 def read(folder: Path) -> Iterator[tuple[Source, Entry]]:
     """Read all entries, ordered by ring and step; a file is open only while its entries are due.
 
@@ -110,6 +122,23 @@ def read(folder: Path) -> Iterator[tuple[Source, Entry]]:
     """
     sources = [Source(path, num_bytes) for path, num_bytes in sorted(_moment(folder).items())]
     return heapq.merge(*map(_entries, sources), key=lambda pair: key(pair[1]))
+
+
+def read_losses(folder: Path) -> list[StepLoss]:
+    """Read the losses of all steps in order; for a step that was done again, the last one.
+
+    Raises:
+        JobFailed: The job writes faster than the files can be listed.
+    """
+    sizes: dict[int, int] = {}
+    losses: dict[int, StepLoss] = {}
+    for _, entry in read(folder):
+        if isinstance(entry, Begin):
+            sizes[entry.ring] = entry.size
+        elif isinstance(entry, Done) and entry.ring in sizes:
+            size = sizes[entry.ring]
+            losses[entry.step] = StepLoss(step=entry.step, loss=entry.loss, size=size)
+    return [losses[step] for step in sorted(losses)]
 
 
 def _moment(folder: Path) -> dict[Path, int]:

@@ -14,7 +14,7 @@ import pytest
 from edl_horovod.errors import Interrupted, JobFailed, OutputError
 from edl_horovod.job.directory import JobDir
 from edl_horovod.launch.local_jobs import LocalJobs
-from edl_horovod.ledger.prove import prove
+from edl_horovod.ledger.proof import prove
 from tests.frameworks import NEEDS_KERAS
 from tests.integration.conftest import REPOSITORY, ZOO
 from tests.records import write_records

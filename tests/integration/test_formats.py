@@ -16,7 +16,7 @@ from PIL import Image
 from edl_horovod import trained_model
 from edl_horovod.errors import Interrupted
 from edl_horovod.job.directory import JobDir
-from edl_horovod.ledger.prove import prove
+from edl_horovod.ledger.proof import prove
 from edl_horovod.records.reader import Reader
 from edl_horovod.trained_model.params import read_params
 from tests.mds_shards import shard

@@ -8,7 +8,7 @@ import pytest
 from edl_horovod import trained_model
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import prove
-from edl_horovod.ledger.curve import read_losses
+from edl_horovod.ledger.files import read_losses
 from tests import counting_job
 
 NUM_WEIGHTS = 6_000_000

@@ -11,27 +11,34 @@ Entries may be missing, because a disk was full or a file is damaged. Where the 
 the step that they belong to, nothing is proven, but nothing is contradicted either.
 """
 
+import contextlib
 import dataclasses
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 
+from edl_horovod.config.tasks import num_lanes, training_batch
+from edl_horovod.errors import ConfigError
+from edl_horovod.job.directory import JobDir
+from edl_horovod.job.kept_lanes import with_kept_lanes
 from edl_horovod.ledger.entries import Begin, Done, Entry, Give, Leave, key
-from edl_horovod.ledger.files import Source
+from edl_horovod.ledger.files import Source, read
 from edl_horovod.records.plan import DataPlan, EpochOrder, Ids, StepSpans
 
-EntryT = TypeVar("EntryT", Begin, Give, Done, Leave)
-
-__all__ = ["Proof", "Violation", "check"]
+__all__ = ["Proof", "Violation", "check", "prove"]
 
 MOST_VIOLATIONS = 100
 """Violations that are listed; further ones are only counted."""
 MOST_RECORDS = 10
 """Records that one violation lists."""
+
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
+"""Keeps TensorFlow's notices from the terminal, and the GPU free: nothing is computed here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +95,54 @@ class Proof:
         return {"is_good": self.is_good, **dataclasses.asdict(self)}
 
 
+def prove(job_dir: JobDir) -> Proof:
+    """The proof from the ledger of a job that has ended, or of what a running one has done so far.
+
+    Raises:
+        ConfigError: The job has no ledger.
+        DataError: Its data is not there any more, so it is not known what it should have applied.
+    """
+    from edl_horovod.models.lookup import require_zoo
+    from edl_horovod.models.modules import make_importable
+    from edl_horovod.records.job_data import open_source, plan_of
+    from edl_horovod.records.sources.table import kind_of
+
+    config = with_kept_lanes(job_dir.read_config())
+    if config.debug.ledger and not any(job_dir.ledger.glob("*.jsonl")):
+        raise ConfigError(
+            "The job's ledger has no entries yet: no rank of it has reached the first step.",
+            received=repr(str(job_dir)),
+            hint=f"See edl status {job_dir}",
+        )
+    if not job_dir.ledger.is_dir():
+        raise ConfigError(
+            "The job has no ledger.",
+            received=repr(str(job_dir)),
+            hint="Only a training that was started with debug.ledger=true has one.",
+        )
+    if kind_of(config.data).runs_user_code:
+        make_importable(require_zoo(config.model_zoo).absolute())
+    # What the user's own data imports reads these variables while it is imported.
+    with (
+        _environment(_QUIET),
+        open_source(config.data, config.data_plan, folders=job_dir.folders) as source,
+    ):
+        plan = plan_of(
+            source,
+            config.data_plan,
+            num_lanes=num_lanes(config),
+            is_training=True,
+            **training_batch(config),
+        )
+    return check(read(job_dir.ledger), plan)
+
+
 def check(entries: Iterable[tuple[Source, Entry]], plan: DataPlan) -> Proof:
     """Check a ledger in one pass that holds the records of one step in memory."""
     return _Check(plan).run(entries)
+
+
+_EntryT = TypeVar("_EntryT", Begin, Give, Done, Leave)
 
 
 @dataclass
@@ -363,5 +415,17 @@ class _Check:
             self._note(ring, "gap", ring.start, None, message)
 
 
-def _of(kind: type[EntryT], entries: Sequence[tuple[Source, Entry]]) -> list[tuple[int, EntryT]]:
+def _of(kind: type[_EntryT], entries: Sequence[tuple[Source, Entry]]) -> list[tuple[int, _EntryT]]:
     return [(id(source), entry) for source, entry in entries if isinstance(entry, kind)]
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables that the user has not set, for a while."""
+    new = [name for name in variables if name not in os.environ]
+    os.environ.update({name: variables[name] for name in new})
+    try:
+        yield
+    finally:
+        for name in new:
+            del os.environ[name]
