@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.report import look_around
 from edl_horovod.api import run
 from edl_horovod.chaos import parse
-from edl_horovod.chaos.job import disturb_job
+from edl_horovod.chaos.disturbance import disturb_job
 from edl_horovod.config.schema import (
     DebugConfig,
     ElasticConfig,

@@ -1,15 +1,15 @@
 """Disturb a running job, by a schedule or at random, and measure what that costs."""
 
-from edl_horovod.chaos.disturb import ActionResult, disturb
-from edl_horovod.chaos.report import Cost, cost_of
+from edl_horovod.chaos.cost import Cost, cost_of
+from edl_horovod.chaos.disturbance import ActionResult, disturb
 from edl_horovod.chaos.schedule import KINDS, Action, parse, random_schedule
 from edl_horovod.chaos.target import Target
 
 __all__ = [
     "KINDS",
     "Action",
-    "Cost",
     "ActionResult",
+    "Cost",
     "Target",
     "cost_of",
     "disturb",

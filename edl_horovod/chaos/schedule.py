@@ -1,4 +1,4 @@
-"""A chaos schedule: which actions happen when, written by hand or drawn from a seed."""
+"""A chaos schedule: actions and their times, written by hand or drawn from a seed."""
 
 import random
 from collections.abc import Sequence

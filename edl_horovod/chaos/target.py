@@ -1,4 +1,4 @@
-"""A running local job as somebody who disturbs it sees it: its own processes, and no others."""
+"""The processes of a running local job, found so that a signal can reach no other process."""
 
 import contextlib
 import itertools
@@ -20,17 +20,17 @@ from edl_horovod.job.events import (
 __all__ = ["HeldProcess", "Target"]
 
 EARLY_SECONDS = 30.0
-"""How long before the event that tells of it a process may have started, on a busy machine."""
+"""Seconds that a process may have started before its event, on a busy machine."""
 LATE_SECONDS = 2.0
-"""How much later, by the coarseness of both clocks."""
+"""Seconds that it may have started later, because both clocks are coarse."""
 _HOST = "localhost"
 
 
 class HeldProcess:
-    """One process of the job, held so that a signal can reach no other one."""
+    """A process of the job, held by a descriptor so that a signal can reach no other process."""
 
     def __init__(self, pid: int, label: str, handle: int) -> None:
-        """Take a process that was found to be the job's, with a pid file descriptor to close."""
+        """Own the descriptor of a process that is known to belong to the job."""
         self.pid, self.label = pid, label
         self._handle = handle
 
@@ -40,12 +40,12 @@ class HeldProcess:
             signal.pidfd_send_signal(self._handle, number)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptor."""
         os.close(self._handle)
 
 
 class Target:
-    """The job in a directory, by what its events say."""
+    """A job and its processes, as its events report them."""
 
     def __init__(
         self, job_dir: JobDir, *, set_slots: Callable[[int], object], slots: Callable[[], int]
@@ -60,20 +60,20 @@ class Target:
         self.update()
 
     def update(self) -> None:
-        """Take in what happened since the last time."""
+        """Read the events since the last call."""
         for recorded in next(self._new_events):
             self._note(recorded)
 
     def ring(self) -> tuple[int, ...]:
-        """Slots of this machine that were in the last ring that formed, lowest first."""
+        """Return the slots of this machine in the last ring that formed, in ascending order."""
         return self._ring
 
     def worker(self, slot: int) -> HeldProcess | None:
-        """The process that has a slot now; None if there is none."""
+        """Return the process of a slot; None if the slot has none."""
         return self._process(f"{_HOST}:{slot}", "--config", self._job_dir.config)
 
     def coordinator(self) -> HeldProcess | None:
-        """The coordinator; None while there is none."""
+        """Return the process of the coordinator; None if it does not run."""
         return self._process("coordinator", "--job-dir", self._job_dir.path)
 
     def _note(self, recorded: Recorded) -> None:
@@ -96,15 +96,15 @@ class Target:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
             return None
-        # Looked at after it is held: whatever has the number from now on, the handle is this one's.
-        if _is_it(pid, option, value, reported_at):
+        # Checked after it is opened: the descriptor stays valid if another process gets the number.
+        if _belongs_to_job(pid, option, value, reported_at):
             return HeldProcess(pid, label, handle)
         os.close(handle)
         return None
 
 
-def _is_it(pid: int, option: str, value: Path, reported_at: float) -> bool:
-    """Whether a number is that process' still, by its command line and its start."""
+def _belongs_to_job(pid: int, option: str, value: Path, reported_at: float) -> bool:
+    """Whether a process ID still belongs to the job, by command line and start time."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
         folder = os.readlink(f"/proc/{pid}/cwd")
@@ -117,7 +117,7 @@ def _is_it(pid: int, option: str, value: Path, reported_at: float) -> bool:
 
 
 def _started_at(pid: int) -> float:
-    """Seconds since the epoch; the kernel counts ticks since it was started."""
+    """Return the start time in seconds since the epoch; the kernel counts ticks since its boot."""
     ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     boot = next(
         float(line.split()[1])

@@ -14,7 +14,7 @@ import pytest
 
 from edl_horovod import trained_model
 from edl_horovod.chaos import random_schedule
-from edl_horovod.chaos.job import disturb_job
+from edl_horovod.chaos.disturbance import disturb_job
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import prove
 from tests import counting_job, dying_worker

@@ -1,15 +1,20 @@
-"""Carry out a chaos schedule on a job, and undo at the end what can be undone."""
+"""Carries out a chaos schedule on a running job, and restores its slots and workers at the end."""
 
 import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from edl_horovod.chaos.cost import Cost, cost_of
 from edl_horovod.chaos.schedule import Action
 from edl_horovod.chaos.target import HeldProcess, Target
 from edl_horovod.errors import ConfigError
+from edl_horovod.job import events
+from edl_horovod.job.directory import JobDir
+from edl_horovod.launch import target as targets
+from edl_horovod.launch.local_jobs import LocalJobs
 
-__all__ = ["ActionResult", "disturb"]
+__all__ = ["ActionResult", "check_disturbable", "disturb", "disturb_job"]
 
 POLL_SECONDS = 0.1
 
@@ -29,11 +34,50 @@ class ActionResult:
     message: str
 
 
-@dataclass(frozen=True)
-class _StoppedProcess:
-    process: HeldProcess
-    until: float
-    """Seconds after the start of the schedule."""
+def check_disturbable(job_dir: JobDir) -> None:
+    """Refuse a job that cannot be disturbed.
+
+    Raises:
+        ConfigError: The ring of the job is static, or the job does not run.
+    """
+    kind = job_dir.read_config().launch.kind
+    if not targets.find(kind).is_elastic:
+        raise ConfigError(
+            "A static ring does not survive chaos.",
+            received=f"launch.kind={kind}",
+            hint="Start the job with launch=local.",
+        )
+    if not job_dir.is_running():
+        raise ConfigError(
+            "The job is not running, so it cannot be disturbed.",
+            received=repr(str(job_dir)),
+            hint=f"See edl status {job_dir}.",
+        )
+
+
+def disturb_job(
+    job_dir: JobDir,
+    schedule: Sequence[Action],
+    *,
+    seconds: float = 0.0,
+    on_action: Callable[[ActionResult], None] = lambda _: None,
+) -> tuple[list[ActionResult], Cost]:
+    """Carry out a schedule on a running job of this machine.
+
+    Returns:
+        The result of each action, and the cost of the disturbance.
+    """
+    began, jobs, name = time.time(), LocalJobs(), str(job_dir)
+    target = Target(
+        job_dir,
+        slots=lambda: jobs.slots(name),
+        set_slots=lambda slots: jobs.scale(name, slots),
+    )
+    results = disturb(target, schedule, seconds=seconds, on_action=on_action)
+    recorded = events.read(job_dir.events)
+    last = recorded[-1].time if target.is_over else time.time()
+    first = min((r.time for r in results if r.is_done), default=began)
+    return results, cost_of(recorded, first=first, last=last)
 
 
 def disturb(
@@ -51,13 +95,20 @@ def disturb(
     Args:
         target: The job.
         schedule: The actions.
-        seconds: Least time to stay, even if the last action comes earlier.
+        seconds: Minimum duration, even if the last action comes earlier.
         on_action: Called with the result of each action.
 
     Returns:
         The results in order.
     """
     return _Disturbance(target, on_action).run(schedule, seconds)
+
+
+@dataclass(frozen=True)
+class _StoppedProcess:
+    process: HeldProcess
+    until: float
+    """Seconds after the start of the schedule."""
 
 
 class _Disturbance:
@@ -82,7 +133,7 @@ class _Disturbance:
                 self._target.update()
         finally:
             self._continue(float("inf"))
-            self._put_back(slots)
+            self._restore_slots(slots)
         return self._results
 
     def _seconds(self) -> float:
@@ -134,7 +185,7 @@ class _Disturbance:
     def _kill_coordinator(self) -> None:
         process = self._target.coordinator()
         if process is None:
-            self._report("coordinator", "there is none now", is_done=False)
+            self._report("coordinator", "the job has none now", is_done=False)
             return
         process.send(signal.SIGKILL)
         self._report("coordinator", f"pid {process.pid}")
@@ -144,13 +195,13 @@ class _Disturbance:
         before = self._target.slots()
         after = before + (1 if kind == "add" else -1)
         if kind == "remove" and not any(slot < after for slot in self._target.ring()):
-            message = f"nobody would be left of the ring without slot {after}"
+            message = f"no worker of the ring would be left without slot {after}"
             self._report(kind, message, is_done=False)
             return
         self._set_slots(kind, after, f"{before} -> {after} slots")
 
     def _continue(self, seconds: float) -> None:
-        """Let the workers continue whose time is over."""
+        """Continue the workers whose time is over."""
         over = [stopped for stopped in self._stopped if stopped.until <= seconds]
         for stopped in over:
             self._stopped.remove(stopped)
@@ -158,7 +209,7 @@ class _Disturbance:
             self._report("continue", f"{stopped.process.label}, pid {stopped.process.pid}")
             stopped.process.close()
 
-    def _put_back(self, slots: int) -> None:
+    def _restore_slots(self, slots: int) -> None:
         self._target.update()
         if not self._target.is_over and self._target.slots() != slots:
             self._set_slots("restore", slots, f"{slots} slots, as before")

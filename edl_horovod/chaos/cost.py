@@ -1,4 +1,4 @@
-"""What a disturbance cost a job, computed from the job's events."""
+"""The cost of a disturbance, computed from the job's events."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from edl_horovod.job.events import Recorded, ResetEvent, StepEvent, WorkerEvent
 __all__ = ["Cost", "cost_of"]
 
 LEAST_SECONDS = 1.0
-"""Least time for which a rate is computed."""
+"""Shorter times give no rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def cost_of(events: Sequence[Recorded], *, first: float, last: float) -> Cost:
 
 
 def _points(events: Iterable[Recorded]) -> list[tuple[float, int]]:
-    """When how many records had been seen."""
+    """Return the times of the steps, and the records seen by then."""
     return [(time, event.records_seen) for time, _, event in events if isinstance(event, StepEvent)]
 
 
