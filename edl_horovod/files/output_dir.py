@@ -100,6 +100,74 @@ def check_writable(path: Path) -> None:
             pass
 
 
+@contextlib.contextmanager
+def staged(
+    output: Path, kind: str, *, overwrite: bool, is_file: bool = False, job: str = ""
+) -> Iterator[Path]:
+    """Yield an empty directory, which becomes the output if the `with` ends without an exception.
+
+    Until then an older output is unchanged, and after an exception (Ctrl-C included) it remains.
+    Temporary folders of killed processes of this machine are removed when a later one succeeds.
+
+    Args:
+        output: The directory or file to be written; missing parents are created.
+        kind: One of KINDS.
+        overwrite: Whether an earlier result may be replaced.
+        is_file: Yield the path of a file to write instead, in a separate folder. A schema file may
+            be written beside it; an older schema is removed with the older output.
+        job: The job_dir of the job that writes it. If the leader is lost right after this, the next
+            leader may replace the output, because it belongs to the same job.
+
+    Raises:
+        OutputError: The output exists and may not be replaced, or cannot be written.
+    """
+    output = output.absolute()
+    check_output(output, overwrite, is_file=is_file, job=job)
+    with writing(output), marker.work_folder(output) as work:
+        new, old = work / "new", work / "old"
+        new.mkdir()
+        yield new / output.name if is_file else new
+        if is_file:
+            _replace_file(new / output.name, output, old, kind, overwrite=overwrite, job=job)
+        else:
+            publish(new, output, kind, overwrite=overwrite, old=old, job=job)
+        marker.remove_leftovers(output)
+
+
+def publish(
+    folder: Path, output: Path, kind: str, *, overwrite: bool, old: Path, job: str = ""
+) -> None:
+    """Rename a complete directory, on the output's file system, to the output (absolute).
+
+    An earlier result is moved to `old` until the rename succeeds. For the rest see `staged`.
+
+    Raises:
+        OutputError: The output exists and may not be replaced, or cannot be written.
+    """
+    with writing(output):
+        marker.write(folder, kind, holds=sorted(_files_in(folder)), **_job_field(job))
+        for path in folder.rglob("*"):
+            sync(path)
+        sync(folder)
+        check_output(output, overwrite, job=job)
+        _replace_output(folder, output, old)
+
+
+@contextlib.contextmanager
+def writing(output: Path) -> Iterator[None]:
+    """Convert an `OSError` to an `OutputError` that names the output.
+
+    Raises:
+        OutputError: The output cannot be written.
+    """
+    try:
+        yield
+    except OSError as e:
+        raise OutputError(
+            f"The output cannot be written: {e}.", received={"output": output}, hint=hint_of(e)
+        ) from e
+
+
 def _check_directory(path: Path, *, overwrite: bool, job: str) -> None:
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise OutputError(
@@ -171,59 +239,6 @@ def _belongs_to(job: str, content: Mapping[str, Any]) -> bool:
     return bool(job) and content.get("job") == job
 
 
-@contextlib.contextmanager
-def staged(
-    output: Path, kind: str, *, overwrite: bool, is_file: bool = False, job: str = ""
-) -> Iterator[Path]:
-    """Yield an empty directory, which becomes the output if the `with` ends without an exception.
-
-    Until then an older output is unchanged, and after an exception (Ctrl-C included) it remains.
-    Temporary folders of killed processes of this machine are removed when a later one succeeds.
-
-    Args:
-        output: The directory or file to be written; missing parents are created.
-        kind: One of KINDS.
-        overwrite: Whether an earlier result may be replaced.
-        is_file: Yield the path of a file to write instead, in a separate folder. A schema file may
-            be written beside it; an older schema is removed with the older output.
-        job: The job_dir of the job that writes it. If the leader is lost right after this, the next
-            leader may replace the output, because it belongs to the same job.
-
-    Raises:
-        OutputError: The output exists and may not be replaced, or cannot be written.
-    """
-    output = output.absolute()
-    check_output(output, overwrite, is_file=is_file, job=job)
-    with writing(output), marker.work_folder(output) as work:
-        new, old = work / "new", work / "old"
-        new.mkdir()
-        yield new / output.name if is_file else new
-        if is_file:
-            _replace_file(new / output.name, output, old, kind, overwrite=overwrite, job=job)
-        else:
-            publish(new, output, kind, overwrite=overwrite, old=old, job=job)
-        marker.remove_leftovers(output)
-
-
-def publish(
-    folder: Path, output: Path, kind: str, *, overwrite: bool, old: Path, job: str = ""
-) -> None:
-    """Rename a complete directory, on the output's file system, to the output (absolute).
-
-    An earlier result is moved to `old` until the rename succeeds. For the rest see `staged`.
-
-    Raises:
-        OutputError: The output exists and may not be replaced, or cannot be written.
-    """
-    with writing(output):
-        marker.write(folder, kind, holds=sorted(_files_in(folder)), **_job_field(job))
-        for path in folder.rglob("*"):
-            sync(path)
-        sync(folder)
-        check_output(output, overwrite, job=job)
-        _replace_output(folder, output, old)
-
-
 def _job_field(job: str) -> dict[str, str]:
     return {"job": job} if job else {}
 
@@ -286,18 +301,3 @@ def _digest(file: Path) -> str:
         stream.seek(max(0, size - _PART_BYTES))
         digest.update(stream.read(_PART_BYTES))
     return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def writing(output: Path) -> Iterator[None]:
-    """Convert an `OSError` to an `OutputError` that names the output.
-
-    Raises:
-        OutputError: The output cannot be written.
-    """
-    try:
-        yield
-    except OSError as e:
-        raise OutputError(
-            f"The output cannot be written: {e}.", received={"output": output}, hint=hint_of(e)
-        ) from e

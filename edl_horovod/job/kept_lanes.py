@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS, num_lanes
-from edl_horovod.files.tensor_header import read_metadata
+from edl_horovod.files.safetensors_header import read_metadata
 from edl_horovod.job import checkpoint_files
 from edl_horovod.job.directory import JobDir
 

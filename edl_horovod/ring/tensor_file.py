@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.files import whole_file
-from edl_horovod.files.tensor_header import LENGTH_BYTES, METADATA
+from edl_horovod.files.safetensors_header import LENGTH_BYTES, METADATA
 
 __all__ = ["DamagedFile", "read_tensors", "write_tensors"]
 
