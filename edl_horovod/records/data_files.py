@@ -89,8 +89,8 @@ class _Files(SourceKind):
 def _format_of(paths: Sequence[str], settings: DataSettings) -> FileFormat:
     """Return the common format of some files, after checking that it supports the settings."""
     file_format = format_of(paths)
-    if file_format.no_skipping:
-        refuse_skipping(f"{file_format.name} files", settings, why=file_format.no_skipping)
+    if file_format.why_not_skippable:
+        refuse_skipping(f"{file_format.name} files", settings, why=file_format.why_not_skippable)
     return file_format
 
 

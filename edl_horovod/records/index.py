@@ -115,19 +115,19 @@ class Index:
             "csv_header": settings.csv_header,
             "max_chunk_bytes": settings.max_chunk_bytes,
         }
-        if record_format.content == "samples":
-            index_settings["content"] = record_format.content
+        if record_format.change_detection == "samples":
+            index_settings["content"] = record_format.change_detection
         states = states_of(paths)
         tables = load_or_scan(
             paths, states, record_format, index_settings, folder=folder, tell=tell or ignore_message
         )
         versions = None
-        if states is not None and record_format.content != "checksums":
+        if states is not None and record_format.change_detection != "checksums":
             # An array instead of the FileStates, which take 100 MB for a million pictures.
             changed = [state.changed for state in states]
             if all(isinstance(version, int) for version in changed):
                 versions = np.array(changed, dtype=np.int64)
-            elif record_format.content == "samples":
+            elif record_format.change_detection == "samples":
                 versions = np.array(changed, dtype=object)
             # Otherwise no versions: checking a remote picture would cost a request for each read.
         decode = record_format.decode

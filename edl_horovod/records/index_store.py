@@ -59,7 +59,7 @@ TELL_SECONDS = 5.0
 
 _FILES_AT_ONCE = 16
 """Remote files that are scanned concurrently; a scan mostly waits for responses."""
-_MOST_NAMED = 3
+_MAX_FILES_LISTED = 3
 
 _ROW = operator.attrgetter(*(CHUNK.names or ()))
 
@@ -177,11 +177,13 @@ class _IndexStore:
         return _scan(self.inputs.paths, self.chunk_format, known=known, tell=self._say)
 
     def _report_changes(self, changed: Mapping[str, str]) -> None:
-        named = [f"{path} ({why})" for path, why in itertools.islice(changed.items(), _MOST_NAMED)]
-        more = ", ..." * (len(changed) > _MOST_NAMED)
+        listed = [
+            f"{path} ({why})" for path, why in itertools.islice(changed.items(), _MAX_FILES_LISTED)
+        ]
+        more = ", ..." * (len(changed) > _MAX_FILES_LISTED)
         self._say(
             f"{len(changed):,} of {len(self.inputs.paths):,} data files have changed since they"
-            f" were indexed, and are indexed again: {', '.join(named)}{more}",
+            f" were indexed, and are indexed again: {', '.join(listed)}{more}",
             level=logging.WARNING,
         )
 
@@ -395,7 +397,7 @@ def _file_tables(tables: Tables) -> Iterator[_FileTable]:
 def _scan_files(paths: Sequence[str], chunk_format: ChunkFormat) -> Iterator[_FileTable]:
     def scan_file(path: str) -> _FileTable:
         file, chunks = _file_table(chunk_format.scan(path))
-        if chunk_format.content == "samples":
+        if chunk_format.change_detection == "samples":
             with open_input(path) as content:
                 file = dataclasses.replace(file, sampled=sampled_checksum(content))
         return file, chunks

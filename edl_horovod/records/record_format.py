@@ -14,10 +14,17 @@ if TYPE_CHECKING:
     from edl_horovod.records.index_tables import IndexedFile
     from edl_horovod.records.source import RecordSource
 
-__all__ = ["ChunkFormat", "ColumnFormat", "Content", "FileFormat", "FormatSettings", "RecordFormat"]
+__all__ = [
+    "ChangeDetection",
+    "ChunkFormat",
+    "ColumnFormat",
+    "FileFormat",
+    "FormatSettings",
+    "RecordFormat",
+]
 
 
-Content = Literal["checksums", "samples", "time"]
+ChangeDetection = Literal["checksums", "samples", "time"]
 """How a change of a file's content is detected: by the checksums of its chunks; by samples of the
 file and the time of its last change; or by that time alone."""
 
@@ -67,7 +74,7 @@ class ChunkFormat(Protocol):
         """Returns whether a file still holds a chunk with this checksum; reads the minimum."""
 
     @property
-    def content(self) -> Content:
+    def change_detection(self) -> ChangeDetection:
         """How a change of a file's content is detected."""
 
 
@@ -83,7 +90,7 @@ class RecordFormat:
     """Decodes chunks into records of bytes or into columns."""
     holds: Callable[[InputFile, ChunkInfo], bool]
     """Returns whether a file still holds a chunk with this checksum; reads the minimum."""
-    content: Content = "checksums"
+    change_detection: ChangeDetection = "checksums"
     """How a change of a file's content is detected."""
 
 
@@ -148,7 +155,7 @@ class FileFormat:
     open_source: OpenSource | None = None
     check_together: Callable[[Sequence[Sequence[str]]], None] | None = None
     """Raises DataError if the paths of the data and of the validation data do not fit together."""
-    no_skipping: str = ""
+    why_not_skippable: str = ""
     """A clause that says why damaged records cannot be skipped; "" where they can."""
     has_compression: bool = False
     """Whether the format itself compresses; other compressed files allow no random access."""

@@ -144,7 +144,9 @@ def _make_parquet(settings: FormatSettings) -> RecordFormat:
     scan = functools.partial(parquet.read_chunks, damaged=settings.damaged)
     layout = functools.partial(parquet.layout, selected=settings.columns)
     decode = ColumnFormat(layout, parquet.decode_chunk)
-    return RecordFormat(_PARQUET.name, scan, decode, parquet.holds_chunk, content="samples")
+    return RecordFormat(
+        _PARQUET.name, scan, decode, parquet.holds_chunk, change_detection="samples"
+    )
 
 
 def _make_arrow(settings: FormatSettings) -> RecordFormat:
@@ -154,7 +156,7 @@ def _make_arrow(settings: FormatSettings) -> RecordFormat:
     layout = functools.partial(arrow.layout, selected=settings.columns)
     decode = ColumnFormat(layout, arrow.decode_chunk)
     return RecordFormat(
-        _ARROW.name, arrow.read_chunks, decode, arrow.holds_chunk, content="samples"
+        _ARROW.name, arrow.read_chunks, decode, arrow.holds_chunk, change_detection="samples"
     )
 
 
@@ -175,7 +177,11 @@ def _make_webdataset(settings: FormatSettings) -> RecordFormat:
     layout = functools.partial(webdataset.layout, selected=settings.columns)
     decode = ColumnFormat(layout, webdataset.decode_chunk)
     return RecordFormat(
-        _WEBDATASET.name, webdataset.read_chunks, decode, webdataset.holds_chunk, content="samples"
+        _WEBDATASET.name,
+        webdataset.read_chunks,
+        decode,
+        webdataset.holds_chunk,
+        change_detection="samples",
     )
 
 
@@ -185,7 +191,11 @@ def _make_mds(settings: FormatSettings) -> RecordFormat:
     layout = functools.partial(mds_shards.layout, selected=settings.columns)
     decode = ColumnFormat(layout, mds_shards.decode_chunk)
     return RecordFormat(
-        _MDS.name, mds_shards.read_chunks, decode, mds_shards.holds_chunk, content="samples"
+        _MDS.name,
+        mds_shards.read_chunks,
+        decode,
+        mds_shards.holds_chunk,
+        change_detection="samples",
     )
 
 
@@ -214,7 +224,9 @@ def _make_pictures(settings: FormatSettings) -> RecordFormat:
 
     folders = ImageFolders(settings)
     decode = ColumnFormat(folders.layout, folders.decode)
-    return RecordFormat(_PICTURES.name, folders.scan, decode, folders.holds, content="time")
+    return RecordFormat(
+        _PICTURES.name, folders.scan, decode, folders.holds, change_detection="time"
+    )
 
 
 _RECORDIO = FileFormat(name="RecordIO", make=_make_recordio, has_compression=True)
@@ -222,22 +234,23 @@ _CSV = FileFormat(name="CSV", make=_make_csv)
 _TFRECORD = FileFormat(name="TFRecord", make=_make_tfrecord)
 _PARQUET = FileFormat(name="Parquet", make=_make_parquet, has_compression=True)
 _ARROW = FileFormat(
-    name="Arrow", make=_make_arrow, no_skipping="they have no checksums", has_compression=True
+    name="Arrow", make=_make_arrow, why_not_skippable="they have no checksums", has_compression=True
 )
 _JSON_LINES = FileFormat(name="JSON lines", make=_make_json_lines)
 _WEBDATASET = FileFormat(
     name="WebDataset",
     make=_make_webdataset,
-    no_skipping="they have no checksums of their records",
+    why_not_skippable="they have no checksums of their records",
 )
-_MDS = FileFormat(name="MDS", make=_make_mds, no_skipping="they have no checksums")
+_MDS = FileFormat(name="MDS", make=_make_mds, why_not_skippable="they have no checksums")
 _NUMPY = FileFormat(
     name="NumPy",
     open_source=_open_numpy,
-    no_skipping="an array has at most one checksum, so its damaged records cannot be identified",
+    why_not_skippable="an array has at most one checksum, so its damaged records cannot be"
+    " identified",
     has_compression=True,
 )
-_TEXT = FileFormat(name="text", make=_make_text, no_skipping="every line is a valid record")
+_TEXT = FileFormat(name="text", make=_make_text, why_not_skippable="every line is a valid record")
 _PICTURES = FileFormat(
     name="picture",
     make=_make_pictures,

@@ -52,7 +52,7 @@ class StoredArray:
         return self.offset < 0
 
     @property
-    def where(self) -> str:
+    def label(self) -> str:
         """The name and the file of the array, for messages."""
         return f"the array {self.name!r} of {self.path}"
 
@@ -93,7 +93,7 @@ def decompressed(array: StoredArray) -> NDArray[Any]:
             content = archive.read(info)
         values = np.load(io.BytesIO(content), allow_pickle=False)
     if (values.dtype, values.shape, info.CRC) != (array.dtype, array.shape, array.checksum):
-        raise damaged_array(array.path, f"{array.where} has changed since the job indexed it")
+        raise damaged_array(array.path, f"{array.label} has changed since the job indexed it")
     result: NDArray[Any] = values
     return result
 

@@ -24,7 +24,7 @@ from edl_horovod.records.files.pool import FilePool
 from edl_horovod.records.index_store import load_or_scan, states_of
 from edl_horovod.records.index_tables import Tables
 from edl_horovod.records.layout import BYTES, Column, Layout
-from edl_horovod.records.record_format import Content
+from edl_horovod.records.record_format import ChangeDetection
 from edl_horovod.records.sources.numpy_arrays import (
     StoredArray,
     arrays_of,
@@ -198,7 +198,7 @@ class _Runs:
         run = self.tables.chunk(self.firsts[array.path, array.name] + first // self.rows)
         if not is_unchanged(payload, run):
             position = f"at byte {array.offset + first * array.row_bytes}"
-            problem = f"{array.where} is damaged or has changed since it was indexed, {position}"
+            problem = f"{array.label} is damaged or has changed since it was indexed, {position}"
             raise damaged_array(array.path, problem)
 
 
@@ -209,7 +209,7 @@ class _Archives:
     stored: dict[str, list[StoredArray]]
     """The uncompressed arrays of each file, in file order."""
     rows: int
-    content: Content = "checksums"
+    change_detection: ChangeDetection = "checksums"
 
     def scan(self, path: str) -> FileChunks:
         """Read a file once and return its runs."""
@@ -269,7 +269,7 @@ def _check_same_arrays(parts: Sequence[_Part]) -> None:
             if (other.dtype, other.shape[1:]) != (array.dtype, array.shape[1:]):
                 raise DataError(
                     "Arrays with the same name differ in type or shape.",
-                    received=f"{other.where} is {other.dtype}{list(other.shape)}, {array.where}"
+                    received=f"{other.label} is {other.dtype}{list(other.shape)}, {array.label}"
                     f" {array.dtype}{list(array.shape)}",
                     hint="Write them with the same type and shape.",
                 )
@@ -279,7 +279,7 @@ def _column(array: StoredArray) -> Column:
     kind = array.dtype.kind
     if kind in "SU":
         if len(array.shape) != 1:
-            raise damaged_array(array.path, f"{array.where} is text with several dimensions")
+            raise damaged_array(array.path, f"{array.label} is text with several dimensions")
         return Column(array.name, BYTES)
     if kind in "Mm":
         unit, count = np.datetime_data(array.dtype)
@@ -288,7 +288,7 @@ def _column(array: StoredArray) -> Column:
         time_type = f"{'datetime64' if kind == 'M' else 'timedelta64'}[{unit}]" if has_unit else ""
         return Column(array.name, "int64", array.shape[1:], time_type=time_type)
     if kind not in "biufc":
-        raise damaged_array(array.path, f"{array.where} is of type {array.dtype}")
+        raise damaged_array(array.path, f"{array.label} is of type {array.dtype}")
     return Column(array.name, array.dtype.newbyteorder("=").name, array.shape[1:])
 
 
