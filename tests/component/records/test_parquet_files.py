@@ -11,7 +11,6 @@ import pytest
 from edl_horovod.errors import ConfigError, DataError, MissingDependency
 from edl_horovod.records.index_tables import WHOLE_BYTES
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.formats import file_format
 from tests.columns import read_columns
 
 
@@ -171,8 +170,3 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(MissingDependency, match=r"Reading Parquet files.*arrow"):
         read_columns(path)
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.parquet-00001-of-00002"])
-def test_parts_of_a_set_are_known_by_their_names(name):
-    assert file_format(name).name == "Parquet"

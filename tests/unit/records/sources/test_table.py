@@ -10,7 +10,6 @@ from edl_horovod.config.schema import DataConfig
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.preparation.inputs import find
 from edl_horovod.records.job_data import open_source, plan_of
-from edl_horovod.records.sources.formats import file_format
 from edl_horovod.records.sources.table import SCHEMES, check_sources, kind_of
 from edl_horovod.records.steps import StepRecords
 
@@ -54,14 +53,6 @@ def test_files_are_checked_together_and_sources_of_other_kinds_by_themselves(tmp
     check_sources([f"{tmp_path}/a.csv", "numbers:7"], DataConfig())
     with pytest.raises(DataError, match=r"a\.csv.*b\.recordio"):
         check_sources([f"{tmp_path}/a.csv", f"{tmp_path}/b.recordio"], DataConfig())
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [("a.csv", "CSV"), ("a.recordio", "RecordIO"), ("part-00000", "RecordIO")],
-)
-def test_the_end_of_a_name_says_the_format(path: str, name: str) -> None:
-    assert file_format(path).name == name
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""The files that a pattern stands for."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.errors import DataError
+from edl_horovod.records.sources.patterns import expand
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("b.recordio", "a.recordio", "sub/c.recordio", "sub/deep/d.recordio", "notes.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / ".a.recordio.77.partial").write_bytes(b"half")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "odd,[name].recordio").write_bytes(b"")
+    return tmp_path
+
+
+@dataclass(frozen=True)
+class Pattern:
+    name: str
+    pattern: str
+    names: tuple[str, ...]
+
+
+PATTERNS = [
+    Pattern("plain path", "{0}/a.recordio", ("a.recordio",)),
+    Pattern("glob is sorted", "{0}/?.recordio", ("a.recordio", "b.recordio")),
+    Pattern("folder", "{0}", ("a.recordio", "b.recordio", "odd,[name].recordio")),
+    Pattern("list, each once", "{0}/b.recordio, {0}/[ab].recordio", ("a.recordio", "b.recordio")),
+    Pattern("one file spelt twice", "{0}/a.recordio,{0}/sub/../a.recordio", ("a.recordio",)),
+    Pattern(
+        "across folders",
+        "{0}/sub/**/*.recordio",
+        ("sub/c.recordio", "sub/deep/d.recordio"),
+    ),
+    Pattern("glob of folders", "{0}/s*", ("sub/c.recordio",)),
+    Pattern("name like a pattern", "{0}/odd,[name].recordio", ("odd,[name].recordio",)),
+    Pattern("file scheme", "file://{0}/sub", ("sub/c.recordio",)),
+]
+
+
+@pytest.mark.parametrize("case", PATTERNS, ids=lambda case: case.name)
+def test_expand(tree: Path, case: Pattern) -> None:
+    found = expand(case.pattern.format(tree))
+
+    assert [os.path.relpath(path, tree) for path in found] == list(case.names)
+
+
+@dataclass(frozen=True)
+class NoMatch:
+    name: str
+    pattern: str
+    message: str
+
+
+NO_MATCHES = [
+    NoMatch("no such file", "{0}/c.recordio", r"holds 7 entries: .*a\.recordio"),
+    NoMatch("no such folder", "{0}/sbu/*.recordio", r"nearest .*Did you mean 'sub'\?"),
+    NoMatch("glob", "{0}/train-*.recordio", r"No data file matches '.*/train-\*\.recordio'"),
+    NoMatch("one of a list", "{0}/a.recordio,{0}/missing", r"No data file matches '.*/missing'"),
+    NoMatch(
+        "folder without files",
+        "{0}/empty",
+        r"'.*/empty', is empty.*\.recordio, \.csv, ",
+    ),
+    NoMatch("nothing", " , ", "pattern=' , '"),
+    NoMatch("unknown scheme", "gss://bucket/x", r"one of file://, s3://.*Did you mean 'gs'\?"),
+]
+
+
+@pytest.mark.parametrize("case", NO_MATCHES, ids=lambda case: case.name)
+def test_expand_without_a_match_says_what_is_there(tree: Path, case: NoMatch) -> None:
+    with pytest.raises(DataError, match=case.message):
+        expand(case.pattern.format(tree))
+
+
+def test_expand_of_a_relative_pattern_names_the_present_folder(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tree)
+
+    assert expand("a.recordio") == ["a.recordio"]
+    with pytest.raises(DataError, match=r"nearest existing folder, '\.', holds"):
+        expand("missing/x")
