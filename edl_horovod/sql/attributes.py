@@ -112,7 +112,7 @@ def read_attributes(
             near = did_you_mean(attribute.name, [*own, *(f"{each}." for each in prefixes)])
             hint = f"{near} Attributes begin with {', '.join(f'{each}.' for each in prefixes)}"
             raise StatementError(
-                f"There is no attribute {attribute.name} here.", attribute.place, hint=f"{hint}."
+                f"There is no attribute {attribute.name} here.", attribute.position, hint=f"{hint}."
             )
         if attribute.name in own:
             _check_type(attribute, own[attribute.name])
@@ -128,7 +128,7 @@ def read_attributes(
             _check_permitted(attribute, key)
         if earlier := written.get(key):
             what = f"{attribute.name} says what {earlier.name} says, too."
-            raise StatementError(what, attribute.place, hint="Leave one out.")
+            raise StatementError(what, attribute.position, hint="Leave one out.")
         written[key] = attribute
         if isinstance(attribute.value, Hparam):
             found.varied[f"params.{key}" if target is found.params else key] = attribute
@@ -150,7 +150,7 @@ def _cut(attribute: Attribute) -> tuple[str, str, str]:
 def _of_model(found: Meaning, name: str, attribute: Attribute) -> tuple[dict[str, Any], str]:
     if "." in name:
         what = f"A parameter of the model is one name, and {name} has a dot."
-        raise StatementError(what, attribute.place, hint="Write model.name=value.")
+        raise StatementError(what, attribute.position, hint="Write model.name=value.")
     return (found.settings if name in _PARTS_OF_MODEL else found.params), name
 
 
@@ -168,7 +168,7 @@ def _setting(attribute: Attribute, prefix: str, rest: str, own: Collection[str])
     engine = [f"engine.{name}" for name in known if name.partition(".")[0] in _OF_ENGINE]
     allowed = [*ours, *renamed, *(engine if prefix == "engine" else theirs)]
     hint = f"{did_you_mean(attribute.name, allowed)} Allowed: {', '.join(allowed)}."
-    raise StatementError(f"There is no attribute {attribute.name}.", attribute.place, hint=hint)
+    raise StatementError(f"There is no attribute {attribute.name}.", attribute.position, hint=hint)
 
 
 def _check_permitted(attribute: Attribute, key: str) -> None:
@@ -179,13 +179,13 @@ def _check_permitted(attribute: Attribute, key: str) -> None:
         )
         raise StatementError(
             f"This service does not let its clients set {attribute.name}.",
-            attribute.place,
+            attribute.position,
             hint=f"They may set parameters of the model, {', '.join(permitted)}.",
         )
     if key in _PARTS_OF_MODEL and any("." in str(value) for value in _values_of(attribute)):
         raise StatementError(
             f"This service does not let its clients name a function as {attribute.name}.",
-            attribute.place,
+            attribute.position,
             hint="Write a name of Keras or PyTorch, as 'mse' or 'adam'.",
         )
     _check_bounds(attribute, key)
@@ -201,7 +201,7 @@ def _check_bounds(attribute: Attribute, key: str) -> None:
         if not (is_number and least <= value <= most):
             raise StatementError(
                 f"{attribute.name} is from {least:,} to {most:,} in this service.",
-                attribute.place,
+                attribute.position,
                 hint=f"It is {value!r}.",
             )
 
@@ -217,7 +217,7 @@ def _check_number_of_trials(meaning: Meaning) -> None:
     if num_trials > _MOST_TRIALS:
         last = list(meaning.varied.values())[-1]
         what = f"All combinations are {num_trials:,} trials, and this service runs {_MOST_TRIALS}."
-        raise StatementError(what, last.place, hint="Write sweep.num_trials, or fewer candidates.")
+        raise StatementError(what, last.position, hint="Write sweep.num_trials, or fewer candidates.")
 
 
 def _values_of(attribute: Attribute) -> tuple[Any, ...]:
@@ -232,7 +232,7 @@ def _values_of(attribute: Attribute) -> tuple[Any, ...]:
 def _check_type(attribute: Attribute, wanted: type | UnionType) -> None:
     if isinstance(attribute.value, Hparam):
         what = f"{attribute.name} is the same for all trials."
-        raise StatementError(what, attribute.place, hint="Give it one value.")
+        raise StatementError(what, attribute.position, hint="Give it one value.")
     is_number = wanted is float and isinstance(attribute.value, int)
     if not (is_number or isinstance(attribute.value, wanted)) or (
         isinstance(attribute.value, bool) and wanted is not bool
@@ -246,4 +246,4 @@ def _check_type(attribute: Attribute, wanted: type | UnionType) -> None:
             dict | str: "a {dict} or a 'text'",
         }
         what = f"{attribute.name} must be {names.get(wanted, 'a number')}."
-        raise StatementError(what, attribute.place, hint=f"It is {attribute.value!r}.")
+        raise StatementError(what, attribute.position, hint=f"It is {attribute.value!r}.")

@@ -45,7 +45,7 @@ def read_name(cursor: Cursor, what: str, *, reserved: Sequence[str] = _RESERVED)
     return Name(
         parts=tuple(part.text for part in parts),
         folded=tuple(part.text.lower() if part.kind is Kind.WORD else part.text for part in parts),
-        place=cursor.place(first),
+        position=cursor.position(first),
     )
 
 
@@ -84,7 +84,7 @@ def read_model(cursor: Cursor) -> ModelName:
             what = f"{cursor.source(token)} is not a version."
             raise cursor.problem(what, token, hint=f"Versions are 1, 2, ...: {name}@1.")
         version = int(digits)
-    return ModelName(name=name, version=version, place=cursor.place(first))
+    return ModelName(name=name, version=version, position=cursor.position(first))
 
 
 def read_attributes(cursor: Cursor, *, may_vary: bool = False) -> tuple[Attribute, ...]:
@@ -106,11 +106,11 @@ def read_attributes(cursor: Cursor, *, may_vary: bool = False) -> tuple[Attribut
             hint = f"Write {name}=value."
             raise cursor.problem(f"After {name} comes =.", cursor.peek(), hint=hint)
         if str(name) in found:
-            hint = f"It stands on line {found[str(name)].place.line}, too. Leave one out."
-            raise StatementError(f"{name} comes a second time.", name.place, hint=hint)
+            hint = f"It stands on line {found[str(name)].position.line}, too. Leave one out."
+            raise StatementError(f"{name} comes a second time.", name.position, hint=hint)
         several = read_hparam(cursor) if may_vary else None
         value = several or read_value(cursor, may_be_word=str(name) in WORD_VALUES)
-        found[str(name)] = Attribute(name=str(name), value=value, place=name.place)
+        found[str(name)] = Attribute(name=str(name), value=value, position=name.position)
         if not cursor.skip_symbol(","):
             return tuple(found.values())
 
@@ -126,7 +126,7 @@ def read_columns(cursor: Cursor) -> tuple[ColumnClause, ...]:
         while cursor.skip_symbol(","):
             terms.append(_term(cursor, 0))
         part = str(read_name(cursor, "A part of the model")) if cursor.skip_words("FOR") else ""
-        clauses.append(ColumnClause(terms=tuple(terms), part=part, place=cursor.place(first)))
+        clauses.append(ColumnClause(terms=tuple(terms), part=part, position=cursor.position(first)))
 
 
 def _term(cursor: Cursor, level: int) -> ColumnTerm:
@@ -142,8 +142,8 @@ def _term(cursor: Cursor, level: int) -> ColumnTerm:
         if not cursor.skip_symbol(",") and not _closes(cursor.peek()):
             what = "After an argument comes a comma or )."
             raise cursor.problem(what, cursor.peek())
-    place = cursor.place(first)
-    return ColumnCall(function=str(name), arguments=tuple(arguments), place=place)
+    position = cursor.position(first)
+    return ColumnCall(function=str(name), arguments=tuple(arguments), position=position)
 
 
 def _closes(token: Token | None) -> bool:
@@ -156,18 +156,18 @@ def _argument(cursor: Cursor, level: int) -> ColumnCall | Name | Literal:
         return _term(cursor, level + 1)
     if token is not None and token.is_symbol("["):
         return _list(cursor, level, token)
-    return Literal(value=read_value(cursor), place=cursor.place(token))
+    return Literal(value=read_value(cursor), position=cursor.position(token))
 
 
 def _list(cursor: Cursor, level: int, opening: Token) -> ColumnCall | Literal:
     """A list of literals, or of columns: `CROSS([a, b], 100)`."""
     following = cursor.peek(1)
     if following is None or not following.is_name:
-        return Literal(value=read_value(cursor), place=cursor.place(opening))
+        return Literal(value=read_value(cursor), position=cursor.position(opening))
     cursor.skip_symbol("[")
     terms: list[Any] = [_term(cursor, level + 1)]
     while cursor.skip_symbol(","):
         terms.append(_term(cursor, level + 1))
     if not cursor.skip_symbol("]"):
         raise cursor.problem("After a column comes a comma or ].", cursor.peek())
-    return ColumnCall(function="", arguments=tuple(terms), place=cursor.place(opening))
+    return ColumnCall(function="", arguments=tuple(terms), position=cursor.position(opening))

@@ -48,7 +48,7 @@ def _checked(term: ColumnTerm) -> dict[str, Any]:
     try:
         read_clauses([column], parts=())
     except ConfigError as e:
-        raise StatementError(e.what, term.place, hint=e.hint) from e
+        raise StatementError(e.what, term.position, hint=e.hint) from e
     return column
 
 
@@ -81,16 +81,16 @@ def _dict(term: ColumnTerm) -> dict[str, Any]:
     function = term.function.upper()
     if function == "WEIGHTED_CATEGORY":
         what = "No model of the zoo takes weights of categories."
-        raise StatementError(what, term.place, hint=_WEIGHTED)
+        raise StatementError(what, term.position, hint=_WEIGHTED)
     if function not in _FUNCTIONS:
         near = did_you_mean(function, _FUNCTIONS)
         hint = f"{near} Functions: {', '.join(_FUNCTIONS)}."
-        raise StatementError(f"There is no column function {term.function}.", term.place, hint=hint)
+        raise StatementError(f"There is no column function {term.function}.", term.position, hint=hint)
     keys = _FUNCTIONS[function]
     if not 1 <= len(term.arguments) <= len(keys):
         hint = f"Write {function}({', '.join(keys)}); the last ones may be left out."
         what = f"{function} takes 1 to {len(keys)} arguments."
-        raise StatementError(what, term.place, hint=hint)
+        raise StatementError(what, term.position, hint=hint)
     values = [_value(key, argument) for key, argument in zip(keys, term.arguments, strict=False)]
     found = dict(zip(keys, values, strict=False))
     # A text of so many numbers is what models call dense.
@@ -135,10 +135,10 @@ def _sequence(sparse: ColumnCall) -> ColumnCall:
     """
     if len(sparse.arguments) < 2:
         problem = "SPARSE says how many different numbers its texts may hold."
-        raise StatementError(problem, sparse.place, hint="Write SPARSE(column, number).")
+        raise StatementError(problem, sparse.position, hint="Write SPARSE(column, number).")
     if len(sparse.arguments) > 3:
         problem = "No model of the zoo takes weights of categories."
-        raise StatementError(problem, sparse.place, hint=_WEIGHTED)
+        raise StatementError(problem, sparse.position, hint=_WEIGHTED)
     return replace(sparse, function="SEQ_CATEGORY_ID")
 
 
@@ -151,7 +151,7 @@ def _value(key: str, argument: ColumnCall | Name | Literal) -> Any:
     if isinstance(argument, Literal):
         if key in ("name", "of"):
             what = f"{argument.value!r} is no column."
-            raise StatementError(what, argument.place, hint="Write its name without single quotes.")
+            raise StatementError(what, argument.position, hint="Write its name without single quotes.")
         return argument.value
     if isinstance(argument, Name):
         name = _name(argument)
@@ -163,7 +163,7 @@ def _value(key: str, argument: ColumnCall | Name | Literal) -> Any:
             else (_dict(argument))
         )
     what = f"A function cannot stand here, as {argument.function or 'a list'} does."
-    raise StatementError(what, argument.place, hint="Write the name of a column, or a number.")
+    raise StatementError(what, argument.position, hint="Write the name of a column, or a number.")
 
 
 def _inner(term: ColumnCall | Name | Literal) -> Any:
@@ -174,5 +174,5 @@ def _inner(term: ColumnCall | Name | Literal) -> Any:
 def _name(name: Name) -> str:
     if len(name.parts) > 1:
         what = f"COLUMN names columns as the SELECT gives them, and {name} has a dot."
-        raise StatementError(what, name.place, hint=f"Write {name.parts[-1]}.")
+        raise StatementError(what, name.position, hint=f"Write {name.parts[-1]}.")
     return name.parts[0]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from edl_horovod.errors import did_you_mean
-from edl_horovod.sql.problems import Place, StatementError
+from edl_horovod.sql.problems import SourcePosition, StatementError
 from edl_horovod.sql.tokens import Kind, Token
 
 __all__ = ["Cursor"]
@@ -84,13 +84,13 @@ class Cursor:
         written = self.text[token.start : token.end]
         return written if len(written) <= 40 else f"{written[:40]}..."
 
-    def place(self, token: Token | None) -> Place:
+    def position(self, token: Token | None) -> SourcePosition:
         """Where a token begins; None for the end."""
-        return self._end() if token is None else Place(self.text, token.start)
+        return self._end() if token is None else SourcePosition(self.text, token.start)
 
     def problem(self, what: str, token: Token | None, *, hint: str = "") -> StatementError:
         """An error at a token; None for the end."""
-        return StatementError(what, self.place(token), hint=hint)
+        return StatementError(what, self.position(token), hint=hint)
 
-    def _end(self) -> Place:
-        return Place(self.text, self._tokens[-1].end)
+    def _end(self) -> SourcePosition:
+        return SourcePosition(self.text, self._tokens[-1].end)

@@ -234,7 +234,7 @@ def _kill(statement: Kill, store: ModelStore, *, is_dry_run: bool) -> Result:
     found = {entry.number: entry for entry in find_jobs(store.folder) if entry.is_running}
     if statement.job not in found:
         hint = f"Running jobs: {', '.join(map(str, found)) or 'none'}."
-        raise StatementError(f"No job {statement.job} is running.", statement.place, hint=hint)
+        raise StatementError(f"No job {statement.job} is running.", statement.position, hint=hint)
     if is_dry_run:
         return Result(message=f"This would end {found[statement.job].what}.")
     what = found[statement.job].what

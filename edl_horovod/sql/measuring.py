@@ -265,7 +265,7 @@ def _export(
         statement.select, job.data, job, nulls, columns=read, dates=stored.about.dates
     )
     kinds = {column.name: column.kind for column in table.columns}
-    planning.check_kinds(stored.about, kinds, statement.model.place)
+    planning.check_kinds(stored.about, kinds, statement.model.position)
     tell_unknown(work, stored, table)
     return table
 

@@ -240,7 +240,7 @@ class ModelStore:
         else:
             hint = f"It has {', '.join(f'{named.name}@{each}' for each in versions)}."
             what = f"The model {named.name!r} has no version {named.version}."
-        raise ModelNotFound(what, named.place, hint=hint)
+        raise ModelNotFound(what, named.position, hint=hint)
 
     def log(self, stored: StoredModel) -> tuple[LogRow, ...]:
         """How the training of a version went; empty where an earlier release trained it.
@@ -332,7 +332,7 @@ class ModelStore:
             elif found.is_live:
                 hint = f"DROP MODEL {named.name} removes the model with all of its versions."
                 raise StatementError(
-                    f"The version {named} is the live one.", named.place, hint=hint
+                    f"The version {named} is the live one.", named.position, hint=hint
                 )
             else:
                 self._remove(home, (found.version,))

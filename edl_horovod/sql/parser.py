@@ -12,7 +12,7 @@ from edl_horovod.sql.clauses import (
     refuse_image,
 )
 from edl_horovod.sql.cursor import Cursor
-from edl_horovod.sql.problems import Place, StatementError
+from edl_horovod.sql.problems import SourcePosition, StatementError
 from edl_horovod.sql.programs import VERBS, find_verb, split
 from edl_horovod.sql.spellings import EXPLAINERS, LABELS
 from edl_horovod.sql.statements import (
@@ -82,46 +82,46 @@ def _statement(text: str, tokens: Sequence[Token], dialect: str) -> Statement:
         hint = f"{did_you_mean(written, _OURS)} There are {', '.join(_OURS)}."
         raise cursor.problem(what, tokens[0], hint=hint)
     standard = text[tokens[0].start : tokens[-1].end]
-    return Standard(text=standard, place=cursor.place(tokens[0]))
+    return Standard(text=standard, position=cursor.position(tokens[0]))
 
 
 def _own(cursor: Cursor) -> Statement | None:
     """A statement of ours that has no SELECT; None for another."""
     first = cursor.peek()
-    place = cursor.place(first)
+    position = cursor.position(first)
     found: Statement | None = None
     if cursor.skip_words("SHOW", "TRAIN"):
-        found = ShowTrain(model=read_model(cursor), place=place)
+        found = ShowTrain(model=read_model(cursor), position=position)
     elif cursor.skip_words("SHOW", "LOG"):
-        found = ShowLog(model=read_model(cursor), place=place)
+        found = ShowLog(model=read_model(cursor), position=position)
     elif cursor.skip_words("SHOW", "TRIALS"):
-        found = ShowTrials(model=read_model(cursor), place=place)
+        found = ShowTrials(model=read_model(cursor), position=position)
     elif cursor.skip_words("SHOW", "MODELS"):
-        found = ShowModels(place=place)
+        found = ShowModels(position=position)
     elif cursor.skip_words("SHOW", "JOBS"):
-        found = ShowJobs(place=place)
+        found = ShowJobs(position=position)
     elif cursor.skip_words("DESCRIBE", "MODEL") or cursor.skip_words("DESC", "MODEL"):
-        found = DescribeModel(model=read_model(cursor), place=place)
+        found = DescribeModel(model=read_model(cursor), position=position)
     elif cursor.skip_words("ALTER", "MODEL"):
-        found = _alter(cursor, place)
+        found = _alter(cursor, position)
     elif cursor.skip_words("DROP", "MODEL"):
         if_exists = cursor.skip_words("IF", "EXISTS")
-        found = DropModel(model=read_model(cursor), if_exists=if_exists, place=place)
+        found = DropModel(model=read_model(cursor), if_exists=if_exists, position=position)
     elif cursor.skip_words("KILL"):
-        found = Kill(job=_job(cursor), place=place)
+        found = Kill(job=_job(cursor), position=position)
     if found is not None:
         cursor.finish()
     return found
 
 
-def _alter(cursor: Cursor, place: Place) -> AlterModel:
+def _alter(cursor: Cursor, position: SourcePosition) -> AlterModel:
     named = read_model(cursor)
     hint = f"Write ALTER MODEL {named.name}@1 SET LIVE: SHOW MODELS lists the versions."
     if named.version is None:
-        raise StatementError("The version is missing.", named.place, hint=hint)
+        raise StatementError("The version is missing.", named.position, hint=hint)
     if not cursor.skip_words("SET", "LIVE"):
         raise cursor.problem("SET LIVE is missing.", cursor.peek(), hint=hint)
-    return AlterModel(model=named, place=place)
+    return AlterModel(model=named, position=position)
 
 
 def _job(cursor: Cursor) -> int:
@@ -144,7 +144,7 @@ def _extended(text: str, tokens: Sequence[Token], at: int) -> Statement:
     common = {
         "text": text[tokens[0].start : tokens[-1].end],
         "select": text[tokens[0].start : tokens[at - 1].end],
-        "place": cursor.place(verb),
+        "position": cursor.position(verb),
     }
     read: dict[str, Callable[[Cursor, dict[str, Any]], Statement]] = {
         "TRAIN": _train,
@@ -176,7 +176,7 @@ def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
     named = read_model(cursor)
     if named.version is not None:
         hint = f"Write INTO {named.name}: it gets the next version."
-        raise StatementError("A training does not choose its version.", named.place, hint=hint)
+        raise StatementError("A training does not choose its version.", named.position, hint=hint)
     cursor.finish("WITH", "COLUMN", "LABEL", "USING", "INTO")
     return Train(
         **common,
@@ -244,7 +244,7 @@ def _explain(cursor: Cursor, common: dict[str, Any]) -> Explain:
     if explainer is not None and str(explainer) not in EXPLAINERS:
         what = f"There is no explainer {explainer}."
         hint = "Leave USING out: columns are shuffled, which any model can be explained by."
-        raise StatementError(what, explainer.place, hint=hint)
+        raise StatementError(what, explainer.position, hint=hint)
     into = _result_table(cursor)
     cursor.finish("WITH", "LABEL", "USING", "INTO")
     return Explain(
@@ -266,9 +266,9 @@ def _measured(cursor: Cursor) -> tuple[ModelName, tuple[Attribute, ...], Name | 
         if attribute.name in LABELS:
             if label is not None:
                 what = f"{attribute.name} says what LABEL says."
-                raise StatementError(what, attribute.place, hint="Leave one out.")
+                raise StatementError(what, attribute.position, hint="Leave one out.")
             parts = (str(attribute.value),)
-            label = Name(parts=parts, folded=parts, place=attribute.place)
+            label = Name(parts=parts, folded=parts, position=attribute.position)
     return model, tuple(each for each in attributes if each.name not in LABELS), label
 
 

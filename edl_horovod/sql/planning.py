@@ -13,7 +13,7 @@ from edl_horovod.models.zoo import RATE_NAMES
 from edl_horovod.sql.attributes import Meaning, read_attributes
 from edl_horovod.sql.column_terms import column_dicts, column_names
 from edl_horovod.sql.models import About, StoredModel
-from edl_horovod.sql.problems import Place, StatementError
+from edl_horovod.sql.problems import SourcePosition, StatementError
 from edl_horovod.sql.spellings import (
     METRICS,
     PARTS,
@@ -195,7 +195,7 @@ def plan_training(
     _check_params(statement, meaning, known)
     read = column_names(statement.columns)
     for name, written in read.items():
-        _check_selected(name, columns, written.place, "COLUMN")
+        _check_selected(name, columns, written.position, "COLUMN")
     label, told = _label(statement, columns, read)
     own = _own(meaning, "train")
     split = _split(statement, meaning, columns)
@@ -206,14 +206,14 @@ def plan_training(
         settings["data_plan.columns"] = [name for name in needed or columns if name != split.column]
     if len(columns) - (split.kind == "column") < 2:
         what = f"The SELECT gives only {label!r}, and nothing to learn it from."
-        raise StatementError(what, statement.place, hint="Select some more columns.")
+        raise StatementError(what, statement.position, hint="Select some more columns.")
     has_validation = split.kind != "none" or bool(own.get("validation_select"))
     nulls = own.get("nulls", {})
     fills = isinstance(nulls, str)
     if fills and nulls != "mean":
         what = "train.nulls must be a {dict}, or 'mean'."
-        place = meaning.own["train.nulls"].place
-        raise StatementError(what, place, hint=f"It is {nulls!r}.")
+        position = meaning.own["train.nulls"].position
+        raise StatementError(what, position, hint=f"It is {nulls!r}.")
     return TrainingPlan(
         label=label,
         settings={**settings, "model_def": str(statement.model)},
@@ -247,7 +247,7 @@ def plan_prediction(
         if attribute.name == "predict.overwrite":
             raise StatementError(
                 "The attribute predict.overwrite does not say what may be lost.",
-                attribute.place,
+                attribute.position,
                 hint="Write predict.replace_values to replace the values of a column, or"
                 " predict.replace_table to drop a whole table and make a new one.",
             )
@@ -257,7 +257,7 @@ def plan_prediction(
         own=_OF_PREDICT,
         is_confined=is_confined,
     )
-    check_columns(stored, columns, statement.using.place, needs_label=False)
+    check_columns(stored, columns, statement.using.position, needs_label=False)
     own = _own(meaning, "predict")
     nulls = {name: value for name, value in stored.about.nulls.items() if name in columns}
     return PredictionPlan(
@@ -302,10 +302,10 @@ def plan_measuring(
     if statement.label is not None and str(statement.label) != label:
         raise StatementError(
             f"The model {stored} learned {label!r}, not {str(statement.label)!r}.",
-            statement.label.place,
+            statement.label.position,
             hint=f"Write LABEL {label}, and select it: AS gives a column another name.",
         )
-    check_columns(stored, columns, statement.model.place, needs_label=True)
+    check_columns(stored, columns, statement.model.position, needs_label=True)
     own = _own(meaning, "validation")
     nulls = {name: value for name, value in stored.about.nulls.items() if name in columns}
     return MeasuringPlan(
@@ -327,9 +327,9 @@ def plan_comparison(statement: EvaluateColumns, columns: Sequence[str]) -> Compa
     if meaning.settings:
         attribute = statement.attributes[0]
         what = "The settings of jobs have no meaning here: no model is evaluated."
-        raise StatementError(what, attribute.place, hint=f"Allowed: {', '.join(_OF_COMPARISON)}.")
+        raise StatementError(what, attribute.position, hint=f"Allowed: {', '.join(_OF_COMPARISON)}.")
     for name, clause in ((statement.label, "LABEL"), (statement.predicted, "USING")):
-        _check_selected(name.parts[-1], columns, name.place, clause)
+        _check_selected(name.parts[-1], columns, name.position, clause)
     return ComparisonPlan(
         label=statement.label.parts[-1],
         predicted=statement.predicted.parts[-1],
@@ -339,7 +339,7 @@ def plan_comparison(statement: EvaluateColumns, columns: Sequence[str]) -> Compa
 
 
 def check_columns(
-    stored: StoredModel, columns: Sequence[str], place: Place, *, needs_label: bool
+    stored: StoredModel, columns: Sequence[str], position: SourcePosition, *, needs_label: bool
 ) -> None:
     """Refuse a SELECT that lacks columns which a model was trained with.
 
@@ -354,16 +354,16 @@ def check_columns(
         near = did_you_mean(missing[0], columns)
         hint = f"Select it, or give a column that name by AS.{near}"
         what = f"The model {stored} was trained with {names}, which the SELECT does not give."
-        raise StatementError(what, place, hint=f"{hint} It gives {', '.join(columns)}.")
+        raise StatementError(what, position, hint=f"{hint} It gives {', '.join(columns)}.")
 
 
-def check_kinds(about: About, kinds: Mapping[str, str], place: Place) -> None:
+def check_kinds(about: About, kinds: Mapping[str, str], position: SourcePosition) -> None:
     """Refuse rows whose columns hold something else than in the training.
 
     Args:
         about: The model.
         kinds: What each column of the rows holds.
-        place: Of the model in the statement.
+        position: Of the model in the statement.
 
     Raises:
         StatementError: One does.
@@ -375,7 +375,7 @@ def check_kinds(about: About, kinds: Mapping[str, str], place: Place) -> None:
             raise StatementError(
                 f"The column {column.name!r} holds {found} values, and the model was trained with"
                 f" {column.kind} values.",
-                place,
+                position,
                 hint="Cast it in the SELECT.",
             )
 
@@ -394,7 +394,7 @@ def wanted_metrics(attribute: Attribute | None, known: Sequence[str]) -> tuple[s
         if name not in known:
             raise StatementError(
                 f"There is no metric {name!r}.",
-                attribute.place,
+                attribute.position,
                 hint=f"{did_you_mean(name, known)} Metrics: {', '.join(known)}.",
             )
     return wanted
@@ -411,7 +411,7 @@ def _in_our_words(statement: Train, zoo: Path) -> tuple[Train, tuple[str, ...]]:
     spelled = model_of(str(model)) if not _is_in_zoo(str(model), zoo) else None
     if spelled is not None and _is_in_zoo(spelled, zoo):
         parts = tuple(spelled.split("."))
-        model = Name(parts=parts, folded=parts, place=model.place)
+        model = Name(parts=parts, folded=parts, position=model.position)
         sentences = (f"{statement.model} is {model} here.",)
     _check_model(model, zoo)
     parameters = list_parameters(zoo, str(model)) or ()
@@ -439,14 +439,14 @@ def _params(statement: Train, meaning: Meaning, label: str) -> dict[str, Any]:
         if name in meaning.param_names:
             raise StatementError(
                 f"The attribute {name} says what {clause} says.",
-                _place_of(statement, name),
+                _position_of(statement, name),
                 hint=f"Write {clause} alone.",
             )
     for name in RATE_NAMES:
         rate = meaning.params.get(name, 1.0)
         if isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0:
             what = f"{name} must be a number above 0."
-            raise StatementError(what, _place_of(statement, name), hint=f"It is {rate!r}.")
+            raise StatementError(what, _position_of(statement, name), hint=f"It is {rate!r}.")
     params = {**meaning.params, "label": label}
     if statement.columns:
         params["columns"] = column_dicts(statement.columns)
@@ -487,13 +487,13 @@ def _split(statement: Train, meaning: Meaning, columns: Sequence[str]) -> Split:
     kind, column = own.get("split", default), own.get("split_column", "")
     if own.get("validation_select") and kind != "none":
         what = "train.validation_select and train.split both say what the validation is on."
-        raise StatementError(what, statement.place, hint="Leave one out.")
+        raise StatementError(what, statement.position, hint="Leave one out.")
     if (kind in ("key", "column")) != bool(column):
         what = "train.split_column goes with train.split='key' and 'column', which need it."
-        raise StatementError(what, statement.place, hint=f"train.split is {kind!r}.")
+        raise StatementError(what, statement.position, hint=f"train.split is {kind!r}.")
     if column:
-        place = meaning.own["train.split_column"].place
-        _check_selected(column, columns, place, "train.split_column")
+        position = meaning.own["train.split_column"].position
+        _check_selected(column, columns, position, "train.split_column")
     return Split(
         kind=kind,
         fraction=float(own.get("split_fraction", 0.1)),
@@ -515,12 +515,12 @@ def _check_model(model: Name, zoo: Path) -> None:
     if _is_in_zoo(name, zoo):
         return
     if why := why_no_model(name):
-        raise StatementError(why[0], model.place, hint=why[1])
+        raise StatementError(why[0], model.position, hint=why[1])
     known = _known_models(zoo)
     same = [each for each in known if each.rpartition(".")[2].lower() == name.lower()]
     near = f" Did you mean {' or '.join(map(repr, same))}?" if same else did_you_mean(name, known)
     hint = f"{near} Models: {', '.join(known)}."
-    raise StatementError(f"There is no model {name} in the zoo.", model.place, hint=hint)
+    raise StatementError(f"There is no model {name} in the zoo.", model.position, hint=hint)
 
 
 def _check_params(statement: Train, meaning: Meaning, known: Collection[str] | None) -> None:
@@ -533,7 +533,7 @@ def _check_params(statement: Train, meaning: Meaning, known: Collection[str] | N
             near = did_you_mean(name, sorted(allowed)).strip()
             raise StatementError(
                 f"The model {statement.model} has no parameter {name}.",
-                _place_of(statement, name),
+                _position_of(statement, name),
                 hint=WHY_NO_PARAMETER.get(name, near),
             )
 
@@ -544,28 +544,28 @@ def _label(
     """The column that is learned, and what to tell about it."""
     if statement.label is not None:
         label = statement.label.parts[-1]
-        _check_selected(label, columns, statement.label.place, "LABEL")
+        _check_selected(label, columns, statement.label.position, "LABEL")
         if label in read:
             what = f"{label} is the label, and so no column to learn from."
-            raise StatementError(what, read[label].place, hint="Leave it out of COLUMN.")
+            raise StatementError(what, read[label].position, hint="Leave it out of COLUMN.")
         return label, ()
     free = [name for name in columns if name not in read]
     if not free:
         what = "COLUMN names every column of the SELECT, and one is to be learned."
-        raise StatementError(what, statement.place, hint="Write LABEL and a column.")
+        raise StatementError(what, statement.position, hint="Write LABEL and a column.")
     return free[-1], (f"The label is {free[-1]!r}, the last column; LABEL names another.",)
 
 
-def _check_selected(name: str, columns: Sequence[str], place: Place, clause: str) -> None:
+def _check_selected(name: str, columns: Sequence[str], position: SourcePosition, clause: str) -> None:
     if name not in columns:
         hint = f"{did_you_mean(name, columns)} It gives {', '.join(columns)}."
         what = f"{clause} names {name!r}, which the SELECT does not give."
-        raise StatementError(what, place, hint=hint)
+        raise StatementError(what, position, hint=hint)
 
 
-def _place_of(statement: Train, name: str) -> Place:
+def _position_of(statement: Train, name: str) -> SourcePosition:
     names = (f"model.{name}", name)
-    return next(it.place for it in statement.attributes if it.name in names)
+    return next(it.position for it in statement.attributes if it.name in names)
 
 
 def _own(meaning: Meaning, prefix: str) -> dict[str, Any]:

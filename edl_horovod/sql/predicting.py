@@ -181,7 +181,7 @@ def predict(work: Work, statement: Predict) -> Result:
             shown = () if into is not None else (*columns, *names)
             return Result(columns=shown, message=message, model=str(stored))
         kinds = {column.name: column.kind for column in table.columns}
-        planning.check_kinds(stored.about, kinds, statement.using.place)
+        planning.check_kinds(stored.about, kinds, statement.using.position)
         tell_unknown(work, stored, table)
         rows_of_model = _digest(stored, table) if into is not None else ""
         is_taken = into is not None and job.take_predictions(rows_of_model)

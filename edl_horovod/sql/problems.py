@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from edl_horovod.errors import ConfigError
 from edl_horovod.files.url_secrets import without_secrets
 
-__all__ = ["Place", "StatementError"]
+__all__ = ["SourcePosition", "StatementError"]
 
 _MOST_SHOWN = 100
 """Characters of a line that an error shows."""
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePosition:
     """A place in the text of a program."""
 
     text: str = field(repr=False)
@@ -50,19 +50,19 @@ class Place:
 class StatementError(ConfigError):
     """A statement cannot be understood, or asks for what cannot be done."""
 
-    def __init__(self, what: str, place: Place, *, hint: str = "") -> None:
+    def __init__(self, what: str, position: SourcePosition, *, hint: str = "") -> None:
         """Say what is wrong.
 
         Args:
             what: A sentence.
-            place: Where it stands.
+            position: Where it stands.
             hint: What to write instead, in sentences.
         """
-        self.place = place
+        self.position = position
         super().__init__(
             what,
-            received=f"line {place.line}, column {place.column}",
-            hint=f"{hint.strip()}\n{place.excerpt}",
+            received=f"line {position.line}, column {position.column}",
+            hint=f"{hint.strip()}\n{position.excerpt}",
         )
 
 

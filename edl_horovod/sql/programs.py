@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from edl_horovod.sql.problems import Place, StatementError
+from edl_horovod.sql.problems import SourcePosition, StatementError
 from edl_horovod.sql.tokens import Token
 
 __all__ = ["VERBS", "find_verb", "split"]
@@ -93,7 +93,7 @@ def split(text: str, tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
     if opened:
         hint = f"Put {_CLOSES[_OPENS.index(opened[-1].text)]} where it ends."
         raise StatementError(
-            f"The {opened[-1].text} is not closed.", Place(text, opened[-1].start), hint=hint
+            f"The {opened[-1].text} is not closed.", SourcePosition(text, opened[-1].start), hint=hint
         )
     if statement:
         yield statement
@@ -106,7 +106,7 @@ def _check_brackets(text: str, token: Token, opened: list[Token]) -> None:
         wanted = _OPENS[_CLOSES.index(token.text)]
         if not opened or opened.pop().text != wanted:
             what = f"There is no {wanted} that this {token.text} closes."
-            raise StatementError(what, Place(text, token.start))
+            raise StatementError(what, SourcePosition(text, token.start))
 
 
 def find_verb(tokens: Sequence[Token]) -> int | None:

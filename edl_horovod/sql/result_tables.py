@@ -46,7 +46,7 @@ def plan_result_table(
     """
     if len(name.parts) > 2:
         what = f"{name} is no table."
-        raise StatementError(what, name.place, hint="Write table, or schema.table.")
+        raise StatementError(what, name.position, hint="Write table, or schema.table.")
     schema, table = _parts(name)
     with engine.connecting() as connection:
         inspector = sa.inspect(connection)

@@ -99,7 +99,7 @@ class Session:
             verb = type(statement).__name__.removesuffix("Columns").upper()
             raise StatementError(
                 f"{verb} cannot run within a transaction, and that of {opened_by!r} is open.",
-                statement.place,
+                statement.position,
                 hint="COMMIT or ROLLBACK it first.",
             )
 

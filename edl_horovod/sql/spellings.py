@@ -137,8 +137,8 @@ def translate(
             name = _ATTRIBUTES.get(name, name)
         if name in translated:
             problem = f"{attribute.name} says what another attribute says, too."
-            hint = f"That stands on line {translated[name].place.line}. Leave one out."
-            raise StatementError(problem, attribute.place, hint=hint)
+            hint = f"That stands on line {translated[name].position.line}. Leave one out."
+            raise StatementError(problem, attribute.position, hint=hint)
         translated[name] = replace(attribute, name=name, value=_value(name, attribute.value))
     return tuple(translated.values()), tuple(sentences)
 

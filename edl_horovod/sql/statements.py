@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edl_horovod.sql.problems import Place
+from edl_horovod.sql.problems import SourcePosition
 
 __all__ = [
     "AlterModel",
@@ -44,7 +44,7 @@ class Name:
     """Without quotes."""
     folded: tuple[str, ...]
     """The same as PostgreSQL reads them: what stands in no quotes is in lower case."""
-    place: Place
+    position: SourcePosition
 
     def __str__(self) -> str:
         return ".".join(self.parts)
@@ -57,7 +57,7 @@ class ModelName:
     name: str
     version: int | None
     """None for the live one."""
-    place: Place
+    position: SourcePosition
 
     def __str__(self) -> str:
         return self.name if self.version is None else f"{self.name}@{self.version}"
@@ -95,7 +95,7 @@ class Attribute:
     value: Any
     """A literal: a number, text, True, False, None, or a list or dict of these; of TRAIN also an
     `Hparam`."""
-    place: Place
+    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class ColumnCall:
     function: str
     """As it was written."""
     arguments: "tuple[ColumnCall | Name | Literal, ...]"
-    place: Place
+    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class Literal:
     """A number, text or list in a COLUMN function."""
 
     value: Any
-    place: Place
+    position: SourcePosition
 
 
 ColumnTerm = ColumnCall | Name
@@ -126,7 +126,7 @@ class ColumnClause:
     terms: tuple[ColumnTerm, ...]
     part: str
     """What FOR names, as `deep`; empty without."""
-    place: Place
+    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ class _Extended:
     """The whole statement."""
     select: str
     attributes: tuple[Attribute, ...]
-    place: Place
+    position: SourcePosition
 
     def values(self) -> Mapping[str, Any]:
         """The WITH clause as a dict."""
@@ -203,7 +203,7 @@ class ShowTrain:
     """SHOW TRAIN name: the statement that trained a model."""
 
     model: ModelName
-    place: Place
+    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +211,7 @@ class ShowLog:
     """SHOW LOG name: how the training of a model went."""
 
     model: ModelName
-    place: Place
+    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,14 +219,14 @@ class ShowTrials:
     """SHOW TRIALS name: the trainings of which the best became the model."""
 
     model: ModelName
-    place: Place
+    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowModels:
     """SHOW MODELS."""
 
-    place: Place
+    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +234,7 @@ class AlterModel:
     """ALTER MODEL name@version SET LIVE."""
 
     model: ModelName
-    place: Place
+    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +242,7 @@ class DescribeModel:
     """DESCRIBE MODEL name."""
 
     model: ModelName
-    place: Place
+    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,14 +251,14 @@ class DropModel:
 
     model: ModelName
     if_exists: bool
-    place: Place
+    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowJobs:
     """SHOW JOBS."""
 
-    place: Place
+    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +266,7 @@ class Kill:
     """KILL number, a job of SHOW JOBS."""
 
     job: int
-    place: Place
+    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +274,7 @@ class Standard:
     """A statement of the database itself, which gets it unchanged."""
 
     text: str
-    place: Place
+    position: SourcePosition
 
 
 Statement = (

@@ -12,7 +12,7 @@ from edl_horovod.config.space import Candidates, Interval
 from edl_horovod.config.sweep import Point, Search, product, text_of
 from edl_horovod.errors import did_you_mean
 from edl_horovod.sql.attributes import Meaning
-from edl_horovod.sql.problems import Place, StatementError
+from edl_horovod.sql.problems import SourcePosition, StatementError
 from edl_horovod.sql.statements import Attribute, HparamCandidates, HparamRange
 
 __all__ = ["OF_SWEEP", "TrialsPlan", "plan_trials"]
@@ -36,7 +36,7 @@ class TrialsPlan:
     config: SearchConfig
     is_search: bool
     """Whether Optuna chooses the values; else each combination is a trial."""
-    metric_place: Place
+    metric_position: SourcePosition
     """Where the statement says the metric, or the first attribute that varies."""
 
     def points(self, overrides: Sequence[str], values: Mapping[str, Any]) -> list[Point] | Search:
@@ -95,13 +95,13 @@ def plan_trials(meaning: Meaning, *, has_validation: bool) -> TrialsPlan | None:
         for attribute in own.values():
             what = f"{attribute.name} belongs to a sweep, and no attribute has several values."
             hint = "Write HPARAM_RANGE(low, high) or HPARAM_CANDIDATES([a, b]), or leave it out."
-            raise StatementError(what, attribute.place, hint=hint)
+            raise StatementError(what, attribute.position, hint=hint)
         return None
     first = next(iter(meaning.varied.values()))
     if not has_validation:
         what = f"{first.name} has several values, and there are no rows to compare the trials on."
         hint = "Write train.split='random', or train.validation_select."
-        raise StatementError(what, first.place, hint=hint)
+        raise StatementError(what, first.position, hint=hint)
     is_search = "sweep.num_trials" in own
     for key, attribute in meaning.varied.items():
         if isinstance(attribute.value, HparamRange):
@@ -113,7 +113,7 @@ def plan_trials(meaning: Meaning, *, has_validation: bool) -> TrialsPlan | None:
         varied=meaning.varied,
         config=_config(own, is_search=is_search),
         is_search=is_search,
-        metric_place=own.get("sweep.metric", first).place,
+        metric_position=own.get("sweep.metric", first).position,
     )
 
 
@@ -129,21 +129,21 @@ def _config(own: Mapping[str, Attribute], *, is_search: bool) -> SearchConfig:
     if "metric" in given and metric != "loss" and "direction" not in given:
         what = f"Nobody can say whether {metric!r} is to be high or low."
         hint = "Write sweep.direction='maximize' or 'minimize', too."
-        raise StatementError(what, given["metric"].place, hint=hint)
+        raise StatementError(what, given["metric"].position, hint=hint)
     for name, allowed in (("direction", _DIRECTIONS), ("sampler", SAMPLERS)):
         if name in given and values[name] not in allowed:
             hint = f"{did_you_mean(values[name], allowed)} Allowed: {', '.join(allowed)}."
             what = f"sweep.{name} cannot be {values[name]!r}."
-            raise StatementError(what, given[name].place, hint=hint)
+            raise StatementError(what, given[name].position, hint=hint)
     for name, least in (("num_trials", 1), ("seed", 0)):
         if name in given and values[name] < least:
             what = f"sweep.{name} must be {least} or more."
-            raise StatementError(what, given[name].place, hint=f"It is {values[name]}.")
+            raise StatementError(what, given[name].position, hint=f"It is {values[name]}.")
     for name in ("sampler", "seed"):
         if name in given and not is_search:
             what = f"sweep.{name} says how values are chosen, and each combination is a trial here."
             hint = "Leave it out, or write sweep.num_trials, too."
-            raise StatementError(what, given[name].place, hint=hint)
+            raise StatementError(what, given[name].position, hint=hint)
     return SearchConfig(
         metric=metric,
         direction=values.get("direction", SearchConfig.direction),
@@ -165,11 +165,11 @@ def _check_range(key: str, attribute: Attribute) -> None:
         return
     if not kinds & {int, float}:
         what = f"{attribute.name} takes no number, and so no range."
-        raise StatementError(what, attribute.place, hint="Write HPARAM_CANDIDATES([a, b]).")
+        raise StatementError(what, attribute.position, hint="Write HPARAM_CANDIDATES([a, b]).")
     if float not in kinds and not _is_whole(attribute.value):
         what = f"{attribute.name} takes whole numbers."
         hint = f"The bounds of {attribute.value.written} must be such ones."
-        raise StatementError(what, attribute.place, hint=hint)
+        raise StatementError(what, attribute.position, hint=hint)
 
 
 def _check_candidates(attribute: Attribute) -> None:
@@ -177,7 +177,7 @@ def _check_candidates(attribute: Attribute) -> None:
     for at, text in enumerate(texts):
         if text in texts[:at]:
             what = f"{attribute.name} has the candidate {text} twice."
-            raise StatementError(what, attribute.place, hint="Leave one out.")
+            raise StatementError(what, attribute.position, hint="Leave one out.")
 
 
 def _space(key: str, attribute: Attribute) -> Interval | Candidates:

@@ -10,7 +10,7 @@ from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import TokenType
 from sqlglot.tokens import Tokenizer
 
-from edl_horovod.sql.problems import Place, StatementError
+from edl_horovod.sql.problems import SourcePosition, StatementError
 
 __all__ = ["Kind", "Token", "tokens_of"]
 
@@ -73,7 +73,7 @@ def tokens_of(text: str, dialect: str) -> list[Token]:
     except TokenError as e:
         raise StatementError(
             "A quote or a comment is not closed.",
-            Place(text, _unclosed(text)),
+            SourcePosition(text, _unclosed(text)),
             hint="Close it. A quote within text is written twice.",
         ) from e
     return [_token(text, each.token_type, each.text, each.start, each.end + 1) for each in found]

@@ -168,7 +168,7 @@ class _Runner:
         if metric not in metrics:
             what = f"The evaluations have no metric {metric!r}."
             hint = f"They have {', '.join(metrics) or 'none'}."
-            raise StatementError(what, self._prepared.plan.metric_place, hint=hint)
+            raise StatementError(what, self._prepared.plan.metric_position, hint=hint)
 
     def _tell_failure(self, number: str, error: EdlError) -> None:
         self._work.tell(f"{number.capitalize()} failed: {error}")

@@ -211,7 +211,7 @@ class _Calls:
 def _text_of(statement: Statement) -> str:
     """A statement as it was written; those about models and jobs know only where they begin."""
     text = getattr(statement, "text", "")
-    rest = statement.place.text[statement.place.offset :]
+    rest = statement.position.text[statement.position.offset :]
     return text or rest.partition(";")[0].strip()
 
 

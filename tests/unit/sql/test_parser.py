@@ -168,7 +168,7 @@ def test_an_attribute_of_a_training_may_have_several_values(dialect):
     ],
 )
 def test_the_select_is_kept_letter_for_letter(select):
-    assert one(select) == Standard(text=select, place=one(select).place)
+    assert one(select) == Standard(text=select, position=one(select).position)
     found = one(f"{select}\nTRAIN regressor.DNN LABEL train INTO train;")
     assert (found.select, str(found.label)) == (select, "train")
 
@@ -284,8 +284,8 @@ WRONG = [
 def test_what_is_wrong_is_shown_with_its_place(case):
     with pytest.raises(StatementError) as caught:
         parse(case.text)
-    place = caught.value.place
-    assert (place.line, place.column) == case.place
+    position = caught.value.position
+    assert (position.line, position.column) == case.position
     assert case.said in str(caught.value)
     line, caret = str(caught.value).splitlines()[-2:]
     assert caret.strip() == "^"
@@ -335,7 +335,7 @@ def is_read(text, dialect):
     try:
         parse(text, dialect)
     except StatementError as e:
-        return 0 <= e.place.offset <= len(text)
+        return 0 <= e.position.offset <= len(text)
     return True
 
 

@@ -330,10 +330,10 @@ def test_an_explanation_has_no_metrics_to_name():
 
 
 def test_another_kind_of_values_is_refused_but_whole_numbers_are_numbers():
-    place = one("SELECT 1").place
-    check_kinds(ABOUT, {"name": "text", "role": "text", "salary": "integer"}, place)
+    position = one("SELECT 1").position
+    check_kinds(ABOUT, {"name": "text", "role": "text", "salary": "integer"}, position)
     with pytest.raises(StatementError, match="'role' holds integer values"):
-        check_kinds(ABOUT, {"name": "text", "role": "integer"}, place)
+        check_kinds(ABOUT, {"name": "text", "role": "integer"}, position)
 
 
 @dataclass(frozen=True)
