@@ -1,4 +1,4 @@
-"""What the attributes of a WITH clause mean: parameters of the model, settings, or ours."""
+"""Sorts the attributes of a WITH clause: model parameters, settings of jobs, and options."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -12,10 +12,10 @@ from edl_horovod.errors import did_you_mean
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.statements import Attribute, Hparam, HparamCandidates, HparamRange
 
-__all__ = ["PERMITTED", "Meaning", "read_attributes"]
+__all__ = ["PERMITTED_SETTINGS", "SortedAttributes", "sort_attributes"]
 
-_PARTS_OF_MODEL = ("loss", "optimizer")
-"""Attributes of the model that are settings of a job."""
+_MODEL_SETTINGS = ("loss", "optimizer")
+"""Attributes with the prefix `model` that are settings of a job."""
 _RENAMED = {
     "engine.num_workers": "launch.np",
     "predict.batch_size": "train.batch_size",
@@ -23,7 +23,7 @@ _RENAMED = {
     "validation.batch_size": "train.batch_size",
     "validation.steps": "train.evaluate_steps",
 }
-_OF_ENGINE = (
+_ENGINE_SETTINGS = (
     "callbacks",
     "checkpoint",
     "data_plan",
@@ -33,17 +33,17 @@ _OF_ENGINE = (
     "kubernetes",
     "launch",
 )
-"""Settings and sections that `engine.` names."""
-_MOST_STEPS = 1_000_000
-_MOST_TRIALS = 100
-PERMITTED: dict[str, tuple[int, int] | None] = {
+"""Settings and sections that attributes name with the prefix `engine`."""
+_MAX_STEPS = 1_000_000
+_MAX_TRIALS = 100
+PERMITTED_SETTINGS: dict[str, tuple[int, int] | None] = {
     "data_plan.seed": None,
     "data_plan.shuffle": None,
     "framework": None,
     "launch.np": (1, 8),
     "loss": None,
     "optimizer": None,
-    "sweep.num_trials": (1, _MOST_TRIALS),
+    "sweep.num_trials": (1, _MAX_TRIALS),
     "train.batch_size": (1, 100_000),
     "train.class_weight": None,
     "train.clip_norm": None,
@@ -54,145 +54,154 @@ PERMITTED: dict[str, tuple[int, int] | None] = {
     "train.early_stopping.patience": None,
     "train.early_stopping.restore_best": None,
     "train.epochs": (1, 1_000),
-    "train.evaluate_steps": (0, _MOST_STEPS),
+    "train.evaluate_steps": (0, _MAX_STEPS),
     "train.learning_rate": None,
-    "train.max_steps": (0, _MOST_STEPS),
+    "train.max_steps": (0, _MAX_STEPS),
     "train.precision": None,
 }
-"""What the clients of a service may set of a job, with the least and the most where it has bounds.
-Beside these they have the parameters of models, and what statements themselves read."""
+"""Settings of a job that clients of a service may set, with their bounds, if they are numbers.
+Clients may also set parameters of models, and the options of statements."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meaning:
-    """The attributes of a statement, by what they are for."""
+class SortedAttributes:
+    """The attributes of a statement by their use."""
 
     params: dict[str, Any] = field(default_factory=dict)
     """Parameters of the model."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the job, by keys with dots."""
     varied: dict[str, Attribute] = field(default_factory=dict)
-    """What has several values, by the key of the setting: `train.learning_rate`, `params.x`."""
-    own: dict[str, Attribute] = field(default_factory=dict)
-    """What the statement itself reads, by its whole name: `train.split`."""
+    """Attributes with several values, by setting: `train.learning_rate`, `params.x`."""
+    options: dict[str, Attribute] = field(default_factory=dict)
+    """Attributes that the statement itself evaluates, by their whole names: `train.split`."""
 
     @property
     def param_names(self) -> tuple[str, ...]:
-        """The parameters of the model, with one value and with several."""
+        """The names of the model parameters that are set, with one value or several."""
         varied = (key.partition(".") for key in self.varied)
         return (*self.params, *(name for section, _, name in varied if section == "params"))
 
 
-def read_attributes(
+def sort_attributes(
     attributes: Sequence[Attribute],
     *,
     prefixes: Sequence[str],
-    own: Mapping[str, type | UnionType],
+    option_types: Mapping[str, type | UnionType],
     is_confined: bool = False,
-) -> Meaning:
+) -> SortedAttributes:
     """Sort the attributes of a statement.
 
     Args:
-        attributes: As they were written.
-        prefixes: What may stand before a dot; `model` may also be left out.
-        own: What the statement reads itself, with the type that each must have.
-        is_confined: Whether only what is `PERMITTED` may be set.
+        attributes: The attributes as written.
+        prefixes: The allowed prefixes; `model` may also be left out.
+        option_types: The options of the statement with their types.
+        is_confined: Whether only `PERMITTED_SETTINGS` may be set.
 
     Raises:
-        StatementError: One is unknown, not permitted, of the wrong type, or given twice under two
-            names.
+        StatementError: An attribute is unknown, not permitted, of the wrong type, or set twice
+            under two names.
     """
-    found = Meaning()
-    written: dict[str, Attribute] = {}
+    attributes_by_use = SortedAttributes()
+    attributes_by_key: dict[str, Attribute] = {}
     for attribute in attributes:
-        prefix, _, rest = (
-            attribute.name.rpartition(".") if _is_plain(attribute) else _cut(attribute)
-        )
+        prefix, rest = "", attribute.name
+        if "." in rest:
+            prefix, _, rest = rest.partition(".")
         if (prefix or "model") not in prefixes:
-            near = did_you_mean(attribute.name, [*own, *(f"{each}." for each in prefixes)])
-            hint = f"{near} Attributes begin with {', '.join(f'{each}.' for each in prefixes)}"
+            beginnings = [f"{known_prefix}." for known_prefix in prefixes]
+            suggestion = did_you_mean(attribute.name, [*option_types, *beginnings])
+            hint = f"{suggestion} Attributes begin with {', '.join(beginnings)}"
             raise StatementError(
                 f"There is no attribute {attribute.name} here.", attribute.position, hint=f"{hint}."
             )
-        if attribute.name in own:
-            _check_type(attribute, own[attribute.name])
+        if attribute.name in option_types:
+            _check_type(attribute, option_types[attribute.name])
             if is_confined:
                 _check_bounds(attribute, attribute.name)
-            found.own[attribute.name] = attribute
+            attributes_by_use.options[attribute.name] = attribute
             continue
         if prefix in ("", "model"):
-            target, key = _of_model(found, rest, attribute)
+            target, key = _model_target(attributes_by_use, rest, attribute)
         else:
-            target, key = found.settings, _setting(attribute, prefix, rest, own)
-        if is_confined and target is found.settings:
+            target, key = (
+                attributes_by_use.settings,
+                _setting(attribute, prefix, rest, option_types),
+            )
+        if is_confined and target is attributes_by_use.settings:
             _check_permitted(attribute, key)
-        if earlier := written.get(key):
-            what = f"{attribute.name} says what {earlier.name} says, too."
-            raise StatementError(what, attribute.position, hint="Leave one out.")
-        written[key] = attribute
+        if earlier := attributes_by_key.get(key):
+            problem = f"{attribute.name} and {earlier.name} set the same."
+            raise StatementError(problem, attribute.position, hint="Leave one of them out.")
+        attributes_by_key[key] = attribute
         if isinstance(attribute.value, Hparam):
-            found.varied[f"params.{key}" if target is found.params else key] = attribute
+            attributes_by_use.varied[
+                f"params.{key}" if target is attributes_by_use.params else key
+            ] = attribute
         else:
             target[key] = attribute.value
     if is_confined:
-        _check_number_of_trials(found)
-    return found
+        _check_number_of_trials(attributes_by_use)
+    return attributes_by_use
 
 
-def _is_plain(attribute: Attribute) -> bool:
-    return "." not in attribute.name
-
-
-def _cut(attribute: Attribute) -> tuple[str, str, str]:
-    return attribute.name.partition(".")
-
-
-def _of_model(found: Meaning, name: str, attribute: Attribute) -> tuple[dict[str, Any], str]:
+def _model_target(
+    sorted_attributes: SortedAttributes, name: str, attribute: Attribute
+) -> tuple[dict[str, Any], str]:
     if "." in name:
-        what = f"A parameter of the model is one name, and {name} has a dot."
-        raise StatementError(what, attribute.position, hint="Write model.name=value.")
-    return (found.settings if name in _PARTS_OF_MODEL else found.params), name
+        problem = f"Names of model parameters have no dots: {name} has one."
+        raise StatementError(problem, attribute.position, hint="Write model.name=value.")
+    return (
+        sorted_attributes.settings if name in _MODEL_SETTINGS else sorted_attributes.params
+    ), name
 
 
-def _setting(attribute: Attribute, prefix: str, rest: str, own: Collection[str]) -> str:
-    """The setting of the job that an attribute names."""
-    known = {each.key: each.annotation for each in settings(JobConfig)}
+def _setting(attribute: Attribute, prefix: str, rest: str, option_types: Collection[str]) -> str:
+    """The key of the job setting that an attribute sets."""
+    setting_types = {field.key: field.annotation for field in settings(JobConfig)}
     key = _RENAMED.get(attribute.name, attribute.name)
     if prefix == "engine" and key == attribute.name:
-        key = rest if rest.partition(".")[0] in _OF_ENGINE else ""
-    if key in known or dict_key_of(key, known):
+        key = rest if rest.partition(".")[0] in _ENGINE_SETTINGS else ""
+    if key in setting_types or dict_key_of(key, setting_types):
         return key
-    ours = [name for name in own if name.startswith(f"{prefix}.")]
-    theirs = [name for name in known if name.startswith(f"{prefix}.")]
-    renamed = [name for name in _RENAMED if name.startswith(f"{prefix}.")]
-    engine = [f"engine.{name}" for name in known if name.partition(".")[0] in _OF_ENGINE]
-    allowed = [*ours, *renamed, *(engine if prefix == "engine" else theirs)]
+    options = [name for name in option_types if name.startswith(f"{prefix}.")]
+    section_settings = [name for name in setting_types if name.startswith(f"{prefix}.")]
+    renamed_settings = [name for name in _RENAMED if name.startswith(f"{prefix}.")]
+    engine_settings = [
+        f"engine.{name}" for name in setting_types if name.partition(".")[0] in _ENGINE_SETTINGS
+    ]
+    allowed = [
+        *options,
+        *renamed_settings,
+        *(engine_settings if prefix == "engine" else section_settings),
+    ]
     hint = f"{did_you_mean(attribute.name, allowed)} Allowed: {', '.join(allowed)}."
     raise StatementError(f"There is no attribute {attribute.name}.", attribute.position, hint=hint)
 
 
 def _check_permitted(attribute: Attribute, key: str) -> None:
-    """Refuse a setting that is not for the clients of a service, or one beyond its bounds."""
-    if key not in PERMITTED:
+    """Refuse a setting that clients of a service may not set, or a value out of bounds."""
+    if key not in PERMITTED_SETTINGS:
         permitted = (
-            f"engine.{it}" if it.partition(".")[0] in _OF_ENGINE else it for it in PERMITTED
+            f"engine.{setting}" if setting.partition(".")[0] in _ENGINE_SETTINGS else setting
+            for setting in PERMITTED_SETTINGS
         )
         raise StatementError(
-            f"This service does not let its clients set {attribute.name}.",
+            f"Clients of this service must not set {attribute.name}.",
             attribute.position,
-            hint=f"They may set parameters of the model, {', '.join(permitted)}.",
+            hint=f"They may set model parameters, {', '.join(permitted)}.",
         )
-    if key in _PARTS_OF_MODEL and any("." in str(value) for value in _values_of(attribute)):
+    if key in _MODEL_SETTINGS and any("." in str(value) for value in _values_of(attribute)):
         raise StatementError(
-            f"This service does not let its clients name a function as {attribute.name}.",
+            f"Clients of this service must not set {attribute.name} to a function.",
             attribute.position,
-            hint="Write a name of Keras or PyTorch, as 'mse' or 'adam'.",
+            hint="Write a name of Keras or PyTorch, for example 'mse' or 'adam'.",
         )
     _check_bounds(attribute, key)
 
 
 def _check_bounds(attribute: Attribute, key: str) -> None:
-    bounds = PERMITTED.get(key)
+    bounds = PERMITTED_SETTINGS.get(key)
     if bounds is None:
         return
     least, most = bounds
@@ -200,28 +209,32 @@ def _check_bounds(attribute: Attribute, key: str) -> None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (is_number and least <= value <= most):
             raise StatementError(
-                f"{attribute.name} is from {least:,} to {most:,} in this service.",
+                f"{attribute.name} must be from {least:,} to {most:,} in this service.",
                 attribute.position,
                 hint=f"It is {value!r}.",
             )
 
 
-def _check_number_of_trials(meaning: Meaning) -> None:
-    """Refuse a grid of too many trials; where Optuna chooses them, `sweep.num_trials` says them."""
-    grid = [each.value for each in meaning.varied.values()]
-    if "sweep.num_trials" in meaning.own or not all(
-        isinstance(it, HparamCandidates) for it in grid
+def _check_number_of_trials(attributes: SortedAttributes) -> None:
+    """Refuse a grid of too many trials; the bounds of `sweep.num_trials` are checked elsewhere."""
+    grid = [attribute.value for attribute in attributes.varied.values()]
+    if "sweep.num_trials" in attributes.options or not all(
+        isinstance(values, HparamCandidates) for values in grid
     ):
         return
     num_trials = math.prod(len(candidates.values) for candidates in grid)
-    if num_trials > _MOST_TRIALS:
-        last = list(meaning.varied.values())[-1]
-        what = f"All combinations are {num_trials:,} trials, and this service runs {_MOST_TRIALS}."
-        raise StatementError(what, last.position, hint="Write sweep.num_trials, or fewer candidates.")
+    if num_trials > _MAX_TRIALS:
+        last = list(attributes.varied.values())[-1]
+        problem = (
+            f"The grid has {num_trials:,} trials, and this service runs at most {_MAX_TRIALS}."
+        )
+        raise StatementError(
+            problem, last.position, hint="Write sweep.num_trials, or fewer candidates."
+        )
 
 
 def _values_of(attribute: Attribute) -> tuple[Any, ...]:
-    """The value of an attribute, all candidates, or the bounds of its range."""
+    """The value, the candidates, or the bounds of the range of an attribute."""
     if isinstance(attribute.value, HparamCandidates):
         return attribute.value.values
     if isinstance(attribute.value, HparamRange):
@@ -229,13 +242,13 @@ def _values_of(attribute: Attribute) -> tuple[Any, ...]:
     return (attribute.value,)
 
 
-def _check_type(attribute: Attribute, wanted: type | UnionType) -> None:
+def _check_type(attribute: Attribute, option_type: type | UnionType) -> None:
     if isinstance(attribute.value, Hparam):
-        what = f"{attribute.name} is the same for all trials."
-        raise StatementError(what, attribute.position, hint="Give it one value.")
-    is_number = wanted is float and isinstance(attribute.value, int)
-    if not (is_number or isinstance(attribute.value, wanted)) or (
-        isinstance(attribute.value, bool) and wanted is not bool
+        problem = f"{attribute.name} must be the same for all trials."
+        raise StatementError(problem, attribute.position, hint="Give it one value.")
+    is_number = option_type is float and isinstance(attribute.value, int)
+    if not (is_number or isinstance(attribute.value, option_type)) or (
+        isinstance(attribute.value, bool) and option_type is not bool
     ):
         names: dict[type | UnionType, str] = {
             bool: "True or False",
@@ -245,5 +258,5 @@ def _check_type(attribute: Attribute, wanted: type | UnionType) -> None:
             dict: "a {dict}",
             dict | str: "a {dict} or a 'text'",
         }
-        what = f"{attribute.name} must be {names.get(wanted, 'a number')}."
-        raise StatementError(what, attribute.position, hint=f"It is {attribute.value!r}.")
+        problem = f"{attribute.name} must be {names.get(option_type, 'a number')}."
+        raise StatementError(problem, attribute.position, hint=f"It is {attribute.value!r}.")

@@ -1,4 +1,4 @@
-"""Statements as one Python call, as the verbs have one each."""
+"""Runs statements from Python, by one call."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -32,72 +32,72 @@ def sql(
     on_events: OnEvents | None = None,
     **settings: Any,
 ) -> Result:
-    """Run statements, one after the other, until one fails.
+    """Run statements one after the other, until one fails.
 
-    They share a connection to the database, and so a transaction; the next call has another one.
+    They share a connection to the database, and so a transaction; another call has a new one.
 
     Args:
-        text: Statements with semicolons between them; `:name` stands for a parameter.
-        db: The database, an SQLAlchemy URL as `sqlite:///hr.db`; empty takes the environment
+        text: Statements with semicolons between them; `:name` is a parameter.
+        db: The database, an SQLAlchemy URL such as `sqlite:///hr.db`; if empty, the environment
             variable EDL_DB.
-        models: Folder of the trained models; empty takes the user's own.
-        parameters: Values by name. Each becomes a literal with its quotes escaped, so that no text
-            of a user changes what a statement does.
-        progress: Show on stderr what was decided, and where a job is.
+        models: Folder of the trained models; if empty, the default folder of the user.
+        parameters: Values by name. Each becomes a literal with its quotes escaped, so that no value
+            can change what a statement does.
+        progress: Show decisions and the progress of jobs on stderr.
         on_events: Called with the new events of the jobs.
-        settings: Of the jobs, as in `train`: `framework="torch"`, `**{"launch.np": 2}`.
+        settings: Settings of the jobs, as in `train`: `framework="torch"`, `**{"launch.np": 2}`.
 
     Returns:
-        What the last statement gave.
+        The result of the last statement.
 
     Raises:
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C or KILL.
     """
-    read = settings_of({"db": db, "models": models, **settings})
-    with open_program(read, progress=progress, on_events=on_events) as session:
+    sql_settings = settings_of({"db": db, "models": models, **settings})
+    with open_program(sql_settings, progress=progress, on_events=on_events) as session:
         if parameters:
             text = bind(text, parameters, session.work.engine.dialect)
         return run_program(session, text)
 
 
 def settings_of(keywords: Mapping[str, Any]) -> SqlSettings:
-    """The settings that keywords of `sql` say.
+    """Convert keywords of `sql` to settings.
 
     Raises:
-        ConfigError: One is wrong, or there is no database.
+        ConfigError: A setting is wrong, or the database is missing.
     """
     jobs = {key: value for key, value in keywords.items() if key not in ("db", "models")}
     overrides, values = from_keywords(jobs, JobConfig)
-    places = {key: str(keywords[key]) for key in ("db", "models") if keywords.get(key)}
-    return read_settings(overrides, {**values, **places})
+    program_settings = {key: str(keywords[key]) for key in ("db", "models") if keywords.get(key)}
+    return read_settings(overrides, {**values, **program_settings})
 
 
 @contextmanager
 def open_program(
     settings: SqlSettings, *, progress: bool, on_events: OnEvents | None = None
 ) -> Iterator[Session]:
-    """A session whose jobs run on this machine, or where its settings say; see `sql`."""
+    """Open a session whose jobs run on this machine, or where its settings say; see `sql`."""
 
     def run_job(config: JobConfig) -> JobResult:
         with open_displays(is_quiet=not progress) as show:
             hooks = [hook for hook in (on_events, show if progress else None) if hook is not None]
 
-            def shown(events: Any) -> None:
+            def call_hooks(events: Any) -> None:
                 for hook in hooks:
                     hook(events)
 
-            return api.run(config, on_events=shown if hooks else None, warm=warm)
+            return api.run(config, on_events=call_hooks if hooks else None, warm=warm)
 
-    def tell(sentence: str) -> None:
+    def print_notice(sentence: str) -> None:
         if progress:
             sys.stderr.write(f"{sentence}\n")
 
-    with WarmServer() as warm, open_session(settings, run_job, tell=tell) as session:
+    with WarmServer() as warm, open_session(settings, run_job, tell=print_notice) as session:
         yield session
 
 
 def run_program(session: Session, text: str) -> Result:
-    """Run statements, one after the other; what the last one gave.
+    """Run statements one after the other, and return the result of the last one.
 
     Raises:
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C or KILL.

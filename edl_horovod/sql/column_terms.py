@@ -1,4 +1,4 @@
-"""The COLUMN clauses of a statement as the plain dicts that models take as `columns`."""
+"""Converts COLUMN clauses to the dicts that models take as their parameter `columns`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,29 +22,29 @@ _FUNCTIONS: dict[str, tuple[str, ...]] = {
     "EMBEDDING": ("of", "dimension", "combiner"),
     "INDICATOR": ("of",),
 }
-"""The arguments of each function, in their order; models refuse what is missing or wrong."""
-_WEIGHTED = "Leave the weights out: CATEGORY_HASH(column, number)."
+"""The arguments of each function in order; `read_clauses` checks their values."""
+_WEIGHTS_HINT = "Leave the weights out: CATEGORY_HASH(column, number)."
 _SEPARATORS = {"COMMA": ","}
-"""What SQLFlow calls separators."""
+"""SQLFlow's names of separators."""
 _TYPES = ("INT", "FLOAT")
-"""What SQLFlow says behind a separator, and the values of all rows say here."""
+"""Types that SQLFlow writes after a separator; here the rows determine them."""
 
 
 def column_dicts(clauses: Sequence[ColumnClause]) -> list[dict[str, Any]]:
-    """What models take as the parameter `columns`; docs/reference/sql.md describes it.
+    """The value of the parameter `columns` of a model; docs/reference/sql.md describes it.
 
     Raises:
-        StatementError: There is no such function, or it takes no such argument.
+        StatementError: A function is unknown, or does not take such an argument.
     """
     return [
-        _checked(term) | ({"for": clause.part} if clause.part else {})
+        _checked_dict(term) | ({"for": clause.part} if clause.part else {})
         for clause in clauses
         for term in clause.terms
     ]
 
 
-def _checked(term: ColumnTerm) -> dict[str, Any]:
-    column = _dict(term)
+def _checked_dict(term: ColumnTerm) -> dict[str, Any]:
+    column = _term_as_dict(term)
     try:
         read_clauses([column], parts=())
     except ConfigError as e:
@@ -53,64 +53,70 @@ def _checked(term: ColumnTerm) -> dict[str, Any]:
 
 
 def column_names(clauses: Sequence[ColumnClause]) -> dict[str, Name]:
-    """The columns that the clauses read, by name, each with where it first stands."""
-    found: dict[str, Name] = {}
+    """The columns that the clauses read: their names, and where each is first used."""
+    first_uses: dict[str, Name] = {}
 
-    def look(term: ColumnCall | Name | Literal) -> None:
+    def collect(term: ColumnCall | Name | Literal) -> None:
         if isinstance(term, Name):
-            found.setdefault(_name(term), term)
+            first_uses.setdefault(_name(term), term)
         elif isinstance(term, ColumnCall):
             for argument in term.arguments:
-                # A bare word such as the combiner of an embedding is no column.
+                # A bare word after the first argument is an option: mean in EMBEDDING(a, 8, mean).
                 if not isinstance(argument, Name) or argument is term.arguments[0]:
-                    look(argument)
+                    collect(argument)
             if not term.function:
                 for argument in term.arguments[1:]:
-                    look(argument)
+                    collect(argument)
 
     for clause in clauses:
         for term in clause.terms:
-            look(term)
-    return found
+            collect(term)
+    return first_uses
 
 
-def _dict(term: ColumnTerm) -> dict[str, Any]:
+def _term_as_dict(term: ColumnTerm) -> dict[str, Any]:
     if isinstance(term, Name):
         return {"kind": "inferred", "name": _name(term)}
-    term = _plain(term)
+    term = _without_sqlflow_forms(term)
     function = term.function.upper()
     if function == "WEIGHTED_CATEGORY":
-        what = "No model of the zoo takes weights of categories."
-        raise StatementError(what, term.position, hint=_WEIGHTED)
+        problem = "No model of the zoo takes weights of categories."
+        raise StatementError(problem, term.position, hint=_WEIGHTS_HINT)
     if function not in _FUNCTIONS:
         near = did_you_mean(function, _FUNCTIONS)
         hint = f"{near} Functions: {', '.join(_FUNCTIONS)}."
-        raise StatementError(f"There is no column function {term.function}.", term.position, hint=hint)
+        raise StatementError(
+            f"There is no column function {term.function}.", term.position, hint=hint
+        )
     keys = _FUNCTIONS[function]
     if not 1 <= len(term.arguments) <= len(keys):
         hint = f"Write {function}({', '.join(keys)}); the last ones may be left out."
-        what = f"{function} takes 1 to {len(keys)} arguments."
-        raise StatementError(what, term.position, hint=hint)
+        problem = f"{function} takes 1 to {len(keys)} arguments."
+        raise StatementError(problem, term.position, hint=hint)
     values = [_value(key, argument) for key, argument in zip(keys, term.arguments, strict=False)]
-    found = dict(zip(keys, values, strict=False))
-    # A text of so many numbers is what models call dense.
-    is_dense = function == "NUMERIC" and found.pop("shape", 1) != 1
+    arguments = dict(zip(keys, values, strict=False))
+    # NUMERIC(column, n) is a text of n numbers, which models call dense.
+    is_dense = function == "NUMERIC" and arguments.pop("shape", 1) != 1
     if is_dense:
-        return {"kind": "dense", "name": found["name"], "shape": values[1]}
-    return {"kind": function.lower(), **found}
+        return {"kind": "dense", "name": arguments["name"], "shape": values[1]}
+    return {"kind": function.lower(), **arguments}
 
 
-def _plain(call: ColumnCall) -> ColumnCall:
-    """What SQLFlow writes as a function of DENSE or SPARSE, as the one that means the same."""
+def _without_sqlflow_forms(call: ColumnCall) -> ColumnCall:
+    """Replace SQLFlow's nested forms, such as NUMERIC(DENSE(...)), by plain functions."""
     function, arguments = call.function.upper(), call.arguments
-    inner = _plain(arguments[0]) if arguments and isinstance(arguments[0], ColumnCall) else None
+    inner = (
+        _without_sqlflow_forms(arguments[0])
+        if arguments and isinstance(arguments[0], ColumnCall)
+        else None
+    )
     inner_function = inner.function.upper() if inner is not None else ""
     if function in ("DENSE", "SPARSE") and len(arguments) > 3 and _is_type(arguments[3]):
-        return _plain(replace(call, arguments=(*arguments[:3], *arguments[4:])))
+        return _without_sqlflow_forms(replace(call, arguments=(*arguments[:3], *arguments[4:])))
     if function == "DENSE" and len(arguments) == 1:
         return replace(call, function="NUMERIC")
     if function == "SPARSE":
-        return replace(call, function="INDICATOR", arguments=(_sequence(call),))
+        return replace(call, function="INDICATOR", arguments=(_sequence_of_categories(call),))
     if inner is None:
         is_sequence = function == "CATEGORY_ID" and len(arguments) == 3
         return replace(call, function="SEQ_CATEGORY_ID") if is_sequence else call
@@ -127,18 +133,18 @@ def _plain(call: ColumnCall) -> ColumnCall:
     return call
 
 
-def _sequence(sparse: ColumnCall) -> ColumnCall:
-    """The numbers of a SPARSE column as categories.
+def _sequence_of_categories(sparse: ColumnCall) -> ColumnCall:
+    """Replace SPARSE by a sequence of categories.
 
     Raises:
-        StatementError: It is without a number of categories, or its numbers have weights.
+        StatementError: The number of categories is missing, or categories have weights.
     """
     if len(sparse.arguments) < 2:
-        problem = "SPARSE says how many different numbers its texts may hold."
+        problem = "SPARSE needs the number of different numbers in its texts."
         raise StatementError(problem, sparse.position, hint="Write SPARSE(column, number).")
     if len(sparse.arguments) > 3:
         problem = "No model of the zoo takes weights of categories."
-        raise StatementError(problem, sparse.position, hint=_WEIGHTED)
+        raise StatementError(problem, sparse.position, hint=_WEIGHTS_HINT)
     return replace(sparse, function="SEQ_CATEGORY_ID")
 
 
@@ -150,29 +156,31 @@ def _is_type(argument: ColumnCall | Name | Literal) -> bool:
 def _value(key: str, argument: ColumnCall | Name | Literal) -> Any:
     if isinstance(argument, Literal):
         if key in ("name", "of"):
-            what = f"{argument.value!r} is no column."
-            raise StatementError(what, argument.position, hint="Write its name without single quotes.")
+            problem = f"{argument.value!r} is not a column."
+            raise StatementError(
+                problem, argument.position, hint="Write its name without single quotes."
+            )
         return argument.value
     if isinstance(argument, Name):
         name = _name(argument)
         return _SEPARATORS.get(name.upper(), name) if key == "separator" else name
     if key == "of":
-        return (
-            [_inner(each) for each in argument.arguments]
-            if not argument.function
-            else (_dict(argument))
-        )
-    what = f"A function cannot stand here, as {argument.function or 'a list'} does."
-    raise StatementError(what, argument.position, hint="Write the name of a column, or a number.")
+        if argument.function:
+            return _term_as_dict(argument)
+        return [_crossed_column(term) for term in argument.arguments]
+    problem = f"{argument.function or 'A list'} is not allowed here."
+    raise StatementError(
+        problem, argument.position, hint="Write the name of a column, or a number."
+    )
 
 
-def _inner(term: ColumnCall | Name | Literal) -> Any:
+def _crossed_column(term: ColumnCall | Name | Literal) -> Any:
     assert not isinstance(term, Literal)
-    return _name(term) if isinstance(term, Name) else _dict(term)
+    return _name(term) if isinstance(term, Name) else _term_as_dict(term)
 
 
 def _name(name: Name) -> str:
     if len(name.parts) > 1:
-        what = f"COLUMN names columns as the SELECT gives them, and {name} has a dot."
-        raise StatementError(what, name.position, hint=f"Write {name.parts[-1]}.")
+        problem = f"COLUMN takes names of columns of the SELECT, without dots: {name} has one."
+        raise StatementError(problem, name.position, hint=f"Write {name.parts[-1]}.")
     return name.parts[0]

@@ -1,4 +1,4 @@
-"""How long and in which steps a TRAIN trains, where neither it nor the command says so."""
+"""Defaults of TRAIN for the length of a training and the size of its steps."""
 
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
@@ -11,110 +11,115 @@ from edl_horovod.supervisor.run import JobResult
 __all__ = ["LEAST_ROWS", "bound_in_words", "default_values", "schedule_in_words"]
 
 LEAST_ROWS = 30
-"""With fewer, a tenth of the rows says nothing, and all are learned from."""
+"""With fewer rows, a tenth of them would say nothing, so none are held back."""
 GROUP = "until_best"
-"""The choice of `train` that statements start from."""
+"""The option of the config group `train` that statements start from."""
 STEPS_WITHOUT_VALIDATION = 300
 STEPS_OF_EPOCH = 500
-"""An epoch of more steps has larger ones instead, so that evaluations stay cheap beside it."""
+"""The maximum number of steps per epoch: larger tables get larger batches, so that evaluations
+stay cheap in comparison."""
 LARGEST_BATCH = 8_192
 _BOUNDS = ("epochs", "max_steps", "max_seconds")
-_TYPED = TrainConfig()
+_CLASS_DEFAULTS = TrainConfig()
 
 
 def default_values(
-    config: JobConfig, given: Collection[str], *, num_rows: int, has_validation: bool
+    config: JobConfig, set_keys: Collection[str], *, num_rows: int, has_validation: bool
 ) -> dict[str, Any]:
-    """What statements start from in place of the settings that the user does not give.
+    """The defaults of statements where they differ from those of `edl train`.
 
     Args:
-        config: As it was composed.
-        given: Keys that a statement or a command sets. What differs from the defaults of
-            `edl train` counts, too, so that a user's own files are respected.
-        num_rows: Rows to learn from; 0 where they are not known yet.
+        config: The composed settings.
+        set_keys: Keys that the statement or the command line sets. Values that differ from the
+            defaults of `edl train` also count as set, so that a user's files are respected.
+        num_rows: The number of rows to learn from; 0 if it is not known yet.
         has_validation: Whether there are rows for the validation.
 
     Returns:
         Values by keys with dots.
     """
-    train, standard = config.train, _standard()
+    train, defaults = config.train, _statement_defaults()
     if not has_validation:
-        standard = replace(
-            standard,
+        defaults = replace(
+            defaults,
             early_stopping=EarlyStoppingConfig(),
             evaluate_steps=0,
             max_seconds=0.0,
             max_steps=STEPS_WITHOUT_VALIDATION,
         )
-    if any(_is_given(train, name, given) for name in _BOUNDS):
-        # What the user bounds is bounded by nothing else.
-        standard = replace(standard, max_steps=0, max_seconds=0.0)
+    if any(_is_set(train, name, set_keys) for name in _BOUNDS):
+        # A bound that the user sets is the only one.
+        defaults = replace(defaults, max_steps=0, max_seconds=0.0)
     ranks = max(config.launch.np, config.elastic.max_np or 1)
-    standard = replace(standard, batch_size=_batch_size(standard.batch_size, num_rows, ranks))
-    return _missing(train, standard, "train", given)
+    defaults = replace(defaults, batch_size=_batch_size(defaults.batch_size, num_rows, ranks))
+    return _unset_values(train, defaults, "train", set_keys)
 
 
 def schedule_in_words(config: JobConfig, num_rows: int) -> str:
-    """A sentence about how long a training takes at most, and about its steps.
+    """A sentence about the steps of a training and its maximum length.
 
     Args:
-        config: Of the training.
-        num_rows: Rows to learn from.
+        config: The settings of the training.
+        num_rows: The number of rows to learn from.
     """
-    train, standard = config.train, _standard()
-    bounds = [f"{train.epochs:,} epochs"] if train.epochs != standard.epochs else []
+    train, defaults = config.train, _statement_defaults()
+    bounds = [f"{train.epochs:,} epochs"] if train.epochs != defaults.epochs else []
     bounds += [f"{train.max_steps:,} steps"] if train.max_steps else []
     bounds += [f"{train.max_seconds:,.0f} s"] if train.max_seconds else []
-    most = " or ".join(bounds)
+    bound = " or ".join(bounds)
     steps = f"{num_rows:,} rows are learned from, {train.batch_size:,} in each step"
     stopping = train.early_stopping
     if not stopping.metric:
-        return f"{steps}, for {most}."
-    every = f"every {train.evaluate_steps:,} steps" if train.evaluate_steps else "after each epoch"
+        return f"{steps}, for {bound}."
+    interval = (
+        f"every {train.evaluate_steps:,} steps" if train.evaluate_steps else "after each epoch"
+    )
     return (
-        f"{steps}, until the {stopping.metric} on the rows held back, measured {every}, has not"
-        f" got better {stopping.patience} times in a row; for {most} at most."
+        f"{steps}, until the {stopping.metric} on the rows held back, measured {interval}, has not"
+        f" improved {stopping.patience} times in a row; for {bound} at most."
     )
 
 
 def bound_in_words(config: JobConfig, result: JobResult) -> str:
-    """A sentence where a training ended at a bound before it stopped getting better; else empty."""
+    """A sentence if a training ended at a bound while it still improved; else empty."""
     train = config.train
     if not train.early_stopping.metric:
         return ""
     if train.max_steps and result.steps >= train.max_steps:
-        key, most = "train.max_steps", f"{train.max_steps:,} steps"
+        key, bound = "train.max_steps", f"{train.max_steps:,} steps"
     elif train.max_seconds and result.seconds >= train.max_seconds:
-        key, most = "train.max_seconds", f"{train.max_seconds:,.0f} s"
+        key, bound = "train.max_seconds", f"{train.max_seconds:,.0f} s"
     else:
         return ""
-    return f"The training ended after {most}, while it still got better: {key} may allow more."
+    return f"The training ended after {bound}, while it still improved: raise {key} to go on."
 
 
-def _standard() -> TrainConfig:
-    """The group of conf/ that statements start from."""
-    some = {"data": "rows", "validation_data": "rows", "output": "model", "model_def": "some"}
-    return compose("train", [f"train={GROUP}"], values=some).train
+def _statement_defaults() -> TrainConfig:
+    """The section `train` that statements start from, as conf/ defines it."""
+    required = {"data": "rows", "validation_data": "rows", "output": "model", "model_def": "some"}
+    return compose("train", [f"train={GROUP}"], values=required).train
 
 
-def _batch_size(least: int, num_rows: int, num_ranks: int) -> int:
-    size = least
+def _batch_size(smallest: int, num_rows: int, num_ranks: int) -> int:
+    size = smallest
     while size < num_ranks or (size < LARGEST_BATCH and num_rows > size * STEPS_OF_EPOCH):
         size *= 2
     return size
 
 
-def _is_given(train: TrainConfig, name: str, given: Collection[str]) -> bool:
-    return f"train.{name}" in given or getattr(train, name) != getattr(_TYPED, name)
+def _is_set(train: TrainConfig, name: str, set_keys: Collection[str]) -> bool:
+    return f"train.{name}" in set_keys or getattr(train, name) != getattr(_CLASS_DEFAULTS, name)
 
 
-def _missing(ours: Any, standard: Any, prefix: str, given: Collection[str]) -> dict[str, Any]:
-    """The values of another section where this one has defaults that nobody gave."""
-    found: dict[str, Any] = {}
-    for field in fields(ours):
-        key, value = f"{prefix}.{field.name}", getattr(ours, field.name)
+def _unset_values(
+    section: Any, defaults: Any, prefix: str, set_keys: Collection[str]
+) -> dict[str, Any]:
+    """The values of `defaults` for fields of a section that the user has not set, by keys."""
+    values: dict[str, Any] = {}
+    for field in fields(section):
+        key, value = f"{prefix}.{field.name}", getattr(section, field.name)
         if is_dataclass(value):
-            found |= _missing(value, getattr(standard, field.name), key, given)
-        elif value == field.default != getattr(standard, field.name) and key not in given:
-            found[key] = getattr(standard, field.name)
-    return found
+            values |= _unset_values(value, getattr(defaults, field.name), key, set_keys)
+        elif value == field.default != getattr(defaults, field.name) and key not in set_keys:
+            values[key] = getattr(defaults, field.name)
+    return values

@@ -1,4 +1,4 @@
-"""HPARAM_RANGE and HPARAM_CANDIDATES, which BigQuery ML has too: several values of an attribute."""
+"""HPARAM_RANGE and HPARAM_CANDIDATES, as in BigQuery ML: several values of an attribute."""
 
 from edl_horovod.sql.cursor import Cursor
 from edl_horovod.sql.statements import Hparam, HparamCandidates, HparamRange
@@ -15,10 +15,10 @@ _ALLOWED = (
 
 
 def read_hparam(cursor: Cursor) -> Hparam | None:
-    """The several values that stand at the cursor, which is moved behind them; None for others.
+    """Read HPARAM_RANGE or HPARAM_CANDIDATES; None if neither begins at the cursor.
 
     Raises:
-        StatementError: They are malformed.
+        StatementError: Its arguments are malformed.
     """
     first, following = cursor.peek(), cursor.peek(1)
     if first is None or following is None:
@@ -33,23 +33,23 @@ def read_hparam(cursor: Cursor) -> Hparam | None:
 def _range(cursor: Cursor, first: Token) -> HparamRange:
     low = _bound(cursor)
     if not cursor.skip_symbol(","):
-        what = "After the lower bound come a comma and the upper bound."
-        raise cursor.problem(what, cursor.peek(), hint=_ALLOWED)
+        problem = "A comma and the upper bound are missing after the lower bound."
+        raise cursor.problem(problem, cursor.peek(), hint=_ALLOWED)
     high = _bound(cursor)
     is_log = False
     if cursor.skip_symbol(","):
         token = cursor.peek()
         if read_value(cursor) != "log":
-            what = "Behind the bounds of HPARAM_RANGE stands 'log', or nothing."
-            raise cursor.problem(what, token, hint=_ALLOWED)
+            problem = "Only 'log' may follow the bounds of HPARAM_RANGE."
+            raise cursor.problem(problem, token, hint=_ALLOWED)
         is_log = True
-    written = _closed(cursor, first)
+    written = _finish_call(cursor, first)
     if low >= high:
-        what = f"The lower bound of {written} is not below the upper one."
-        raise cursor.problem(what, first, hint=_ALLOWED)
+        problem = f"The lower bound of {written} is not below the upper one."
+        raise cursor.problem(problem, first, hint=_ALLOWED)
     if is_log and low <= 0:
-        what = f"The lower bound of {written} must be above 0 on a logarithmic scale."
-        raise cursor.problem(what, first, hint="Raise it, or leave 'log' out.")
+        problem = f"The lower bound of {written} must be above 0 on a logarithmic scale."
+        raise cursor.problem(problem, first, hint="Raise it, or leave 'log' out.")
     return HparamRange(low=low, high=high, is_log=is_log, written=written)
 
 
@@ -65,15 +65,15 @@ def _candidates(cursor: Cursor, first: Token) -> HparamCandidates:
     token = cursor.peek()
     values = read_value(cursor)
     if not isinstance(values, list) or not values:
-        what = "HPARAM_CANDIDATES takes a list of one value or more."
-        raise cursor.problem(what, token, hint=_ALLOWED)
-    return HparamCandidates(values=tuple(values), written=_closed(cursor, first))
+        problem = "HPARAM_CANDIDATES takes a list of one value or more."
+        raise cursor.problem(problem, token, hint=_ALLOWED)
+    return HparamCandidates(values=tuple(values), written=_finish_call(cursor, first))
 
 
-def _closed(cursor: Cursor, first: Token) -> str:
-    """The whole call as it was written; the cursor is moved behind it."""
+def _finish_call(cursor: Cursor, first: Token) -> str:
+    """Move past the closing bracket, and return the whole call as written."""
     token = cursor.peek()
     if token is None or not cursor.skip_symbol(")"):
-        what = f"Behind the arguments of {first.text} comes )."
-        raise cursor.problem(what, token, hint=_ALLOWED)
+        problem = f") is missing after the arguments of {first.text}."
+        raise cursor.problem(problem, token, hint=_ALLOWED)
     return " ".join(cursor.text[first.start : token.end].split())

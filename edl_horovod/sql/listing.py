@@ -1,4 +1,4 @@
-"""The statements about models and jobs, which need no database."""
+"""Runs the statements about models and jobs, which need no database: SHOW, DROP, KILL and so on."""
 
 import contextlib
 import datetime
@@ -26,19 +26,21 @@ from edl_horovod.sql.statements import (
     Statement,
 )
 
-__all__ = ["run_own"]
+__all__ = ["run_catalog_statement"]
 
 KILL_SECONDS = 120.0
-"""How long KILL waits for a statement to end."""
-_LOOK_SECONDS = 0.5
+"""The time that KILL waits for a statement to end."""
+_POLL_SECONDS = 0.5
 
 
-def run_own(statement: Statement, store: ModelStore, *, is_dry_run: bool = False) -> Result:
+def run_catalog_statement(
+    statement: Statement, store: ModelStore, *, is_dry_run: bool = False
+) -> Result:
     """Run a statement about models or jobs.
 
     Args:
-        statement: About models or jobs, as ShowModels.
-        store: The models.
+        statement: A statement such as ShowModels.
+        store: The store of models.
         is_dry_run: Only say what would be changed, removed or ended.
 
     Raises:
@@ -69,53 +71,53 @@ def run_own(statement: Statement, store: ModelStore, *, is_dry_run: bool = False
 def _models(store: ModelStore) -> Result:
     rows = [
         (
-            found.name,
-            found.version,
-            found.is_live,
-            found.about.model_def,
-            found.about.framework,
-            found.about.label,
-            found.about.num_rows,
-            _joined(found.about.metrics),
-            found.about.trained,
+            stored.name,
+            stored.version,
+            stored.is_live,
+            stored.about.model_def,
+            stored.about.framework,
+            stored.about.label,
+            stored.about.num_rows,
+            _metrics_in_words(stored.about.metrics),
+            stored.about.trained,
         )
-        for found in store.all()
+        for stored in store.all()
     ]
-    of_version = ("name", "version", "live")
-    of_training = ("model", "framework", "label", "rows", "metrics", "trained")
-    return Result(columns=of_version + of_training, rows=tuple(rows))
+    version_columns = ("name", "version", "live")
+    training_columns = ("model", "framework", "label", "rows", "metrics", "trained")
+    return Result(columns=version_columns + training_columns, rows=tuple(rows))
 
 
-def _training(found: StoredModel) -> Result:
+def _training(stored: StoredModel) -> Result:
     return Result(
         columns=("model", "statement"),
-        rows=((str(found), found.about.statement),),
-        model=str(found),
-        metrics=found.about.metrics,
+        rows=((str(stored), stored.about.statement),),
+        model=str(stored),
+        metrics=stored.about.metrics,
     )
 
 
-def _log(found: StoredModel, store: ModelStore) -> Result:
-    log = store.log(found)
+def _log(stored: StoredModel, store: ModelStore) -> Result:
+    log = store.log(stored)
     names = tuple(dict.fromkeys(name for row in log for name in row.validation))
     rows = [
         (row.step, row.epoch, row.seconds, row.loss, *(row.validation.get(name) for name in names))
         for row in log
     ]
     columns = ("step", "epoch", "seconds", "loss", *(f"validation_{name}" for name in names))
-    message = "" if log else f"There is no log of {found}: an earlier release trained it."
-    return Result(columns=columns, rows=tuple(rows), message=message, model=str(found))
+    message = "" if log else f"{stored} has no log, because an earlier release trained it."
+    return Result(columns=columns, rows=tuple(rows), message=message, model=str(stored))
 
 
-def _trials(found: StoredModel) -> Result:
-    trials = found.about.trials
+def _trials(stored: StoredModel) -> Result:
+    trials = stored.about.trials
     chosen = tuple(dict.fromkeys(name for trial in trials for name in trial.chosen))
     metrics = tuple(dict.fromkeys(name for trial in trials for name in trial.metrics))
     rows = [
         (
             number,
             trial.state,
-            trial.chosen == found.about.chosen,
+            trial.chosen == stored.about.chosen,
             *(trial.chosen.get(name) for name in chosen),
             *(trial.metrics.get(name) for name in metrics),
             trial.seconds,
@@ -127,21 +129,21 @@ def _trials(found: StoredModel) -> Result:
     return Result(
         columns=("trial", "state", "best", *chosen, *measured, "seconds", "error"),
         rows=tuple(rows),
-        message="" if trials else f"{found} is of one training.",
-        model=str(found),
+        message="" if trials else f"{stored} comes from a single training.",
+        model=str(stored),
     )
 
 
-def _description(found: StoredModel, store: ModelStore) -> Result:
-    about = found.about
-    versions = ", ".join(map(str, store.versions(found.name)))
+def _description(stored: StoredModel, store: ModelStore) -> Result:
+    about = stored.about
+    versions = ", ".join(map(str, store.versions(stored.name)))
     rows: list[tuple[str, str, Any]] = [
-        ("model", "name", found.name),
-        ("model", "version", f"{found.version}{' (live)' if found.is_live else ''}"),
+        ("model", "name", stored.name),
+        ("model", "version", f"{stored.version}{' (live)' if stored.is_live else ''}"),
         ("model", "versions", versions),
         ("model", "class", about.model_def),
         ("model", "framework", about.framework),
-        ("model", "folder", str(found.trained_model)),
+        ("model", "folder", str(stored.trained_model)),
         ("training", "select", about.select),
         ("training", "database", about.database),
         ("training", "rows", about.num_rows),
@@ -163,43 +165,48 @@ def _description(found: StoredModel, store: ModelStore) -> Result:
     ]
     rows += [("chosen", name, value) for name, value in about.chosen.items()]
     rows += [
-        ("trial", str(number), _trial(trial)) for number, trial in enumerate(about.trials, start=1)
+        ("trial", str(number), _trial_in_words(trial))
+        for number, trial in enumerate(about.trials, start=1)
     ]
     return Result(
         columns=("part", "name", "value"),
         rows=tuple(rows),
-        model=str(found),
+        model=str(stored),
         metrics=about.metrics,
     )
 
 
-def _trial(trial: Trial) -> str:
-    """What a trial had and gave, in a line."""
+def _trial_in_words(trial: Trial) -> str:
+    """The values of a trial and its outcome, in a line."""
     chosen = ", ".join(f"{name}={value}" for name, value in trial.chosen.items())
-    how = f"failed: {trial.error}" if trial.state == "failed" else _joined(trial.metrics)
-    return f"{chosen}: {how} ({trial.seconds:.1f} s)" if trial.seconds else f"{chosen}: {how}"
+    outcome = (
+        f"failed: {trial.error}" if trial.state == "failed" else _metrics_in_words(trial.metrics)
+    )
+    return (
+        f"{chosen}: {outcome} ({trial.seconds:.1f} s)" if trial.seconds else f"{chosen}: {outcome}"
+    )
 
 
-def _joined(metrics: Mapping[str, float]) -> str:
+def _metrics_in_words(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{name}={value:.6g}" for name, value in metrics.items())
 
 
 def _alter(statement: AlterModel, store: ModelStore, *, is_dry_run: bool) -> Result:
-    found = store.find(statement.model) if is_dry_run else store.set_live(statement.model)
-    would = "would be" if is_dry_run else "is"
-    return Result(message=f"{found} {would} live.", model=str(found))
+    stored = store.find(statement.model) if is_dry_run else store.set_live(statement.model)
+    verb = "would be" if is_dry_run else "is"
+    return Result(message=f"{stored} {verb} live.", model=str(stored))
 
 
 def _drop(statement: DropModel, store: ModelStore, *, is_dry_run: bool) -> Result:
-    named = statement.model
-    if statement.if_exists and named.version is None and not store.exists(named.name):
-        return Result(message=f"There is no model {named}.")
+    model = statement.model
+    if statement.if_exists and model.version is None and not store.exists(model.name):
+        return Result(message=f"The model {model} does not exist.")
     if is_dry_run:
-        found = store.find(named)
-        what = f"the version {found}" if named.version else f"{named} with all of its versions"
-        return Result(message=f"This would remove {what}.")
-    store.drop(named)
-    return Result(message=f"{named} is removed.")
+        stored = store.find(model)
+        removed = f"the version {stored}" if model.version else f"{model} with all of its versions"
+        return Result(message=f"This would remove {removed}.")
+    store.drop(model)
+    return Result(message=f"{model} is removed.")
 
 
 def _jobs(store: ModelStore) -> Result:
@@ -207,7 +214,7 @@ def _jobs(store: ModelStore) -> Result:
         (
             entry.number,
             entry.what,
-            _state(entry),
+            _job_state(entry),
             datetime.datetime.fromtimestamp(entry.began, datetime.UTC).isoformat(" ", "seconds"),
             str(entry.job_dir) if entry.job_dir.exists() else "",
         )
@@ -216,7 +223,7 @@ def _jobs(store: ModelStore) -> Result:
     return Result(columns=("job", "statement", "state", "began", "job_dir"), rows=tuple(rows))
 
 
-def _state(entry: JobEntry) -> str:
+def _job_state(entry: JobEntry) -> str:
     if not entry.is_running:
         return "failed"
     if entry.in_cluster is not None:
@@ -231,40 +238,42 @@ def _state(entry: JobEntry) -> str:
 
 
 def _kill(statement: Kill, store: ModelStore, *, is_dry_run: bool) -> Result:
-    found = {entry.number: entry for entry in find_jobs(store.folder) if entry.is_running}
-    if statement.job not in found:
-        hint = f"Running jobs: {', '.join(map(str, found)) or 'none'}."
+    running = {entry.number: entry for entry in find_jobs(store.folder) if entry.is_running}
+    if statement.job not in running:
+        hint = f"Running jobs: {', '.join(map(str, running)) or 'none'}."
         raise StatementError(f"No job {statement.job} is running.", statement.position, hint=hint)
     if is_dry_run:
-        return Result(message=f"This would end {found[statement.job].what}.")
-    what = found[statement.job].what
+        return Result(message=f"This would end {running[statement.job].what}.")
+    description = running[statement.job].what
     request_kill(store.folder, statement.job)
-    _wait_for_end(store, found[statement.job])
-    return Result(message=f"Job {statement.job} ({what}) has ended.")
+    _wait_for_end(store, running[statement.job])
+    return Result(message=f"Job {statement.job} ({description}) has ended.")
 
 
 def _wait_for_end(store: ModelStore, job: JobEntry) -> None:
-    """Stop what a statement runs, and wait until its process has let go of its folder.
+    """Stop the training of a statement, and wait until its process has released the job.
 
     Raises:
-        TimedOut: It did not.
+        TimedOut: The statement has not ended in time.
     """
     deadline = time.monotonic() + KILL_SECONDS
     with Client() as client:
-        # A training after another may have begun.
-        while running := [it for it in find_jobs(store.folder) if _is_same(it, job)]:
-            (job,) = running
+        # The statement may have begun its next training.
+        while entries := [
+            entry for entry in find_jobs(store.folder) if _is_still_running(entry, job)
+        ]:
+            (job,) = entries
             if time.monotonic() > deadline:
                 raise TimedOut(
                     f"Job {job.number} ({job.what}) did not end within {KILL_SECONDS:.0f} s.",
                     hint=f"Look into {job.job_dir}, or try again.",
                 )
-            # Its training may not have begun yet, or be gone by now.
+            # The training may not have begun yet, or may have ended.
             with contextlib.suppress(EdlError, OSError):
                 if job.in_cluster is None and job.job_dir.exists():
                     client.stop(job.job_dir, may_lose_steps=True, wait=False)
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
-def _is_same(entry: JobEntry, job: JobEntry) -> bool:
+def _is_still_running(entry: JobEntry, job: JobEntry) -> bool:
     return entry.number == job.number and entry.is_running

@@ -16,9 +16,9 @@ __all__ = ["load_ipython_extension"]
 
 
 class _Magic:
-    """Runs a cell's statements; what a cell says of the database holds for those after it.
+    """Runs the statements of cells; settings of a cell also apply to later cells.
 
-    The cells of a database share its session, with its transaction and temporary tables.
+    Cells with the same database share a session, with its transaction and temporary tables.
     """
 
     def __init__(self) -> None:
@@ -31,9 +31,9 @@ class _Magic:
             self._keywords |= _keywords_of(line)
             return self._run(settings_of(self._keywords), cell)
         except EdlError as error:
-            shown = f"error: {error}"
-            # IPython calls this in place of printing a traceback.
-            error._render_traceback_ = lambda: [shown]  # type: ignore[attr-defined]
+            message = f"error: {error}"
+            # IPython shows what this returns instead of a traceback.
+            error._render_traceback_ = lambda: [message]  # type: ignore[attr-defined]
             raise
 
     def _run(self, settings: SqlSettings, cell: str) -> Result:
@@ -44,16 +44,16 @@ class _Magic:
         return run_program(self._session, cell)
 
     def close(self) -> None:
-        """End the session."""
+        """End the session, if there is one."""
         self._session = None
         self._stack.close()
 
 
 def _keywords_of(line: str) -> dict[str, str]:
-    """The settings behind `%%edl`.
+    """The settings after `%%edl`.
 
     Raises:
-        ConfigError: A word is no setting.
+        ConfigError: A word is not of the form key=value.
     """
     keywords = {}
     for word in shlex.split(line):
@@ -62,14 +62,14 @@ def _keywords_of(line: str) -> dict[str, str]:
             raise ConfigError(
                 "A setting is written key=value.",
                 received=repr(word),
-                hint="Write %%edl db=sqlite:///hr.db and so on.",
+                hint="Write for example %%edl db=sqlite:///hr.db.",
             )
         keywords[key] = value
     return keywords
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """Make `%%edl` known; IPython calls this."""
+    """Register the magic `%%edl`; IPython calls this."""
     magic = _Magic()
     atexit.register(magic.close)
     ipython.register_magic_function(magic, "cell", "edl")

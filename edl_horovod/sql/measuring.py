@@ -1,4 +1,4 @@
-"""EVALUATE and EXPLAIN: how good a model is on rows, and which columns that depends on."""
+"""Runs EVALUATE and EXPLAIN: how good a model is, and which columns it depends on."""
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +17,17 @@ from edl_horovod.sql.export import ExportedTable
 from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.kinds import Kind
 from edl_horovod.sql.metrics import (
-    METRICS_OF_CLASSES,
-    METRICS_OF_NUMBERS,
+    CLASS_METRICS,
+    REGRESSION_METRICS,
     ClassMetrics,
     RegressionMetrics,
-    of_classes,
-    of_numbers,
-    of_predicted_classes,
+    class_metrics,
+    probability_metrics,
+    regression_metrics,
 )
 from edl_horovod.sql.models import StoredModel
 from edl_horovod.sql.planning import ComparisonPlan
-from edl_horovod.sql.predicting import PROBABILITIES, VALUE, classes_of, tell_unknown
+from edl_horovod.sql.predicting import PROBABILITIES, VALUE, classes_of, report_unknown_values
 from edl_horovod.sql.predictions import read_predictions
 from edl_horovod.sql.result_tables import ResultTable, plan_result_table, write_result_table
 from edl_horovod.sql.results import Result
@@ -37,18 +37,22 @@ from edl_horovod.sql.work import Work
 
 __all__ = ["evaluate", "evaluate_columns", "explain"]
 
-_OF_NUMBERS = ("metric", "value")
-_OF_CLASSES = ("metric", "class", "predicted", "value")
-_OF_COLUMNS = ("column", "importance", "deviation")
-_IN_TABLES: Mapping[str, Kind] = {"model": "text", "evaluated": "timestamp"}
-"""What tables of results begin with, so that one can hold those of many evaluations."""
-_KINDS: Mapping[str, Kind] = {"value": "number", "importance": "number", "deviation": "number"}
-"""Of columns that hold no text."""
+_REGRESSION_COLUMNS = ("metric", "value")
+_CLASS_COLUMNS = ("metric", "class", "predicted", "value")
+_IMPORTANCE_COLUMNS = ("column", "importance", "deviation")
+_LEADING_COLUMNS: Mapping[str, Kind] = {"model": "text", "evaluated": "timestamp"}
+"""The first columns of tables of results, so that a table can hold many evaluations."""
+_NUMBER_COLUMNS: Mapping[str, Kind] = {
+    "value": "number",
+    "importance": "number",
+    "deviation": "number",
+}
+"""The kinds of columns that do not hold text."""
 _Arrays = Mapping[str, NDArray[Any]]
 
 
 def evaluate(work: Work, statement: Evaluate) -> Result:
-    """The metrics of a model on what a SELECT gives, computed of all rows at once.
+    """Compute the metrics of a model on the rows of a SELECT, over all rows at once.
 
     Raises:
         EdlError: A subclass says what went wrong.
@@ -59,63 +63,63 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
         statement,
         work.columns(statement.select),
         stored,
-        metrics=METRICS_OF_CLASSES if classes else METRICS_OF_NUMBERS,
+        metrics=CLASS_METRICS if classes else REGRESSION_METRICS,
         is_confined=work.settings.is_confined,
     )
-    into = _into(work, statement, _OF_CLASSES, overwrite=plan.overwrite)
+    into = _plan_table(work, statement, _CLASS_COLUMNS, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     if work.is_dry_run:
-        return work.dry("predict", values, told=plan.told)
-    for sentence in plan.told:
+        return work.dry("predict", values, told=plan.notes)
+    for sentence in plan.notes:
         work.tell(sentence)
     with work.job(f"EVALUATE {stored}") as job:
         config = work.config("predict", values, job, job.output)
         table = _export(work, statement, stored, plan.nulls, job)
         work.run(config, table.data, job)
-        found = _outputs(read_predictions(job.output).batches(), classes)
-        metrics = _measure(_labels(table, stored), found, classes)
-    return _measured(work, into, metrics, plan.metrics, model=str(stored))
+        outputs = _outputs(read_predictions(job.output).batches(), classes)
+        metrics = _measure(_labels(table, stored), outputs, classes)
+    return _metrics_result(work, into, metrics, plan.metrics, model=str(stored))
 
 
 def evaluate_columns(work: Work, statement: EvaluateColumns) -> Result:
-    """The metrics of one column of a SELECT as what another one should be, without a model.
+    """Compute the metrics of a column of predictions, without a model.
 
     Raises:
         EdlError: A subclass says what went wrong.
     """
     names = work.columns(statement.select)
     plan = planning.plan_comparison(statement, names)
-    places = tuple(names.index(name) for name in (plan.label, plan.predicted))
+    indices = tuple(names.index(name) for name in (plan.label, plan.predicted))
     if work.is_dry_run:
         return Result(message=f"This would compare {plan.predicted} with {plan.label}.")
-    into = _into(work, statement, _OF_CLASSES, overwrite=plan.overwrite)
-    labels, predicted = _columns(work, statement, places)
+    into = _plan_table(work, statement, _CLASS_COLUMNS, overwrite=plan.overwrite)
+    labels, predicted = _column_values(work, statement, indices)
     metrics = _compare(labels, predicted, plan)
-    is_of_classes = isinstance(metrics, ClassMetrics)
-    known = METRICS_OF_CLASSES if is_of_classes else METRICS_OF_NUMBERS
-    wanted = planning.wanted_metrics(plan.metrics, known)
-    return _measured(work, into, metrics, wanted, model="")
+    has_classes = isinstance(metrics, ClassMetrics)
+    available = CLASS_METRICS if has_classes else REGRESSION_METRICS
+    requested = planning.requested_metrics(plan.metrics, available)
+    return _metrics_result(work, into, metrics, requested, model="")
 
 
-def _columns(
-    work: Work, statement: EvaluateColumns, places: tuple[int, ...]
+def _column_values(
+    work: Work, statement: EvaluateColumns, indices: tuple[int, ...]
 ) -> tuple[list[Any], ...]:
-    """The values of some columns of a SELECT.
+    """Read the values of columns of a SELECT.
 
     Raises:
         DataError: A value is NULL.
     """
-    values: tuple[list[Any], ...] = tuple([] for _ in places)
+    values: tuple[list[Any], ...] = tuple([] for _ in indices)
     with work.engine.reading(statement.select) as rows:
         while batch := rows.fetch(BATCH_ROWS):
-            for column, place in zip(values, places, strict=True):
-                column += [row[place] for row in batch]
-    for column, place in zip(values, places, strict=True):
+            for column, index in zip(values, indices, strict=True):
+                column += [row[index] for row in batch]
+    for column, index in zip(values, indices, strict=True):
         if num_empty := column.count(None):
             raise DataError(
-                f"The column {rows.columns[place].name!r} is NULL in {num_empty:,} rows.",
+                f"The column {rows.columns[index].name!r} is NULL in {num_empty:,} rows.",
                 received=f"row {column.index(None) + 1:,} is the first",
-                hint="Leave such rows out by WHERE ... IS NOT NULL.",
+                hint="Leave such rows out with WHERE ... IS NOT NULL.",
             )
     return values
 
@@ -123,14 +127,14 @@ def _columns(
 def _compare(
     labels: list[Any], predicted: list[Any], plan: ComparisonPlan
 ) -> ClassMetrics | RegressionMetrics:
-    """The metrics of numbers where all values are numbers, else those of classes.
+    """The metrics of numbers if all values are numbers, else of classes.
 
     Raises:
-        DataError: One column has numbers, and the other one has something else.
+        DataError: Only one of the columns has numbers.
     """
     are_numbers = [all(map(_is_number, values)) for values in (labels, predicted)]
     if are_numbers == [True, True]:
-        return of_numbers(np.array(labels, np.float64), np.array(predicted, np.float64))
+        return regression_metrics(np.array(labels, np.float64), np.array(predicted, np.float64))
     if any(are_numbers):
         numbers, others = (plan.label, plan.predicted)[:: 1 if are_numbers[0] else -1]
         raise DataError(
@@ -139,38 +143,40 @@ def _compare(
             hint="Cast one of them in the SELECT: two columns of text are compared as classes.",
         )
     classes = tuple(sorted({str(value) for value in (*labels, *predicted)}))
-    return of_predicted_classes(_numbers(labels, classes), _numbers(predicted, classes), classes)
+    return class_metrics(
+        _class_numbers(labels, classes), _class_numbers(predicted, classes), classes
+    )
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def _measured(
+def _metrics_result(
     work: Work,
     into: ResultTable | None,
     metrics: ClassMetrics | RegressionMetrics,
-    wanted: tuple[str, ...],
+    requested: tuple[str, ...],
     *,
     model: str,
 ) -> Result:
-    """The metrics that were asked for, as rows or in their table."""
-    rows = [row for row in metrics.rows() if _is_wanted(row.metric, wanted)]
-    is_of_classes = isinstance(metrics, ClassMetrics)
+    """The requested metrics, as rows or written to their table."""
+    rows = [row for row in metrics.rows() if _is_requested(row.metric, requested)]
+    has_classes = isinstance(metrics, ClassMetrics)
     cells = [
         (row.metric, row.class_name, row.predicted, row.value)
-        if is_of_classes
+        if has_classes
         else (row.metric, row.value)
         for row in rows
     ]
     numbers = {row.metric: row.value for row in rows if row.class_name is None}
-    found = {name: value for name, value in numbers.items() if value is not None}
-    columns = _OF_CLASSES if is_of_classes else _OF_NUMBERS
-    return _given(work, into, columns, cells, model=model, metrics=found)
+    known_values = {name: value for name, value in numbers.items() if value is not None}
+    columns = _CLASS_COLUMNS if has_classes else _REGRESSION_COLUMNS
+    return _deliver(work, into, columns, cells, model=model, metrics=known_values)
 
 
 def explain(work: Work, statement: Explain) -> Result:
-    """How much worse a model predicts when the values of a column are shuffled, column by column.
+    """Measure how much worse a model predicts when a column is shuffled, for each column.
 
     Raises:
         EdlError: A subclass says what went wrong.
@@ -179,14 +185,14 @@ def explain(work: Work, statement: Explain) -> Result:
     plan = planning.plan_measuring(
         statement, work.columns(statement.select), stored, is_confined=work.settings.is_confined
     )
-    into = _into(work, statement, _OF_COLUMNS, overwrite=plan.overwrite)
+    into = _plan_table(work, statement, _IMPORTANCE_COLUMNS, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
-    told = plan.told
+    notes = plan.notes
     if statement.explainer is not None:
-        told += (f"{statement.explainer} is for trees: columns are shuffled in its place.",)
+        notes += (f"{statement.explainer} is for trees: columns are shuffled instead.",)
     if work.is_dry_run:
-        return work.dry("predict", values, told=told)
-    for sentence in told:
+        return work.dry("predict", values, told=notes)
+    for sentence in notes:
         work.tell(sentence)
     with work.job(f"EXPLAIN {stored}") as job:
         config = work.config("predict", values, job, job.output)
@@ -197,19 +203,22 @@ def explain(work: Work, statement: Explain) -> Result:
         work.run(config, job.validation, job)
         classes = classes_of(stored)
         labels = _labels(table, stored)[shuffled.rows]
-        found = importances(
+        column_importances = importances(
             shuffled,
             _outputs(read_predictions(job.output).batches(), classes),
-            _score(labels, classes),
+            _score_function(labels, classes),
         )
-    cells = [(each.column, each.importance, each.deviation) for each in found]
+    cells = [
+        (importance.column, importance.importance, importance.deviation)
+        for importance in column_importances
+    ]
     score = "accuracy" if classes else "R2"
     message = f"The importance is how much {score} falls when the column is shuffled."
-    given = _given(work, into, _OF_COLUMNS, cells, model=str(stored), message=message)
-    return replace(given, importances=tuple(found))
+    result = _deliver(work, into, _IMPORTANCE_COLUMNS, cells, model=str(stored), message=message)
+    return replace(result, importances=tuple(column_importances))
 
 
-def _into(
+def _plan_table(
     work: Work,
     statement: Evaluate | EvaluateColumns | Explain,
     columns: Sequence[str],
@@ -218,11 +227,11 @@ def _into(
 ) -> ResultTable | None:
     if statement.into is None:
         return None
-    kinds = {**_IN_TABLES, **{name: _KINDS.get(name, "text") for name in columns}}
+    kinds = {**_LEADING_COLUMNS, **{name: _NUMBER_COLUMNS.get(name, "text") for name in columns}}
     return plan_result_table(work.engine, statement.into, kinds, overwrite=overwrite)
 
 
-def _given(
+def _deliver(
     work: Work,
     into: ResultTable | None,
     columns: Sequence[str],
@@ -232,7 +241,7 @@ def _given(
     metrics: dict[str, float] | None = None,
     message: str = "",
 ) -> Result:
-    """The rows, or a sentence about the table that they are in."""
+    """The result with the rows, or with a message after writing them to their table."""
     if into is None:
         return Result(
             columns=tuple(columns),
@@ -246,7 +255,7 @@ def _given(
     values = [common | dict(zip(columns, row, strict=True)) for row in rows]
     cells = [[row.get(name) for name in into.columns] for row in values]
     write_result_table(work.engine, into, cells)
-    more = "more " if into.is_there and not into.overwrite else ""
+    more = "more " if into.exists and not into.overwrite else ""
     of_model = f" of {model}" if model else ""
     sentence = f"The table {into.name} has {len(rows):,} {more}rows{of_model}."
     return Result(message=sentence, model=model, metrics=metrics or {})
@@ -259,19 +268,19 @@ def _export(
     nulls: Mapping[str, Any],
     job: StatementJob,
 ) -> ExportedTable:
-    """Write what the model reads of the rows, and the labels."""
-    read = (*stored.about.features, stored.about.label)
+    """Export the columns that the model reads, and the labels."""
+    columns_read = (*stored.about.features, stored.about.label)
     table = work.export(
-        statement.select, job.data, job, nulls, columns=read, dates=stored.about.dates
+        statement.select, job.data, job, nulls, columns=columns_read, dates=stored.about.dates
     )
     kinds = {column.name: column.kind for column in table.columns}
     planning.check_kinds(stored.about, kinds, statement.model.position)
-    tell_unknown(work, stored, table)
+    report_unknown_values(work, stored, table)
     return table
 
 
 def _labels(table: ExportedTable, stored: StoredModel) -> NDArray[Any]:
-    """What the rows have as label, in their order."""
+    """The labels of the rows, in order."""
     name = stored.about.label
     parts = [
         pq.read_table(file, columns=[name]).column(0).to_pylist()
@@ -281,29 +290,35 @@ def _labels(table: ExportedTable, stored: StoredModel) -> NDArray[Any]:
 
 
 def _outputs(batches: Any, classes: tuple[Any, ...]) -> dict[str, NDArray[Any]]:
-    wanted = PROBABILITIES if classes else VALUE
-    parts = [batch[wanted] for batch in batches]
-    return {wanted: np.concatenate(parts)}
+    output = PROBABILITIES if classes else VALUE
+    parts = [batch[output] for batch in batches]
+    return {output: np.concatenate(parts)}
 
 
 def _measure(
-    labels: NDArray[Any], found: _Arrays, classes: tuple[Any, ...]
+    labels: NDArray[Any], outputs: _Arrays, classes: tuple[Any, ...]
 ) -> ClassMetrics | RegressionMetrics:
     if not classes:
-        return of_numbers(labels.astype(np.float64), found[VALUE].reshape(-1))
-    return of_classes(_numbers(labels.tolist(), classes), found[PROBABILITIES], classes)
+        return regression_metrics(labels.astype(np.float64), outputs[VALUE].reshape(-1))
+    return probability_metrics(
+        _class_numbers(labels.tolist(), classes), outputs[PROBABILITIES], classes
+    )
 
 
-def _score(labels: NDArray[Any], classes: tuple[Any, ...]) -> Callable[[_Arrays], float]:
-    def score(found: _Arrays) -> float:
-        measured = _measure(labels, found, classes)
-        return measured.accuracy if isinstance(measured, ClassMetrics) else measured.r2
+def _score_function(labels: NDArray[Any], classes: tuple[Any, ...]) -> Callable[[_Arrays], float]:
+    def score(outputs: _Arrays) -> float:
+        metrics = _measure(labels, outputs, classes)
+        return metrics.accuracy if isinstance(metrics, ClassMetrics) else metrics.r2
 
     return score
 
 
-def _numbers(labels: Sequence[Any], classes: tuple[Any, ...]) -> NDArray[np.int64]:
-    """The numbers of the classes of some rows."""
+def _class_numbers(labels: Sequence[Any], classes: tuple[Any, ...]) -> NDArray[np.int64]:
+    """The numbers of the classes of rows.
+
+    Raises:
+        DataError: A label is not one of the classes.
+    """
     numbers = {str(value): number for number, value in enumerate(classes)}
     texts = [str(value) for value in labels]
     if unknown := sorted(set(texts) - numbers.keys()):
@@ -315,5 +330,7 @@ def _numbers(labels: Sequence[Any], classes: tuple[Any, ...]) -> NDArray[np.int6
     return np.array([numbers[text] for text in texts], np.int64)
 
 
-def _is_wanted(metric: str, wanted: tuple[str, ...]) -> bool:
-    return not wanted or any(metric == one or metric.startswith(f"{one}_") for one in wanted)
+def _is_requested(metric: str, requested: tuple[str, ...]) -> bool:
+    return not requested or any(
+        metric == name or metric.startswith(f"{name}_") for name in requested
+    )

@@ -1,6 +1,6 @@
-"""How good predictions are, over all rows at once: whatever ring made them, the numbers are exact.
+"""Metrics of predictions, computed over all rows at once, so that they do not depend on the ring.
 
-The definitions are those of scikit-learn, against which the tests hold them.
+The definitions are the same as in scikit-learn, which the tests compare them with.
 """
 
 from collections.abc import Sequence
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from edl_horovod.errors import DataError
 
 __all__ = [
-    "METRICS_OF_CLASSES",
-    "METRICS_OF_NUMBERS",
+    "CLASS_METRICS",
+    "REGRESSION_METRICS",
     "ClassMetrics",
     "MetricRow",
     "RegressionMetrics",
-    "of_classes",
-    "of_numbers",
-    "of_predicted_classes",
+    "probability_metrics",
+    "regression_metrics",
+    "class_metrics",
 ]
 
-METRICS_OF_NUMBERS = ("rmse", "mae", "r2", "num_rows")
+REGRESSION_METRICS = ("rmse", "mae", "r2", "num_rows")
 """The metrics of a regressor."""
-_OF_ALL_CLASSES = ("accuracy", "auc", "log_loss", "f1_macro", "num_rows")
-_OF_EACH_CLASS = ("precision", "recall", "f1")
-METRICS_OF_CLASSES = (*_OF_ALL_CLASSES, *_OF_EACH_CLASS, "confusion")
+_OVERALL_METRICS = ("accuracy", "auc", "log_loss", "f1_macro", "num_rows")
+_METRICS_BY_CLASS = ("precision", "recall", "f1")
+CLASS_METRICS = (*_OVERALL_METRICS, *_METRICS_BY_CLASS, "confusion")
 """The metrics of a classifier."""
 
 _Floats = NDArray[np.float64]
@@ -35,20 +35,20 @@ _Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MetricRow:
-    """One row of the table that an evaluation gives."""
+    """A row of the result of an evaluation."""
 
     metric: str
     class_name: str | None
-    """The class that it is about; of a confusion matrix the one that the rows have."""
+    """The class of the metric; in a confusion matrix the true class."""
     predicted: str | None
-    """Of a confusion matrix the class that was predicted."""
+    """The predicted class, in a confusion matrix."""
     value: float | None
-    """None where the rows do not say it, as an area under a curve of one class."""
+    """None if the rows do not determine it, as AUC with a single class."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionMetrics:
-    """Of predicted numbers."""
+    """The metrics of predicted numbers."""
 
     num_rows: int
     rmse: float
@@ -59,114 +59,118 @@ class RegressionMetrics:
     """The share of the label's variance that the predictions explain; 1 at best."""
 
     def rows(self) -> list[MetricRow]:
-        """The metrics, one in a row."""
+        """One row per metric."""
         return [
-            MetricRow(name, None, None, float(getattr(self, name))) for name in METRICS_OF_NUMBERS
+            MetricRow(name, None, None, float(getattr(self, name))) for name in REGRESSION_METRICS
         ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMetrics:
-    """Of predicted classes."""
+    """The metrics of predicted classes."""
 
     num_rows: int
     classes: tuple[str, ...]
     accuracy: float
     auc: float | None = None
-    """The area under the ROC curve: of the last of two classes, else the mean over all classes,
-    each against the others. None where the rows lack a class, or there are no probabilities."""
+    """The area under the ROC curve: for the last of two classes, else the mean over all classes,
+    each against the others. None if the rows lack a class, or without probabilities."""
     log_loss: float | None = None
     """None without probabilities."""
     precision: tuple[float, ...]
-    """Of each class; 0 where none was predicted."""
+    """The precision of each class; 0 if it was never predicted."""
     recall: tuple[float, ...]
-    """Of each class; 0 where the rows have none of it."""
+    """The recall of each class; 0 if no row has it."""
     f1: tuple[float, ...]
-    """Of each class."""
+    """The F1 score of each class."""
     confusion: tuple[tuple[int, ...], ...]
-    """Rows by the class that they have, and then by the one that was predicted."""
+    """The number of rows by true class, then by predicted class."""
 
     @property
     def f1_macro(self) -> float:
-        """The mean of the classes' F1."""
+        """The mean F1 score of the classes."""
         return float(np.mean(self.f1))
 
     def rows(self) -> list[MetricRow]:
-        """The metrics, one in a row: of all classes, of each class, and the confusion matrix."""
-        found = []
-        for name in _OF_ALL_CLASSES:
+        """One row per metric: over all classes, of each class, and the confusion matrix."""
+        rows = []
+        for name in _OVERALL_METRICS:
             value = getattr(self, name)
-            found.append(MetricRow(name, None, None, None if value is None else float(value)))
-        for name in _OF_EACH_CLASS:
-            of_classes = zip(self.classes, getattr(self, name), strict=True)
-            found += [MetricRow(name, which, None, value) for which, value in of_classes]
-        for which, counts in zip(self.classes, self.confusion, strict=True):
-            found += [
-                MetricRow("confusion", which, predicted, float(count))
+            rows.append(MetricRow(name, None, None, None if value is None else float(value)))
+        for name in _METRICS_BY_CLASS:
+            values_of_classes = zip(self.classes, getattr(self, name), strict=True)
+            rows += [
+                MetricRow(name, class_name, None, value) for class_name, value in values_of_classes
+            ]
+        for class_name, counts in zip(self.classes, self.confusion, strict=True):
+            rows += [
+                MetricRow("confusion", class_name, predicted, float(count))
                 for predicted, count in zip(self.classes, counts, strict=True)
             ]
-        return found
+        return rows
 
 
-def of_numbers(labels: NDArray[np.floating], predicted: NDArray[np.floating]) -> RegressionMetrics:
+def regression_metrics(
+    labels: NDArray[np.floating], predicted: NDArray[np.floating]
+) -> RegressionMetrics:
     """The metrics of predicted numbers.
 
     Args:
-        labels: What the rows have, shape (rows,).
-        predicted: What was predicted for them, shape (rows,).
+        labels: The true numbers, shape (rows,).
+        predicted: The predicted numbers, shape (rows,).
 
     Raises:
-        DataError: There is no row.
+        DataError: There are no rows.
     """
     _require_rows(len(labels))
-    truth, found = labels.astype(np.float64), predicted.astype(np.float64)
-    squared = float(np.square(truth - found).sum())
+    truth, predictions = labels.astype(np.float64), predicted.astype(np.float64)
+    squared = float(np.square(truth - predictions).sum())
     variance = float(np.square(truth - truth.mean()).sum())
     return RegressionMetrics(
         num_rows=len(truth),
         rmse=float(np.sqrt(squared / len(truth))),
-        mae=float(np.abs(truth - found).mean()),
+        mae=float(np.abs(truth - predictions).mean()),
         r2=1 - squared / variance if variance else float(squared == 0),
     )
 
 
-def of_classes(
+def probability_metrics(
     labels: _Integers, probabilities: NDArray[np.floating], classes: Sequence[object]
 ) -> ClassMetrics:
-    """The metrics of classes of which each has a probability.
+    """The metrics of predicted probabilities of classes.
 
     Args:
-        labels: The numbers of the classes that the rows have, shape (rows,).
-        probabilities: Of each class for each row, shape (rows, classes).
-        classes: Their names.
+        labels: The numbers of the true classes, shape (rows,).
+        probabilities: The probability of each class for each row, shape (rows, classes).
+        classes: The names of the classes.
 
     Raises:
-        DataError: There is no row.
+        DataError: There are no rows.
     """
     _require_rows(len(labels))
-    found = probabilities.astype(np.float64)
+    scores = probabilities.astype(np.float64)
     tiny = np.finfo(np.float64).eps
-    likely = found / found.sum(axis=1, keepdims=True)
+    likely = scores / scores.sum(axis=1, keepdims=True)
     chosen = np.clip(likely[np.arange(len(labels)), labels], tiny, 1 - tiny)
     return replace(
-        of_predicted_classes(labels, found.argmax(axis=1), classes),
-        auc=_auc(labels, found),
+        class_metrics(labels, scores.argmax(axis=1), classes),
+        auc=_auc(labels, scores),
         log_loss=float(-np.log(chosen).mean()),
     )
 
 
-def of_predicted_classes(
+def class_metrics(
     labels: _Integers, predicted: _Integers, classes: Sequence[object]
 ) -> ClassMetrics:
     """The metrics of predicted classes without probabilities.
 
     Args:
-        labels: The numbers of the classes that the rows have, shape (rows,).
-        predicted: The same of those that were predicted, shape (rows,).
-        classes: Their names.
+        labels: The numbers of the true classes, shape (rows,).
+        predicted: The numbers of the predicted classes, shape (rows,).
+        classes: The names of the classes.
 
     Raises:
-        DataError: There is no row.
+        DataError: There are no rows.
     """
     _require_rows(len(labels))
     num_classes = len(classes)
@@ -187,21 +191,21 @@ def of_predicted_classes(
 
 def _auc(labels: _Integers, probabilities: _Floats) -> float | None:
     num_classes = probabilities.shape[1]
-    of = [num_classes - 1] if num_classes == 2 else range(num_classes)
-    areas = [_area(labels == which, probabilities[:, which]) for which in of]
+    classes = [num_classes - 1] if num_classes == 2 else range(num_classes)
+    areas = [_area(labels == number, probabilities[:, number]) for number in classes]
     known = [area for area in areas if area is not None]
     return float(np.mean(known)) if len(known) == len(areas) else None
 
 
 def _area(is_positive: NDArray[np.bool_], scores: _Floats) -> float | None:
-    """How likely a positive row has the higher score; equal ones count half."""
+    """How often a positive row scores higher than a negative one; equal scores count half."""
     num_positive = int(is_positive.sum())
     num_negative = len(is_positive) - num_positive
     if not num_positive or not num_negative:
         return None
-    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     # The mean rank of rows with equal scores, counted from 1.
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     total = float(ranks[is_positive].sum())
     return (total - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
 
@@ -214,4 +218,4 @@ def _shares(parts: NDArray[np.floating], wholes: NDArray[np.generic]) -> _Floats
 
 def _require_rows(num_rows: int) -> None:
     if not num_rows:
-        raise DataError("There is no row to evaluate on.", hint="Select some rows.")
+        raise DataError("There are no rows to evaluate on.", hint="Select at least one row.")

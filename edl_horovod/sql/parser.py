@@ -1,4 +1,4 @@
-"""A program in SQL with our clauses, read into statements."""
+"""Parses a program in SQL with the added clauses into statements."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -14,7 +14,7 @@ from edl_horovod.sql.clauses import (
 from edl_horovod.sql.cursor import Cursor
 from edl_horovod.sql.problems import SourcePosition, StatementError
 from edl_horovod.sql.programs import VERBS, find_verb, split
-from edl_horovod.sql.spellings import EXPLAINERS, LABELS
+from edl_horovod.sql.spellings import EXPLAINERS, LABEL_ATTRIBUTES
 from edl_horovod.sql.statements import (
     AlterModel,
     Attribute,
@@ -36,40 +36,40 @@ from edl_horovod.sql.statements import (
     Statement,
     Train,
 )
-from edl_horovod.sql.tokens import Kind, Token, tokens_of
+from edl_horovod.sql.tokens import Token, TokenKind, tokens_of
 
 __all__ = ["parse"]
 
-_REFUSED = {
-    "RUN": ("runs any program, which statements never do.", "Run the program by itself."),
+_REFUSED_VERBS = {
+    "RUN": ("is not supported: statements never run other programs.", "Run the program by itself."),
     "MAXIMIZE": ("is not supported: this trains models.", "Use a solver of linear programs."),
     "MINIMIZE": ("is not supported: this trains models.", "Use a solver of linear programs."),
 }
-_SHOWN = ("MODELS", "TRAIN", "LOG", "TRIALS", "JOBS")
-_OURS = (*(f"SHOW {what}" for what in _SHOWN), "DESCRIBE MODEL")
+_SHOW_TOPICS = ("MODELS", "TRAIN", "LOG", "TRIALS", "JOBS")
+_ADDED_STATEMENTS = (*(f"SHOW {topic}" for topic in _SHOW_TOPICS), "DESCRIBE MODEL")
 
 
 def parse(text: str, dialect: str = "sqlite") -> tuple[Statement, ...]:
-    """The statements of a program.
+    """Parse the statements of a program.
 
     Args:
         text: Statements with semicolons between them.
         dialect: sqlglot's name of the database's SQL: `sqlite`, `postgres`, `mysql`, `duckdb`.
 
     Raises:
-        StatementError: One cannot be understood.
+        StatementError: A statement cannot be understood.
     """
     tokens = tokens_of(text, dialect)
-    return tuple(_statement(text, each, dialect) for each in split(text, tokens))
+    return tuple(_statement(text, statement, dialect) for statement in split(text, tokens))
 
 
 def _statement(text: str, tokens: Sequence[Token], dialect: str) -> Statement:
-    at = find_verb(tokens)
-    if at is not None:
-        return _extended(text, tokens, at)
+    verb_index = find_verb(tokens)
+    if verb_index is not None:
+        return _with_select(text, tokens, verb_index)
     cursor = Cursor(text, tokens)
-    if own := _own(cursor):
-        return own
+    if statement := _without_select(cursor):
+        return statement
     if tokens[0].is_word("TRAIN", "PREDICT", "EVALUATE", "MAXIMIZE", "MINIMIZE"):
         raise cursor.problem(
             f"{tokens[0].text} has no SELECT before it.",
@@ -77,83 +77,87 @@ def _statement(text: str, tokens: Sequence[Token], dialect: str) -> Statement:
             hint=f"Write SELECT ... FROM ... {tokens[0].text.upper()} ... .",
         )
     if dialect == "sqlite" and tokens[0].is_word("SHOW", "DESCRIBE"):
-        written = " ".join(token.text for token in tokens[:2])
-        what = f"There is no statement {written}: sqlite has no {tokens[0].text} of its own."
-        hint = f"{did_you_mean(written, _OURS)} There are {', '.join(_OURS)}."
-        raise cursor.problem(what, tokens[0], hint=hint)
+        beginning = " ".join(token.text for token in tokens[:2])
+        problem = (
+            f"There is no statement {beginning}, and SQLite has no {tokens[0].text} statements."
+        )
+        hint = (
+            f"{did_you_mean(beginning, _ADDED_STATEMENTS)} Allowed: {', '.join(_ADDED_STATEMENTS)}."
+        )
+        raise cursor.problem(problem, tokens[0], hint=hint)
     standard = text[tokens[0].start : tokens[-1].end]
     return Standard(text=standard, position=cursor.position(tokens[0]))
 
 
-def _own(cursor: Cursor) -> Statement | None:
-    """A statement of ours that has no SELECT; None for another."""
+def _without_select(cursor: Cursor) -> Statement | None:
+    """Parse an added statement without a SELECT; None if it is another statement."""
     first = cursor.peek()
     position = cursor.position(first)
-    found: Statement | None = None
+    statement: Statement | None = None
     if cursor.skip_words("SHOW", "TRAIN"):
-        found = ShowTrain(model=read_model(cursor), position=position)
+        statement = ShowTrain(model=read_model(cursor), position=position)
     elif cursor.skip_words("SHOW", "LOG"):
-        found = ShowLog(model=read_model(cursor), position=position)
+        statement = ShowLog(model=read_model(cursor), position=position)
     elif cursor.skip_words("SHOW", "TRIALS"):
-        found = ShowTrials(model=read_model(cursor), position=position)
+        statement = ShowTrials(model=read_model(cursor), position=position)
     elif cursor.skip_words("SHOW", "MODELS"):
-        found = ShowModels(position=position)
+        statement = ShowModels(position=position)
     elif cursor.skip_words("SHOW", "JOBS"):
-        found = ShowJobs(position=position)
+        statement = ShowJobs(position=position)
     elif cursor.skip_words("DESCRIBE", "MODEL") or cursor.skip_words("DESC", "MODEL"):
-        found = DescribeModel(model=read_model(cursor), position=position)
+        statement = DescribeModel(model=read_model(cursor), position=position)
     elif cursor.skip_words("ALTER", "MODEL"):
-        found = _alter(cursor, position)
+        statement = _alter_model(cursor, position)
     elif cursor.skip_words("DROP", "MODEL"):
         if_exists = cursor.skip_words("IF", "EXISTS")
-        found = DropModel(model=read_model(cursor), if_exists=if_exists, position=position)
+        statement = DropModel(model=read_model(cursor), if_exists=if_exists, position=position)
     elif cursor.skip_words("KILL"):
-        found = Kill(job=_job(cursor), position=position)
-    if found is not None:
+        statement = Kill(job=_job_number(cursor), position=position)
+    if statement is not None:
         cursor.finish()
-    return found
+    return statement
 
 
-def _alter(cursor: Cursor, position: SourcePosition) -> AlterModel:
-    named = read_model(cursor)
-    hint = f"Write ALTER MODEL {named.name}@1 SET LIVE: SHOW MODELS lists the versions."
-    if named.version is None:
-        raise StatementError("The version is missing.", named.position, hint=hint)
+def _alter_model(cursor: Cursor, position: SourcePosition) -> AlterModel:
+    model = read_model(cursor)
+    hint = f"Write ALTER MODEL {model.name}@1 SET LIVE: SHOW MODELS lists the versions."
+    if model.version is None:
+        raise StatementError("ALTER MODEL needs a version.", model.position, hint=hint)
     if not cursor.skip_words("SET", "LIVE"):
         raise cursor.problem("SET LIVE is missing.", cursor.peek(), hint=hint)
-    return AlterModel(model=named, position=position)
+    return AlterModel(model=model, position=position)
 
 
-def _job(cursor: Cursor) -> int:
+def _job_number(cursor: Cursor) -> int:
     token = cursor.take("The number of a job")
-    if token.kind is not Kind.NUMBER or not token.text.isdecimal():
-        what = f"{cursor.source(token)} is not the number of a job."
-        raise cursor.problem(what, token, hint="SHOW JOBS lists them.")
+    if token.kind is not TokenKind.NUMBER or not token.text.isdecimal():
+        problem = f"{cursor.source(token)} is not the number of a job."
+        raise cursor.problem(problem, token, hint="SHOW JOBS lists them.")
     return int(token.text[:18])
 
 
-def _extended(text: str, tokens: Sequence[Token], at: int) -> Statement:
-    cursor = Cursor(text, tokens, at)
+def _with_select(text: str, tokens: Sequence[Token], verb_index: int) -> Statement:
+    cursor = Cursor(text, tokens, verb_index)
     verb = cursor.take("A verb")
     if verb.is_word("TO"):
         verb = cursor.take("A verb")
     word = verb.text.upper()
-    if word in _REFUSED:
-        what, hint = _REFUSED[word]
-        raise cursor.problem(f"{word} {what}", verb, hint=hint)
+    if word in _REFUSED_VERBS:
+        problem, hint = _REFUSED_VERBS[word]
+        raise cursor.problem(f"{word} {problem}", verb, hint=hint)
     common = {
         "text": text[tokens[0].start : tokens[-1].end],
-        "select": text[tokens[0].start : tokens[at - 1].end],
+        "select": text[tokens[0].start : tokens[verb_index - 1].end],
         "position": cursor.position(verb),
     }
-    read: dict[str, Callable[[Cursor, dict[str, Any]], Statement]] = {
+    readers: dict[str, Callable[[Cursor, dict[str, Any]], Statement]] = {
         "TRAIN": _train,
         "PREDICT": _predict,
         "EVALUATE": _evaluate,
         "EXPLAIN": _explain,
     }
-    assert set(read) | set(_REFUSED) == set(VERBS)
-    return read[word](cursor, common)
+    assert set(readers) | set(_REFUSED_VERBS) == set(VERBS)
+    return readers[word](cursor, common)
 
 
 def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
@@ -167,16 +171,16 @@ def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
     using = read_model(cursor) if cursor.skip_words("USING") else None
     into = cursor.peek()
     if not cursor.skip_words("INTO"):
-        _no_clause(cursor, "INTO", "Write INTO and a name for the trained model.")
+        _refuse_missing_clause(cursor, "INTO", "Write INTO and a name for the trained model.")
     or_replace = cursor.skip_words("OR", "REPLACE")
     if_not_exists = cursor.skip_words("IF", "NOT", "EXISTS")
     if or_replace and if_not_exists:
-        what = "OR REPLACE and IF NOT EXISTS contradict each other."
-        raise cursor.problem(what, into, hint="Leave one of them out.")
-    named = read_model(cursor)
-    if named.version is not None:
-        hint = f"Write INTO {named.name}: it gets the next version."
-        raise StatementError("A training does not choose its version.", named.position, hint=hint)
+        problem = "OR REPLACE and IF NOT EXISTS exclude each other."
+        raise cursor.problem(problem, into, hint="Leave one of them out.")
+    target = read_model(cursor)
+    if target.version is not None:
+        hint = f"Write INTO {target.name}: it gets the next version."
+        raise StatementError("INTO takes a name without a version.", target.position, hint=hint)
     cursor.finish("WITH", "COLUMN", "LABEL", "USING", "INTO")
     return Train(
         **common,
@@ -185,7 +189,7 @@ def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
         columns=columns,
         label=label,
         using=using,
-        into=named,
+        into=target,
         or_replace=or_replace,
         if_not_exists=if_not_exists,
     )
@@ -198,25 +202,25 @@ def _predict(cursor: Cursor, common: dict[str, Any]) -> Predict:
         target = read_name(cursor, "The table and the column of the predictions")
     attributes = read_attributes(cursor)
     if not cursor.skip_words("USING"):
-        _no_clause(cursor, "USING", "Write USING and the name of a trained model.")
+        _refuse_missing_clause(cursor, "USING", "Write USING and the name of a trained model.")
     using = read_model(cursor)
     cursor.finish("WITH", "USING")
     return Predict(**common, target=target, attributes=attributes, using=using)
 
 
 def _evaluate(cursor: Cursor, common: dict[str, Any]) -> Evaluate | EvaluateColumns:
-    if not _begins_clause(cursor):
-        model, attributes, label = _measured(cursor)
+    if not _is_clause_next(cursor):
+        model, attributes, label = _model_and_label(cursor)
         into = _result_table(cursor)
         cursor.finish("WITH", "LABEL", "INTO")
         return Evaluate(**common, model=model, attributes=attributes, label=label, into=into)
     attributes = read_attributes(cursor)
     hint = "Without a model, write EVALUATE LABEL column USING column."
     if not cursor.skip_words("LABEL"):
-        _no_clause(cursor, "LABEL", hint)
+        _refuse_missing_clause(cursor, "LABEL", hint)
     label = read_name(cursor, "A column")
     if not cursor.skip_words("USING"):
-        _no_clause(cursor, "USING", hint)
+        _refuse_missing_clause(cursor, "USING", hint)
     predicted = read_name(cursor, "The column of the predictions")
     into = _result_table(cursor)
     cursor.finish("WITH", "LABEL", "USING", "INTO")
@@ -225,26 +229,26 @@ def _evaluate(cursor: Cursor, common: dict[str, Any]) -> Evaluate | EvaluateColu
     )
 
 
-def _begins_clause(cursor: Cursor) -> bool:
-    """Whether a clause stands where the name of a model may: a model, too, may be called label."""
+def _is_clause_next(cursor: Cursor) -> bool:
+    """Whether a clause comes next, not a model, which may also be called label."""
     first, following = cursor.peek(), cursor.peek(1)
     if first is None or not first.is_word("WITH", "LABEL", "USING"):
         return False
     is_label = first.is_word("LABEL")
     return not is_label or (
         following is not None
-        and (following.is_name or following.kind is Kind.TEXT)
+        and (following.is_name or following.kind is TokenKind.TEXT)
         and not following.is_word("WITH", "LABEL", "INTO")
     )
 
 
 def _explain(cursor: Cursor, common: dict[str, Any]) -> Explain:
-    model, attributes, label = _measured(cursor)
+    model, attributes, label = _model_and_label(cursor)
     explainer = read_name(cursor, "An explainer") if cursor.skip_words("USING") else None
     if explainer is not None and str(explainer) not in EXPLAINERS:
-        what = f"There is no explainer {explainer}."
-        hint = "Leave USING out: columns are shuffled, which any model can be explained by."
-        raise StatementError(what, explainer.position, hint=hint)
+        problem = f"There is no explainer {explainer}."
+        hint = "Leave USING out: columns are shuffled, which works with any model."
+        raise StatementError(problem, explainer.position, hint=hint)
     into = _result_table(cursor)
     cursor.finish("WITH", "LABEL", "USING", "INTO")
     return Explain(
@@ -257,34 +261,38 @@ def _explain(cursor: Cursor, common: dict[str, Any]) -> Explain:
     )
 
 
-def _measured(cursor: Cursor) -> tuple[ModelName, tuple[Attribute, ...], Name | None]:
-    """What EVALUATE and EXPLAIN begin with: a trained model, and the label of the rows."""
+def _model_and_label(cursor: Cursor) -> tuple[ModelName, tuple[Attribute, ...], Name | None]:
+    """Read the trained model, the attributes and the label of EVALUATE or EXPLAIN."""
     model = read_model(cursor)
     attributes = read_attributes(cursor)
     label = read_name(cursor, "A column") if cursor.skip_words("LABEL") else None
     for attribute in attributes:
-        if attribute.name in LABELS:
+        if attribute.name in LABEL_ATTRIBUTES:
             if label is not None:
-                what = f"{attribute.name} says what LABEL says."
-                raise StatementError(what, attribute.position, hint="Leave one out.")
+                problem = f"{attribute.name} and LABEL both name the label."
+                raise StatementError(problem, attribute.position, hint="Leave one of them out.")
             parts = (str(attribute.value),)
             label = Name(parts=parts, folded=parts, position=attribute.position)
-    return model, tuple(each for each in attributes if each.name not in LABELS), label
+    return (
+        model,
+        tuple(attribute for attribute in attributes if attribute.name not in LABEL_ATTRIBUTES),
+        label,
+    )
 
 
 def _result_table(cursor: Cursor) -> Name | None:
     return read_name(cursor, "A table") if cursor.skip_words("INTO") else None
 
 
-def _no_clause(cursor: Cursor, clause: str, hint: str) -> NoReturn:
-    """Say that a clause is missing, or what stands in its place."""
+def _refuse_missing_clause(cursor: Cursor, clause: str, hint: str) -> NoReturn:
+    """Raise an error about a missing clause and the token found instead."""
     token = cursor.peek()
     if token is None:
         raise cursor.problem(f"{clause} is missing.", None, hint=hint)
     near = did_you_mean(token.text, ("WITH", "COLUMN", "FOR", "LABEL", "USING", "INTO"))
     shown = cursor.source(token)
-    what = f"{shown} stands where {clause}, or a clause before it, is expected."
+    problem = f"{clause}, or a clause before it, is expected instead of {shown}."
     if token.is_word("WITH", "COLUMN", "LABEL", "USING"):
-        what = f"{shown} cannot stand here: each clause comes once (COLUMN may be repeated)."
+        problem = f"{shown} is not allowed here: each clause comes once (COLUMN may be repeated)."
         near = " Their order is WITH, COLUMN, LABEL, USING, INTO."
-    raise cursor.problem(what, token, hint=f"{near} {hint}")
+    raise cursor.problem(problem, token, hint=f"{near} {hint}")

@@ -1,4 +1,4 @@
-"""What a statement asks of a job, decided before any row is read; nothing here acts."""
+"""Plans what a statement asks of a job, before any row is read and without side effects."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,17 +10,17 @@ from edl_horovod.errors import did_you_mean
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.models.lookup import list_bases, list_definitions, list_parameters
 from edl_horovod.models.zoo import RATE_NAMES
-from edl_horovod.sql.attributes import Meaning, read_attributes
+from edl_horovod.sql.attributes import SortedAttributes, sort_attributes
 from edl_horovod.sql.column_terms import column_dicts, column_names
 from edl_horovod.sql.models import About, StoredModel
 from edl_horovod.sql.problems import SourcePosition, StatementError
 from edl_horovod.sql.spellings import (
-    METRICS,
-    PARTS,
-    WHY_NO_PARAMETER,
-    model_of,
+    METRIC_NAMES,
+    MODEL_PARTS,
+    PARAMETER_HINTS,
+    equivalent_model,
+    explain_missing_model,
     translate,
-    why_no_model,
 )
 from edl_horovod.sql.splitting import Split
 from edl_horovod.sql.statements import (
@@ -33,7 +33,7 @@ from edl_horovod.sql.statements import (
     Predict,
     Train,
 )
-from edl_horovod.sql.sweeping import OF_SWEEP, TrialsPlan, plan_trials
+from edl_horovod.sql.sweeping import SWEEP_OPTIONS, TrialsPlan, plan_trials
 
 __all__ = [
     "ComparisonPlan",
@@ -46,10 +46,10 @@ __all__ = [
     "plan_measuring",
     "plan_prediction",
     "plan_training",
-    "wanted_metrics",
+    "requested_metrics",
 ]
 
-_OF_TRAIN: dict[str, type | UnionType] = {
+_TRAIN_OPTIONS: dict[str, type | UnionType] = {
     "train.class_weights": str,
     "train.nulls": dict | str,
     "train.split": str,
@@ -59,26 +59,26 @@ _OF_TRAIN: dict[str, type | UnionType] = {
     "train.validation_select": str,
     "validation.metrics": str,
 }
-_OF_SPLIT = {"split", "split_fraction", "split_seed", "validation_select"}
-"""Attributes that say which rows are held back."""
-_OF_PREDICT: dict[str, type] = {
+_SPLIT_OPTIONS = {"split", "split_fraction", "split_seed", "validation_select"}
+"""Options of a training that say which rows are held back."""
+_PREDICT_OPTIONS: dict[str, type] = {
     "predict.columns": list,
     "predict.nulls": dict,
     "predict.probabilities": bool,
     "predict.replace_table": bool,
     "predict.replace_values": bool,
 }
-_OF_EXPLAIN: dict[str, type] = {
+_EXPLAIN_OPTIONS: dict[str, type] = {
     "validation.nulls": dict,
     "validation.overwrite": bool,
 }
-_OF_EVALUATE: dict[str, type] = {"validation.metrics": str, **_OF_EXPLAIN}
-_OF_COMPARISON: dict[str, type] = {"validation.metrics": str, "validation.overwrite": bool}
+_EVALUATE_OPTIONS: dict[str, type] = {"validation.metrics": str, **_EXPLAIN_OPTIONS}
+_COMPARISON_OPTIONS: dict[str, type] = {"validation.metrics": str, "validation.overwrite": bool}
 
 _CLASSIFIER, _REGRESSOR = "ClassificationSpec", "RegressionSpec"
-"""What the zoo's models of tables extend."""
+"""The base classes of the zoo's models of tables."""
 _PARTS = {"deep", "wide"}
-"""Of the models that have parts: one that no COLUMN clause is for reads all columns."""
+"""Names of parts of models. A part without a COLUMN clause reads all columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,42 +86,43 @@ class TrainingPlan:
     """A training as its statement describes it."""
 
     label: str
+    """The column that is learned."""
     settings: dict[str, Any]
-    """Of the job, by keys with dots."""
+    """Settings of the job, by keys with dots."""
     nulls: dict[str, Any]
-    """What a NULL of a column counts as."""
+    """The value that replaces NULLs, by column."""
     filled_columns: tuple[str, ...]
-    """Columns whose NULLs count as their mean or most frequent value; none without that wish."""
-    told: tuple[str, ...]
-    """What was decided for the user."""
+    """Columns whose NULLs become their mean or most frequent value, by train.nulls='mean'."""
+    notes: tuple[str, ...]
+    """Sentences about what was decided for the user."""
     split: Split
     """Which rows are held back for the validation."""
     is_split_default: bool
-    """Whether the statement says nothing of that, so that few rows are all learned from."""
+    """Whether the statement leaves the split open, so that a small table is not split."""
     split_key: str
-    """The column by whose values that is decided, of `key`."""
+    """The column whose values decide the split, for the kind `key`; else empty."""
     validation_select: str
-    """Gives the rows of the validation; empty for none but those of `split`."""
+    """A SELECT of the rows for the validation; empty without one."""
     trials: TrialsPlan | None
-    """Several trainings, of which the best counts; None for one."""
+    """The trials, of which the best becomes the model; None for a single training."""
     has_classes: bool | None
-    """Whether the label is one of some classes, or a number; None where the model does not say."""
+    """Whether the label is a class, not a number; None if the model does not tell."""
     num_classes: int | None
-    """Most classes that the label may have; None for any number."""
-    maybe_dates: tuple[str, ...]
-    """Columns whose texts are read as dates if all of them are."""
+    """The maximum number of classes of the label; None for any number."""
+    possible_dates: tuple[str, ...]
+    """Columns whose texts are read as dates if all of them are dates."""
     columns: tuple[str, ...] | None
-    """Those of the SELECT that are needed, the label among them; None for all."""
+    """The columns of the SELECT that are needed, including the label; None for all."""
 
     @property
     def split_in_words(self) -> str:
-        """How rows for the validation are set apart."""
+        """A phrase about which rows are for the validation."""
         if self.validation_select:
             return f"validation on {without_secrets(self.validation_select)}"
         if self.split.kind in ("none", "column"):
             return " ".join(filter(None, (self.split.kind, self.split.column)))
-        of = f" of {self.split_key}" if self.split_key else ""
-        return f"{self.split.kind}{of}: {self.split.fraction:.0%} held back"
+        key = f" of {self.split_key}" if self.split_key else ""
+        return f"{self.split.kind}{key}: {self.split.fraction:.0%} held back"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,14 +130,17 @@ class PredictionPlan:
     """A prediction as its statement describes it."""
 
     settings: dict[str, Any]
+    """Settings of the job, by keys with dots."""
     nulls: dict[str, Any]
+    """The value that replaces NULLs, by column."""
     columns: tuple[str, ...]
-    """The names that the user gives the columns of predictions; none takes ours."""
+    """The user's names for the columns of predictions; empty for the usual names."""
     has_probabilities: bool
+    """Whether the probability of each class becomes a column."""
     replace_table: bool
-    """Whether a table that has nothing to do with the rows may be dropped."""
+    """Whether a table unrelated to the rows may be dropped."""
     replace_values: bool
-    """Whether values may be replaced in a column that PREDICT did not add."""
+    """Whether values may be replaced in a column that PREDICT did not create."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,100 +148,111 @@ class MeasuringPlan:
     """An evaluation or an explanation as its statement describes it."""
 
     settings: dict[str, Any]
+    """Settings of the job, by keys with dots."""
     nulls: dict[str, Any]
+    """The value that replaces NULLs, by column."""
     metrics: tuple[str, ...]
-    """Those that are asked for, in lower case; none takes all."""
+    """The requested metrics in lower case; empty for all."""
     overwrite: bool
-    """Whether a table with an earlier result may be replaced."""
-    told: tuple[str, ...]
-    """What has no effect."""
+    """Whether earlier results in the table are replaced."""
+    notes: tuple[str, ...]
+    """Sentences about attributes without effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
-    """An evaluation without a model as its statement describes it."""
+    """A comparison of two columns as its statement describes it."""
 
     label: str
+    """The column with the true values."""
     predicted: str
+    """The column with the predictions."""
     metrics: Attribute | None
-    """Names those that are asked for; None takes all."""
+    """The attribute that names the requested metrics; None for all."""
     overwrite: bool
+    """Whether earlier results in the table are replaced."""
 
 
 def plan_training(
     statement: Train, columns: Sequence[str], zoo: Path, *, is_confined: bool = False
 ) -> TrainingPlan:
-    """Decide what a training learns from what.
+    """Plan a training.
 
     Args:
         statement: The statement.
-        columns: What its SELECT gives.
+        columns: The columns of its SELECT.
         zoo: The folder of models.
-        is_confined: Whether only settings that are `PERMITTED` may be set.
+        is_confined: Whether only `PERMITTED_SETTINGS` may be set.
 
     Raises:
-        StatementError: The zoo has no such model, the model no such parameter, or the SELECT no
-            such column.
+        StatementError: The zoo lacks the model, the model lacks a parameter, the SELECT lacks a
+            column, or an attribute is wrong.
     """
-    statement, of_spellings = _in_our_words(statement, zoo)
-    known = list_parameters(zoo, str(statement.model))
+    statement, renaming_notes = _translate_sqlflow(statement, zoo)
+    parameters = list_parameters(zoo, str(statement.model))
     bases = list_bases(zoo, str(statement.model))
     has_spec = bool({_CLASSIFIER, _REGRESSOR} & bases)
-    own_types = _OF_TRAIN | OF_SWEEP
-    if _CLASSIFIER in bases and "n_classes" not in (known or ()):
-        own_types["model.n_classes"] = int
-    meaning = read_attributes(
+    option_types = _TRAIN_OPTIONS | SWEEP_OPTIONS
+    if _CLASSIFIER in bases and "n_classes" not in (parameters or ()):
+        option_types["model.n_classes"] = int
+    attributes = sort_attributes(
         statement.attributes,
         prefixes=("model", "train", "validation", "engine", "sweep"),
-        own=own_types,
+        option_types=option_types,
         is_confined=is_confined,
     )
-    _check_params(statement, meaning, known)
-    read = column_names(statement.columns)
-    for name, written in read.items():
-        _check_selected(name, columns, written.position, "COLUMN")
-    label, told = _label(statement, columns, read)
-    own = _own(meaning, "train")
-    split = _split(statement, meaning, columns)
-    params = _params(statement, meaning, label)
-    settings = {f"params.{name}": value for name, value in params.items()} | meaning.settings
-    needed = _needed(statement, read, label, own.get("split_column"))
+    _check_params(statement, attributes, parameters)
+    columns_read = column_names(statement.columns)
+    for name, name_in_statement in columns_read.items():
+        _check_selected(name, columns, name_in_statement.position, "COLUMN")
+    label, notes = _label(statement, columns, columns_read)
+    options = _options(attributes, "train")
+    split = _split(statement, attributes, columns)
+    params = _params(statement, attributes, label)
+    settings = {f"params.{name}": value for name, value in params.items()} | attributes.settings
+    needed_columns = _needed_columns(statement, columns_read, label, options.get("split_column"))
     if split.kind == "column":
-        settings["data_plan.columns"] = [name for name in needed or columns if name != split.column]
+        settings["data_plan.columns"] = [
+            name for name in needed_columns or columns if name != split.column
+        ]
     if len(columns) - (split.kind == "column") < 2:
-        what = f"The SELECT gives only {label!r}, and nothing to learn it from."
-        raise StatementError(what, statement.position, hint="Select some more columns.")
-    has_validation = split.kind != "none" or bool(own.get("validation_select"))
-    nulls = own.get("nulls", {})
-    fills = isinstance(nulls, str)
-    if fills and nulls != "mean":
-        what = "train.nulls must be a {dict}, or 'mean'."
-        position = meaning.own["train.nulls"].position
-        raise StatementError(what, position, hint=f"It is {nulls!r}.")
+        problem = f"The SELECT gives only {label!r}, and no columns to learn it from."
+        raise StatementError(problem, statement.position, hint="Select some more columns.")
+    has_validation = split.kind != "none" or bool(options.get("validation_select"))
+    nulls = options.get("nulls", {})
+    fills_nulls = isinstance(nulls, str)
+    if fills_nulls and nulls != "mean":
+        problem = "train.nulls must be a {dict}, or 'mean'."
+        position = attributes.options["train.nulls"].position
+        raise StatementError(problem, position, hint=f"It is {nulls!r}.")
     return TrainingPlan(
         label=label,
         settings={**settings, "model_def": str(statement.model)},
-        nulls={} if fills else nulls,
+        nulls={} if fills_nulls else nulls,
         filled_columns=tuple(
-            name for name in needed or columns if fills and name not in (label, split.column)
+            name
+            for name in needed_columns or columns
+            if fills_nulls and name not in (label, split.column)
         ),
-        told=(*of_spellings, *_told_of_metrics(meaning), *told),
+        notes=(*renaming_notes, *_notes_on_metrics(attributes), *notes),
         has_classes=_CLASSIFIER in bases if has_spec else None,
-        num_classes=own.get("model.n_classes"),
+        num_classes=options.get("model.n_classes"),
         split=split,
-        is_split_default=not own.keys() & _OF_SPLIT,
-        split_key=own["split_column"] if split.kind == "key" else "",
-        validation_select=own.get("validation_select", ""),
-        trials=plan_trials(meaning, has_validation=has_validation),
-        maybe_dates=_maybe_dates(statement, params, needed or columns) if has_spec else (),
-        columns=needed,
+        is_split_default=not options.keys() & _SPLIT_OPTIONS,
+        split_key=options["split_column"] if split.kind == "key" else "",
+        validation_select=options.get("validation_select", ""),
+        trials=plan_trials(attributes, has_validation=has_validation),
+        possible_dates=_possible_dates(statement, params, needed_columns or columns)
+        if has_spec
+        else (),
+        columns=needed_columns,
     )
 
 
 def plan_prediction(
     statement: Predict, columns: Sequence[str], stored: StoredModel, *, is_confined: bool = False
 ) -> PredictionPlan:
-    """Decide what a prediction reads.
+    """Plan a prediction.
 
     Raises:
         StatementError: The SELECT lacks a column that the model was trained with, or an attribute
@@ -246,27 +261,27 @@ def plan_prediction(
     for attribute in statement.attributes:
         if attribute.name == "predict.overwrite":
             raise StatementError(
-                "The attribute predict.overwrite does not say what may be lost.",
+                "There is no attribute predict.overwrite: it would not say what may be lost.",
                 attribute.position,
                 hint="Write predict.replace_values to replace the values of a column, or"
                 " predict.replace_table to drop a whole table and make a new one.",
             )
-    meaning = read_attributes(
+    attributes = sort_attributes(
         statement.attributes,
         prefixes=("predict", "engine"),
-        own=_OF_PREDICT,
+        option_types=_PREDICT_OPTIONS,
         is_confined=is_confined,
     )
     check_columns(stored, columns, statement.using.position, needs_label=False)
-    own = _own(meaning, "predict")
+    options = _options(attributes, "predict")
     nulls = {name: value for name, value in stored.about.nulls.items() if name in columns}
     return PredictionPlan(
-        settings=meaning.settings,
-        nulls=nulls | own.get("nulls", {}),
-        columns=tuple(map(str, own.get("columns", ()))),
-        has_probabilities=own.get("probabilities", False),
-        replace_table=own.get("replace_table", False),
-        replace_values=own.get("replace_values", False),
+        settings=attributes.settings,
+        nulls=nulls | options.get("nulls", {}),
+        columns=tuple(map(str, options.get("columns", ()))),
+        has_probabilities=options.get("probabilities", False),
+        replace_table=options.get("replace_table", False),
+        replace_values=options.get("replace_values", False),
     )
 
 
@@ -278,24 +293,24 @@ def plan_measuring(
     metrics: Sequence[str] = (),
     is_confined: bool = False,
 ) -> MeasuringPlan:
-    """Decide what an evaluation or an explanation reads.
+    """Plan an evaluation or an explanation.
 
     Args:
         statement: The statement.
-        columns: What its SELECT gives.
+        columns: The columns of its SELECT.
         stored: The model.
-        metrics: Those of such a model, of an evaluation.
-        is_confined: Whether only settings that are `PERMITTED` may be set.
+        metrics: The metrics available for the model; only for an evaluation.
+        is_confined: Whether only `PERMITTED_SETTINGS` may be set.
 
     Raises:
-        StatementError: The SELECT lacks a column that the model was trained with, LABEL names
-            another than the model's, or there is no such metric.
+        StatementError: The SELECT lacks a column that the model was trained with, LABEL is not the
+            label of the model, or a metric is unknown.
     """
-    attributes, told = translate(statement.attributes)
-    meaning = read_attributes(
+    attributes, notes = translate(statement.attributes)
+    sorted_attributes = sort_attributes(
         attributes,
         prefixes=("validation", "engine"),
-        own=_OF_EVALUATE if isinstance(statement, Evaluate) else _OF_EXPLAIN,
+        option_types=_EVALUATE_OPTIONS if isinstance(statement, Evaluate) else _EXPLAIN_OPTIONS,
         is_confined=is_confined,
     )
     label = stored.about.label
@@ -303,210 +318,219 @@ def plan_measuring(
         raise StatementError(
             f"The model {stored} learned {label!r}, not {str(statement.label)!r}.",
             statement.label.position,
-            hint=f"Write LABEL {label}, and select it: AS gives a column another name.",
+            hint=f"Write LABEL {label}, and select that column: AS gives a column another name.",
         )
     check_columns(stored, columns, statement.model.position, needs_label=True)
-    own = _own(meaning, "validation")
+    options = _options(sorted_attributes, "validation")
     nulls = {name: value for name, value in stored.about.nulls.items() if name in columns}
     return MeasuringPlan(
-        settings=meaning.settings,
-        nulls=nulls | own.get("nulls", {}),
-        metrics=wanted_metrics(meaning.own.get("validation.metrics"), metrics),
-        overwrite=own.get("overwrite", False),
-        told=told,
+        settings=sorted_attributes.settings,
+        nulls=nulls | options.get("nulls", {}),
+        metrics=requested_metrics(sorted_attributes.options.get("validation.metrics"), metrics),
+        overwrite=options.get("overwrite", False),
+        notes=notes,
     )
 
 
 def plan_comparison(statement: EvaluateColumns, columns: Sequence[str]) -> ComparisonPlan:
-    """Decide which columns are compared.
+    """Plan a comparison of two columns.
 
     Raises:
-        StatementError: The SELECT lacks one, or an attribute is for models.
+        StatementError: The SELECT lacks one of them, or an attribute is for models.
     """
-    meaning = read_attributes(statement.attributes, prefixes=("validation",), own=_OF_COMPARISON)
-    if meaning.settings:
+    sorted_attributes = sort_attributes(
+        statement.attributes, prefixes=("validation",), option_types=_COMPARISON_OPTIONS
+    )
+    if sorted_attributes.settings:
         attribute = statement.attributes[0]
-        what = "The settings of jobs have no meaning here: no model is evaluated."
-        raise StatementError(what, attribute.position, hint=f"Allowed: {', '.join(_OF_COMPARISON)}.")
+        problem = "Settings of jobs have no effect here, because no model is evaluated."
+        raise StatementError(
+            problem, attribute.position, hint=f"Allowed: {', '.join(_COMPARISON_OPTIONS)}."
+        )
     for name, clause in ((statement.label, "LABEL"), (statement.predicted, "USING")):
         _check_selected(name.parts[-1], columns, name.position, clause)
     return ComparisonPlan(
         label=statement.label.parts[-1],
         predicted=statement.predicted.parts[-1],
-        metrics=meaning.own.get("validation.metrics"),
-        overwrite=_own(meaning, "validation").get("overwrite", False),
+        metrics=sorted_attributes.options.get("validation.metrics"),
+        overwrite=_options(sorted_attributes, "validation").get("overwrite", False),
     )
 
 
 def check_columns(
     stored: StoredModel, columns: Sequence[str], position: SourcePosition, *, needs_label: bool
 ) -> None:
-    """Refuse a SELECT that lacks columns which a model was trained with.
+    """Refuse a SELECT that lacks columns that a model was trained with.
 
     Raises:
-        StatementError: It does.
+        StatementError: A column is missing.
     """
     about = stored.about
     needed = [*about.features, *([about.label] if needs_label else [])]
     missing = [name for name in needed if name not in columns]
     if missing:
         names = ", ".join(map(repr, missing))
-        near = did_you_mean(missing[0], columns)
-        hint = f"Select it, or give a column that name by AS.{near}"
-        what = f"The model {stored} was trained with {names}, which the SELECT does not give."
-        raise StatementError(what, position, hint=f"{hint} It gives {', '.join(columns)}.")
+        suggestion = did_you_mean(missing[0], columns)
+        hint = f"Select it, or give a column that name by AS.{suggestion}"
+        problem = f"The model {stored} was trained with {names}, which the SELECT does not give."
+        raise StatementError(problem, position, hint=f"{hint} It gives {', '.join(columns)}.")
 
 
 def check_kinds(about: About, kinds: Mapping[str, str], position: SourcePosition) -> None:
-    """Refuse rows whose columns hold something else than in the training.
+    """Refuse rows whose columns hold other kinds of values than in the training.
 
     Args:
-        about: The model.
-        kinds: What each column of the rows holds.
-        position: Of the model in the statement.
+        about: The description of the model.
+        kinds: The kind of values by column of the rows.
+        position: The position of the model in the statement.
 
     Raises:
-        StatementError: One does.
+        StatementError: A column holds values of another kind.
     """
     for column in about.columns:
-        found = kinds.get(column.name, column.kind)
-        is_number = {found, column.kind} <= {"integer", "number"}
-        if found != column.kind and not is_number:
+        kind = kinds.get(column.name, column.kind)
+        is_number = {kind, column.kind} <= {"integer", "number"}
+        if kind != column.kind and not is_number:
             raise StatementError(
-                f"The column {column.name!r} holds {found} values, and the model was trained with"
+                f"The column {column.name!r} holds {kind} values, and the model was trained with"
                 f" {column.kind} values.",
                 position,
                 hint="Cast it in the SELECT.",
             )
 
 
-def wanted_metrics(attribute: Attribute | None, known: Sequence[str]) -> tuple[str, ...]:
-    """The metrics that `validation.metrics` names; none for all.
+def requested_metrics(attribute: Attribute | None, available: Sequence[str]) -> tuple[str, ...]:
+    """The metrics that `validation.metrics` names; empty for all.
+
+    Args:
+        attribute: `validation.metrics`, if the statement has it.
+        available: All metrics of such a model.
 
     Raises:
-        StatementError: There is no such metric.
+        StatementError: A metric is unknown.
     """
     if attribute is None:
         return ()
-    texts = filter(None, (each.strip().lower() for each in attribute.value.split(",")))
-    wanted = tuple(METRICS.get(text, text) for text in texts)
-    for name in wanted:
-        if name not in known:
+    texts = filter(None, (name.strip().lower() for name in attribute.value.split(",")))
+    metrics = tuple(METRIC_NAMES.get(text, text) for text in texts)
+    for name in metrics:
+        if name not in available:
             raise StatementError(
                 f"There is no metric {name!r}.",
                 attribute.position,
-                hint=f"{did_you_mean(name, known)} Metrics: {', '.join(known)}.",
+                hint=f"{did_you_mean(name, available)} Metrics: {', '.join(available)}.",
             )
-    return wanted
+    return metrics
 
 
-def _in_our_words(statement: Train, zoo: Path) -> tuple[Train, tuple[str, ...]]:
-    """A training without the spellings of SQLFlow, and sentences about them.
+def _translate_sqlflow(statement: Train, zoo: Path) -> tuple[Train, tuple[str, ...]]:
+    """Replace SQLFlow's names in a training; returns it with sentences about the changes.
 
     Raises:
-        StatementError: The zoo has no such model, or two attributes say the same.
+        StatementError: The zoo lacks the model, or two attributes set the same.
     """
     model, attributes = statement.model, statement.attributes
-    sentences: tuple[str, ...] = ()
-    spelled = model_of(str(model)) if not _is_in_zoo(str(model), zoo) else None
-    if spelled is not None and _is_in_zoo(spelled, zoo):
-        parts = tuple(spelled.split("."))
+    notes: tuple[str, ...] = ()
+    equivalent = equivalent_model(str(model)) if not _is_in_zoo(str(model), zoo) else None
+    if equivalent is not None and _is_in_zoo(equivalent, zoo):
+        parts = tuple(equivalent.split("."))
         model = Name(parts=parts, folded=parts, position=model.position)
-        sentences = (f"{statement.model} is {model} here.",)
+        notes = (f"{statement.model} is {model} here.",)
     _check_model(model, zoo)
     parameters = list_parameters(zoo, str(model)) or ()
     attributes, without_effect = translate(attributes, parameters=parameters)
     columns = tuple(
-        replace(clause, part=PARTS.get(clause.part, clause.part)) for clause in statement.columns
+        replace(clause, part=MODEL_PARTS.get(clause.part, clause.part))
+        for clause in statement.columns
     )
     translated = replace(statement, model=model, attributes=attributes, columns=columns)
-    return translated, (*sentences, *without_effect)
+    return translated, (*notes, *without_effect)
 
 
-def _told_of_metrics(meaning: Meaning) -> tuple[str, ...]:
-    attribute = meaning.own.get("validation.metrics")
+def _notes_on_metrics(attributes: SortedAttributes) -> tuple[str, ...]:
+    attribute = attributes.options.get("validation.metrics")
     if attribute is None:
         return ()
-    return (
-        f"A training measures what its model says, not {attribute.value}: EVALUATE gives those.",
-    )
+    return (f"A training measures the metrics of its model, not {attribute.value}: EVALUATE does.",)
 
 
-def _params(statement: Train, meaning: Meaning, label: str) -> dict[str, Any]:
-    """The parameters of the model, those that clauses say among them."""
+def _params(statement: Train, attributes: SortedAttributes, label: str) -> dict[str, Any]:
+    """The parameters of the model, including those that clauses set."""
     clauses = {"label": "LABEL"} | ({"columns": "COLUMN"} if statement.columns else {})
     for name, clause in clauses.items():
-        if name in meaning.param_names:
+        if name in attributes.param_names:
             raise StatementError(
-                f"The attribute {name} says what {clause} says.",
+                f"The attribute {name} and {clause} set the same.",
                 _position_of(statement, name),
                 hint=f"Write {clause} alone.",
             )
     for name in RATE_NAMES:
-        rate = meaning.params.get(name, 1.0)
+        rate = attributes.params.get(name, 1.0)
         if isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0:
-            what = f"{name} must be a number above 0."
-            raise StatementError(what, _position_of(statement, name), hint=f"It is {rate!r}.")
-    params = {**meaning.params, "label": label}
+            problem = f"{name} must be a number above 0."
+            raise StatementError(problem, _position_of(statement, name), hint=f"It is {rate!r}.")
+    params = {**attributes.params, "label": label}
     if statement.columns:
         params["columns"] = column_dicts(statement.columns)
-    if weights := meaning.own.get("train.class_weights"):
+    if weights := attributes.options.get("train.class_weights"):
         params["class_weights"] = weights.value
     return params
 
 
-def _maybe_dates(
+def _possible_dates(
     statement: Train, params: Mapping[str, Any], columns: Sequence[str]
 ) -> tuple[str, ...]:
-    """The columns that nothing says how to read."""
+    """The columns for which the statement does not say how to read them."""
     calls = [
-        replace(clause, terms=tuple(it for it in clause.terms if isinstance(it, ColumnCall)))
+        replace(clause, terms=tuple(term for term in clause.terms if isinstance(term, ColumnCall)))
         for clause in statement.columns
     ]
-    told = {*column_names(calls), params["label"]}
+    decided = {*column_names(calls), params["label"]}
     for name in ("numeric", "categorical"):
-        named = params.get(name, ())
-        told.update(named if isinstance(named, list) else ())
-    return tuple(name for name in columns if name not in told)
+        names = params.get(name, ())
+        decided.update(names if isinstance(names, list) else ())
+    return tuple(name for name in columns if name not in decided)
 
 
-def _needed(
-    statement: Train, read: Mapping[str, Name], label: str, split_column: str | None
+def _needed_columns(
+    statement: Train, columns_read: Mapping[str, Name], label: str, split_column: str | None
 ) -> tuple[str, ...] | None:
-    """The columns that a training needs; None where a part of the model reads all of them."""
+    """The columns that a training needs; None if a part of the model reads all columns."""
     parts = {clause.part for clause in statement.columns}
     if not parts or not (parts & {""} or parts >= _PARTS):
         return None
-    return tuple(dict.fromkeys((*read, label, *filter(None, [split_column]))))
+    return tuple(dict.fromkeys((*columns_read, label, *filter(None, [split_column]))))
 
 
-def _split(statement: Train, meaning: Meaning, columns: Sequence[str]) -> Split:
-    """Which rows are held back."""
-    own = _own(meaning, "train")
-    default = "none" if own.get("validation_select") else "random"
-    kind, column = own.get("split", default), own.get("split_column", "")
-    if own.get("validation_select") and kind != "none":
-        what = "train.validation_select and train.split both say what the validation is on."
-        raise StatementError(what, statement.position, hint="Leave one out.")
+def _split(statement: Train, attributes: SortedAttributes, columns: Sequence[str]) -> Split:
+    """How the rows for the validation are chosen."""
+    options = _options(attributes, "train")
+    default = "none" if options.get("validation_select") else "random"
+    kind, column = options.get("split", default), options.get("split_column", "")
+    if options.get("validation_select") and kind != "none":
+        problem = "train.validation_select and train.split both choose the rows for the validation."
+        raise StatementError(problem, statement.position, hint="Leave one of them out.")
     if (kind in ("key", "column")) != bool(column):
-        what = "train.split_column goes with train.split='key' and 'column', which need it."
-        raise StatementError(what, statement.position, hint=f"train.split is {kind!r}.")
+        problem = (
+            "train.split_column is for train.split='key' and train.split='column', which need it."
+        )
+        raise StatementError(problem, statement.position, hint=f"train.split is {kind!r}.")
     if column:
-        position = meaning.own["train.split_column"].position
+        position = attributes.options["train.split_column"].position
         _check_selected(column, columns, position, "train.split_column")
     return Split(
         kind=kind,
-        fraction=float(own.get("split_fraction", 0.1)),
+        fraction=float(options.get("split_fraction", 0.1)),
         column=column if kind == "column" else "",
-        seed=own.get("split_seed", 0),
+        seed=options.get("split_seed", 0),
     )
 
 
 def _is_in_zoo(name: str, zoo: Path) -> bool:
-    return any(each == name or each.startswith(f"{name}.") for each in _known_models(zoo))
+    return any(model == name or model.startswith(f"{name}.") for model in _zoo_models(zoo))
 
 
-def _known_models(zoo: Path) -> list[str]:
+def _zoo_models(zoo: Path) -> list[str]:
     return [name for name in list_definitions(zoo) if not name.startswith("_")]
 
 
@@ -514,61 +538,76 @@ def _check_model(model: Name, zoo: Path) -> None:
     name = str(model)
     if _is_in_zoo(name, zoo):
         return
-    if why := why_no_model(name):
-        raise StatementError(why[0], model.position, hint=why[1])
-    known = _known_models(zoo)
-    same = [each for each in known if each.rpartition(".")[2].lower() == name.lower()]
-    near = f" Did you mean {' or '.join(map(repr, same))}?" if same else did_you_mean(name, known)
-    hint = f"{near} Models: {', '.join(known)}."
+    if explanation := explain_missing_model(name):
+        raise StatementError(explanation[0], model.position, hint=explanation[1])
+    models = _zoo_models(zoo)
+    same_class = [
+        candidate for candidate in models if candidate.rpartition(".")[2].lower() == name.lower()
+    ]
+    suggestion = (
+        f" Did you mean {' or '.join(map(repr, same_class))}?"
+        if same_class
+        else did_you_mean(name, models)
+    )
+    hint = f"{suggestion} Models: {', '.join(models)}."
     raise StatementError(f"There is no model {name} in the zoo.", model.position, hint=hint)
 
 
-def _check_params(statement: Train, meaning: Meaning, known: Collection[str] | None) -> None:
-    """Refuse a misspelt parameter before rows are read, where the zoo's files tell."""
-    if known is None:
+def _check_params(
+    statement: Train, attributes: SortedAttributes, parameters: Collection[str] | None
+) -> None:
+    """Refuse an unknown parameter, if the zoo's files tell the parameters of the model."""
+    if parameters is None:
         return
-    allowed = {*known, *RATE_NAMES} if {*known} & {*RATE_NAMES} else {*known}
-    for name in meaning.param_names:
+    allowed = {*parameters, *RATE_NAMES} if {*parameters} & {*RATE_NAMES} else {*parameters}
+    for name in attributes.param_names:
         if name not in allowed:
-            near = did_you_mean(name, sorted(allowed)).strip()
+            suggestion = did_you_mean(name, sorted(allowed)).strip()
             raise StatementError(
                 f"The model {statement.model} has no parameter {name}.",
                 _position_of(statement, name),
-                hint=WHY_NO_PARAMETER.get(name, near),
+                hint=PARAMETER_HINTS.get(name, suggestion),
             )
 
 
 def _label(
-    statement: Train, columns: Sequence[str], read: dict[str, Name]
+    statement: Train, columns: Sequence[str], columns_read: dict[str, Name]
 ) -> tuple[str, tuple[str, ...]]:
-    """The column that is learned, and what to tell about it."""
+    """The column that is learned, and sentences about the choice."""
     if statement.label is not None:
         label = statement.label.parts[-1]
         _check_selected(label, columns, statement.label.position, "LABEL")
-        if label in read:
-            what = f"{label} is the label, and so no column to learn from."
-            raise StatementError(what, read[label].position, hint="Leave it out of COLUMN.")
+        if label in columns_read:
+            problem = f"{label} is the label, so the model cannot learn from it."
+            raise StatementError(
+                problem, columns_read[label].position, hint="Leave it out of COLUMN."
+            )
         return label, ()
-    free = [name for name in columns if name not in read]
-    if not free:
-        what = "COLUMN names every column of the SELECT, and one is to be learned."
-        raise StatementError(what, statement.position, hint="Write LABEL and a column.")
-    return free[-1], (f"The label is {free[-1]!r}, the last column; LABEL names another.",)
+    candidates = [name for name in columns if name not in columns_read]
+    if not candidates:
+        problem = "COLUMN names every column of the SELECT, so none is left as label."
+        raise StatementError(problem, statement.position, hint="Write LABEL and a column.")
+    return candidates[-1], (
+        f"The label is {candidates[-1]!r}, the last column; LABEL names another.",
+    )
 
 
-def _check_selected(name: str, columns: Sequence[str], position: SourcePosition, clause: str) -> None:
+def _check_selected(
+    name: str, columns: Sequence[str], position: SourcePosition, clause: str
+) -> None:
     if name not in columns:
         hint = f"{did_you_mean(name, columns)} It gives {', '.join(columns)}."
-        what = f"{clause} names {name!r}, which the SELECT does not give."
-        raise StatementError(what, position, hint=hint)
+        problem = f"{clause} names {name!r}, which the SELECT does not give."
+        raise StatementError(problem, position, hint=hint)
 
 
 def _position_of(statement: Train, name: str) -> SourcePosition:
     names = (f"model.{name}", name)
-    return next(it.position for it in statement.attributes if it.name in names)
+    return next(attribute.position for attribute in statement.attributes if attribute.name in names)
 
 
-def _own(meaning: Meaning, prefix: str) -> dict[str, Any]:
+def _options(attributes: SortedAttributes, prefix: str) -> dict[str, Any]:
     return {
-        name.removeprefix(f"{prefix}."): attribute.value for name, attribute in meaning.own.items()
+        name.removeprefix(f"{prefix}."): attribute.value
+        for name, attribute in attributes.options.items()
     }

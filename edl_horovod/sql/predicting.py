@@ -1,4 +1,4 @@
-"""PREDICT: rows, a job, and its outputs as columns: a number, or a class and its probability."""
+"""Runs PREDICT: a job predicts a number or a class for each row, into a table or as rows."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ __all__ = [
     "output_names",
     "predict",
     "predicted_rows",
-    "tell_unknown",
+    "report_unknown_values",
 ]
 
 VALUE, CLASS, PROBABILITIES = "prediction", "class", "probabilities"
@@ -40,30 +40,32 @@ def output_names(
 
     Args:
         stored: The model.
-        first: The name of the column of the number or the class.
-        columns: The names that the user gave for all of them; none takes `first`, and with it
-            `first_probability_class`, or `probability_class` for the usual name.
-        probabilities: Whether there is a column for the probability of each class, too.
+        first: The name of the column for the number or the class.
+        columns: The user's names for all columns; if empty, the columns of probabilities are named
+            `first_probability_class`, or `probability_class` if `first` is the default.
+        probabilities: Whether there is also a column for the probability of each class.
 
     Raises:
-        ConfigError: There is another number of names, or a regressor has no probabilities.
+        ConfigError: The number of names is wrong, or probabilities are requested of a regressor.
     """
     classes = classes_of(stored)
     if probabilities and not classes:
         raise ConfigError(
-            f"predict.probabilities is for classifiers, and {stored} predicts a number.",
+            f"predict.probabilities is only for classifiers, and {stored} predicts a number.",
             received={"predict.probabilities": True},
             hint="Leave it out.",
         )
-    # Two models' columns of a table must differ.
+    # Columns of two models in the same table must have different names.
     prefix = "" if first == COLUMN else f"{first}_"
-    own = [f"{prefix}probability_{label}" for label in classes] if probabilities else []
-    names = tuple(map(str, columns)) or (first, *own)
-    if len(names) != 1 + len(own):
+    probability_columns = (
+        [f"{prefix}probability_{label}" for label in classes] if probabilities else []
+    )
+    names = tuple(map(str, columns)) or (first, *probability_columns)
+    if len(names) != 1 + len(probability_columns):
         raise ConfigError(
-            f"There are {1 + len(own)} columns of predictions, and {len(names)} names.",
+            f"There are {1 + len(probability_columns)} columns of predictions, {len(names)} names.",
             received={"predict.columns": list(names)},
-            hint=f"Name these: {', '.join((first, *own))}.",
+            hint=f"Write a name for each of {', '.join((first, *probability_columns))}.",
         )
     return names
 
@@ -71,18 +73,18 @@ def output_names(
 def predicted_rows(
     predictions: Predictions, stored: StoredModel, *, probabilities: bool
 ) -> Iterator[tuple[Any, ...]]:
-    """The predictions of each row, in the order of the rows: the number, or the class and so on.
+    """The predictions for each row, in order: the number, or the class and its probabilities.
 
     Raises:
-        DataError: The model gives something else, or the predictions are damaged.
+        DataError: The model has other outputs, or the predictions are damaged.
     """
     classes = classes_of(stored)
-    wanted = (CLASS, PROBABILITIES) if classes else (VALUE,)
-    if lacking := [name for name in wanted if name not in predictions.shapes]:
+    outputs = (CLASS, PROBABILITIES) if classes else (VALUE,)
+    if missing := [name for name in outputs if name not in predictions.shapes]:
         raise DataError(
-            f"The model {stored} gives no output {lacking[0]!r}.",
+            f"The model {stored} has no output {missing[0]!r}.",
             received=f"{', '.join(predictions.shapes)}",
-            hint="Use a model of the zoo's regressors or classifiers.",
+            hint="Use a regressor or a classifier of the zoo.",
         )
     for batch in predictions.batches():
         if not classes:
@@ -94,29 +96,29 @@ def predicted_rows(
 
 
 def classes_of(stored: StoredModel) -> tuple[Any, ...]:
-    """The classes of a classifier's label, in the order of the probabilities; none for a regressor.
+    """The classes of a classifier, in the order of the probabilities; empty for a regressor.
 
     Raises:
         DataError: The trained model is damaged.
     """
-    found = adapted_of(stored.trained_model).get("classes")
-    return tuple(found["values"]) if found else ()
+    classes = adapted_of(stored.trained_model).get("classes")
+    return tuple(classes["values"]) if classes else ()
 
 
-def tell_unknown(work: Work, stored: StoredModel, table: ExportedTable) -> None:
-    """Say of each column how many rows have a value that the training did not have.
+def report_unknown_values(work: Work, stored: StoredModel, table: ExportedTable) -> None:
+    """Tell the user how many rows of each column have values that the training did not have.
 
     Raises:
         DataError: The trained model is damaged.
     """
-    for each in unknown_values(
+    for unknown in unknown_values(
         adapted_of(stored.trained_model), sorted(table.data.glob("*.parquet"))
     ):
-        work.tell(str(each))
+        work.tell(str(unknown))
 
 
 def _digest(stored: StoredModel, table: ExportedTable) -> str:
-    """Names a model and the rows that it reads."""
+    """A digest of a model and the rows that it reads."""
     digest = hashlib.sha256(f"{stored} {stored.about.trained}".encode())
     for file in sorted(table.data.glob("*.parquet")):
         digest.update(file.read_bytes())
@@ -127,7 +129,7 @@ def predict(work: Work, statement: Predict) -> Result:
     """Predict for what a SELECT gives, into a table or as rows.
 
     Raises:
-        EdlError: A subclass says what went wrong; the database is as it was.
+        EdlError: A subclass says what went wrong; the database is unchanged.
     """
     stored = work.store.find(statement.using)
     columns = work.columns(statement.select)
@@ -138,8 +140,10 @@ def predict(work: Work, statement: Predict) -> Result:
     parts: tuple[str, ...] = ()
     if target is not None:
         parts = target.folded if work.engine.dialect == "postgres" else target.parts
-    first = parts[-1] if len(parts) > 1 else COLUMN
-    names = output_names(stored, first, columns=plan.columns, probabilities=plan.has_probabilities)
+    first_column = parts[-1] if len(parts) > 1 else COLUMN
+    names = output_names(
+        stored, first_column, columns=plan.columns, probabilities=plan.has_probabilities
+    )
     into = None
     if target is not None:
         into = plan_target(
@@ -154,8 +158,8 @@ def predict(work: Work, statement: Predict) -> Result:
         )
         if into.guarded_columns:
             work.tell(
-                f"PREDICT did not add {', '.join(into.guarded_columns)}, so it fills NULLs there:"
-                " to predict for the same rows again, write WITH predict.replace_values=True."
+                f"PREDICT did not create {', '.join(into.guarded_columns)}, so it only fills NULLs"
+                " there: to replace other values, too, write WITH predict.replace_values=True."
             )
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     if work.is_dry_run:
@@ -178,18 +182,20 @@ def predict(work: Work, statement: Predict) -> Result:
             )
         except NoRows:
             message = f"The SELECT gives no rows, so {stored} predicts nothing."
-            shown = () if into is not None else (*columns, *names)
-            return Result(columns=shown, message=message, model=str(stored))
+            result_columns = () if into is not None else (*columns, *names)
+            return Result(columns=result_columns, message=message, model=str(stored))
         kinds = {column.name: column.kind for column in table.columns}
         planning.check_kinds(stored.about, kinds, statement.using.position)
-        tell_unknown(work, stored, table)
-        rows_of_model = _digest(stored, table) if into is not None else ""
-        is_taken = into is not None and job.take_predictions(rows_of_model)
-        if is_taken:
-            work.tell("The predictions are those of an attempt that could not write them.")
+        report_unknown_values(work, stored, table)
+        digest = _digest(stored, table) if into is not None else ""
+        is_reused = into is not None and job.take_predictions(digest)
+        if is_reused:
+            work.tell(
+                "The predictions of an earlier attempt, which could not write them, are used."
+            )
         else:
             work.run(config, table.data, job)
-        found = predicted_rows(
+        rows_of_predictions = predicted_rows(
             read_predictions(job.output), stored, probabilities=plan.has_probabilities
         )
         if into is not None:
@@ -197,22 +203,30 @@ def predict(work: Work, statement: Predict) -> Result:
                 job, f"of {table.num_rows:,} predictions are sent to the database"
             )
             try:
-                written = write_predictions(
-                    work.engine, into, table, found, tell=work.tell, on_progress=progress
+                counts = write_predictions(
+                    work.engine,
+                    into,
+                    table,
+                    rows_of_predictions,
+                    tell=work.tell,
+                    on_progress=progress,
                 )
             except Interrupted:
                 raise
             except EdlError as e:
-                # What the database did not refuse would fail the same way again.
-                if not is_taken or isinstance(e, DatabaseError):
-                    job.keep_predictions(rows_of_model)
+                # Reused predictions are kept only if the database failed: other errors would recur.
+                if not is_reused or isinstance(e, DatabaseError):
+                    job.keep_predictions(digest)
                     work.tell("The predictions are kept: run the statement again to write them.")
                 raise
-            message = f"{written.num_rows:,} rows of {into.table} have predictions of {stored}."
+            message = f"{counts.num_rows:,} rows of {into.table} have predictions of {stored}."
             return Result(message=message, model=str(stored))
         return Result(
             columns=(*columns, *names),
-            rows=tuple((*row, *more) for row, more in zip(table.first_rows, found, strict=False)),
+            rows=tuple(
+                (*row, *predictions)
+                for row, predictions in zip(table.first_rows, rows_of_predictions, strict=False)
+            ),
             has_more_rows=table.num_rows > len(table.first_rows),
             model=str(stored),
         )

@@ -1,4 +1,4 @@
-"""Predictions that a job wrote, read in the order of the rows, without a framework."""
+"""Reads predictions that a job wrote, in the order of the rows, without a framework."""
 
 import json
 from collections.abc import Iterator
@@ -21,17 +21,18 @@ _SCHEMA = "schema.json"
 
 @dataclass(frozen=True)
 class Predictions:
-    """The outputs of a model for rows, by their names."""
+    """The outputs of a model for the rows of a SELECT."""
 
     folder: Path
     shapes: dict[str, tuple[int, ...]]
+    """The shape of each output for one row."""
     num_rows: int
 
     def batches(self) -> Iterator[dict[str, NDArray[Any]]]:
-        """The outputs of some rows after the other, each of shape (rows, ...).
+        """Batches of outputs by name, each of shape (rows, ...).
 
         Raises:
-            DataError: They are damaged.
+            DataError: The files are damaged.
         """
         with Reader.open(str(self.folder)) as reader:
             records = iter(reader)
@@ -40,17 +41,17 @@ class Predictions:
 
 
 def read_predictions(folder: Path) -> Predictions:
-    """What a job wrote.
+    """Open the predictions in a folder.
 
     Raises:
-        DataError: A row's output has no fixed shape, or the folder is damaged.
+        DataError: An output has no fixed shape, or the folder is damaged.
     """
     schema = json.loads((folder / _SCHEMA).read_bytes())
-    shapes = {name: tuple(each["shape"]) for name, each in schema["features"].items()}
-    if loose := [name for name, shape in shapes.items() if None in shape]:
+    shapes = {name: tuple(feature["shape"]) for name, feature in schema["features"].items()}
+    if varying := [name for name, shape in shapes.items() if None in shape]:
         raise DataError(
-            f"The output {loose[0]!r} of the model differs in size from row to row.",
-            received=f"shape {shapes[loose[0]]}",
+            f"The output {varying[0]!r} of the model differs in size from row to row.",
+            received=f"shape {shapes[varying[0]]}",
             hint="Use a model of the zoo that gives one value a row.",
         )
     return Predictions(folder, shapes, int(schema["num_records"]))

@@ -1,4 +1,4 @@
-"""What is wrong with a statement: where it stands, with the line, a caret and a hint."""
+"""The error of a statement: what is wrong, its line with a caret below it, and a hint."""
 
 from dataclasses import dataclass, field
 
@@ -13,25 +13,25 @@ _MOST_SHOWN = 100
 
 @dataclass(frozen=True)
 class SourcePosition:
-    """A place in the text of a program."""
+    """A position in the text of a program."""
 
     text: str = field(repr=False)
     offset: int
-    """Characters before it."""
+    """Number of characters before it."""
 
     @property
     def line(self) -> int:
-        """Its line, counted from 1."""
+        """The line, counted from 1."""
         return self.text.count("\n", 0, self.offset) + 1
 
     @property
     def column(self) -> int:
-        """The character within its line, counted from 1."""
+        """The character within the line, counted from 1."""
         return self.offset - self._line_start + 1
 
     @property
     def excerpt(self) -> str:
-        """Its line, and a caret below it."""
+        """The line with a caret below the position; only the line where it holds secrets."""
         end = self.text.find("\n", self.offset)
         line = self.text[self._line_start : end if end >= 0 else None].rstrip("\r")
         if without_secrets(line) != line:
@@ -48,24 +48,24 @@ class SourcePosition:
 
 
 class StatementError(ConfigError):
-    """A statement cannot be understood, or asks for what cannot be done."""
+    """A statement that cannot be understood or carried out."""
 
-    def __init__(self, what: str, position: SourcePosition, *, hint: str = "") -> None:
-        """Say what is wrong.
+    def __init__(self, problem: str, position: SourcePosition, *, hint: str = "") -> None:
+        """Add the line of the program to the hint.
 
         Args:
-            what: A sentence.
-            position: Where it stands.
+            problem: What is wrong, as a sentence.
+            position: Where the wrong part begins.
             hint: What to write instead, in sentences.
         """
         self.position = position
         super().__init__(
-            what,
+            problem,
             received=f"line {position.line}, column {position.column}",
             hint=f"{hint.strip()}\n{position.excerpt}",
         )
 
 
 def _printable(text: str) -> str:
-    """The text with one character for each that a terminal would take for an order."""
+    """The text with a question mark for each character that could control a terminal."""
     return "".join(char if char.isprintable() or char == "\t" else "?" for char in text)

@@ -1,4 +1,4 @@
-"""A program's statements, and where in a SELECT our clauses begin."""
+"""Splits a program into statements, and finds where the added clauses of a SELECT begin."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,8 +8,8 @@ from edl_horovod.sql.tokens import Token
 __all__ = ["VERBS", "find_verb", "split"]
 
 VERBS = ("TRAIN", "PREDICT", "EVALUATE", "EXPLAIN", "RUN", "MAXIMIZE", "MINIMIZE")
-"""What follows a SELECT, with or without TO before it."""
-_BEGINS_SELECT = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
+"""Keywords that begin the added clauses after a SELECT, with or without TO before them."""
+_FIRST_WORDS_OF_SELECT = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
 _OPENS, _CLOSES = ("(", "[", "{"), (")", "]", "}")
 _NEVER_BEFORE = (
     "SELECT",
@@ -39,7 +39,7 @@ _NEVER_BEFORE = (
     "EXCEPT",
     "INTERSECT",
 )
-"""Keywords behind which a column or a table stands, so that TRAIN is one."""
+"""Keywords that a column or a table follows, so that TRAIN after them is a name."""
 _NEVER_A_MODEL = (
     *_NEVER_BEFORE,
     "LEFT",
@@ -65,15 +65,15 @@ _NEVER_A_MODEL = (
     "USING",
     "INTO",
 )
-"""Keywords that may follow a column or a table called TRAIN."""
-_ROUTINES = ("TRIGGER", "PROCEDURE", "FUNCTION", "EVENT")
+"""Keywords that may follow a column or a table called TRAIN, and so do not name a model."""
+_OBJECTS_WITH_BODY = ("TRIGGER", "PROCEDURE", "FUNCTION", "EVENT")
 
 
 def split(text: str, tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
     """The tokens of each statement, without the semicolons between them.
 
     Raises:
-        StatementError: A bracket is not closed, or was not opened.
+        StatementError: A bracket has no counterpart.
     """
     statement: list[Token] = []
     opened: list[Token] = []
@@ -86,14 +86,18 @@ def split(text: str, tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
             statement = []
             continue
         statement.append(token)
-        # The body of a routine has statements of its own.
-        if statement[0].is_word("CREATE") and any(it.is_word(*_ROUTINES) for it in statement[:6]):
+        # The body of a trigger or a function contains statements and semicolons.
+        if statement[0].is_word("CREATE") and any(
+            start.is_word(*_OBJECTS_WITH_BODY) for start in statement[:6]
+        ):
             blocks += token.is_word("BEGIN", "CASE") - token.is_word("END")
             blocks = max(0, blocks)
     if opened:
-        hint = f"Put {_CLOSES[_OPENS.index(opened[-1].text)]} where it ends."
+        hint = f"Write {_CLOSES[_OPENS.index(opened[-1].text)]} where it ends."
         raise StatementError(
-            f"The {opened[-1].text} is not closed.", SourcePosition(text, opened[-1].start), hint=hint
+            f"The {opened[-1].text} is not closed.",
+            SourcePosition(text, opened[-1].start),
+            hint=hint,
         )
     if statement:
         yield statement
@@ -103,38 +107,38 @@ def _check_brackets(text: str, token: Token, opened: list[Token]) -> None:
     if token.is_symbol(*_OPENS):
         opened.append(token)
     elif token.is_symbol(*_CLOSES):
-        wanted = _OPENS[_CLOSES.index(token.text)]
-        if not opened or opened.pop().text != wanted:
-            what = f"There is no {wanted} that this {token.text} closes."
-            raise StatementError(what, SourcePosition(text, token.start))
+        opening = _OPENS[_CLOSES.index(token.text)]
+        if not opened or opened.pop().text != opening:
+            problem = f"The {token.text} has no matching {opening} before it."
+            raise StatementError(problem, SourcePosition(text, token.start))
 
 
 def find_verb(tokens: Sequence[Token]) -> int | None:
-    """Which token begins our clauses, as TRAIN or TO; None in a statement of standard SQL.
+    """The index of the token that begins the added clauses, TO or a verb; None in standard SQL.
 
-    A column, a table or an alias may be called TRAIN, too: it counts as ours where the name of a
-    model follows and none of SQL's own words.
+    A column, a table or an alias may be called TRAIN, too: it is a verb only if the name of a model
+    follows, or a clause that follows a verb, but no keyword of SQL.
     """
-    if not tokens[0].is_word(*_BEGINS_SELECT) and not tokens[0].is_symbol("("):
+    if not tokens[0].is_word(*_FIRST_WORDS_OF_SELECT) and not tokens[0].is_symbol("("):
         return None
     level = 0
-    for at, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         level += token.is_symbol(*_OPENS) - token.is_symbol(*_CLOSES)
-        if at == 0 or level:
+        if index == 0 or level:
             continue
-        following = tokens[at + 1 : at + 2]
+        following = tokens[index + 1 : index + 2]
         if token.is_word("TO") and following and following[0].is_word(*VERBS):
-            return at
-        if token.is_word(*VERBS) and _is_verb(tokens, at):
-            return at
+            return index
+        if token.is_word(*VERBS) and _is_verb(tokens, index):
+            return index
     return None
 
 
-def _is_verb(tokens: Sequence[Token], at: int) -> bool:
-    before = tokens[at - 1]
+def _is_verb(tokens: Sequence[Token], index: int) -> bool:
+    before = tokens[index - 1]
     if before.is_word(*_NEVER_BEFORE) or before.is_symbol(",", ".", "=", "<", ">", "+", "-", "/"):
         return False
-    following = tokens[at + 1 : at + 4]
+    following = tokens[index + 1 : index + 4]
     if not following:
         return False
     if following[0].is_word("WITH"):

@@ -1,4 +1,4 @@
-"""The prompt of `edl sql`: statements over several lines, with a history and completion."""
+"""The interactive prompt of `edl sql`, with multi-line statements, history and completion."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.session import Session
 
-__all__ = ["KEYWORDS", "Words", "names_of", "run_prompt"]
+__all__ = ["KEYWORDS", "Words", "names_to_complete", "run_prompt"]
 
 KEYWORDS = (
     *("ALTER", "COLUMN", "DESCRIBE", "DROP", "EVALUATE", "EXISTS", "EXPLAIN"),
@@ -29,34 +29,34 @@ KEYWORDS = (
     *("TO", "TRAIN", "TRIALS", "USING", "WHERE", "WITH", *HPARAM_WORDS),
 )
 _WORD = re.compile(r"[\w.]+")
-_ENDS = ("exit", "quit", "\\q", ".exit", ".quit")
-_SHORT = ("\\", ".")
-"""What the commands of other prompts begin with, and no statement does."""
+_EXIT_COMMANDS = ("exit", "quit", "\\q", ".exit", ".quit")
+_COMMAND_PREFIXES = ("\\", ".")
+"""Prefixes of commands as in psql and sqlite3; no statement begins with them."""
 _HELP = """\
 A statement ends with a semicolon and may have several lines.
   SELECT ... TRAIN model [WITH ...] [COLUMN ...] [LABEL column] INTO name;
   SELECT ... PREDICT [table.column] USING name;
   SELECT ... EVALUATE name;    SELECT ... EXPLAIN name;
   SHOW MODELS;    DESCRIBE MODEL name;    SHOW JOBS;    KILL number;
-  All others go to the database.
+  All other statements go to the database.
 \\d or .tables lists the tables, and \\d TABLE or .schema TABLE the columns of one.
 Tab completes names, Ctrl-C ends a statement, and \\q, exit or Ctrl-D ends the prompt."""
 _HISTORY = "sql_history"
 
 
 class Words(Completer):
-    """Completes keywords, and the names that are looked up when a word is begun."""
+    """Completes keywords, and names that are looked up when the user begins a word."""
 
     def __init__(self, names: Callable[[], Iterable[str]]) -> None:
         self._names = names
 
     def get_completions(self, document: Document, _: CompleteEvent) -> Iterator[Completion]:
-        """What may be meant by the word before the cursor."""
+        """Names and keywords that begin with the word before the cursor."""
         word = document.get_word_before_cursor(pattern=_WORD)
         if not word:
             return
-        known = dict.fromkeys([*self._names(), *KEYWORDS])
-        for name in known:
+        candidates = dict.fromkeys([*self._names(), *KEYWORDS])
+        for name in candidates:
             if name.lower().startswith(word.lower()):
                 yield Completion(name, start_position=-len(word))
 
@@ -64,25 +64,25 @@ class Words(Completer):
 def run_prompt(
     session: Session,
     show: Callable[[Result], None],
-    complain: Callable[[EdlError], None],
+    show_error: Callable[[EdlError], None],
     *,
     source: Input | None = None,
     sink: Output | None = None,
 ) -> None:
-    """Read statements and run them until the user ends it by Ctrl-D, `exit` or `quit`.
+    """Read statements and run them until the user enters Ctrl-D, `exit` or `quit`.
 
     Args:
         session: Runs the statements.
-        show: Prints what one gave.
-        complain: Prints what went wrong; the prompt goes on.
-        source: Where keys come from; None takes the terminal.
-        sink: Where the prompt is drawn; None takes the terminal.
+        show: Prints the result of a statement.
+        show_error: Prints an error; the prompt goes on.
+        source: Where keys are read from; None means the terminal.
+        sink: Where the prompt is drawn; None means the terminal.
     """
     prompt: PromptSession[str] = PromptSession(
         "edl> ",
-        multiline=Condition(lambda: _goes_on(session, prompt.default_buffer.text)),
+        multiline=Condition(lambda: _needs_more_lines(session, prompt.default_buffer.text)),
         prompt_continuation=lambda width, *_: "...> ".rjust(width),
-        completer=Words(lambda: names_of(session)),
+        completer=Words(lambda: names_to_complete(session)),
         complete_in_thread=True,
         history=_history(),
         input=source,
@@ -95,39 +95,43 @@ def run_prompt(
             continue
         except EOFError:
             return
-        if text.strip().rstrip(";").lower() in _ENDS:
+        if text.strip().rstrip(";").lower() in _EXIT_COMMANDS:
             return
         try:
-            if (result := _run_short(session, text)) is not None:
+            if (result := _run_command(session, text)) is not None:
                 show(result)
                 continue
             for statement in session.parse(text):
                 show(session.run(statement))
         except KeyboardInterrupt:
-            complain(Interrupted("The statement was interrupted."))
+            show_error(Interrupted("The statement was interrupted."))
         except EdlError as error:
-            complain(error)
+            show_error(error)
 
 
-def _goes_on(session: Session, text: str) -> bool:
-    """Whether Enter begins another line: the last statement has no semicolon yet."""
+def _needs_more_lines(session: Session, text: str) -> bool:
+    """Whether Enter begins another line, because the last statement has no semicolon yet."""
     stripped = text.strip()
-    if not stripped or stripped.lower() in (*_ENDS, "help") or stripped.startswith(_SHORT):
+    if (
+        not stripped
+        or stripped.lower() in (*_EXIT_COMMANDS, "help")
+        or stripped.startswith(_COMMAND_PREFIXES)
+    ):
         return False
     try:
         session.parse(text)
     except StatementError:
-        # Perhaps a quote that is open; a mistake in a whole statement is told when it is run.
+        # A quote may be open. An error in a complete statement is shown when it runs.
         return not stripped.endswith(";")
     return not stripped.endswith(";")
 
 
-def _run_short(session: Session, text: str) -> Result | None:
-    """Run a command of the prompt itself; None for statements.
+def _run_command(session: Session, text: str) -> Result | None:
+    """Run a command of the prompt, such as help; None if the text is no such command.
 
     Raises:
-        ConfigError: There is no such command.
-        DataError: There is no such table, or the database does not answer.
+        ConfigError: The command is unknown.
+        DataError: The table is unknown, or the database does not answer.
     """
     stripped = text.strip().rstrip(";").strip()
     engine = session.work.engine
@@ -140,17 +144,17 @@ def _run_short(session: Session, text: str) -> Result | None:
             tables = engine.tables()
             if table not in tables:
                 hint = did_you_mean(table, tables).strip() or "\\d lists the tables."
-                raise DataError("There is no such table.", received=table, hint=hint)
+                raise DataError("The table does not exist.", received=table, hint=hint)
             return Result(columns=("column",), rows=tuple((name,) for name in tables[table]))
-    if stripped.startswith(_SHORT):
+    if stripped.startswith(_COMMAND_PREFIXES):
         raise ConfigError(
-            "The prompt has no such command.", received=stripped, hint="help lists them."
+            "The prompt does not have this command.", received=stripped, hint="help lists them."
         )
     return None
 
 
-def names_of(session: Session) -> Iterator[str]:
-    """Tables, their columns and models; none of the tables where the database does not answer."""
+def names_to_complete(session: Session) -> Iterator[str]:
+    """Names of models, tables and columns; only of models if the database does not answer."""
     yield from session.work.store.names()
     try:
         tables = session.work.engine.tables()
@@ -162,7 +166,7 @@ def names_of(session: Session) -> Iterator[str]:
 
 
 def _history() -> History:
-    """What was typed before, in a file of this user alone; only in memory where none can be."""
+    """The history of this user, in a file that others cannot read; in memory if that fails."""
     root = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         folder = root if root.is_absolute() else Path.home() / ".local" / "state"

@@ -1,4 +1,4 @@
-"""What statements give."""
+"""The results of statements."""
 
 import html
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ __all__ = ["Result"]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What one statement gave: rows, a trained model, or a sentence about what was done."""
+    """The result of a statement: rows, a trained model, or a message about what was done."""
 
     columns: tuple[str, ...] = ()
-    """Empty where there are no rows."""
+    """Names of the columns; empty for a result without rows."""
     rows: tuple[tuple[Any, ...], ...] = ()
     has_more_rows: bool = False
     """Whether the database had more rows than were read."""
     message: str = ""
-    """What was done, as a sentence."""
+    """Sentences about what was done."""
     model: str = ""
     """The version that was trained or used: `m@3`."""
     metrics: dict[str, float] = field(default_factory=dict)
     importances: "tuple[Importance, ...]" = ()
-    """Of an EXPLAIN: its rows, for `explain.draw`."""
+    """The rows of an EXPLAIN, for `explain.draw`."""
 
     def __iter__(self) -> Any:
         return iter(self.rows)
@@ -34,7 +34,7 @@ class Result:
         return len(self.rows)
 
     def _repr_html_(self) -> str:
-        """The result in a notebook."""
+        """The result as a notebook shows it."""
         message = f"<p>{html.escape(self.message)}</p>" if self.message else ""
         if not self.columns:
             return message or "<p></p>"
@@ -46,5 +46,5 @@ class Result:
         return f"<table><tr>{head}</tr>{lines}</table>{message}"
 
     def dicts(self) -> list[dict[str, Any]]:
-        """The rows by the names of their columns."""
+        """The rows as dicts with the names of columns as keys."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]

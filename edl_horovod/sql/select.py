@@ -1,6 +1,6 @@
-"""Which tables a SELECT reads, and whether its rows are rows of one table.
+"""Finds out which tables a SELECT reads, and whether its rows are rows of one table.
 
-The text itself stays as it is: what is added to it goes in front of its FROM.
+The text of the SELECT is kept: columns are added to it in front of its FROM.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ __all__ = ["OneTable", "SelectParts", "TableName", "inspect_select"]
 
 @dataclass(frozen=True, kw_only=True)
 class TableName:
-    """A table as a statement names it, without quotes."""
+    """The name of a table in a statement, without quotes."""
 
     schema: str
-    """Empty if the statement names none."""
+    """Empty if the statement names no schema."""
     name: str
 
     def __str__(self) -> str:
@@ -35,78 +35,78 @@ class OneTable:
 
     table: TableName
     expressions: str
-    """What stands between SELECT and FROM."""
-    own_expressions: str
-    """The same beside a second table: `*` gives the columns of this one alone."""
+    """The text between SELECT and FROM."""
+    qualified_expressions: str
+    """The same with `table.*` for `*`, so that a joined table adds no columns."""
     reference: str
-    """What stands behind FROM: the table, with its alias."""
+    """The table with its alias, as it stands after FROM."""
     qualifier: str
-    """What a column of the table has in front of its dot."""
+    """The name or the alias that qualifies columns of the table."""
     rest: str
-    """From FROM to the end."""
+    """The text from FROM to the end."""
 
     def with_columns(self, columns: Sequence[str]) -> str:
-        """The SELECT with more columns behind its own."""
-        # On lines of their own: a comment may end the expressions.
+        """The SELECT with more columns after its own."""
+        # On separate lines, because the expressions may end with a comment.
         return "\n, ".join((f"SELECT {self.expressions}", *columns)) + f"\n{self.rest}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectParts:
-    """What a SELECT reads."""
+    """The tables and columns that a SELECT reads."""
 
     sources: tuple[TableName, ...]
     column_names: frozenset[str]
-    """Names of columns in the expressions that it gives, in lower case; `*` for all."""
+    """Names of columns in its expressions, in lower case; `*` stands for all."""
     one_table: OneTable | None
-    """None if its rows are not rows of one table."""
-    why_not: str
-    """Why not, as a phrase; empty if they are."""
+    """None if its rows are not rows of one table, for the reason in `obstacle`."""
+    obstacle: str
+    """Why its rows are not rows of one table, as a clause; else empty."""
 
 
 def inspect_select(select: str, dialect: str) -> SelectParts:
-    """Look at a SELECT.
+    """Analyse a SELECT.
 
     Raises:
-        DataError: It is no SELECT that can be understood.
+        DataError: The SELECT cannot be parsed.
     """
     try:
         tree = sqlglot.parse_one(select, read=dialect)
         tokens = sqlglot.tokenize(select, read=dialect)
     except SqlglotError as e:
         raise DataError(
-            "The SELECT cannot be understood, so nobody can say which tables it reads:"
+            "The SELECT cannot be parsed, so the tables that it reads are unknown:"
             f" {str(e).splitlines()[0]}",
             received={"select": select},
-            hint="Write predictions to a new table by a plainer SELECT.",
+            hint="Simplify the SELECT, and write the predictions to a new table.",
         ) from e
-    own = {each.alias_or_name.lower() for each in tree.find_all(exp.CTE)}
+    cte_names = {cte.alias_or_name.lower() for cte in tree.find_all(exp.CTE)}
     sources = {
-        _name_of(table, dialect): None
+        _table_name(table, dialect): None
         for table in tree.find_all(exp.Table)
-        if table.name and (table.db or table.name.lower() not in own)
+        if table.name and (table.db or table.name.lower() not in cte_names)
     }
-    why_not = _why_not_one_table(tree)
-    one_table = None if why_not else _one_table(select, tree, tokens, dialect)
+    obstacle = _obstacle_to_one_table(tree)
+    one_table = None if obstacle else _one_table(select, tree, tokens, dialect)
     if one_table is not None and not _adds_a_column(one_table, tree, dialect):
         one_table = None
-    if one_table is None and not why_not:
-        why_not = "its FROM names no plain table"
+    if one_table is None and not obstacle:
+        obstacle = "its FROM names no plain table"
     names = {
-        "*" if isinstance(found, exp.Star) else found.name.lower()
-        for each in (tree.expressions if isinstance(tree, exp.Select) else [])
-        for found in each.find_all(exp.Column, exp.Star)
+        "*" if isinstance(column, exp.Star) else column.name.lower()
+        for expression in (tree.expressions if isinstance(tree, exp.Select) else [])
+        for column in expression.find_all(exp.Column, exp.Star)
     }
     return SelectParts(
         sources=tuple(sources),
         column_names=frozenset(names),
         one_table=one_table,
-        why_not=why_not,
+        obstacle=obstacle,
     )
 
 
-def _name_of(table: exp.Table, dialect: str) -> TableName:
-    """A table as the database finds it: PostgreSQL reads names without quotes in lower case."""
+def _table_name(table: exp.Table, dialect: str) -> TableName:
+    """The name that the database looks up: PostgreSQL lowers names without quotes."""
     schema, name = (
         part.name.lower()
         if dialect == "postgres" and isinstance(part, exp.Identifier) and not part.quoted
@@ -116,8 +116,8 @@ def _name_of(table: exp.Table, dialect: str) -> TableName:
     return TableName(schema=schema, name=name)
 
 
-def _why_not_one_table(tree: exp.Expr) -> str:
-    """Why the rows of a SELECT are not rows of one table; empty if they are."""
+def _obstacle_to_one_table(tree: exp.Expr) -> str:
+    """Why the rows of a SELECT are not rows of one table, as a clause; empty if they are."""
     if not isinstance(tree, exp.Select):
         return "it is no plain SELECT"
     clauses = {
@@ -133,60 +133,68 @@ def _why_not_one_table(tree: exp.Expr) -> str:
         "sample": "it takes a sample",
         "into": "it has INTO",
     }
-    for clause, why in clauses.items():
+    for clause, reason in clauses.items():
         if tree.args.get(clause):
-            return why
-    if any(each.find(exp.Window) for each in tree.expressions):
+            return reason
+    if any(expression.find(exp.Window) for expression in tree.expressions):
         return "it has a window function"
-    sums = (found for each in tree.expressions for found in each.find_all(exp.AggFunc))
-    # The largest of several values of one row is written as max, too.
-    if any(found.find_ancestor(exp.Select) is tree and not found.expressions for found in sums):
+    aggregates = (
+        aggregate
+        for expression in tree.expressions
+        for aggregate in expression.find_all(exp.AggFunc)
+    )
+    # MAX of several arguments is no aggregate: it gives the largest value of a row.
+    if any(
+        aggregate.find_ancestor(exp.Select) is tree and not aggregate.expressions
+        for aggregate in aggregates
+    ):
         return "it sums up many rows in one"
     return ""
 
 
 def _adds_a_column(one_table: OneTable, tree: exp.Expr, dialect: str) -> bool:
-    """Whether the text with one more column is the same SELECT with one more column."""
+    """Whether adding a column to the text adds just that column to the parsed SELECT."""
     try:
-        found = sqlglot.parse_one(one_table.with_columns(["edl_column"]), read=dialect)
+        extended = sqlglot.parse_one(one_table.with_columns(["edl_column"]), read=dialect)
     except SqlglotError:
         return False
-    if not found.expressions or found.expressions[-1].name != "edl_column":
+    if not extended.expressions or extended.expressions[-1].name != "edl_column":
         return False
-    found.expressions[-1].pop()
-    return bool(found == tree)
+    extended.expressions[-1].pop()
+    return bool(extended == tree)
 
 
 def _one_table(
     select: str, tree: exp.Expr, tokens: Sequence[Token], dialect: str
 ) -> OneTable | None:
-    found = tree.args["from_"].this if tree.args.get("from_") else None
-    if not isinstance(found, exp.Table) or not isinstance(found.this, exp.Identifier):
+    table = tree.args["from_"].this if tree.args.get("from_") else None
+    if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
         return None
     plain = {"this", "db", "catalog", "alias", "indexed"}
-    alias = found.args.get("alias")
-    if any(found.args[key] for key in found.args.keys() - plain) or (alias and alias.columns):
+    alias = table.args.get("alias")
+    if any(table.args[key] for key in table.args.keys() - plain) or (alias and alias.columns):
         return None
-    place = _place_of_from(tokens)
-    if tokens[0].token_type != TokenType.SELECT or place is None:
+    from_index = _index_of_from(tokens)
+    if tokens[0].token_type != TokenType.SELECT or from_index is None:
         return None
-    last = place + 2 * len(found.parts) - 1  # Names with dots between.
-    qualifier = select[tokens[place + 1].start : tokens[last].end + 1]
-    if found.alias:
-        last += 2 if tokens[last + 1].token_type == TokenType.ALIAS else 1
-        qualifier = select[tokens[last].start : tokens[last].end + 1]
+    # Each part of the table's name but the first has a dot before it.
+    last_index = from_index + 2 * len(table.parts) - 1
+    qualifier = select[tokens[from_index + 1].start : tokens[last_index].end + 1]
+    if table.alias:
+        last_index += 2 if tokens[last_index + 1].token_type == TokenType.ALIAS else 1
+        qualifier = select[tokens[last_index].start : tokens[last_index].end + 1]
     return OneTable(
-        table=_name_of(found, dialect),
-        expressions=select[tokens[0].end + 1 : tokens[place].start].strip(),
-        own_expressions=_qualify_stars(select, tokens[: place + 1], qualifier),
-        reference=select[tokens[place + 1].start : tokens[last].end + 1],
+        table=_table_name(table, dialect),
+        expressions=select[tokens[0].end + 1 : tokens[from_index].start].strip(),
+        qualified_expressions=_qualify_stars(select, tokens[: from_index + 1], qualifier),
+        reference=select[tokens[from_index + 1].start : tokens[last_index].end + 1],
         qualifier=qualifier,
-        rest=select[tokens[place].start :],
+        rest=select[tokens[from_index].start :],
     )
 
 
 def _qualify_stars(select: str, tokens: Sequence[Token], qualifier: str) -> str:
-    """What stands between the first and the last token, with the table in front of a bare `*`."""
+    """The text between the first and the last token, with each bare `*` qualified by the table."""
     text, end = "", tokens[0].end + 1
     for before, token in pairwise(tokens):
         is_item = before.token_type in (TokenType.SELECT, TokenType.ALL, TokenType.COMMA)
@@ -196,10 +204,10 @@ def _qualify_stars(select: str, tokens: Sequence[Token], qualifier: str) -> str:
     return (text + select[end : tokens[-1].start]).strip()
 
 
-def _place_of_from(tokens: Sequence[Token]) -> int | None:
-    """The token FROM of the outermost SELECT; that of IS DISTINCT FROM is another one."""
+def _index_of_from(tokens: Sequence[Token]) -> int | None:
+    """The index of the FROM of the outermost SELECT, not of IS DISTINCT FROM."""
     depth = 0
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token.token_type == TokenType.L_PAREN:
             depth += 1
         elif token.token_type == TokenType.R_PAREN:
@@ -207,7 +215,7 @@ def _place_of_from(tokens: Sequence[Token]) -> int | None:
         elif (
             token.token_type == TokenType.FROM
             and not depth
-            and tokens[place - 1].token_type != TokenType.DISTINCT
+            and tokens[index - 1].token_type != TokenType.DISTINCT
         ):
-            return place
+            return index
     return None

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from edl_horovod.sql.engine import open_engine
-from edl_horovod.sql.listing import run_own
+from edl_horovod.sql.listing import run_catalog_statement
 from edl_horovod.sql.measuring import evaluate, evaluate_columns, explain
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.predicting import predict
@@ -87,7 +87,7 @@ class Session:
                 return explain(self.work, statement)
             case Standard():
                 return self._standard(statement)
-        return run_own(statement, self.work.store, is_dry_run=self.work.is_dry_run)
+        return run_catalog_statement(statement, self.work.store, is_dry_run=self.work.is_dry_run)
 
     def _require_no_transaction(self, statement: Statement) -> None:
         """Refuse what reads rows in a transaction of its own, and often runs for long.

@@ -1,4 +1,4 @@
-"""The settings of a program in SQL: its database, its models, and those of its jobs."""
+"""The settings of a program in SQL: its database, its folder of models, and settings of jobs."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ from edl_horovod.sql.models import default_folder
 __all__ = ["DATABASE_VARIABLE", "SqlSettings", "read_settings"]
 
 DATABASE_VARIABLE = "EDL_DB"
-"""Names the database where `db` does not: a command line is no place for a password."""
-_BY_STATEMENT = {
+"""The environment variable of the database, so that no password is on a command line."""
+_SET_BY_STATEMENT = {
     "data": "the SELECT",
     "output": "INTO",
     "job_dir": "the folder of models",
@@ -29,30 +29,30 @@ _BY_STATEMENT = {
     "trained_model": "USING",
     "init_from": "USING",
     "validation_data": "WITH train.split",
-    "resume": "nothing: a statement begins anew",
-    "overwrite": "nothing: each training makes a version",
+    "resume": "nothing: a statement always starts from the beginning",
+    "overwrite": "nothing: each training makes a new version",
 }
-"""Settings of a job that are not the command's to set, and what says them."""
-_SOME_JOB = {"data": "rows", "output": "model", "model_def": "regressor.DNN"}
-"""Completes settings where only the others matter."""
+"""Settings of a job that the command cannot set, and the clause that sets them."""
+_EXAMPLE_SETTINGS = {"data": "rows", "output": "model", "model_def": "regressor.DNN"}
+"""Required settings of a job, for when only its other settings matter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SqlSettings:
-    """What is the same for all statements of a program."""
+    """The settings that all statements of a program share."""
 
     db: str
-    """The database: an SQLAlchemy URL. It may hold a password, so it is written nowhere."""
+    """The database: an SQLAlchemy URL. It may hold a password, so it is never logged or stored."""
     models: Path
     """The folder of trained models."""
     overrides: tuple[str, ...] = ()
-    """Settings of jobs as typed in a command."""
+    """Settings of jobs as typed on the command line."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of jobs as values."""
+    """Other settings of jobs, by keys with dots."""
     files: ConfigFiles = NO_FILES
     is_confined: bool = False
-    """Whether the statements are those of others, who may reach the database alone, and of the
-    settings of jobs only those in `attributes.PERMITTED`."""
+    """Whether the statements come from clients of a service, who may access only the database, and
+    set only `attributes.PERMITTED_SETTINGS` of the settings of jobs."""
 
     def __repr__(self) -> str:
         return f"SqlSettings(models={str(self.models)!r}, overrides={self.overrides!r})"
@@ -62,42 +62,42 @@ class SqlSettings:
 
         Args:
             task: `train`, `evaluate` or `predict`.
-            values: What the statement says, by keys with dots.
+            values: The settings from the statement, by keys with dots.
 
         Raises:
             ConfigError: A setting is unknown, malformed or contradicts another.
         """
-        return compose(task, self.overrides, values=self.given(values), files=self.files)
+        return compose(task, self.overrides, values=self.complete(values), files=self.files)
 
-    def given(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What a statement says, with the settings of jobs that are values already."""
-        zoo = {} if self._has_zoo else {"model_zoo": self._zoo(values)}
+    def complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings from a statement, completed by those of the program."""
+        zoo = {} if self._has_zoo else {"model_zoo": self._default_zoo(values)}
         return {**zoo, **self.values, **values}
 
     @property
     def model_zoo(self) -> str:
         """The folder of models, or the Git URL of one."""
-        return self._some_job().model_zoo
+        return self._example_job().model_zoo
 
-    def _zoo(self, values: Mapping[str, Any]) -> str:
-        """The models that come with the package; in pods of a given image those of the image."""
-        some = self._some_job()
-        kind = values.get("launch.kind", some.launch.kind)
-        is_of_image = some.image and target.find(kind).is_detached
-        return ZOO if is_of_image else str(zoo_dir())
+    def _default_zoo(self, values: Mapping[str, Any]) -> str:
+        """The zoo of the package; in pods with a prebuilt image, the zoo in that image."""
+        example = self._example_job()
+        kind = values.get("launch.kind", example.launch.kind)
+        uses_image = example.image and target.find(kind).is_detached
+        return ZOO if uses_image else str(zoo_dir())
 
-    def _some_job(self) -> JobConfig:
+    def _example_job(self) -> JobConfig:
         zoo = {} if self._has_zoo else {"model_zoo": str(zoo_dir())}
-        values = {**zoo, **self.values, **_SOME_JOB}
+        values = {**zoo, **self.values, **_EXAMPLE_SETTINGS}
         return compose("train", self.overrides, values=values, files=self.files)
 
     def check(self) -> None:
-        """See that the settings are right for a training, before there is one.
+        """Check the settings as for a training, before there is one.
 
         Raises:
             ConfigError: A setting is unknown, malformed or contradicts another.
         """
-        self.job("train", _SOME_JOB)
+        self.job("train", _EXAMPLE_SETTINGS)
 
     @property
     def _has_zoo(self) -> bool:
@@ -108,35 +108,39 @@ class SqlSettings:
 def read_settings(
     overrides: Sequence[str], values: Mapping[str, Any], files: ConfigFiles = NO_FILES
 ) -> SqlSettings:
-    """Sort the settings of `edl sql`: `db` and `models` are the program's, others its jobs'.
+    """Sort the settings of `edl sql`: `db` and `models` are for the program, others for its jobs.
 
     Raises:
-        ConfigError: There is no database, or a statement says what a setting would say.
+        ConfigError: The database is missing, or a setting is one that statements set.
     """
     typed = [text.partition("=") for text in overrides]
-    own = {key: value for key, _, value in typed if key in ("db", "models")}
-    own |= {key: os.fspath(value) for key, value in values.items() if key in ("db", "models")}
+    program_settings = {key: value for key, _, value in typed if key in ("db", "models")}
+    program_settings |= {
+        key: os.fspath(value) for key, value in values.items() if key in ("db", "models")
+    }
     keys = [*(key.lstrip("+") for key, _, _ in typed), *values]
     for key in keys:
-        if key.partition(".")[0] in _BY_STATEMENT:
+        if key.partition(".")[0] in _SET_BY_STATEMENT:
             raise ConfigError(
-                f"{key} is no setting of a statement: {_BY_STATEMENT[key.partition('.')[0]]} says"
-                " it.",
+                f"{key} is not a setting of statements:"
+                f" {_SET_BY_STATEMENT[key.partition('.')[0]]} sets it.",
                 received=key,
                 hint="Leave it out.",
             )
-    db = own.get("db") or os.environ.get(DATABASE_VARIABLE, "")
+    db = program_settings.get("db") or os.environ.get(DATABASE_VARIABLE, "")
     if not db:
         raise ConfigError(
             "A program in SQL needs a database.",
-            hint=f"Write db=sqlite:///FILE, or set the variable {DATABASE_VARIABLE}, which is the"
-            " place for a URL with a password.",
+            hint=f"Write db=sqlite:///FILE, or set the environment variable {DATABASE_VARIABLE},"
+            " which is safer for a URL with a password.",
         )
-    folder = own.get("models", "")
+    folder = program_settings.get("models", "")
     return SqlSettings(
         db=db,
         models=Path(folder).expanduser().absolute() if folder else default_folder(),
-        overrides=tuple(text for text in overrides if text.partition("=")[0] not in own),
-        values={key: value for key, value in values.items() if key not in own},
+        overrides=tuple(
+            text for text in overrides if text.partition("=")[0] not in program_settings
+        ),
+        values={key: value for key, value in values.items() if key not in program_settings},
         files=files,
     )

@@ -1,4 +1,4 @@
-"""The names that SQLFlow has for models, attributes and metrics, and ours for the same."""
+"""SQLFlow's names of models, attributes and metrics, and the equivalent names here."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -9,14 +9,14 @@ from edl_horovod.sql.statements import Attribute
 
 __all__ = [
     "EXPLAINERS",
-    "LABELS",
-    "METRICS",
-    "PARTS",
-    "WHY_NO_PARAMETER",
-    "WORD_VALUES",
-    "model_of",
+    "LABEL_ATTRIBUTES",
+    "METRIC_NAMES",
+    "MODEL_PARTS",
+    "PARAMETER_HINTS",
+    "UNQUOTED_ATTRIBUTES",
+    "equivalent_model",
     "translate",
-    "why_no_model",
+    "explain_missing_model",
 ]
 
 _MODELS = {
@@ -27,8 +27,8 @@ _MODELS = {
     "LinearClassifier": "classifier.Logistic",
     "LinearRegressor": "regressor.Linear",
 }
-_ZOO = "sqlflow_models."
-"""Begins the names of the models that come with SQLFlow."""
+_SQLFLOW_PREFIX = "sqlflow_models."
+"""The prefix of the models that come with SQLFlow."""
 _TREES = re.compile(r"xgboost|boosted_?trees|random_?forests?", re.IGNORECASE)
 _CLUSTERS = re.compile(r"kmeans|cluster|oneclass", re.IGNORECASE)
 
@@ -51,12 +51,12 @@ _WITHOUT_EFFECT = {
     "validation.start_delay_secs": "validation.steps says when a training is evaluated",
     "validation.throttle_secs": "validation.steps says when a training is evaluated",
 }
-"""Attributes that change no result, or what all of them begin with."""
-LABELS = ("label_col", "label_column")
-"""Attributes of EVALUATE and EXPLAIN that say what LABEL says."""
-WORD_VALUES = frozenset(
+"""Attributes, or prefixes of attributes, that change no result; and why."""
+LABEL_ATTRIBUTES = ("label_col", "label_column")
+"""Attributes of EVALUATE and EXPLAIN that name the label, as LABEL does."""
+UNQUOTED_ATTRIBUTES = frozenset(
     {
-        *LABELS,
+        *LABEL_ATTRIBUTES,
         "model.dnn_optimizer",
         "model.linear_optimizer",
         "model.optimizer",
@@ -66,20 +66,20 @@ WORD_VALUES = frozenset(
         "validation.metrics",
     }
 )
-"""Attributes whose text may stand without quotes."""
-WHY_NO_PARAMETER = {
+"""Attributes whose text may be written without quotes."""
+PARAMETER_HINTS = {
     "batch_norm": "The networks here have no such layers. Leave it out.",
     "dnn_optimizer": "One optimizer trains both parts: write optimizer.",
     "label_dimension": "A model predicts one number. Leave it out.",
     "linear_optimizer": "One optimizer trains both parts: write optimizer.",
     "n_classes": "It predicts a number. Leave it out.",
 }
-"""What to do about parameters that SQLFlow's models have."""
-PARTS = {"dnn_feature_columns": "deep", "linear_feature_columns": "wide"}
-"""What COLUMN ... FOR calls the parts of a model."""
+"""Hints for parameters that only SQLFlow's models have."""
+MODEL_PARTS = {"dnn_feature_columns": "deep", "linear_feature_columns": "wide"}
+"""Parts of a model in COLUMN ... FOR."""
 EXPLAINERS = ("TreeExplainer", "XGBoostExplainer")
-"""What EXPLAIN ... USING may name."""
-METRICS = {
+"""The explainers that EXPLAIN ... USING accepts."""
+METRIC_NAMES = {
     "accuracy_score": "accuracy",
     "binaryaccuracy": "accuracy",
     "categoricalaccuracy": "accuracy",
@@ -92,23 +92,23 @@ METRICS = {
     "roc_auc_score": "auc",
     "rootmeansquarederror": "rmse",
 }
-"""In lower case."""
+"""Keys are in lower case."""
 
 
-def model_of(name: str) -> str | None:
-    """The model of our zoo that a name means."""
-    return _MODELS.get(name.removeprefix(_ZOO))
+def equivalent_model(name: str) -> str | None:
+    """The model of the zoo that corresponds to a model of SQLFlow; None if there is none."""
+    return _MODELS.get(name.removeprefix(_SQLFLOW_PREFIX))
 
 
-def why_no_model(name: str) -> tuple[str, str] | None:
-    """Why there is no such model here, and what to write instead; None for a name of others."""
+def explain_missing_model(name: str) -> tuple[str, str] | None:
+    """Why the zoo lacks a model of SQLFlow, and what to write instead; None for other names."""
     if _TREES.search(name):
-        problem = f"{name} is made of decision trees, and the models here are neural networks."
+        problem = f"{name} consists of decision trees, and the models here are neural networks."
         return problem, "Write classifier.DNN for classes, or regressor.DNN for a number."
     if _CLUSTERS.search(name):
-        problem = f"{name} learns without a label, and the models here learn a column."
+        problem = f"{name} learns without a label, and the models here need one."
         return problem, "Write classifier.DNN or regressor.DNN, and LABEL."
-    if name.startswith(_ZOO):
+    if name.startswith(_SQLFLOW_PREFIX):
         problem = f"{name} belongs to the models that come with SQLFlow."
         return problem, "Put its file into a folder, and write model_zoo=FOLDER."
     return None
@@ -117,37 +117,44 @@ def why_no_model(name: str) -> tuple[str, str] | None:
 def translate(
     attributes: Sequence[Attribute], *, parameters: Collection[str] = ()
 ) -> tuple[tuple[Attribute, ...], tuple[str, ...]]:
-    """Attributes under our names, and sentences about those that have no effect here.
+    """Rename SQLFlow's attributes.
 
     Args:
-        attributes: As they were written.
-        parameters: Of the model: these keep their names.
+        attributes: The attributes as written.
+        parameters: The parameters of the model, which keep their names.
+
+    Returns:
+        The attributes under the names used here, and sentences about attributes without effect.
 
     Raises:
-        StatementError: Two say the same.
+        StatementError: Two attributes set the same.
     """
     translated: dict[str, Attribute] = {}
-    sentences = []
+    notes = []
     for attribute in attributes:
         name = attribute.name
-        if why := next((why for key, why in _WITHOUT_EFFECT.items() if _is(name, key)), ""):
-            sentences.append(f"{name} has no effect: {why}.")
+        if reason := next(
+            (reason for key, reason in _WITHOUT_EFFECT.items() if _matches(name, key)), ""
+        ):
+            notes.append(f"{name} has no effect: {reason}.")
             continue
         if name.removeprefix("model.") not in parameters:
             name = _ATTRIBUTES.get(name, name)
         if name in translated:
-            problem = f"{attribute.name} says what another attribute says, too."
-            hint = f"That stands on line {translated[name].position.line}. Leave one out."
+            problem = f"Another attribute sets the same as {attribute.name}."
+            hint = f"It is on line {translated[name].position.line}. Leave one of them out."
             raise StatementError(problem, attribute.position, hint=hint)
-        translated[name] = replace(attribute, name=name, value=_value(name, attribute.value))
-    return tuple(translated.values()), tuple(sentences)
+        translated[name] = replace(
+            attribute, name=name, value=_translated_value(name, attribute.value)
+        )
+    return tuple(translated.values()), tuple(notes)
 
 
-def _is(name: str, key: str) -> bool:
+def _matches(name: str, key: str) -> bool:
     return name.startswith(key) if key.endswith(".") else name == key
 
 
-def _value(name: str, value: object) -> object:
-    """`AdagradOptimizer` and `RMSprop` are names of classes, which have no such ending here."""
+def _translated_value(name: str, value: object) -> object:
+    """The value of an attribute; `AdagradOptimizer` becomes `Adagrad`."""
     is_optimizer = name in ("optimizer", "model.optimizer") and isinstance(value, str)
     return str(value).removesuffix("Optimizer") if is_optimizer else value

@@ -1,4 +1,4 @@
-"""The statements of a program as data: what `parser.parse` returns."""
+"""The statements of a program as data, which `parser.parse` returns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,12 +38,12 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Name:
-    """A name, possibly of several parts with dots between."""
+    """A name of one part, or of several parts with dots between them."""
 
     parts: tuple[str, ...]
     """Without quotes."""
     folded: tuple[str, ...]
-    """The same as PostgreSQL reads them: what stands in no quotes is in lower case."""
+    """The parts as PostgreSQL reads them: in lower case unless quoted."""
     position: SourcePosition
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class ModelName:
 
     name: str
     version: int | None
-    """None for the live one."""
+    """None for the live version."""
     position: SourcePosition
 
     def __str__(self) -> str:
@@ -65,25 +65,27 @@ class ModelName:
 
 @dataclass(frozen=True, kw_only=True)
 class HparamRange:
-    """HPARAM_RANGE(low, high [, 'log']): the numbers between two bounds, which belong to it."""
+    """HPARAM_RANGE(low, high [, 'log']): the numbers between two bounds, including both."""
 
     low: int | float
     high: int | float
     is_log: bool
-    """Whether small numbers are chosen as often as large ones."""
+    """Whether values are drawn on a logarithmic scale."""
     written: str
+    """As in the statement."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HparamCandidates:
-    """HPARAM_CANDIDATES([value, ...]): some literals."""
+    """HPARAM_CANDIDATES([value, ...]): a list of literals."""
 
     values: tuple[Any, ...]
     written: str
+    """As in the statement."""
 
 
 Hparam = HparamRange | HparamCandidates
-"""Several values of an attribute, of which each trial of a training has one."""
+"""Several values of an attribute, one for each trial of a training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +93,9 @@ class Attribute:
     """One `name=value` of a WITH clause."""
 
     name: str
-    """With dots: `model.hidden_units`."""
+    """The whole name, with dots: `model.hidden_units`."""
     value: Any
-    """A literal: a number, text, True, False, None, or a list or dict of these; of TRAIN also an
+    """A literal: a number, text, True, False, None, or a list or dict of these; for TRAIN also an
     `Hparam`."""
     position: SourcePosition
 
@@ -103,7 +105,7 @@ class ColumnCall:
     """A function of a COLUMN clause: `BUCKET(age, [18, 65])`."""
 
     function: str
-    """As it was written."""
+    """As written; empty for a list of columns."""
     arguments: "tuple[ColumnCall | Name | Literal, ...]"
     position: SourcePosition
 
@@ -121,21 +123,22 @@ ColumnTerm = ColumnCall | Name
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnClause:
-    """One COLUMN clause: some terms, for one part of the model."""
+    """One COLUMN clause: terms for one part of the model."""
 
     terms: tuple[ColumnTerm, ...]
     part: str
-    """What FOR names, as `deep`; empty without."""
+    """The part that FOR names, for example `deep`; empty without FOR."""
     position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Extended:
-    """A SELECT, unchanged, with clauses of ours behind it."""
+class _SelectStatement:
+    """A SELECT, unchanged, followed by added clauses."""
 
     text: str
     """The whole statement."""
     select: str
+    """The SELECT alone."""
     attributes: tuple[Attribute, ...]
     position: SourcePosition
 
@@ -145,22 +148,22 @@ class _Extended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(_Extended):
+class Train(_SelectStatement):
     """SELECT ... TRAIN model [WITH] [COLUMN ...] [LABEL] [USING] INTO name."""
 
     model: Name
-    """Of the model zoo."""
+    """A model of the model zoo."""
     columns: tuple[ColumnClause, ...]
     label: Name | None
     using: ModelName | None
-    """The trained model that training begins with."""
+    """The trained model whose weights the training starts from."""
     into: ModelName
     or_replace: bool
     if_not_exists: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(_Extended):
+class Predict(_SelectStatement):
     """SELECT ... PREDICT [table.column] [WITH] USING name."""
 
     target: Name | None
@@ -169,17 +172,17 @@ class Predict(_Extended):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(_Extended):
+class Evaluate(_SelectStatement):
     """SELECT ... EVALUATE name [WITH] [LABEL] [INTO table]."""
 
     model: ModelName
     label: Name | None
     into: Name | None
-    """The table of the metrics; None returns them as rows."""
+    """The table for the metrics; None returns them as rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateColumns(_Extended):
+class EvaluateColumns(_SelectStatement):
     """SELECT ... EVALUATE [WITH] LABEL column USING column [INTO table]."""
 
     label: Name
@@ -188,13 +191,13 @@ class EvaluateColumns(_Extended):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain(_Extended):
+class Explain(_SelectStatement):
     """SELECT ... EXPLAIN name [WITH] [LABEL] [USING explainer] [INTO table]."""
 
     model: ModelName
     label: Name | None
     explainer: Name | None
-    """What SQLFlow explains with; columns are shuffled here whatever it is."""
+    """An explainer of SQLFlow, which has no effect: columns are always shuffled."""
     into: Name | None
 
 
@@ -208,7 +211,7 @@ class ShowTrain:
 
 @dataclass(frozen=True, kw_only=True)
 class ShowLog:
-    """SHOW LOG name: how the training of a model went."""
+    """SHOW LOG name: losses and metrics of the steps of a training."""
 
     model: ModelName
     position: SourcePosition
@@ -216,7 +219,7 @@ class ShowLog:
 
 @dataclass(frozen=True, kw_only=True)
 class ShowTrials:
-    """SHOW TRIALS name: the trainings of which the best became the model."""
+    """SHOW TRIALS name: all trials of the training of a model."""
 
     model: ModelName
     position: SourcePosition
@@ -224,14 +227,14 @@ class ShowTrials:
 
 @dataclass(frozen=True, kw_only=True)
 class ShowModels:
-    """SHOW MODELS."""
+    """SHOW MODELS: all versions of all trained models."""
 
     position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlterModel:
-    """ALTER MODEL name@version SET LIVE."""
+    """ALTER MODEL name@version SET LIVE: the version that the name alone means."""
 
     model: ModelName
     position: SourcePosition
@@ -239,7 +242,7 @@ class AlterModel:
 
 @dataclass(frozen=True, kw_only=True)
 class DescribeModel:
-    """DESCRIBE MODEL name."""
+    """DESCRIBE MODEL name: everything stored about a version."""
 
     model: ModelName
     position: SourcePosition
@@ -256,14 +259,14 @@ class DropModel:
 
 @dataclass(frozen=True, kw_only=True)
 class ShowJobs:
-    """SHOW JOBS."""
+    """SHOW JOBS: the jobs of statements, running and failed."""
 
     position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """KILL number, a job of SHOW JOBS."""
+    """KILL number: end a job of SHOW JOBS."""
 
     job: int
     position: SourcePosition
@@ -271,7 +274,7 @@ class Kill:
 
 @dataclass(frozen=True, kw_only=True)
 class Standard:
-    """A statement of the database itself, which gets it unchanged."""
+    """A statement in standard SQL, which the database gets unchanged."""
 
     text: str
     position: SourcePosition

@@ -1,4 +1,4 @@
-"""What the trials of a TRAIN vary and which is the best, decided before any row is read."""
+"""Plans the trials of a TRAIN, before any row is read: what they vary, and how they compare."""
 
 import typing
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ from edl_horovod.config.search import SAMPLERS, SamplerConfig, SearchConfig
 from edl_horovod.config.space import Candidates, Interval
 from edl_horovod.config.sweep import Point, Search, product, text_of
 from edl_horovod.errors import did_you_mean
-from edl_horovod.sql.attributes import Meaning
+from edl_horovod.sql.attributes import SortedAttributes
 from edl_horovod.sql.problems import SourcePosition, StatementError
 from edl_horovod.sql.statements import Attribute, HparamCandidates, HparamRange
 
-__all__ = ["OF_SWEEP", "TrialsPlan", "plan_trials"]
+__all__ = ["SWEEP_OPTIONS", "TrialsPlan", "plan_trials"]
 
-OF_SWEEP: dict[str, type] = {
+SWEEP_OPTIONS: dict[str, type] = {
     "sweep.direction": str,
     "sweep.metric": str,
     "sweep.num_trials": int,
@@ -32,118 +32,126 @@ class TrialsPlan:
     """The trials of a statement."""
 
     varied: Mapping[str, Attribute]
-    """What has several values, by the key of the setting."""
+    """Attributes with several values, by setting."""
     config: SearchConfig
     is_search: bool
-    """Whether Optuna chooses the values; else each combination is a trial."""
+    """Whether Optuna chooses the values; else each combination of values is a trial."""
     metric_position: SourcePosition
-    """Where the statement says the metric, or the first attribute that varies."""
+    """The position of `sweep.metric`, or else of the first attribute that varies."""
 
     def points(self, overrides: Sequence[str], values: Mapping[str, Any]) -> list[Point] | Search:
-        """Each combination, or what is searched.
+        """All combinations of values, or the search that chooses them.
 
         Args:
-            overrides: Settings of all trials as typed in a command.
-            values: Settings of all trials as values.
+            overrides: Settings of all trials as typed on the command line.
+            values: Other settings of all trials, by keys with dots.
 
         Raises:
-            ConfigError: One varies and is given, too.
+            ConfigError: A setting varies, but also has a single value.
         """
         if not self.is_search:
             over = {key: attribute.value.values for key, attribute in self.varied.items()}
             return product(overrides, values, over)
 
         def point(chosen: Mapping[str, Any]) -> Point:
-            own = {key: [self._value(key, value)] for key, value in chosen.items()}
-            (found,) = product(overrides, values, own)
-            return found
+            values_of_trial = {key: [self._value(key, value)] for key, value in chosen.items()}
+            (trial_point,) = product(overrides, values, values_of_trial)
+            return trial_point
 
-        space = {key: _space(key, attribute) for key, attribute in self.varied.items()}
+        space = {key: _search_space(key, attribute) for key, attribute in self.varied.items()}
         return Search(space, point, self.config)
 
     def by_attribute(self, chosen: Mapping[str, str]) -> dict[str, str]:
-        """The values of a trial by the names that the statement uses."""
+        """The values of a trial by the names of attributes in the statement."""
         return {self.varied[key].name: value for key, value in chosen.items()}
 
-    def told(self, num_trials: int) -> str:
-        """A sentence about what the trials are."""
-        written = ", ".join(f"{it.name}={it.value.written}" for it in self.varied.values())
-        how = "chosen by Optuna to" if self.is_search else "one for each combination, to"
+    def describe(self, num_trials: int) -> str:
+        """A sentence that describes the trials."""
+        written = ", ".join(
+            f"{attribute.name}={attribute.value.written}" for attribute in self.varied.values()
+        )
+        method = "chosen by Optuna to" if self.is_search else "one for each combination, to"
         goal = f"{self.config.direction} {self.config.metric}"
         trials = "1 trial" if num_trials == 1 else f"{num_trials} trials"
-        return f"{trials}, {how} {goal}: {written}."
+        return f"{trials}, {method} {goal}: {written}."
 
     def _value(self, key: str, chosen: Any) -> Any:
-        several = self.varied[key].value
-        if isinstance(several, HparamRange):
+        hyperparameter = self.varied[key].value
+        if isinstance(hyperparameter, HparamRange):
             return chosen
-        return next(value for value in several.values if text_of(value) == chosen)
+        return next(value for value in hyperparameter.values if text_of(value) == chosen)
 
 
-def plan_trials(meaning: Meaning, *, has_validation: bool) -> TrialsPlan | None:
-    """Decide what the trials of a training vary; None where it has one.
+def plan_trials(attributes: SortedAttributes, *, has_validation: bool) -> TrialsPlan | None:
+    """Decide what the trials of a training vary; None for a single training.
 
     Args:
-        meaning: Its attributes.
-        has_validation: Whether there are rows that the trials can be compared on.
+        attributes: The attributes of the statement.
+        has_validation: Whether there are rows to compare the trials on.
 
     Raises:
         StatementError: An attribute cannot have these values, or the trials cannot be compared.
     """
-    own = {name: each for name, each in meaning.own.items() if name in OF_SWEEP}
-    if not meaning.varied:
-        for attribute in own.values():
-            what = f"{attribute.name} belongs to a sweep, and no attribute has several values."
+    options = {
+        name: attribute for name, attribute in attributes.options.items() if name in SWEEP_OPTIONS
+    }
+    if not attributes.varied:
+        for attribute in options.values():
+            problem = f"{attribute.name} is for sweeps, and no attribute has several values."
             hint = "Write HPARAM_RANGE(low, high) or HPARAM_CANDIDATES([a, b]), or leave it out."
-            raise StatementError(what, attribute.position, hint=hint)
+            raise StatementError(problem, attribute.position, hint=hint)
         return None
-    first = next(iter(meaning.varied.values()))
+    first = next(iter(attributes.varied.values()))
     if not has_validation:
-        what = f"{first.name} has several values, and there are no rows to compare the trials on."
+        problem = (
+            f"{first.name} has several values, and there are no rows to compare the trials on."
+        )
         hint = "Write train.split='random', or train.validation_select."
-        raise StatementError(what, first.position, hint=hint)
-    is_search = "sweep.num_trials" in own
-    for key, attribute in meaning.varied.items():
+        raise StatementError(problem, first.position, hint=hint)
+    is_search = "sweep.num_trials" in options
+    for key, attribute in attributes.varied.items():
         if isinstance(attribute.value, HparamRange):
             is_search = True
             _check_range(key, attribute)
         else:
             _check_candidates(attribute)
     return TrialsPlan(
-        varied=meaning.varied,
-        config=_config(own, is_search=is_search),
+        varied=attributes.varied,
+        config=_search_config(options, is_search=is_search),
         is_search=is_search,
-        metric_position=own.get("sweep.metric", first).position,
+        metric_position=options.get("sweep.metric", first).position,
     )
 
 
-def _config(own: Mapping[str, Attribute], *, is_search: bool) -> SearchConfig:
-    """How the best trial is found.
+def _search_config(options: Mapping[str, Attribute], *, is_search: bool) -> SearchConfig:
+    """The settings of the search.
 
     Raises:
-        StatementError: An attribute is wrong, or means nothing here.
+        StatementError: An option is wrong, or has no meaning here.
     """
-    given = {name.removeprefix("sweep."): attribute for name, attribute in own.items()}
-    values = {name: attribute.value for name, attribute in given.items()}
+    attributes = {name.removeprefix("sweep."): attribute for name, attribute in options.items()}
+    values = {name: attribute.value for name, attribute in attributes.items()}
     metric = values.get("metric", "loss")
-    if "metric" in given and metric != "loss" and "direction" not in given:
-        what = f"Nobody can say whether {metric!r} is to be high or low."
-        hint = "Write sweep.direction='maximize' or 'minimize', too."
-        raise StatementError(what, given["metric"].position, hint=hint)
+    if "metric" in attributes and metric != "loss" and "direction" not in attributes:
+        problem = f"It is unknown whether {metric!r} should be high or low."
+        hint = "Add sweep.direction='maximize' or sweep.direction='minimize'."
+        raise StatementError(problem, attributes["metric"].position, hint=hint)
     for name, allowed in (("direction", _DIRECTIONS), ("sampler", SAMPLERS)):
-        if name in given and values[name] not in allowed:
+        if name in attributes and values[name] not in allowed:
             hint = f"{did_you_mean(values[name], allowed)} Allowed: {', '.join(allowed)}."
-            what = f"sweep.{name} cannot be {values[name]!r}."
-            raise StatementError(what, given[name].position, hint=hint)
+            problem = f"sweep.{name} cannot be {values[name]!r}."
+            raise StatementError(problem, attributes[name].position, hint=hint)
     for name, least in (("num_trials", 1), ("seed", 0)):
-        if name in given and values[name] < least:
-            what = f"sweep.{name} must be {least} or more."
-            raise StatementError(what, given[name].position, hint=f"It is {values[name]}.")
+        if name in attributes and values[name] < least:
+            problem = f"sweep.{name} must be {least} or more."
+            raise StatementError(problem, attributes[name].position, hint=f"It is {values[name]}.")
     for name in ("sampler", "seed"):
-        if name in given and not is_search:
-            what = f"sweep.{name} says how values are chosen, and each combination is a trial here."
-            hint = "Leave it out, or write sweep.num_trials, too."
-            raise StatementError(what, given[name].position, hint=hint)
+        if name in attributes and not is_search:
+            problem = (
+                f"sweep.{name} is for searches, and here each combination of values is a trial."
+            )
+            hint = "Leave it out, or add sweep.num_trials."
+            raise StatementError(problem, attributes[name].position, hint=hint)
     return SearchConfig(
         metric=metric,
         direction=values.get("direction", SearchConfig.direction),
@@ -155,50 +163,50 @@ def _config(own: Mapping[str, Attribute], *, is_search: bool) -> SearchConfig:
 
 
 def _check_range(key: str, attribute: Attribute) -> None:
-    """Refuse a range for a setting that takes no numbers, or no fractions.
+    """Refuse a range for a setting that takes no numbers, or fractions for a whole number.
 
     Raises:
-        StatementError: It is for such a one.
+        StatementError: The setting does not take such numbers.
     """
-    kinds = _kinds(key)
-    if kinds is None:
+    types = _types_of_setting(key)
+    if types is None:
         return
-    if not kinds & {int, float}:
-        what = f"{attribute.name} takes no number, and so no range."
-        raise StatementError(what, attribute.position, hint="Write HPARAM_CANDIDATES([a, b]).")
-    if float not in kinds and not _is_whole(attribute.value):
-        what = f"{attribute.name} takes whole numbers."
-        hint = f"The bounds of {attribute.value.written} must be such ones."
-        raise StatementError(what, attribute.position, hint=hint)
+    if not types & {int, float}:
+        problem = f"{attribute.name} takes no numbers, and so no range."
+        raise StatementError(problem, attribute.position, hint="Write HPARAM_CANDIDATES([a, b]).")
+    if float not in types and not _is_whole(attribute.value):
+        problem = f"{attribute.name} takes whole numbers."
+        hint = f"Write whole numbers as the bounds of {attribute.value.written}."
+        raise StatementError(problem, attribute.position, hint=hint)
 
 
 def _check_candidates(attribute: Attribute) -> None:
     texts = [text_of(value) for value in attribute.value.values]
-    for at, text in enumerate(texts):
-        if text in texts[:at]:
-            what = f"{attribute.name} has the candidate {text} twice."
-            raise StatementError(what, attribute.position, hint="Leave one out.")
+    for index, text in enumerate(texts):
+        if text in texts[:index]:
+            problem = f"{attribute.name} has the candidate {text} twice."
+            raise StatementError(problem, attribute.position, hint="Leave one out.")
 
 
-def _space(key: str, attribute: Attribute) -> Interval | Candidates:
-    several = attribute.value
-    written = f"{attribute.name}={several.written}"
-    if isinstance(several, HparamCandidates):
-        return Candidates(names=tuple(map(text_of, several.values)), written=written)
+def _search_space(key: str, attribute: Attribute) -> Interval | Candidates:
+    hyperparameter = attribute.value
+    written = f"{attribute.name}={hyperparameter.written}"
+    if isinstance(hyperparameter, HparamCandidates):
+        return Candidates(names=tuple(map(text_of, hyperparameter.values)), written=written)
     return Interval(
-        low=several.low,
-        high=several.high,
-        is_whole=_is_whole(several) and float not in (_kinds(key) or ()),
-        is_log=several.is_log,
+        low=hyperparameter.low,
+        high=hyperparameter.high,
+        is_whole=_is_whole(hyperparameter) and float not in (_types_of_setting(key) or ()),
+        is_log=hyperparameter.is_log,
         written=written,
     )
 
 
-def _kinds(key: str) -> set[Any] | None:
-    """The types of a setting; None of a parameter, which only its model knows."""
-    found = {each.key: each.annotation for each in settings(JobConfig)}.get(key)
-    return None if found is None else {found, *typing.get_args(found)}
+def _types_of_setting(key: str) -> set[Any] | None:
+    """The types of a setting; None for a model parameter, whose type is unknown."""
+    annotation = {field.key: field.annotation for field in settings(JobConfig)}.get(key)
+    return None if annotation is None else {annotation, *typing.get_args(annotation)}
 
 
-def _is_whole(several: HparamRange) -> bool:
-    return isinstance(several.low, int) and isinstance(several.high, int)
+def _is_whole(bounds: HparamRange) -> bool:
+    return isinstance(bounds.low, int) and isinstance(bounds.high, int)

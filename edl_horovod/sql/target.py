@@ -324,7 +324,7 @@ def _update_source(
     why = f"The SELECT reads {found.name}, so the table is never replaced"
     if parts.one_table is None:
         raise DataError(
-            f"{why}, and its rows cannot be matched with those of the SELECT: {parts.why_not}.",
+            f"{why}, and its rows cannot be matched with those of the SELECT: {parts.obstacle}.",
             received={"target": str(found.name)},
             hint="Select from this table alone, without sums; or predict into a new table.",
         )

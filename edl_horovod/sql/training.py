@@ -1,4 +1,4 @@
-"""TRAIN: rows, one job or several trials, and a version of a model."""
+"""Runs TRAIN: exports rows, runs a job or several trials, and stores a version of a model."""
 
 import datetime
 import time
@@ -26,7 +26,7 @@ from edl_horovod.sql.defaults import (
     default_values,
     schedule_in_words,
 )
-from edl_horovod.sql.dividing import check_label, count_rows, divide, parts_of
+from edl_horovod.sql.dividing import check_label, count_rows, part_folders, split_rows
 from edl_horovod.sql.export import ExportedTable, records_of
 from edl_horovod.sql.filling import fill_nulls
 from edl_horovod.sql.jobs import StatementJob
@@ -36,7 +36,7 @@ from edl_horovod.sql.planning import TrainingPlan
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.settings import SqlSettings
 from edl_horovod.sql.statements import Train
-from edl_horovod.sql.trials import Trained, prepare_trials, run_trials
+from edl_horovod.sql.trials import TrainingOutcome, prepare_trials, run_trials
 from edl_horovod.sql.unknown import array_of
 from edl_horovod.sql.work import Work
 
@@ -44,17 +44,18 @@ __all__ = ["train"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rows:
-    """The rows of a training, exported."""
+class _TrainingRows:
+    """The exported rows of a training."""
 
     table: ExportedTable
     training: Path
-    """Folder of those that are learned from."""
+    """The folder of the rows that the model learns from."""
     held_back: Path | None
-    """Folder of those for the validation."""
+    """The folder of the rows for the validation; None without any."""
     split_in_words: str
+    """A phrase about which rows are for the validation."""
     nulls: Mapping[str, Any]
-    """What a NULL counts as, by column."""
+    """The value that replaces NULLs, by column."""
 
     @property
     def num_learned(self) -> int:
@@ -62,125 +63,133 @@ class _Rows:
 
 
 def train(work: Work, statement: Train) -> Result:
-    """Train a model on what a SELECT gives.
+    """Train a model on the rows of a SELECT.
 
     Raises:
-        EdlError: A subclass says what went wrong; the models are as they were.
+        EdlError: A subclass says what went wrong; the stored models are unchanged.
     """
     name = statement.into.name
     if statement.if_not_exists and work.store.exists(name):
-        return Result(message=f"The model {name} is there already.", model=name)
-    began = time.monotonic()
+        return Result(message=f"The model {name} exists already.", model=name)
+    start = time.monotonic()
     zoo = git_zoo.ensure_local(work.settings.model_zoo).path
     plan = planning.plan_training(
         statement, work.columns(statement.select), zoo, is_confined=work.settings.is_confined
     )
     values = plan.settings
     if statement.using is not None:
-        first = work.store.find(statement.using)
-        values = values | {"init_from": str(first.trained_model)}
+        initial = work.store.find(statement.using)
+        values = values | {"init_from": str(initial.trained_model)}
     if work.is_dry_run:
-        return _dry(work, plan, values)
-    for sentence in plan.told:
+        return _dry_run(work, plan, values)
+    for sentence in plan.notes:
         work.tell(sentence)
     with work.job(f"TRAIN {name}") as job:
-        run = _prepared(work, plan, values, job)
+        run_job = _prepare_job(work, plan, values, job)
         rows = _export(work, statement, plan, job)
-        trained = run(rows)
-        write_json(job.version / LOG, [asdict(row) for row in _log(Path(trained.config.job_dir))])
-        adapted = adapted_of(job.version / MODEL)
-        compared = _compared(adapted, trained, rows)
-        about = replace(
-            _about(work, statement, plan, rows, trained, adapted.get("read")),
-            framework=framework_name(replace(trained.config, model_zoo=str(zoo))),
-            seconds=round(time.monotonic() - began, 1),
-            baselines=compared.metrics if compared else {},
+        outcome = run_job(rows)
+        write_json(
+            job.version / LOG, [asdict(row) for row in _read_log(Path(outcome.config.job_dir))]
         )
-        made = work.store.add(name, job.version, about, replace=statement.or_replace)
+        adapted = adapted_of(job.version / MODEL)
+        comparison = _compare_with_baselines(adapted, outcome, rows)
+        about = replace(
+            _about(work, statement, plan, rows, outcome, adapted.get("read")),
+            framework=framework_name(replace(outcome.config, model_zoo=str(zoo))),
+            seconds=round(time.monotonic() - start, 1),
+            baselines=comparison.metrics if comparison else {},
+        )
+        stored = work.store.add(name, job.version, about, replace=statement.or_replace)
     held_back = rows.table.num_rows - about.num_rows
-    of_rows = f", with {held_back:,} held back" if held_back else ""
-    learned = (
-        f"{made} is trained on {about.num_rows:,} rows{of_rows}{trained.told}, and it is live."
+    remark = f", with {held_back:,} held back" if held_back else ""
+    outcome_in_words = (
+        f"{stored} is trained on {about.num_rows:,} rows{remark}{outcome.choice_in_words},"
+        " and it is live."
     )
-    measured = [str(compared), compared.warning] if compared else []
+    comparison_in_words = [str(comparison), comparison.warning] if comparison else []
     return Result(
-        message="\n".join(filter(None, [learned, *measured])),
-        model=str(made),
-        metrics=trained.metrics,
+        message="\n".join(filter(None, [outcome_in_words, *comparison_in_words])),
+        model=str(stored),
+        metrics=outcome.metrics,
     )
 
 
-def _dry(work: Work, plan: TrainingPlan, values: dict[str, Any]) -> Result:
-    """What would be trained; of trials the settings of one."""
+def _dry_run(work: Work, plan: TrainingPlan, values: dict[str, Any]) -> Result:
+    """Describe the training without running it; for trials with the settings of one."""
     job = work.dry_job()
-    values = values | _rows_of(plan, job)
+    values = values | _data_settings(plan, job)
     has_validation = "validation_data" in values
-    composed = work.config("train", values, job, job.output)
-    given = _given(work.settings, plan)
-    values |= default_values(composed, given, num_rows=0, has_validation=has_validation)
+    config = work.config("train", values, job, job.output)
+    set_keys = _keys_set_by_user(work.settings, plan)
+    values |= default_values(config, set_keys, num_rows=0, has_validation=has_validation)
     if plan.trials is None:
-        return work.dry("train", values, told=plan.told)
+        return work.dry("train", values, told=plan.notes)
     values = work.places(job, job.output) | values
     trials = prepare_trials(plan.trials, work.settings, values)
-    notes = (*plan.told, trials.told, "These are the settings of one trial.")
+    notes = (*plan.notes, trials.description, "These are the settings of one trial.")
     return work.shown(trials.first, notes)
 
 
-def _given(settings: SqlSettings, plan: TrainingPlan) -> frozenset[str]:
-    """The settings of a job that the statement or the command gives."""
-    typed = (text.partition("=")[0].lstrip("+") for text in settings.overrides)
-    varied = plan.trials.varied if plan.trials is not None else ()
-    return frozenset({*typed, *settings.values, *plan.settings, *varied})
+def _keys_set_by_user(settings: SqlSettings, plan: TrainingPlan) -> frozenset[str]:
+    """The keys of settings that the statement or the command line sets."""
+    typed_keys = (text.partition("=")[0].lstrip("+") for text in settings.overrides)
+    varied_keys = plan.trials.varied if plan.trials is not None else ()
+    return frozenset({*typed_keys, *settings.values, *plan.settings, *varied_keys})
 
 
-def _prepared(
+def _prepare_job(
     work: Work, plan: TrainingPlan, values: dict[str, Any], job: StatementJob
-) -> Callable[[_Rows], Trained]:
-    """Check the settings of the job, or of the trials; the result runs them when rows are there.
+) -> Callable[[_TrainingRows], TrainingOutcome]:
+    """Check the settings of the job or the trials before rows are exported.
+
+    Returns:
+        A function that runs the job or the trials on the exported rows.
 
     Raises:
-        ConfigError: One is wrong.
+        ConfigError: A setting is wrong.
     """
-    first = values | _rows_of(plan, job)
-    config = work.config("train", first, job, job.version / MODEL)
+    settings_before_rows = values | _data_settings(plan, job)
+    config = work.config("train", settings_before_rows, job, job.version / MODEL)
     if plan.trials is not None:
-        places = work.places(job, job.output)
-        work.tell(prepare_trials(plan.trials, work.settings, places | first).told)
+        paths = work.places(job, job.output)
+        work.tell(
+            prepare_trials(plan.trials, work.settings, paths | settings_before_rows).description
+        )
 
-    def run(rows: _Rows) -> Trained:
+    def run(rows: _TrainingRows) -> TrainingOutcome:
         has_validation = rows.held_back is not None
-        now = first | {"data": str(rows.training)}
+        settings = settings_before_rows | {"data": str(rows.training)}
         if not has_validation:
-            now.pop("validation_data", None)
-        given = _given(work.settings, plan)
-        now |= default_values(
-            config, given, num_rows=rows.num_learned, has_validation=has_validation
+            settings.pop("validation_data", None)
+        set_keys = _keys_set_by_user(work.settings, plan)
+        settings |= default_values(
+            config, set_keys, num_rows=rows.num_learned, has_validation=has_validation
         )
         if plan.trials is not None:
-            trials = prepare_trials(plan.trials, work.settings, places | now)
+            trials = prepare_trials(plan.trials, work.settings, paths | settings)
             work.tell(schedule_in_words(trials.first, rows.num_learned))
             return run_trials(trials, work, job)
         job.version.mkdir()
-        last = work.config("train", now, job, job.version / MODEL)
-        work.tell(schedule_in_words(last, rows.num_learned))
-        result = work.run(last, Path(last.data), job)
-        if sentence := bound_in_words(last, result):
+        final_config = work.config("train", settings, job, job.version / MODEL)
+        work.tell(schedule_in_words(final_config, rows.num_learned))
+        result = work.run(final_config, Path(final_config.data), job)
+        if sentence := bound_in_words(final_config, result):
             work.tell(sentence)
-        return Trained(config=last, metrics=result.metrics)
+        return TrainingOutcome(config=final_config, metrics=result.metrics)
 
     return run
 
 
-def _log(job_dir: Path) -> list[LogRow]:
-    """How a training went, by its events."""
+def _read_log(job_dir: Path) -> list[LogRow]:
+    """The log of a training, read from the events of its job."""
     rows: dict[int, LogRow] = {}
-    began = None
+    start = None
     for time_of_event, _, event in events.read(JobDir(job_dir).events):
         if not isinstance(event, StepEvent | EvaluationEvent):
             continue
-        began = began or time_of_event
+        start = start or time_of_event
         row = rows.get(event.step, LogRow(step=event.step, seconds=0.0))
-        row = replace(row, seconds=round(time_of_event - began, 3))
+        row = replace(row, seconds=round(time_of_event - start, 3))
         if isinstance(event, StepEvent):
             rows[event.step] = replace(row, epoch=event.epoch + 1, loss=event.loss)
         else:
@@ -188,57 +197,65 @@ def _log(job_dir: Path) -> list[LogRow]:
     return [rows[step] for step in sorted(rows)]
 
 
-def _rows_of(plan: TrainingPlan, job: StatementJob) -> dict[str, str]:
-    """The settings that say where the rows are, and those of the validation."""
+def _data_settings(plan: TrainingPlan, job: StatementJob) -> dict[str, str]:
+    """The settings with the folders of the rows, and of the rows for the validation."""
     data, validation = records_of(job.data), records_of(job.validation)
     if plan.validation_select:
         return {"data": str(data), "validation_data": str(validation)}
     if plan.split.kind == "none":
         return {"data": str(data)}
-    training, held_back = parts_of(job.validation)
+    training, held_back = part_folders(job.validation)
     return {"data": str(training), "validation_data": str(held_back)}
 
 
-def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob) -> _Rows:
-    """Write the rows where `_rows_of` says that they are; few rows are all learned from.
+def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob) -> _TrainingRows:
+    """Export the rows into the folders of `_data_settings`; a small table is not split.
 
     Raises:
-        DataError: Nothing can be learned from them.
+        DataError: The rows are not suited for a training.
     """
-    dates = dict.fromkeys(plan.maybe_dates)
-    table = _exported(work, plan, statement.select, job.data, job, dates)
+    dates = dict.fromkeys(plan.possible_dates)
+    table = _export_select(work, plan, statement.select, job.data, job, dates)
     check_label(table.data, plan.label)
     _check_classes(plan, table)
     training, held_back, split_in_words = table.data, None, plan.split_in_words
     if plan.validation_select:
-        dates = {it.name: it.kind for it in table.columns if it.kind in ("date", "timestamp")}
-        other = _exported(work, plan, plan.validation_select, job.validation, job, dates)
-        _require_same(table, other)
-        held_back = other.data
+        dates = {
+            column.name: column.kind
+            for column in table.columns
+            if column.kind in ("date", "timestamp")
+        }
+        validation_table = _export_select(
+            work, plan, plan.validation_select, job.validation, job, dates
+        )
+        _require_same_columns(table, validation_table)
+        held_back = validation_table.data
     elif plan.is_split_default and table.num_rows < LEAST_ROWS:
         split_in_words = "none"
         if plan.trials is not None:
             raise DataError(
-                f"There are {table.num_rows} rows, too few to compare trials on some of them.",
-                received=f"{LEAST_ROWS} rows are the least",
+                f"There are {table.num_rows} rows, which is too few to compare trials.",
+                received=f"{LEAST_ROWS} rows are the minimum",
                 hint="Select more rows, or write train.split or train.validation_select.",
             )
         work.tell(
-            f"{table.num_rows} rows are too few to hold some back, so nothing tells how good the"
+            f"{table.num_rows} rows are too few to hold some back, so it is unknown how good the"
             " model is on other rows."
         )
     elif plan.split.kind != "none":
         label = plan.label if plan.has_classes else ""
-        divide(table.data, job.validation, plan.split, plan.split_key, label=label)
-        training, held_back = parts_of(job.validation)
+        split_rows(table.data, job.validation, plan.split, plan.split_key, label=label)
+        training, held_back = part_folders(job.validation)
     nulls = plan.nulls
     if plan.filled_columns:
         nulls = fill_nulls(training, held_back, plan.filled_columns)
-        with_nulls = [it.name for it in table.columns if it.num_defaults and it.name in nulls]
+        with_nulls = [
+            column.name for column in table.columns if column.num_defaults and column.name in nulls
+        ]
         if with_nulls:
             values = ", ".join(f"{name} {nulls[name]!r}" for name in with_nulls)
-            work.tell(f"NULLs are filled by the mean or the most frequent value: {values}.")
-    return _Rows(
+            work.tell(f"NULLs are filled with the mean or the most frequent value: {values}.")
+    return _TrainingRows(
         table=table,
         training=training,
         held_back=held_back,
@@ -247,7 +264,7 @@ def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob)
     )
 
 
-def _exported(
+def _export_select(
     work: Work,
     plan: TrainingPlan,
     select: str,
@@ -266,14 +283,16 @@ def _exported(
     )
 
 
-def _compared(adapted: Mapping[str, Any], trained: Trained, rows: _Rows) -> Comparison | None:
-    """The model beside a constant and a linear model; None without rows to measure them on."""
+def _compare_with_baselines(
+    adapted: Mapping[str, Any], outcome: TrainingOutcome, rows: _TrainingRows
+) -> Comparison | None:
+    """Compare the model with baselines; None without rows for the validation."""
     if rows.held_back is None:
         return None
     return compare(
         adapted,
-        trained.config,
-        trained.metrics,
+        outcome.config,
+        outcome.metrics,
         training=rows.training,
         held_back=rows.held_back,
     )
@@ -283,13 +302,13 @@ def _check_classes(plan: TrainingPlan, table: ExportedTable) -> None:
     """Refuse a label that the model cannot learn, before the job starts.
 
     Raises:
-        DataError: It is no number, or not one of so many classes.
+        DataError: The label is not a number, or has too many classes.
     """
     if plan.has_classes is None:
         return
     label = plan.label
     files = map(pq.ParquetFile, sorted(table.data.glob("*.parquet")))
-    found = summarize(
+    summary = summarize(
         (),
         (
             {label: array_of(batch.column(label))}
@@ -301,13 +320,12 @@ def _check_classes(plan: TrainingPlan, table: ExportedTable) -> None:
         kinds={},
         tell=lambda _: None,
     )
-    num_classes = len(found.classes.values) if found.classes else 0
+    num_classes = len(summary.classes.values) if summary.classes else 0
     if plan.num_classes is not None and num_classes > plan.num_classes:
         raise DataError(
-            f"The label {label!r} has {num_classes} classes, and n_classes says"
-            f" {plan.num_classes}.",
+            f"The label {label!r} has {num_classes} classes: n_classes is {plan.num_classes}.",
             received={"n_classes": plan.num_classes},
-            hint="Leave n_classes out: the classes are those that the rows have.",
+            hint="Leave n_classes out: the classes are determined from the rows.",
         )
 
 
@@ -315,46 +333,47 @@ def _about(
     work: Work,
     statement: Train,
     plan: TrainingPlan,
-    rows: _Rows,
-    trained: Trained,
-    read: Collection[str] | None,
+    rows: _TrainingRows,
+    outcome: TrainingOutcome,
+    columns_read: Collection[str] | None,
 ) -> About:
-    not_read = (plan.split.column,) if plan.split.kind == "column" else ()
+    excluded = (plan.split.column,) if plan.split.kind == "column" else ()
     return About(
         statement=without_secrets(statement.text),
         select=without_secrets(statement.select),
-        model_def=trained.config.model_def,
+        model_def=outcome.config.model_def,
         framework="",
         label=plan.label,
         columns=tuple(
-            ModelColumn(name=it.name, kind=it.kind, declared_type=it.declared_type)
-            for it in rows.table.columns
-            if it.name not in not_read and (read is None or it.name in (*read, plan.label))
+            ModelColumn(name=column.name, kind=column.kind, declared_type=column.declared_type)
+            for column in rows.table.columns
+            if column.name not in excluded
+            and (columns_read is None or column.name in (*columns_read, plan.label))
         ),
         nulls=dict(rows.nulls),
         split=rows.split_in_words,
         num_rows=rows.num_learned,
-        metrics=trained.metrics,
+        metrics=outcome.metrics,
         database=work.engine.label,
         trained=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=0.0,
-        told=plan.told,
-        chosen=trained.chosen,
-        trials=trained.trials,
+        told=plan.notes,
+        chosen=outcome.chosen,
+        trials=outcome.trials,
     )
 
 
-def _require_same(table: ExportedTable, other: ExportedTable) -> None:
-    """Refuse rows for the validation that have other columns.
+def _require_same_columns(table: ExportedTable, validation_table: ExportedTable) -> None:
+    """Refuse rows for the validation with other columns than the SELECT.
 
     Raises:
-        DataError: They have.
+        DataError: The columns or their kinds differ.
     """
-    ours = {column.name: column.kind for column in table.columns}
-    theirs = {column.name: column.kind for column in other.columns}
-    if ours != theirs:
+    kinds = {column.name: column.kind for column in table.columns}
+    validation_kinds = {column.name: column.kind for column in validation_table.columns}
+    if kinds != validation_kinds:
         raise DataError(
             "train.validation_select gives other columns than the SELECT.",
-            received=", ".join(f"{name} ({kind})" for name, kind in theirs.items()),
-            hint=f"It must give {', '.join(f'{name} ({kind})' for name, kind in ours.items())}.",
+            received=", ".join(f"{name} ({kind})" for name, kind in validation_kinds.items()),
+            hint=f"It must give {', '.join(f'{name} ({kind})' for name, kind in kinds.items())}.",
         )

@@ -1,4 +1,4 @@
-"""The trials of a TRAIN: one job after the other on the same rows, and the best of them."""
+"""Runs the trials of a TRAIN: one job after the other on the same rows, then chooses the best."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from edl_horovod.sql.sweeping import TrialsPlan
 from edl_horovod.sql.work import Work
 from edl_horovod.sweeps import run as sweeps
 
-__all__ = ["PreparedTrials", "Trained", "prepare_trials", "run_trials"]
+__all__ = ["PreparedTrials", "TrainingOutcome", "prepare_trials", "run_trials"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,49 +26,49 @@ class PreparedTrials:
     plan: TrialsPlan
     points: list[Point] | Search
     first: JobConfig
-    """The settings of one of them."""
+    """The settings of the first trial."""
     num_trials: int
 
     @property
-    def told(self) -> str:
-        """A sentence about what they are."""
-        return self.plan.told(self.num_trials)
+    def description(self) -> str:
+        """A sentence that describes the trials."""
+        return self.plan.describe(self.num_trials)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A training that became a version, or the best of several."""
+class TrainingOutcome:
+    """The training that becomes a version of the model: the only one, or the best trial."""
 
     config: JobConfig
     metrics: dict[str, float]
     chosen: dict[str, str] = field(default_factory=dict)
-    """Of several, the values of the best, by attribute."""
+    """The values of the best trial, by attribute; empty for a single training."""
     trials: tuple[Trial, ...] = ()
-    """All of several."""
+    """All trials; none for a single training."""
 
     @property
-    def told(self) -> str:
-        """Which of several it is, within a sentence."""
+    def choice_in_words(self) -> str:
+        """The end of a sentence: which trial is the best; empty for a single training."""
         if not self.trials:
             return ""
-        return f" with {_joined(self.chosen)}, the best of {len(self.trials)} trials"
+        return f" with {_values_in_words(self.chosen)}, the best of {len(self.trials)} trials"
 
 
 def prepare_trials(
     plan: TrialsPlan, settings: SqlSettings, values: Mapping[str, Any]
 ) -> PreparedTrials:
-    """Check the settings of all trials; nothing is written.
+    """Check the settings of all trials, without side effects.
 
     Args:
-        plan: What they vary.
-        settings: Of the program.
-        values: Settings of all of them; `output` and `job_dir` are folders for all of them.
+        plan: What the trials vary.
+        settings: The settings of the program.
+        values: Settings of all trials; `output` and `job_dir` are parent folders of theirs.
 
     Raises:
-        ConfigError: One is wrong.
-        MissingDependency: Optuna is not installed, and it is to choose values.
+        ConfigError: A setting is wrong.
+        MissingDependency: Optuna must choose values, and is not installed.
     """
-    points = plan.points(settings.overrides, settings.given(values))
+    points = plan.points(settings.overrides, settings.complete(values))
     if isinstance(points, Search):
         from edl_horovod.sweeps import search  # Only this needs Optuna.
 
@@ -83,14 +83,14 @@ def prepare_trials(
     return PreparedTrials(plan=plan, points=points, first=first, num_trials=num_trials)
 
 
-def run_trials(prepared: PreparedTrials, work: Work, job: StatementJob) -> Trained:
-    """Run the trials, and put the best where the version of the model is made.
+def run_trials(prepared: PreparedTrials, work: Work, job: StatementJob) -> TrainingOutcome:
+    """Run the trials, and move the best model to the folder of the new version.
 
     Raises:
-        EdlError: None of them has an evaluation, or the statement is wrong; `Interrupted` where
-            somebody ended it.
+        EdlError: No trial has the metric, or the statement is wrong; `Interrupted` if it was ended
+            by Ctrl-C or KILL.
     """
-    runner = _Runner(prepared, work, job)
+    runner = _TrialRunner(prepared, work, job)
     if isinstance(prepared.points, Search):
         from edl_horovod.sweeps import search
 
@@ -100,35 +100,35 @@ def run_trials(prepared: PreparedTrials, work: Work, job: StatementJob) -> Train
         files = work.settings.files
         plan = sweeps.make_plan(prepared.points, files, may_be_submitted=True)
         result = sweeps.run(plan, runner)
-    if runner.mistake is not None:
-        raise runner.mistake
+    if runner.statement_error is not None:
+        raise runner.statement_error
     if result.is_interrupted:
         job.check()
-        raise Interrupted("The statement was interrupted; nothing of it is left.")
+        raise Interrupted("The statement was interrupted; it left nothing behind.")
     best = sweeps.best_of(result, prepared.plan.config)
     if best is None:
-        errors = list(dict.fromkeys(it.error for it in result.failed))
-        why = f" The first error: {errors[0]}" if errors else ""
+        errors = list(dict.fromkeys(trial.error for trial in result.failed))
+        first_error = f" The first error: {errors[0]}" if errors else ""
         metric = prepared.plan.config.metric
-        raise JobFailed(f"None of {len(result.jobs)} trials has a {metric} to compare.{why}")
+        raise JobFailed(f"None of {len(result.jobs)} trials has the metric {metric}.{first_error}")
     job.version.mkdir()
     Path(best.output).rename(job.version / MODEL)
-    return Trained(
+    return TrainingOutcome(
         config=runner.configs[best.name],
         metrics=best.metrics,
         chosen=prepared.plan.by_attribute(best.chosen),
-        trials=tuple(_trial(prepared.plan, each) for each in result.jobs),
+        trials=tuple(_trial_record(prepared.plan, trial) for trial in result.jobs),
     )
 
 
-class _Runner:
-    """Runs one trial after another, and tells how each ends."""
+class _TrialRunner:
+    """Runs one trial after another, and reports how each ends."""
 
     def __init__(self, prepared: PreparedTrials, work: Work, job: StatementJob) -> None:
         self.configs: dict[str, JobConfig] = {}
-        """Of the trials that began, by name."""
-        self.mistake: EdlError | None = None
-        """Why no trial of this statement can do; ends all of them."""
+        """Settings of the trials that began, by name."""
+        self.statement_error: EdlError | None = None
+        """An error that all trials of the statement would have; ends all of them."""
         self._prepared, self._work, self._job = prepared, work, job
         self._has_result = False
 
@@ -136,14 +136,14 @@ class _Runner:
         """Run a trial.
 
         Raises:
-            EdlError: It failed; `Interrupted` where all are to end.
+            EdlError: The trial failed; `Interrupted` if no other one should begin.
         """
         self._job.check()
         self.configs[sweep_job.name] = config
         number = f"trial {len(self.configs)} of {self._prepared.num_trials}"
         self._job.show(number, Path(config.job_dir))
         chosen = self._prepared.plan.by_attribute(sweep_job.chosen)
-        self._work.tell(f"{number.capitalize()}: {_joined(chosen)}")
+        self._work.tell(f"{number.capitalize()}: {_values_in_words(chosen)}")
         try:
             result = self._work.run(config, Path(config.data), self._job)
             self._check_metric(result.metrics)
@@ -151,9 +151,9 @@ class _Runner:
             raise
         except ConfigError as e:
             if not self._has_result:
-                # The settings are wrong as they would be without trials; later only a value is.
-                self.mistake = e
-                raise Interrupted("No trial can do.") from e
+                # No trial has succeeded, so settings that all share are wrong; later, a value is.
+                self.statement_error = e
+                raise Interrupted("All trials would fail.") from e
             self._tell_failure(number, e)
             raise
         except EdlError as e:
@@ -161,20 +161,20 @@ class _Runner:
             raise
         self._has_result = True
         measured = {name: f"{value:.4g}" for name, value in result.metrics.items()}
-        self._work.tell(f"{number.capitalize()} has ended: {_joined(measured)}")
+        self._work.tell(f"{number.capitalize()} has ended: {_values_in_words(measured)}")
 
     def _check_metric(self, metrics: Mapping[str, float]) -> None:
         metric = self._prepared.plan.config.metric
         if metric not in metrics:
-            what = f"The evaluations have no metric {metric!r}."
+            problem = f"The evaluations have no metric {metric!r}."
             hint = f"They have {', '.join(metrics) or 'none'}."
-            raise StatementError(what, self._prepared.plan.metric_position, hint=hint)
+            raise StatementError(problem, self._prepared.plan.metric_position, hint=hint)
 
     def _tell_failure(self, number: str, error: EdlError) -> None:
         self._work.tell(f"{number.capitalize()} failed: {error}")
 
 
-def _trial(plan: TrialsPlan, job: sweeps.SweepJob) -> Trial:
+def _trial_record(plan: TrialsPlan, job: sweeps.SweepJob) -> Trial:
     return Trial(
         chosen=plan.by_attribute(job.chosen),
         state=job.state,
@@ -184,5 +184,5 @@ def _trial(plan: TrialsPlan, job: sweeps.SweepJob) -> Trial:
     )
 
 
-def _joined(values: Mapping[str, str]) -> str:
+def _values_in_words(values: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -1,4 +1,4 @@
-"""Values of rows that a model's training did not have: counted before a job, and told once."""
+"""Counts values that were not in the training data of a model, before a job uses them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +18,18 @@ __all__ = ["UnknownValues", "array_of", "unknown_values"]
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownValues:
-    """Those of one column."""
+    """The unknown values of a column."""
 
     column: str
     num_rows: int
-    """Rows that have such a value."""
+    """The number of rows with such a value."""
     first: str
+    """The first unknown value."""
     first_row: int
-    """Counted from 0."""
+    """The row of the first unknown value, counted from 0."""
 
     def __str__(self) -> str:
-        """A line for people."""
+        """A sentence for users."""
         rows = "1 row has a value" if self.num_rows == 1 else f"{self.num_rows:,} rows have values"
         return (
             f"{rows} of {self.column!r} that the training did not have,"
@@ -38,32 +39,32 @@ class UnknownValues:
 
 
 def unknown_values(adapted: Mapping[str, Any], shards: Sequence[Path]) -> list[UnknownValues]:
-    """What rows have that the training of a model of tables did not have, in constant memory.
+    """Find values that were not in the training data of a model of tables, in constant memory.
 
     Args:
-        adapted: What the trained model keeps of its training's data; of a model that is none of
-            the zoo's models of tables there is nothing to tell.
-        shards: Parquet files of the rows, in their order, with the columns of the training.
+        adapted: The summary of the training data in the trained model; without the entries of the
+            zoo's models of tables, no value counts as unknown.
+        shards: Parquet files of the rows in order, with the columns of the training.
     """
     columns = map(Column.from_json, adapted.get("columns", ()))
-    known = {
+    columns_with_vocabulary = {
         column.name: column
         for column in columns
         if column.name in adapted.get("read", ()) and column.vocabulary
     }
-    found: dict[str, UnknownValues] = {}
+    counts: dict[str, UnknownValues] = {}
     first_row = 0
-    for shard in shards if known else ():
+    for shard in shards if columns_with_vocabulary else ():
         with pq.ParquetFile(shard) as file:
-            for batch in file.iter_batches(columns=list(known)):
-                for name, column in known.items():
-                    _count(column, batch.column(name), first_row, found)
+            for batch in file.iter_batches(columns=list(columns_with_vocabulary)):
+                for name, column in columns_with_vocabulary.items():
+                    _count(column, batch.column(name), first_row, counts)
                 first_row += batch.num_rows
-    return [found[name] for name in sorted(found)]
+    return [counts[name] for name in sorted(counts)]
 
 
 def _count(
-    column: Column, cells: pa.Array, first_row: int, found: dict[str, UnknownValues]
+    column: Column, cells: pa.Array, first_row: int, counts: dict[str, UnknownValues]
 ) -> None:
     values = pc.unique(cells)
     vocabulary = Vocabulary(column.name, column.vocabulary, column.data_type)
@@ -72,20 +73,20 @@ def _count(
     num_rows = pc.sum(is_new).as_py() or 0
     if not num_rows:
         return
-    before = found.get(column.name)
-    place = pc.index(is_new, True).as_py()
-    (first,) = keys_of(array_of(cells.slice(place, 1)), column.data_type)
-    found[column.name] = UnknownValues(
+    earlier = counts.get(column.name)
+    index = pc.index(is_new, True).as_py()
+    (first,) = keys_of(array_of(cells.slice(index, 1)), column.data_type)
+    counts[column.name] = UnknownValues(
         column=column.name,
-        num_rows=num_rows + (before.num_rows if before else 0),
-        first=before.first if before else first,
-        first_row=before.first_row if before else first_row + place,
+        num_rows=num_rows + (earlier.num_rows if earlier else 0),
+        first=earlier.first if earlier else first,
+        first_row=earlier.first_row if earlier else first_row + index,
     )
 
 
 def array_of(values: pa.Array) -> Array:
-    """Values as the models of tables get them: texts as bytes, an empty number as NaN."""
+    """Values as models of tables receive them: texts as bytes, missing numbers as NaN."""
     if pa.types.is_string(values.type):
         values = values.cast(pa.binary())
-    found: Array = values.to_numpy(zero_copy_only=False)
-    return found
+    array: Array = values.to_numpy(zero_copy_only=False)
+    return array

@@ -305,7 +305,7 @@ def _drop_changed(
     if engine.dialect == "mysql":
         # MySQL lets a query name a temporary table once.
         rows = (
-            f"SELECT {one.own_expressions}\n, {temporary}.edl_row, {temporary}.edl_digest"
+            f"SELECT {one.qualified_expressions}\n, {temporary}.edl_row, {temporary}.edl_digest"
             f" FROM {one.reference} JOIN {temporary} ON {match} FOR UPDATE"
         )
     else:

@@ -10,7 +10,7 @@ import pytest
 
 from edl_horovod.records.examples import read_examples
 from edl_horovod.records.reader import Reader
-from edl_horovod.sql.metrics import of_classes, of_numbers
+from edl_horovod.sql.metrics import probability_metrics, regression_metrics
 from tests.frameworks import FIRST_SOON
 
 ZOO = Path(__file__).parents[2] / "model_zoo"
@@ -89,7 +89,7 @@ def test_a_number(start, tables, tmp_path, written_in):
     output = f"output={tmp_path}/predicted"
     start("predict", trained_model, f"data={tmp_path}/new.parquet", output).succeed()
     predicted = predictions(tmp_path / "predicted", {"prediction": ()})["prediction"]
-    assert of_numbers(tables["salary"].to_numpy()[:50], predicted).r2 > 0.8
+    assert regression_metrics(tables["salary"].to_numpy()[:50], predicted).r2 > 0.8
 
 
 @pytest.mark.parametrize("written_in", FIRST_SOON)
@@ -106,4 +106,4 @@ def test_a_class(start, tables, tmp_path, written_in):
     found = predictions(tmp_path / "predicted", {"class": (), "probabilities": (2,)})
     assert found["class"].tolist() == found["probabilities"].argmax(axis=1).tolist()
     truth = np.array([classes.index(each) for each in tables["paid"].to_pylist()[:50]])
-    assert of_classes(truth, found["probabilities"], classes).auc > 0.9
+    assert probability_metrics(truth, found["probabilities"], classes).auc > 0.9

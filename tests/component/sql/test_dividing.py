@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from edl_horovod.errors import DataError
-from edl_horovod.sql.dividing import divide, parts_of
+from edl_horovod.sql.dividing import part_folders, split_rows
 from edl_horovod.sql.splitting import Split
 
 NUM_ROWS = 1000
@@ -39,8 +39,8 @@ def rows_of(folder):
     ids=lambda value: getattr(value, "kind", ""),
 )
 def test_every_row_is_on_one_side(split, share, records, tmp_path):
-    divide(records, tmp_path / "both", split, "a")
-    training, validation = parts_of(tmp_path / "both")
+    split_rows(records, tmp_path / "both", split, "a")
+    training, validation = part_folders(tmp_path / "both")
     learned, held_back = rows_of(training), rows_of(validation)
     assert sorted(learned + held_back) == list(range(NUM_ROWS))
     assert learned == sorted(learned)
@@ -51,7 +51,7 @@ def test_every_row_is_on_one_side(split, share, records, tmp_path):
 def test_a_side_without_rows_is_refused(records, tmp_path):
     split = Split(kind="sequential", fraction=0.0001)
     with pytest.raises(DataError, match="holds back 0 of 1,000 rows"):
-        divide(records, tmp_path / "both", split)
+        split_rows(records, tmp_path / "both", split)
 
 
 def test_a_class_is_not_held_back_altogether(tmp_path):
@@ -62,7 +62,7 @@ def test_a_class_is_not_held_back_altogether(tmp_path):
     held_back = int(np.flatnonzero(split.by_number(0, NUM_ROWS))[0])
     labels = np.where(rows == held_back, "rare", np.where(rows % 2, "odd", "even"))
     pq.write_table(pa.table({"a": rows, "label": labels}), folder / "0.parquet")
-    divide(folder, tmp_path / "both", split, label="label")
-    training, validation = parts_of(tmp_path / "both")
+    split_rows(folder, tmp_path / "both", split, label="label")
+    training, validation = part_folders(tmp_path / "both")
     assert held_back in rows_of(training)
     assert len(rows_of(validation)) > 100

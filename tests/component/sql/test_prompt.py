@@ -9,7 +9,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from edl_horovod.errors import ConfigError, DataError
-from edl_horovod.sql.prompt import Words, names_of, run_prompt
+from edl_horovod.sql.prompt import Words, names_to_complete, run_prompt
 from edl_horovod.sql.session import open_session
 from edl_horovod.sql.settings import read_settings
 
@@ -80,4 +80,4 @@ def test_names_and_keywords_are_completed(before, found):
 
 
 def test_tables_and_their_columns_are_names_to_complete(session):
-    assert set(names_of(session)) == {"employee", "name", "salary"}
+    assert set(names_to_complete(session)) == {"employee", "name", "salary"}

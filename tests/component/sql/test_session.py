@@ -248,7 +248,7 @@ def test_metrics_and_importances_go_into_tables(session, database):
 def test_metrics_never_replace_another_table(session, database):
     before = rows_of(database, "employee")
     text = "SELECT * FROM employee EVALUATE c WITH validation.overwrite=True INTO employee"
-    with pytest.raises(DataError, match="no earlier result"):
+    with pytest.raises(DataError, match="its columns"):
         run(session, CLASSIFIED + text)
     assert rows_of(database, "employee") == before
 
@@ -295,7 +295,7 @@ def test_a_training_goes_on_from_a_model(session, ring):
 def test_a_model_that_is_there_is_not_trained_again(session, ring):
     *_, found = run(session, TRAINED + TRAINED.replace("INTO", "INTO IF NOT EXISTS"))
     assert len(ring.configs) == 1
-    assert "there already" in found.message
+    assert found.model == "m"
 
 
 def test_models_are_listed_and_dropped(session):
@@ -527,9 +527,9 @@ def test_a_null_counts_as_what_the_training_said(session, database, ring):
     ("settings", "said"),
     [
         ([], "needs a database"),
-        (["db=sqlite:///x", "data=/x"], "the SELECT says it"),
-        (["db=sqlite:///x", "params.x=1"], "WITH says it"),
-        (["db=sqlite:///x", "overwrite=true"], "overwrite is no setting"),
+        (["db=sqlite:///x", "data=/x"], "the SELECT"),
+        (["db=sqlite:///x", "params.x=1"], "WITH"),
+        (["db=sqlite:///x", "overwrite=true"], "overwrite"),
     ],
 )
 def test_settings_that_statements_say_are_refused(settings, said, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from edl_horovod.errors import ConfigError, DataError, MissingDependency
 from edl_horovod.sql.explain import draw, importances, require_drawing, write_shuffled
-from edl_horovod.sql.metrics import of_numbers
+from edl_horovod.sql.metrics import regression_metrics
 
 COLUMNS = ("strong", "weak", "unused")
 
@@ -30,7 +30,7 @@ def predict(file):
 
 def r2_of(shards, shuffled):
     labels = pa.concat_tables(map(pq.read_table, shards))["label"].to_numpy()[shuffled.rows]
-    return lambda outputs: of_numbers(labels, outputs["prediction"]).r2
+    return lambda outputs: regression_metrics(labels, outputs["prediction"]).r2
 
 
 def test_the_columns_that_matter_come_first(shards, tmp_path):
@@ -56,7 +56,7 @@ def test_they_are_those_of_scikit_learn(shards, tmp_path):
             return 3 * x[:, 0] + x[:, 1]
 
         def score(self, x, y):
-            return of_numbers(y, self.predict(x)).r2
+            return regression_metrics(y, self.predict(x)).r2
 
     table = pa.concat_tables(map(pq.read_table, shards))
     x = np.stack([table[name].to_numpy() for name in COLUMNS], axis=1)

@@ -5,11 +5,11 @@ import pytest
 
 from edl_horovod.errors import DataError
 from edl_horovod.sql.metrics import (
-    METRICS_OF_CLASSES,
-    METRICS_OF_NUMBERS,
+    CLASS_METRICS,
+    REGRESSION_METRICS,
     MetricRow,
-    of_classes,
-    of_numbers,
+    probability_metrics,
+    regression_metrics,
 )
 
 sklearn_metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
@@ -20,7 +20,7 @@ def test_metrics_of_numbers(offset):
     random = np.random.default_rng(0)
     labels = offset + random.normal(size=1000)
     predicted = labels + random.normal(size=1000)
-    found = of_numbers(labels, predicted)
+    found = regression_metrics(labels, predicted)
     assert found.rmse == pytest.approx(sklearn_metrics.mean_squared_error(labels, predicted) ** 0.5)
     assert found.mae == pytest.approx(sklearn_metrics.mean_absolute_error(labels, predicted))
     assert found.r2 == pytest.approx(sklearn_metrics.r2_score(labels, predicted), abs=1e-9)
@@ -29,7 +29,7 @@ def test_metrics_of_numbers(offset):
 @pytest.mark.parametrize("predicted", [[2.0, 2.0], [2.0, 3.0]])
 def test_labels_that_are_all_the_same(predicted):
     labels, predicted = np.full(2, 2.0), np.array(predicted)
-    assert of_numbers(labels, predicted).r2 == sklearn_metrics.r2_score(labels, predicted)
+    assert regression_metrics(labels, predicted).r2 == sklearn_metrics.r2_score(labels, predicted)
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 7])
@@ -41,7 +41,7 @@ def test_metrics_of_classes(num_classes, has_ties):
     if has_ties:
         raw = raw.round(1) + 0.1
     probabilities = raw / raw.sum(axis=1, keepdims=True)
-    found = of_classes(labels, probabilities, [f"c{i}" for i in range(num_classes)])
+    found = probability_metrics(labels, probabilities, [f"c{i}" for i in range(num_classes)])
     predicted = probabilities.argmax(axis=1)
     known = sklearn_metrics.precision_recall_fscore_support(labels, predicted, zero_division=0)
     for mine, theirs in zip((found.precision, found.recall, found.f1), known, strict=False):
@@ -60,13 +60,15 @@ def test_metrics_of_classes(num_classes, has_ties):
 
 def test_a_class_that_no_row_has_leaves_the_area_unsaid():
     probabilities = np.array([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1]])
-    found = of_classes(np.array([0, 1]), probabilities, ["a", "b", "c"])
+    found = probability_metrics(np.array([0, 1]), probabilities, ["a", "b", "c"])
     assert found.auc is None
     assert (found.precision[2], found.recall[2], found.f1[2]) == (0, 0, 0)
 
 
 def test_the_confusion_matrix_is_rows_as_well():
-    found = of_classes(np.array([0, 1, 1]), np.array([[1, 0], [1, 0], [0, 1.0]]), [False, True])
+    found = probability_metrics(
+        np.array([0, 1, 1]), np.array([[1, 0], [1, 0], [0, 1.0]]), [False, True]
+    )
     rows = [row for row in found.rows() if row.metric == "confusion"]
     assert rows == [
         MetricRow("confusion", "False", "False", 1.0),
@@ -77,12 +79,12 @@ def test_the_confusion_matrix_is_rows_as_well():
 
 
 def test_the_rows_have_just_the_metrics_that_may_be_asked_for():
-    of_two = of_classes(np.array([0, 1]), np.eye(2), ["a", "b"]).rows()
-    assert tuple(dict.fromkeys(row.metric for row in of_two)) == METRICS_OF_CLASSES
-    numbers = of_numbers(np.ones(2), np.zeros(2)).rows()
-    assert tuple(row.metric for row in numbers) == METRICS_OF_NUMBERS
+    of_two = probability_metrics(np.array([0, 1]), np.eye(2), ["a", "b"]).rows()
+    assert tuple(dict.fromkeys(row.metric for row in of_two)) == CLASS_METRICS
+    numbers = regression_metrics(np.ones(2), np.zeros(2)).rows()
+    assert tuple(row.metric for row in numbers) == REGRESSION_METRICS
 
 
 def test_without_a_row_there_is_nothing_to_say():
     with pytest.raises(DataError, match="no row"):
-        of_numbers(np.zeros(0), np.zeros(0))
+        regression_metrics(np.zeros(0), np.zeros(0))

@@ -1,4 +1,4 @@
-"""Statements that must be understood, and those that must be refused with their place."""
+"""Statements that must be understood, and those that must be refused with their position."""
 
 from dataclasses import dataclass
 
@@ -213,10 +213,10 @@ def test_a_replacement_and_a_new_model_are_told_apart():
 
 @dataclass(frozen=True)
 class Wrong:
-    """A text that is refused, where, and a part of what is said."""
+    """A text that is refused, the position, and a part of the message."""
 
     text: str
-    place: tuple[int, int]
+    position: tuple[int, int]
     said: str
 
 
@@ -224,11 +224,11 @@ WRONG = [
     Wrong("SELECT a FROM t\nTRAIN regressor.DNN", (2, 20), "INTO is missing"),
     Wrong("SELECT a FROM t\nTRAIN x WIXTH a=1 INTO m", (2, 9), "'WITH'"),
     Wrong("SELECT a FROM t PREDICT t.c", (1, 28), "USING is missing"),
-    Wrong("SELECT 1 TO TRAIN x WITH a=1,\n a=2 INTO m", (2, 2), "a second time"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=1,\n a=2 INTO m", (2, 2), "line 1"),
     Wrong("SELECT 1 TO TRAIN x LABEL y WITH a=1 INTO m", (1, 29), "order"),
     Wrong("SELECT 1 TO TRAIN x INTO m INTO n", (1, 28), "not expected"),
     Wrong("SELECT 1 TO TRAIN x WITH a=f(1) INTO m", (1, 28), "call"),
-    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM(1, 2) INTO m", (1, 28), "as HPARAM(...) is"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM(1, 2) INTO m", (1, 28), "HPARAM(...)"),
     Wrong("SELECT 1 TO TRAIN x WITH a=[HPARAM_RANGE(1, 2)] INTO m", (1, 29), "cannot be a call"),
     Wrong("SELECT 1 PREDICT USING m WITH a=HPARAM_RANGE(1, 2)", (1, 26), "not expected"),
     Wrong("SELECT 1 PREDICT t.c WITH a=HPARAM_RANGE(1, 2) USING m", (1, 29), "cannot be a call"),
@@ -239,17 +239,17 @@ WRONG = [
     Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE(2, 1) INTO m", (1, 28), "not below"),
     Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE(0, 1, 'log') INTO m", (1, 28), "above 0"),
     Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE(1, 2, 'lin') INTO m", (1, 47), "'log'"),
-    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE(1, 2, 'log', 3) INTO m", (1, 52), "comes )"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE(1, 2, 'log', 3) INTO m", (1, 52), ")"),
     Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_CANDIDATES(1, 2) INTO m", (1, 46), "a list"),
     Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_CANDIDATES([]) INTO m", (1, 46), "a list"),
     Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_CANDIDATES([f(1)]) INTO m", (1, 47), "call"),
-    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_CANDIDATES([1], [2]) INTO m", (1, 49), "comes )"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_CANDIDATES([1], [2]) INTO m", (1, 49), ")"),
     Wrong("SELECT 1 TO TRAIN x WITH a=adam INTO m", (1, 28), "'adam'"),
     Wrong("SELECT 1 TO TRAIN x WITH a=(1) INTO m", (1, 28), "[ ]"),
     Wrong("SELECT 1 TO TRAIN x WITH a=[1 INTO m", (1, 28), "not closed"),
     Wrong("SELECT 1 TO TRAIN x WITH a=[1 2] INTO m", (1, 31), "comma"),
     Wrong("SELECT 1 TO TRAIN x WITH a={[1]: 2} INTO m", (1, 29), "key"),
-    Wrong("SELECT 1 TO TRAIN x WITH a={1: 2, 1: 3} INTO m", (1, 35), "second time"),
+    Wrong("SELECT 1 TO TRAIN x WITH a={1: 2, 1: 3} INTO m", (1, 35), "key 1"),
     Wrong("SELECT 1 TO TRAIN x WITH a=1e999 INTO m", (1, 28), "too large"),
     Wrong("SELECT 1 TO TRAIN x WITH a=12abc INTO m", (1, 28), "not a number"),
     Wrong("SELECT 1 TO TRAIN x WITH a INTO m", (1, 28), "="),
@@ -260,9 +260,9 @@ WRONG = [
     Wrong("SELECT 1 TO TRAIN x INTO m@3", (1, 26), "version"),
     Wrong("SELECT 1 TO TRAIN x INTO 'a/b'", (1, 26), "cannot name"),
     Wrong("SELECT 1 TO TRAIN x INTO '..'", (1, 26), "cannot name"),
-    Wrong("SELECT 1 TO TRAIN x INTO OR REPLACE IF NOT EXISTS m", (1, 21), "contradict"),
+    Wrong("SELECT 1 TO TRAIN x INTO OR REPLACE IF NOT EXISTS m", (1, 21), "OR REPLACE"),
     Wrong("SELECT 1 TO PREDICT USING m@0", (1, 29), "version"),
-    Wrong("SELECT 1 TO RUN image CMD 'x'", (1, 13), "any program"),
+    Wrong("SELECT 1 TO RUN image CMD 'x'", (1, 13), "RUN"),
     Wrong("SELECT 1 TO MAXIMIZE x", (1, 13), "not supported"),
     Wrong("SELECT 1 TO MINIMIZE x", (1, 13), "not supported"),
     Wrong("TRAIN x INTO m", (1, 1), "no SELECT"),
@@ -275,13 +275,13 @@ WRONG = [
     Wrong("SELECT 'a\nFROM t", (1, 8), "not closed"),
     Wrong("SELECT 1 /* a", (1, 10), "not closed"),
     Wrong("SELECT (1\nFROM t", (1, 8), "not closed"),
-    Wrong("SELECT 1)", (1, 9), "closes"),
+    Wrong("SELECT 1)", (1, 9), ")"),
     Wrong(f"SELECT 1 TO TRAIN x WITH a={'[' * 90}{']' * 90} INTO m", (1, 79), "nested"),
 ]
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.text[:50])
-def test_what_is_wrong_is_shown_with_its_place(case):
+def test_what_is_wrong_is_shown_with_its_position(case):
     with pytest.raises(StatementError) as caught:
         parse(case.text)
     position = caught.value.position

@@ -11,7 +11,7 @@ from edl_horovod.config.fields import settings
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.search import SamplerConfig, SearchConfig
 from edl_horovod.config.sweep import Search
-from edl_horovod.sql.attributes import read_attributes
+from edl_horovod.sql.attributes import sort_attributes
 from edl_horovod.sql.models import About, ModelColumn, StoredModel
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.planning import (
@@ -59,7 +59,7 @@ STORED = StoredModel(name="m", version=3, is_live=True, folder=Path("/models/m/3
 def test_the_reference_learns_its_last_column_and_says_so():
     plan = planned("regressor.DNN WITH hidden_units=[10, 100], learning_rate=0.01")
     assert plan.label == "salary"
-    assert "'salary'" in plan.told[0]
+    assert "'salary'" in plan.notes[0]
     assert plan.settings == {
         "params.hidden_units": [10, 100],
         "params.learning_rate": 0.01,
@@ -70,7 +70,7 @@ def test_the_reference_learns_its_last_column_and_says_so():
 
 def test_a_label_that_is_named_is_not_told():
     plan = planned("regressor.DNN LABEL role")
-    assert (plan.label, plan.told) == ("role", ())
+    assert (plan.label, plan.notes) == ("role", ())
 
 
 def test_the_label_is_the_last_column_that_no_clause_reads():
@@ -218,7 +218,7 @@ WRONG = [
     Wrong("regressor.DNN LABEL salari", "'salary'"),
     Wrong("regressor.DNN COLUMN rolle", "'role'"),
     Wrong("regressor.DNN COLUMN name LABEL name", "is the label"),
-    Wrong("regressor.DNN WITH columns={'name': 1} COLUMN name LABEL salary", "what COLUMN says"),
+    Wrong("regressor.DNN WITH columns={'name': 1} COLUMN name LABEL salary", "COLUMN"),
     Wrong("regressor.DNN COLUMN name, role, salary", "LABEL"),
     Wrong("regressor.DNN WITH label='x'", "LABEL"),
     Wrong("regressor.DNN WITH lr=0.1, hiden_units=[3]", "'hidden_units'"),
@@ -229,17 +229,17 @@ WRONG = [
     Wrong("regressor.DNN WITH engine.num_worker=1", "'engine.num_workers'"),
     Wrong("regressor.DNN WITH predict.overwrite=True", "no attribute"),
     Wrong("regressor.DNN WITH a.b.c=1", "no attribute"),
-    Wrong("regressor.DNN WITH model.a.b=1", "has a dot"),
-    Wrong("regressor.DNN WITH a=1, model.a=2", "too"),
+    Wrong("regressor.DNN WITH model.a.b=1", "a.b"),
+    Wrong("regressor.DNN WITH a=1, model.a=2", "model.a"),
     Wrong("regressor.DNN WITH train.nulls=3", "{dict}"),
     Wrong("regressor.DNN WITH train.split='key'", "split_column"),
     Wrong("regressor.DNN WITH train.split='key', train.split_column='nme'", "'name'"),
-    Wrong("regressor.DNN WITH train.split='random', train.validation_select='x'", "one out"),
+    Wrong("regressor.DNN WITH train.split='random', train.validation_select='x'", "validation_select"),
     Wrong(
         "regressor.DNN WITH lr=HPARAM_RANGE(1, 2), train.split='none'",
         "no rows to compare the trials on",
     ),
-    Wrong("regressor.DNN WITH lr=HPARAM_RANGE(1, 2), model.lr=2", "too"),
+    Wrong("regressor.DNN WITH lr=HPARAM_RANGE(1, 2), model.lr=2", "model.lr"),
     Wrong("regressor.DNN WITH hiden_units=HPARAM_CANDIDATES([1])", "'hidden_units'"),
     Wrong("regressor.DNN WITH label=HPARAM_CANDIDATES(['x'])", "LABEL"),
     Wrong("regressor.DNN WITH train.split=HPARAM_CANDIDATES(['random'])", "same for all trials"),
@@ -266,13 +266,13 @@ WRONG = [
     Wrong("regressor.DNN COLUMN WEIGHTED_CATEGORY(name, 10)", "weights"),
     Wrong("regressor.DNN COLUMN NUMERICAL(name)", "'NUMERIC'"),
     Wrong("regressor.DNN COLUMN NUMERIC(name, 1, 2)", "arguments"),
-    Wrong("regressor.DNN COLUMN NUMERIC('name', 1)", "no column"),
-    Wrong("regressor.DNN COLUMN t.name", "has a dot"),
+    Wrong("regressor.DNN COLUMN NUMERIC('name', 1)", "'name'"),
+    Wrong("regressor.DNN COLUMN t.name", "t.name"),
 ]
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.clauses)
-def test_what_cannot_be_is_refused_with_its_place(case):
+def test_what_cannot_be_is_refused_with_its_position(case):
     with pytest.raises(StatementError, match=r"line 1, column \d+") as caught:
         planned(case.clauses)
     assert case.said in str(caught.value)
@@ -403,10 +403,10 @@ def test_clients_of_a_service_start_no_grid_of_many_trials():
             f"WITH train.split='random', a=HPARAM_CANDIDATES({values}), b=HPARAM_CANDIDATES([1, 2])"
         )
         statement = one(f"SELECT * FROM t TRAIN regressor.DNN {text} INTO m")
-        return read_attributes(
+        return sort_attributes(
             statement.attributes,
             prefixes=("model", "train"),
-            own={"train.split": str},
+            option_types={"train.split": str},
             is_confined=True,
         )
 

@@ -67,7 +67,7 @@ FORMS = [
     Form("DNNClassifier WITH train.log_every_n_iter=5 LABEL kind", told="has no effect"),
     Form("DNNClassifier WITH validation.throttle_secs=5 LABEL kind", told="has no effect"),
     Form("DNNClassifier WITH validation.start_delay_secs=5 LABEL kind", told="has no effect"),
-    Form('DNNClassifier WITH validation.metrics="Accuracy,AUC" LABEL kind', told="EVALUATE gives"),
+    Form('DNNClassifier WITH validation.metrics="Accuracy,AUC" LABEL kind', told="EVALUATE"),
     Form(
         "DNNClassifier LABEL kind COLUMN height, width",
         columns=[{"kind": "inferred", "name": name} for name in ("height", "width")],
@@ -141,7 +141,7 @@ def test_a_training_is_understood(form):
     if form.columns:
         expected["params.columns"] = form.columns
     assert {key: plan.settings.get(key) for key in expected} == expected
-    assert form.told in " ".join(plan.told)
+    assert form.told in " ".join(plan.notes)
 
 
 def test_a_select_of_the_validation_is_the_one_of_the_training():
@@ -186,18 +186,18 @@ REFUSED = [
     Refused("DNNRegressor WITH model.label_dimension=1 LABEL kind", "one number"),
     Refused("LinearClassifier WITH hidden_units=[3] LABEL kind", "hidden_units"),
     Refused("DNNLinearCombinedClassifier WITH model.dnn_optimizer=Adam", "both parts"),
-    Refused("DNNClassifier WITH train.epoch=1, train.epochs=2 LABEL kind", "too"),
+    Refused("DNNClassifier WITH train.epoch=1, train.epochs=2 LABEL kind", "train.epochs"),
     Refused("DNNClassifier WITH hidden_layers=[3] LABEL kind", "'hidden_units'"),
     Refused("DNNClassifier WITH engine.ps_num=1 LABEL kind", "no attribute engine.ps_num"),
-    Refused("DNNClassifier WITH a=1 b=2 LABEL kind", "stands where INTO"),
+    Refused("DNNClassifier WITH a=1 b=2 LABEL kind", "INTO"),
     Refused("DNNClassifier WITH a=word LABEL kind", "'word' if it is text"),
     Refused("DNNClassifier COLUMN * LABEL kind", "missing"),
     Refused("DNNClassifier COLUMN norm(height) LABEL kind", "no column function norm"),
     Refused("DNNClassifier COLUMN BUCKET(height, 100) LABEL kind", "borders"),
-    Refused("DNNClassifier COLUMN BUCKET(DENSE(sizes, 4), 100) LABEL kind", "as DENSE does"),
+    Refused("DNNClassifier COLUMN BUCKET(DENSE(sizes, 4), 100) LABEL kind", "DENSE"),
     Refused("DNNClassifier COLUMN EMBEDDING(DENSE(sizes, 4), 8) LABEL kind", "no categories"),
     Refused("DNNClassifier COLUMN SPARSE(codes) LABEL kind", "SPARSE(column, number)"),
-    Refused('DNNClassifier COLUMN INDICATOR(CATEGORY_ID("h|w", 9)) LABEL kind', "no column"),
+    Refused('DNNClassifier COLUMN INDICATOR(CATEGORY_ID("h|w", 9)) LABEL kind', "h|w"),
     Refused(
         'DNNClassifier COLUMN WEIGHTED_CATEGORY(CATEGORY_HASH(SPARSE(codes, 9, ",", "int", ":"),'
         " 9)) LABEL kind",
@@ -219,8 +219,8 @@ def test_what_means_nothing_here_is_refused_with_a_reason(form):
     [
         ("SELECT * FROM t TO EXPLAIN m USING OtherExplainer", "no explainer"),
         ("SELECT * FROM t TO PREDICT t.c USING host:5000/m:v1", "without a server"),
-        ("SELECT * FROM t TO EVALUATE m WITH label_col=a LABEL b", "what LABEL says"),
-        ("SELECT * FROM t TO RUN group/image:v1 CMD 'x'", "any program"),
+        ("SELECT * FROM t TO EVALUATE m WITH label_col=a LABEL b", "LABEL"),
+        ("SELECT * FROM t TO RUN group/image:v1 CMD 'x'", "RUN"),
         ("SELECT * FROM t TO MAXIMIZE SUM(a * b) WITH variables='a'", "linear programs"),
     ],
 )
