@@ -8,19 +8,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edl_horovod.columns.categories import (
+from edl_horovod.columns.clauses import Category, Clause
+from edl_horovod.columns.encoders import (
     Buckets,
     Codes,
     Crossed,
     DatePart,
     Hashed,
     Ids,
+    Indicator,
+    Numbers,
+    Scaled,
+    ScaledYear,
     Sequences,
+    Vector,
     Vocabulary,
 )
-from edl_horovod.columns.clauses import Category, Clause
 from edl_horovod.columns.infer import Column
-from edl_horovod.columns.numbers import Indicator, Numbers, Scaled, ScaledYear, Vector
 from edl_horovod.columns.typed import Array, keys_of
 from edl_horovod.errors import ConfigError
 

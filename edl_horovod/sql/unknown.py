@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from edl_horovod.columns import Column
-from edl_horovod.columns.categories import Vocabulary
+from edl_horovod.columns.encoders import Vocabulary
 from edl_horovod.columns.typed import Array, keys_of
 
 __all__ = ["UnknownValues", "array_of", "unknown_values"]

@@ -1,4 +1,4 @@
-"""Columns as codes: integers from 0 that index rows of a table of the model."""
+"""Encoders of columns: as numbers for a layer, or as codes for tables of embeddings."""
 
 import zlib
 from abc import ABC, abstractmethod
@@ -13,14 +13,28 @@ from edl_horovod.columns.infer import DataType
 from edl_horovod.columns.typed import DATE_PARTS, Array, date_parts, keys_of
 from edl_horovod.errors import DataError
 
-__all__ = ["Buckets", "Codes", "Crossed", "DatePart", "Hashed", "Ids", "Sequences", "Vocabulary"]
+__all__ = [
+    "Buckets",
+    "Codes",
+    "Crossed",
+    "DatePart",
+    "Hashed",
+    "Ids",
+    "Indicator",
+    "Numbers",
+    "Scaled",
+    "ScaledYear",
+    "Sequences",
+    "Vector",
+    "Vocabulary",
+]
 
 UNKNOWN = 0
 """The code of a value that did not occur in the training."""
 _PADDING, _FIRST_OF_SEQUENCE = 0, 2
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-
 _Integers = NDArray[np.int64]
+_Floats = NDArray[np.float32]
 
 
 class Codes(ABC):
@@ -193,6 +207,97 @@ class Crossed(Codes):
             mixed = (mixed ^ part.encode(cells)[:, 0].astype(np.uint64)) * _MIX
             mixed = mixed ^ (mixed >> np.uint64(29))
         return (mixed % np.uint64(self.num_codes)).astype(np.int64)[:, np.newaxis]
+
+
+class Numbers(ABC):
+    """A method to convert cells to numbers."""
+
+    width: int
+    """Number of numbers in a row."""
+
+    @abstractmethod
+    def encode(self, cells: Mapping[str, Array]) -> _Floats:
+        """Return the numbers of some rows, shape (rows, width)."""
+
+
+@dataclass(frozen=True)
+class Scaled(Numbers):
+    """A number minus the mean, divided by the deviation; an empty cell counts as the mean."""
+
+    name: str
+    mean: float
+    deviation: float
+    width = 1
+
+    def encode(self, cells: Mapping[str, Array]) -> _Floats:
+        """Scale each number."""
+        scaled = (cells[self.name].astype(np.float64) - self.mean) / self.deviation
+        return np.nan_to_num(scaled, nan=0.0).astype(np.float32)[:, np.newaxis]
+
+
+@dataclass(frozen=True)
+class ScaledYear(Numbers):
+    """The year of a date minus the mean, divided by the deviation."""
+
+    name: str
+    mean: float
+    deviation: float
+    width = 1
+
+    def encode(self, cells: Mapping[str, Array]) -> _Floats:
+        """Scale each year."""
+        years = date_parts(cells[self.name])["year"]
+        return ((years - self.mean) / self.deviation).astype(np.float32)[:, np.newaxis]
+
+
+@dataclass(frozen=True)
+class Vector(Numbers):
+    """A text that contains several numbers."""
+
+    name: str
+    width: int
+    separator: str
+
+    def encode(self, cells: Mapping[str, Array]) -> _Floats:
+        """Split each text.
+
+        Raises:
+            DataError: A text does not contain `width` numbers.
+        """
+        keys = keys_of(cells[self.name])
+        numbers = np.empty((len(keys), self.width), np.float32)
+        for index, key in enumerate(keys):
+            try:
+                numbers[index] = [float(number) for number in key.split(self.separator)]
+            except ValueError as error:
+                raise DataError(
+                    f"The column {self.name!r} must have {self.width} numbers in each row,"
+                    f" separated by {self.separator!r}.",
+                    received=repr(key[:60]),
+                    hint="Correct the shape in COLUMN, or remove the row.",
+                ) from error
+        return numbers
+
+
+@dataclass(frozen=True)
+class Indicator(Numbers):
+    """A number for each category: how often it occurs in the row."""
+
+    codes: Codes
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        """One number for each code."""
+        return self.codes.num_codes
+
+    def encode(self, cells: Mapping[str, Array]) -> _Floats:
+        """Count the codes of each row."""
+        codes = self.codes.encode(cells)
+        counts = np.zeros((len(codes), self.width), np.float32)
+        np.add.at(counts, (np.arange(len(codes))[:, np.newaxis], codes), 1)
+        if self.codes.is_sequence:
+            counts[:, 0] = 0  # Code 0 is the end of a sequence, not a category.
+        return counts
 
 
 def _keys(cells: Mapping[str, Array], name: str, data_type: DataType | None) -> list[str]:
