@@ -1,17 +1,66 @@
 """The summary of its training data that a model of tables stores: columns, label and classes."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edl_horovod.columns.cells import rows_of
 from edl_horovod.columns.infer import Column, Kind, infer
-from edl_horovod.columns.labels import Classes, classes_of, require_filled, require_number
 from edl_horovod.columns.typed import Array, infer_typed, keys_of
 from edl_horovod.errors import DataError, did_you_mean
 
-__all__ = ["TableSummary", "summarize"]
+__all__ = ["Classes", "TableSummary", "summarize"]
+
+MAX_CLASSES = 1000
+_MAX_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of a label, in the order of a classifier's probabilities."""
+
+    name: str
+    """Name of the label."""
+    values: tuple[str | int | bool, ...]
+    """The values in the data: texts, whole numbers or booleans."""
+    counts: tuple[int, ...]
+    """Number of rows of the training data for each class."""
+
+    def encode(self, cells: Array) -> NDArray[np.int64]:
+        """Return the class numbers of some rows, shape (rows,).
+
+        Raises:
+            DataError: A row has a class that did not occur in the training.
+        """
+        numbers = {key: number for number, key in enumerate(map(str, self.values))}
+        keys = keys_of(_as_classes(cells))
+        row_classes = np.fromiter((numbers.get(key, -1) for key in keys), np.int64, len(keys))
+        if (row_classes < 0).any():
+            raise DataError(
+                f"The label {self.name!r} has a class that did not occur in the training.",
+                received=repr(keys[int(np.argmin(row_classes))]),
+                hint=f"Its classes are {_values_text(self.values)}. Remove such rows.",
+            )
+        return row_classes
+
+    def weights(self) -> NDArray[np.float32]:
+        """Return weights that balance the classes, shape (classes,); their mean over rows is 1."""
+        counts = np.asarray(self.counts, np.float64)
+        weights: NDArray[np.float64] = counts.sum() / (len(counts) * counts)
+        return weights.astype(np.float32)
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert the classes to plain values."""
+        return {"name": self.name, "values": list(self.values), "counts": list(self.counts)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Create the classes from the values that `to_json` returned."""
+        return cls(values["name"], tuple(values["values"]), tuple(values["counts"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +137,89 @@ def summarize(
         tell(f"column {columns[name]}")
     classes = None
     if has_classes:
-        require_filled(columns[label])
-        classes = classes_of(columns[label], counts)
+        _require_filled(columns[label])
+        classes = _classes_of(columns[label], counts)
         tell(f"label {label}: classes {', '.join(map(str, classes.values))}")
     else:
-        require_number(columns[label])
+        _require_number(columns[label])
     # The classes replace the vocabulary of the label.
     label_column = replace(columns.pop(label), vocabulary=())
     return TableSummary(label=label_column, columns=columns, classes=classes)
+
+
+def _classes_of(column: Column, counts: Mapping[str, int]) -> Classes:
+    """Return the classes of a label, sorted.
+
+    Args:
+        column: The label.
+        counts: The number of rows with each value, by the value's text.
+
+    Raises:
+        DataError: The label has only one value, too many, or numbers that are not whole.
+    """
+    values: list[str | int | bool]
+    if column.data_type == "boolean":
+        values = [value for value in (False, True) if str(value) in counts]
+    elif column.data_type == "integer":
+        values = sorted(map(int, counts))
+    elif column.data_type in ("text", "cells"):
+        values = sorted(counts)
+    else:
+        raise DataError(
+            f"The label {column.name!r} of a classifier must be a text, a whole number or a"
+            " boolean.",
+            received=str(column),
+            hint="Use a regressor, or cast the label in the SELECT.",
+        )
+    if not 1 < len(values) <= MAX_CLASSES:
+        raise DataError(
+            f"The label {column.name!r} of a classifier must have 2 to {MAX_CLASSES:,} values.",
+            received=f"{len(values):,} values: {_values_text(values)}",
+            hint="Use a regressor for a number, or select a label with fewer values.",
+        )
+    return Classes(column.name, tuple(values), tuple(counts[str(value)] for value in values))
+
+
+def _require_number(column: Column) -> None:
+    """Refuse a label that is not numeric, or that has empty cells.
+
+    Raises:
+        DataError: The label is unsuitable.
+    """
+    if column.kind != "number":
+        raise DataError(
+            f"The label {column.name!r} of a regressor must be a number.",
+            received=str(column),
+            hint="Use a classifier, or select another label.",
+        )
+    _require_filled(column)
+
+
+def _require_filled(column: Column) -> None:
+    """Refuse a label that has empty cells.
+
+    Raises:
+        DataError: The label has an empty cell.
+    """
+    if column.num_empty:
+        row = (column.first_empty or 0) + 1
+        raise DataError(
+            f"The label {column.name!r} is empty in row {row}.",
+            received=f"{column.num_empty:,} of {column.num_rows:,} rows",
+            hint="Remove such rows: WHERE the label IS NOT NULL.",
+        )
+
+
+def _as_classes(cells: Array) -> Array:
+    """Convert floats back to integers: databases return them for columns with empty cells."""
+    if cells.dtype.kind == "f" and (cells == np.floor(cells)).all():
+        return cells.astype(np.int64)
+    return cells
+
+
+def _values_text(values: Sequence[object]) -> str:
+    first_values = ", ".join(map(repr, values[:_MAX_SHOWN]))
+    return f"{first_values}, ..." if len(values) > _MAX_SHOWN else first_values
 
 
 def _counting(

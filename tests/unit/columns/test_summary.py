@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from edl_horovod.columns.labels import Classes
-from edl_horovod.columns.summary import TableSummary, summarize
+from edl_horovod.columns.summary import Classes, TableSummary, summarize
 from edl_horovod.errors import DataError
 from edl_horovod.records.examples import example
 from tests.unit.columns.test_typed import texts
