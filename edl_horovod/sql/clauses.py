@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from edl_horovod.sql.cursor import Cursor
 from edl_horovod.sql.hparams import read_hparam
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.spellings import UNQUOTED_ATTRIBUTES
@@ -17,7 +16,7 @@ from edl_horovod.sql.statements import (
     ModelName,
     Name,
 )
-from edl_horovod.sql.tokens import Token, TokenKind
+from edl_horovod.sql.tokens import Cursor, Token, TokenKind
 from edl_horovod.sql.values import read_value
 
 __all__ = ["read_attributes", "read_columns", "read_model", "read_name", "refuse_image"]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from edl_horovod.errors import DataError
 from edl_horovod.sql.splitting import Split
 
-__all__ = ["check_label", "count_rows", "split_rows", "part_folders"]
+__all__ = ["check_label", "count_rows", "part_folders", "split_rows"]
 
 _ROWS = 20_000
 

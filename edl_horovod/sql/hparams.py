@@ -1,8 +1,7 @@
 """HPARAM_RANGE and HPARAM_CANDIDATES, as in BigQuery ML: several values of an attribute."""
 
-from edl_horovod.sql.cursor import Cursor
 from edl_horovod.sql.statements import Hparam, HparamCandidates, HparamRange
-from edl_horovod.sql.tokens import Token
+from edl_horovod.sql.tokens import Cursor, Token
 from edl_horovod.sql.values import read_value
 
 __all__ = ["HPARAM_WORDS", "read_hparam"]

@@ -11,7 +11,6 @@ from edl_horovod.sql.clauses import (
     read_name,
     refuse_image,
 )
-from edl_horovod.sql.cursor import Cursor
 from edl_horovod.sql.problems import SourcePosition, StatementError
 from edl_horovod.sql.programs import VERBS, find_verb, split
 from edl_horovod.sql.spellings import EXPLAINERS, LABEL_ATTRIBUTES
@@ -36,7 +35,7 @@ from edl_horovod.sql.statements import (
     Statement,
     Train,
 )
-from edl_horovod.sql.tokens import Token, TokenKind, tokens_of
+from edl_horovod.sql.tokens import Cursor, Token, TokenKind, tokens_of
 
 __all__ = ["parse"]
 

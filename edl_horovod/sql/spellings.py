@@ -15,8 +15,8 @@ __all__ = [
     "PARAMETER_HINTS",
     "UNQUOTED_ATTRIBUTES",
     "equivalent_model",
-    "translate",
     "explain_missing_model",
+    "translate",
 ]
 
 _MODELS = {

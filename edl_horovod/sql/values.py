@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from edl_horovod.errors import did_you_mean
-from edl_horovod.sql.cursor import Cursor
-from edl_horovod.sql.tokens import Token, TokenKind
+from edl_horovod.sql.tokens import Cursor, Token, TokenKind
 
 __all__ = ["read_value"]
 
