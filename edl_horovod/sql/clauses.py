@@ -1,10 +1,11 @@
-"""Reads the parts that the added clauses share: names, WITH and COLUMN."""
+"""Reads the parts that the added clauses share: names, WITH with its values, and COLUMN."""
 
+import math
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
-from edl_horovod.sql.hparams import read_hparam
+from edl_horovod.errors import did_you_mean
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.spellings import UNQUOTED_ATTRIBUTES
 from edl_horovod.sql.statements import (
@@ -12,21 +13,41 @@ from edl_horovod.sql.statements import (
     ColumnCall,
     ColumnClause,
     ColumnTerm,
+    Hparam,
+    HparamCandidates,
+    HparamRange,
     Literal,
     ModelName,
     Name,
 )
 from edl_horovod.sql.tokens import Cursor, Token, TokenKind
-from edl_horovod.sql.values import read_value
 
-__all__ = ["read_attributes", "read_columns", "read_model", "read_name", "refuse_image"]
+__all__ = [
+    "HPARAM_WORDS",
+    "read_attributes",
+    "read_columns",
+    "read_model",
+    "read_name",
+    "refuse_image",
+]
 
 _RESERVED = ("WITH", "USING", "INTO")
 """Keywords that are no names without quotes. LABEL and COLUMN are: columns may be called so."""
 _MODEL_NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
 _MAX_CHARACTERS = 100
-_MAX_DEPTH = 20
+_MAX_FUNCTION_DEPTH = 20
 """Depth of nested functions in a COLUMN clause."""
+_WORDS = {"TRUE": True, "FALSE": False, "NONE": None, "NULL": None}
+_VALUE_HINT = (
+    "A value is a number, a 'text', True, False, None, a [list] or a {'key': value} of these."
+)
+_MAX_BRACKET_DEPTH = 50
+"""Depth of nested brackets; no parameter of a model needs more."""
+HPARAM_WORDS = ("HPARAM_RANGE", "HPARAM_CANDIDATES")
+_HPARAM_HINT = (
+    "Write HPARAM_RANGE(low, high), HPARAM_RANGE(low, high, 'log') or"
+    " HPARAM_CANDIDATES([value, value])."
+)
 
 
 def read_name(cursor: Cursor, expected: str, *, reserved: Sequence[str] = _RESERVED) -> Name:
@@ -38,9 +59,9 @@ def read_name(cursor: Cursor, expected: str, *, reserved: Sequence[str] = _RESER
         reserved: Keywords that are names only in quotes, because a clause may begin here.
     """
     first = cursor.peek()
-    parts = [_part(cursor, expected, reserved)]
+    parts = [_read_part(cursor, expected, reserved)]
     while cursor.skip_symbol("."):
-        parts.append(_part(cursor, "The part of a name after the dot", ()))
+        parts.append(_read_part(cursor, "The part of a name after the dot", ()))
     return Name(
         parts=tuple(part.text for part in parts),
         folded=tuple(
@@ -48,15 +69,6 @@ def read_name(cursor: Cursor, expected: str, *, reserved: Sequence[str] = _RESER
         ),
         position=cursor.position(first),
     )
-
-
-def _part(cursor: Cursor, expected: str, reserved: Sequence[str]) -> Token:
-    token = cursor.peek()
-    is_text = token is not None and token.kind is TokenKind.TEXT
-    part = cursor.take(expected) if is_text else cursor.take_name(expected, reserved=reserved)
-    if not part.text:
-        raise cursor.problem("A name cannot be empty.", part)
-    return part
 
 
 def refuse_image(cursor: Cursor, subject: str, hint: str) -> None:
@@ -109,8 +121,8 @@ def read_attributes(cursor: Cursor, *, may_vary: bool = False) -> tuple[Attribut
         if str(name) in attributes:
             hint = f"It is also set on line {attributes[str(name)].position.line}. Leave one out."
             raise StatementError(f"{name} is set twice.", name.position, hint=hint)
-        hyperparameter = read_hparam(cursor) if may_vary else None
-        value = hyperparameter or read_value(cursor, may_be_word=str(name) in UNQUOTED_ATTRIBUTES)
+        hyperparameter = _read_hparam(cursor) if may_vary else None
+        value = hyperparameter or _read_value(cursor, may_be_word=str(name) in UNQUOTED_ATTRIBUTES)
         attributes[str(name)] = Attribute(name=str(name), value=value, position=name.position)
         if not cursor.skip_symbol(","):
             return tuple(attributes.values())
@@ -123,23 +135,32 @@ def read_columns(cursor: Cursor) -> tuple[ColumnClause, ...]:
         first = cursor.peek()
         if not cursor.skip_words("COLUMN"):
             return tuple(clauses)
-        terms = [_term(cursor, 0)]
+        terms = [_read_term(cursor, 0)]
         while cursor.skip_symbol(","):
-            terms.append(_term(cursor, 0))
+            terms.append(_read_term(cursor, 0))
         part = str(read_name(cursor, "A part of the model")) if cursor.skip_words("FOR") else ""
         clauses.append(ColumnClause(terms=tuple(terms), part=part, position=cursor.position(first)))
 
 
-def _term(cursor: Cursor, depth: int) -> ColumnTerm:
+def _read_part(cursor: Cursor, expected: str, reserved: Sequence[str]) -> Token:
+    token = cursor.peek()
+    is_text = token is not None and token.kind is TokenKind.TEXT
+    part = cursor.take(expected) if is_text else cursor.take_name(expected, reserved=reserved)
+    if not part.text:
+        raise cursor.problem("A name cannot be empty.", part)
+    return part
+
+
+def _read_term(cursor: Cursor, depth: int) -> ColumnTerm:
     first = cursor.peek()
     name = read_name(cursor, "A column, or a function of one,")
     if not cursor.skip_symbol("("):
         return name
-    if depth > _MAX_DEPTH:
+    if depth > _MAX_FUNCTION_DEPTH:
         raise cursor.problem("The functions are nested too deeply.", first)
     arguments: list[ColumnCall | Name | Literal] = []
     while not cursor.skip_symbol(")"):
-        arguments.append(_argument(cursor, depth))
+        arguments.append(_read_argument(cursor, depth))
         if not cursor.skip_symbol(",") and not _is_closing(cursor.peek()):
             problem = "A comma or ) is missing after an argument."
             raise cursor.problem(problem, cursor.peek())
@@ -151,24 +172,203 @@ def _is_closing(token: Token | None) -> bool:
     return token is not None and token.is_symbol(")")
 
 
-def _argument(cursor: Cursor, depth: int) -> ColumnCall | Name | Literal:
+def _read_argument(cursor: Cursor, depth: int) -> ColumnCall | Name | Literal:
     token = cursor.peek()
     if token is not None and token.is_name:
-        return _term(cursor, depth + 1)
+        return _read_term(cursor, depth + 1)
     if token is not None and token.is_symbol("["):
-        return _list(cursor, depth, token)
-    return Literal(value=read_value(cursor), position=cursor.position(token))
+        return _read_list(cursor, depth, token)
+    return Literal(value=_read_value(cursor), position=cursor.position(token))
 
 
-def _list(cursor: Cursor, depth: int, opening: Token) -> ColumnCall | Literal:
+def _read_list(cursor: Cursor, depth: int, opening: Token) -> ColumnCall | Literal:
     """Read a list of literals, or of columns: `CROSS([a, b], 100)`."""
     following = cursor.peek(1)
     if following is None or not following.is_name:
-        return Literal(value=read_value(cursor), position=cursor.position(opening))
+        return Literal(value=_read_value(cursor), position=cursor.position(opening))
     cursor.skip_symbol("[")
-    terms: list[Any] = [_term(cursor, depth + 1)]
+    terms: list[Any] = [_read_term(cursor, depth + 1)]
     while cursor.skip_symbol(","):
-        terms.append(_term(cursor, depth + 1))
+        terms.append(_read_term(cursor, depth + 1))
     if not cursor.skip_symbol("]"):
         raise cursor.problem("A comma or ] is missing after a column.", cursor.peek())
     return ColumnCall(function="", arguments=tuple(terms), position=cursor.position(opening))
+
+
+def _read_value(cursor: Cursor, depth: int = 0, *, may_be_word: bool = False) -> Any:
+    """Read the literal at the cursor.
+
+    Args:
+        cursor: Moved past the literal.
+        depth: The number of open brackets.
+        may_be_word: Whether text may be written without quotes.
+
+    Raises:
+        StatementError: There is no literal.
+    """
+    token = cursor.take("A value")
+    if depth > _MAX_BRACKET_DEPTH:
+        raise cursor.problem("The brackets are nested too deeply.", token, hint=_VALUE_HINT)
+    if token.kind is TokenKind.TEXT or (
+        token.kind is TokenKind.QUOTED and cursor.source(token)[0] == '"'
+    ):
+        return token.text
+    if token.kind is TokenKind.NUMBER or token.is_symbol("-", "+", "."):
+        return _read_number(cursor, token)
+    if token.is_symbol("["):
+        return _read_items(cursor, token, "]", lambda: _read_value(cursor, depth + 1))
+    if token.is_symbol("{"):
+        return _read_dict(cursor, token, depth)
+    if token.is_word(*_WORDS) and not _is_call(cursor):
+        return _WORDS[token.text.upper()]
+    if may_be_word and token.kind is TokenKind.WORD and not _is_call(cursor):
+        return token.text
+    _refuse_token(cursor, token)
+
+
+def _refuse_token(cursor: Cursor, token: Token) -> NoReturn:
+    if token.kind is TokenKind.WORD and _is_call(cursor):
+        problem = f"A value cannot be a call such as {token.text}(...)."
+        raise cursor.problem(problem, token, hint=_VALUE_HINT)
+    if token.kind is TokenKind.WORD:
+        near = did_you_mean(token.text, ("True", "False", "None"))
+        hint = f"Write '{token.text}' if it is text.{near} {_VALUE_HINT}"
+        raise cursor.problem(f"The word {token.text} is not a value.", token, hint=hint)
+    if token.is_symbol("("):
+        raise cursor.problem("A list is written in [ ].", token, hint=_VALUE_HINT)
+    raise cursor.problem(f"{cursor.source(token)} is not a value.", token, hint=_VALUE_HINT)
+
+
+def _is_call(cursor: Cursor) -> bool:
+    following = cursor.peek()
+    return following is not None and following.is_symbol("(", ".")
+
+
+def _read_number(cursor: Cursor, first: Token) -> int | float:
+    token, sign = first, 1
+    if token.is_symbol("-", "+"):
+        sign = -1 if token.text == "-" else 1
+        token = cursor.take("A number")
+    start = token.start
+    if token.is_symbol("."):
+        token = cursor.take("A number")
+    following = cursor.peek()
+    while following is not None and following.start == token.end and _continues_number(following):
+        token = cursor.take("A number")
+        following = cursor.peek()
+    written = cursor.text[start : token.end]
+    try:
+        number = float(written) if any(char in written for char in ".eE") else int(written)
+    except ValueError as e:
+        problem = f"{written[:40]} is not a number."
+        raise cursor.problem(problem, first, hint=_VALUE_HINT) from e
+    if isinstance(number, float) and not math.isfinite(number):
+        raise cursor.problem(f"{written[:40]} is too large for a number.", first)
+    return sign * number
+
+
+def _continues_number(token: Token) -> bool:
+    return token.kind in (TokenKind.NUMBER, TokenKind.WORD) or token.is_symbol(".")
+
+
+def _read_items(cursor: Cursor, opening: Token, closing: str, read: Callable[[], Any]) -> list[Any]:
+    """Read items with commas between them, and the closing bracket; a last comma may follow."""
+    items: list[Any] = []
+    while not cursor.skip_symbol(closing):
+        items.append(read())
+        if cursor.skip_symbol(closing):
+            break
+        if not cursor.skip_symbol(","):
+            following = cursor.peek()
+            problem = f"A comma or {closing} is missing after a value in {opening.text}."
+            raise cursor.problem(problem, following or opening, hint=_VALUE_HINT)
+    return items
+
+
+def _read_dict(cursor: Cursor, opening: Token, depth: int) -> dict[str | int, Any]:
+    items: dict[str | int, Any] = {}
+
+    def read_item() -> None:
+        start = cursor.peek() or opening
+        key = _read_value(cursor, depth + 1)
+        if isinstance(key, bool) or not isinstance(key, str | int):
+            raise cursor.problem("A key is text or a whole number.", start, hint=_VALUE_HINT)
+        if key in items:
+            raise cursor.problem(f"The key {key!r} is repeated.", start)
+        if not cursor.skip_symbol(":"):
+            raise cursor.problem(
+                "A colon is missing after a key.", cursor.peek() or start, hint=_VALUE_HINT
+            )
+        items[key] = _read_value(cursor, depth + 1)
+
+    _read_items(cursor, opening, "}", read_item)
+    return items
+
+
+def _read_hparam(cursor: Cursor) -> Hparam | None:
+    """Read HPARAM_RANGE or HPARAM_CANDIDATES; None if neither begins at the cursor.
+
+    Raises:
+        StatementError: Its arguments are malformed.
+    """
+    first, following = cursor.peek(), cursor.peek(1)
+    if first is None or following is None:
+        return None
+    if not first.is_word(*HPARAM_WORDS) or not following.is_symbol("("):
+        return None
+    cursor.skip_words(first.text.upper())
+    cursor.skip_symbol("(")
+    return (
+        _read_range(cursor, first)
+        if first.is_word("HPARAM_RANGE")
+        else _read_candidates(cursor, first)
+    )
+
+
+def _read_range(cursor: Cursor, first: Token) -> HparamRange:
+    low = _read_bound(cursor)
+    if not cursor.skip_symbol(","):
+        problem = "A comma and the upper bound are missing after the lower bound."
+        raise cursor.problem(problem, cursor.peek(), hint=_HPARAM_HINT)
+    high = _read_bound(cursor)
+    is_log = False
+    if cursor.skip_symbol(","):
+        token = cursor.peek()
+        if _read_value(cursor) != "log":
+            problem = "Only 'log' may follow the bounds of HPARAM_RANGE."
+            raise cursor.problem(problem, token, hint=_HPARAM_HINT)
+        is_log = True
+    written = _finish_call(cursor, first)
+    if low >= high:
+        problem = f"The lower bound of {written} is not below the upper one."
+        raise cursor.problem(problem, first, hint=_HPARAM_HINT)
+    if is_log and low <= 0:
+        problem = f"The lower bound of {written} must be above 0 on a logarithmic scale."
+        raise cursor.problem(problem, first, hint="Raise it, or leave 'log' out.")
+    return HparamRange(low=low, high=high, is_log=is_log, written=written)
+
+
+def _read_bound(cursor: Cursor) -> int | float:
+    token = cursor.peek()
+    value = _read_value(cursor)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise cursor.problem("A bound of HPARAM_RANGE is a number.", token, hint=_HPARAM_HINT)
+    return value
+
+
+def _read_candidates(cursor: Cursor, first: Token) -> HparamCandidates:
+    token = cursor.peek()
+    values = _read_value(cursor)
+    if not isinstance(values, list) or not values:
+        problem = "HPARAM_CANDIDATES takes a list of one value or more."
+        raise cursor.problem(problem, token, hint=_HPARAM_HINT)
+    return HparamCandidates(values=tuple(values), written=_finish_call(cursor, first))
+
+
+def _finish_call(cursor: Cursor, first: Token) -> str:
+    """Move past the closing bracket, and return the whole call as written."""
+    token = cursor.peek()
+    if token is None or not cursor.skip_symbol(")"):
+        problem = f") is missing after the arguments of {first.text}."
+        raise cursor.problem(problem, token, hint=_HPARAM_HINT)
+    return " ".join(cursor.text[first.start : token.end].split())
