@@ -1,6 +1,6 @@
 """Parses a program in SQL with the added clauses into statements."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from edl_horovod.errors import did_you_mean
@@ -12,7 +12,6 @@ from edl_horovod.sql.clauses import (
     refuse_image,
 )
 from edl_horovod.sql.problems import SourcePosition, StatementError
-from edl_horovod.sql.programs import VERBS, find_verb, split
 from edl_horovod.sql.spellings import EXPLAINERS, LABEL_ATTRIBUTES
 from edl_horovod.sql.statements import (
     AlterModel,
@@ -46,6 +45,66 @@ _REFUSED_VERBS = {
 }
 _SHOW_TOPICS = ("MODELS", "TRAIN", "LOG", "TRIALS", "JOBS")
 _ADDED_STATEMENTS = (*(f"SHOW {topic}" for topic in _SHOW_TOPICS), "DESCRIBE MODEL")
+_VERBS = ("TRAIN", "PREDICT", "EVALUATE", "EXPLAIN", "RUN", "MAXIMIZE", "MINIMIZE")
+"""Keywords that begin the added clauses after a SELECT, with or without TO before them."""
+_FIRST_WORDS_OF_SELECT = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
+_OPENS, _CLOSES = ("(", "[", "{"), (")", "]", "}")
+_NEVER_BEFORE = (
+    "SELECT",
+    "DISTINCT",
+    "ALL",
+    "FROM",
+    "JOIN",
+    "AS",
+    "WHERE",
+    "AND",
+    "OR",
+    "NOT",
+    "ON",
+    "BY",
+    "HAVING",
+    "IN",
+    "LIKE",
+    "BETWEEN",
+    "IS",
+    "LIMIT",
+    "OFFSET",
+    "CASE",
+    "WHEN",
+    "THEN",
+    "ELSE",
+    "UNION",
+    "EXCEPT",
+    "INTERSECT",
+)
+"""Keywords that a column or a table follows, so that TRAIN after them is a name."""
+_NEVER_A_MODEL = (
+    *_NEVER_BEFORE,
+    "LEFT",
+    "RIGHT",
+    "INNER",
+    "CROSS",
+    "FULL",
+    "NATURAL",
+    "OUTER",
+    "GROUP",
+    "ORDER",
+    "WINDOW",
+    "FETCH",
+    "FOR",
+    "SET",
+    "ASC",
+    "DESC",
+    "END",
+    "TO",
+    "WITH",
+    "COLUMN",
+    "LABEL",
+    "USING",
+    "INTO",
+)
+"""Keywords that may follow a column or a table called TRAIN, and so do not name a model."""
+_OBJECTS_WITH_BODY = ("TRIGGER", "PROCEDURE", "FUNCTION", "EVENT")
 
 
 def parse(text: str, dialect: str = "sqlite") -> tuple[Statement, ...]:
@@ -59,11 +118,94 @@ def parse(text: str, dialect: str = "sqlite") -> tuple[Statement, ...]:
         StatementError: A statement cannot be understood.
     """
     tokens = tokens_of(text, dialect)
-    return tuple(_statement(text, statement, dialect) for statement in split(text, tokens))
+    return tuple(
+        _statement(text, statement, dialect) for statement in _split_statements(text, tokens)
+    )
+
+
+def _split_statements(text: str, tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
+    """The tokens of each statement, without the semicolons between them.
+
+    Raises:
+        StatementError: A bracket has no counterpart.
+    """
+    statement: list[Token] = []
+    opened: list[Token] = []
+    blocks = 0
+    for token in tokens:
+        _check_brackets(text, token, opened)
+        if token.is_symbol(";") and not opened and not blocks:
+            if statement:
+                yield statement
+            statement = []
+            continue
+        statement.append(token)
+        # The body of a trigger or a function contains statements and semicolons.
+        if statement[0].is_word("CREATE") and any(
+            start.is_word(*_OBJECTS_WITH_BODY) for start in statement[:6]
+        ):
+            blocks += token.is_word("BEGIN", "CASE") - token.is_word("END")
+            blocks = max(0, blocks)
+    if opened:
+        hint = f"Write {_CLOSES[_OPENS.index(opened[-1].text)]} where it ends."
+        raise StatementError(
+            f"The {opened[-1].text} is not closed.",
+            SourcePosition(text, opened[-1].start),
+            hint=hint,
+        )
+    if statement:
+        yield statement
+
+
+def _check_brackets(text: str, token: Token, opened: list[Token]) -> None:
+    if token.is_symbol(*_OPENS):
+        opened.append(token)
+    elif token.is_symbol(*_CLOSES):
+        opening = _OPENS[_CLOSES.index(token.text)]
+        if not opened or opened.pop().text != opening:
+            problem = f"The {token.text} has no matching {opening} before it."
+            raise StatementError(problem, SourcePosition(text, token.start))
+
+
+def _find_verb(tokens: Sequence[Token]) -> int | None:
+    """The index of the token that begins the added clauses, TO or a verb; None in standard SQL.
+
+    A column, a table or an alias may be called TRAIN, too: it is a verb only if the name of a model
+    follows, or a clause that follows a verb, but no keyword of SQL.
+    """
+    if not tokens[0].is_word(*_FIRST_WORDS_OF_SELECT) and not tokens[0].is_symbol("("):
+        return None
+    level = 0
+    for index, token in enumerate(tokens):
+        level += token.is_symbol(*_OPENS) - token.is_symbol(*_CLOSES)
+        if index == 0 or level:
+            continue
+        following = tokens[index + 1 : index + 2]
+        if token.is_word("TO") and following and following[0].is_word(*_VERBS):
+            return index
+        if token.is_word(*_VERBS) and _is_verb(tokens, index):
+            return index
+    return None
+
+
+def _is_verb(tokens: Sequence[Token], index: int) -> bool:
+    before = tokens[index - 1]
+    if before.is_word(*_NEVER_BEFORE) or before.is_symbol(",", ".", "=", "<", ">", "+", "-", "/"):
+        return False
+    following = tokens[index + 1 : index + 4]
+    if not following:
+        return False
+    if following[0].is_word("WITH"):
+        return len(following) == 3 and following[2].is_symbol("=", ".")
+    if following[0].is_word("USING"):
+        return len(following) > 1 and following[1].is_name
+    if following[0].is_word("COLUMN", "LABEL"):
+        return True
+    return following[0].is_name and not following[0].is_word(*_NEVER_A_MODEL)
 
 
 def _statement(text: str, tokens: Sequence[Token], dialect: str) -> Statement:
-    verb_index = find_verb(tokens)
+    verb_index = _find_verb(tokens)
     if verb_index is not None:
         return _with_select(text, tokens, verb_index)
     cursor = Cursor(text, tokens)
@@ -155,7 +297,7 @@ def _with_select(text: str, tokens: Sequence[Token], verb_index: int) -> Stateme
         "EVALUATE": _evaluate,
         "EXPLAIN": _explain,
     }
-    assert set(readers) | set(_REFUSED_VERBS) == set(VERBS)
+    assert set(readers) | set(_REFUSED_VERBS) == set(_VERBS)
     return readers[word](cursor, common)
 
 
