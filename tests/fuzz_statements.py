@@ -8,7 +8,7 @@ import random
 import time
 
 from edl_horovod.sql.parser import parse
-from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.statements import StatementError
 
 STATEMENTS = (
     "SELECT name, role, salary FROM employee\nTRAIN regressor.DNN\n"

@@ -9,8 +9,13 @@ from typing import Any
 from edl_horovod.config.fields import dict_key_of, settings
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import did_you_mean
-from edl_horovod.sql.problems import StatementError
-from edl_horovod.sql.statements import Attribute, Hparam, HparamCandidates, HparamRange
+from edl_horovod.sql.statements import (
+    Attribute,
+    Hparam,
+    HparamCandidates,
+    HparamRange,
+    StatementError,
+)
 
 __all__ = ["PERMITTED_SETTINGS", "SortedAttributes", "sort_attributes"]
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from edl_horovod.errors import did_you_mean
-from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.spellings import UNQUOTED_ATTRIBUTES
 from edl_horovod.sql.statements import (
     Attribute,
@@ -19,6 +18,7 @@ from edl_horovod.sql.statements import (
     Literal,
     ModelName,
     Name,
+    StatementError,
 )
 from edl_horovod.sql.tokens import Cursor, Token, TokenKind
 

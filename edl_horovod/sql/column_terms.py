@@ -6,8 +6,14 @@ from typing import Any
 
 from edl_horovod.columns.clauses import read_clauses
 from edl_horovod.errors import ConfigError, did_you_mean
-from edl_horovod.sql.problems import StatementError
-from edl_horovod.sql.statements import ColumnCall, ColumnClause, ColumnTerm, Literal, Name
+from edl_horovod.sql.statements import (
+    ColumnCall,
+    ColumnClause,
+    ColumnTerm,
+    Literal,
+    Name,
+    StatementError,
+)
 
 __all__ = ["column_dicts", "column_names"]
 

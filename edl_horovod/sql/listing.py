@@ -11,7 +11,6 @@ from edl_horovod.errors import EdlError, TimedOut
 from edl_horovod.launch.client import Client
 from edl_horovod.sql.jobs import JobEntry, find_jobs, request_kill
 from edl_horovod.sql.models import ModelStore, StoredModel, Trial
-from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.statements import (
     AlterModel,
@@ -24,6 +23,7 @@ from edl_horovod.sql.statements import (
     ShowTrain,
     ShowTrials,
     Statement,
+    StatementError,
 )
 
 __all__ = ["run_catalog_statement"]

@@ -18,8 +18,7 @@ from typing import Any
 from edl_horovod.errors import DataError, OutputError, did_you_mean, hint_of
 from edl_horovod.files import json_text, marker
 from edl_horovod.files.whole_file import sync, write_text
-from edl_horovod.sql.problems import StatementError
-from edl_horovod.sql.statements import ModelName
+from edl_horovod.sql.statements import ModelName, StatementError
 
 __all__ = [
     "LOG",

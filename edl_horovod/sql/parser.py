@@ -11,7 +11,6 @@ from edl_horovod.sql.clauses import (
     read_name,
     refuse_image,
 )
-from edl_horovod.sql.problems import SourcePosition, StatementError
 from edl_horovod.sql.spellings import EXPLAINERS, LABEL_ATTRIBUTES
 from edl_horovod.sql.statements import (
     AlterModel,
@@ -30,8 +29,10 @@ from edl_horovod.sql.statements import (
     ShowModels,
     ShowTrain,
     ShowTrials,
+    SourcePosition,
     Standard,
     Statement,
+    StatementError,
     Train,
 )
 from edl_horovod.sql.tokens import Cursor, Token, TokenKind, tokens_of

@@ -13,7 +13,6 @@ from edl_horovod.models.zoo import RATE_NAMES
 from edl_horovod.sql.attributes import SortedAttributes, sort_attributes
 from edl_horovod.sql.column_terms import column_dicts, column_names
 from edl_horovod.sql.models import About, StoredModel
-from edl_horovod.sql.problems import SourcePosition, StatementError
 from edl_horovod.sql.spellings import (
     METRIC_NAMES,
     MODEL_PARTS,
@@ -31,6 +30,8 @@ from edl_horovod.sql.statements import (
     Explain,
     Name,
     Predict,
+    SourcePosition,
+    StatementError,
     Train,
 )
 from edl_horovod.sql.sweeping import SWEEP_OPTIONS, TrialsPlan, plan_trials

@@ -9,9 +9,8 @@ import sqlalchemy as sa
 from edl_horovod.errors import DataError
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.kinds import Kind
-from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.staging import type_of_kind
-from edl_horovod.sql.statements import Name
+from edl_horovod.sql.statements import Name, StatementError
 
 __all__ = ["ResultTable", "plan_result_table", "write_result_table"]
 

@@ -9,7 +9,6 @@ from edl_horovod.sql.listing import run_catalog_statement
 from edl_horovod.sql.measuring import evaluate, evaluate_columns, explain
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.predicting import predict
-from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.settings import SqlSettings
 from edl_horovod.sql.statements import (
@@ -19,6 +18,7 @@ from edl_horovod.sql.statements import (
     Predict,
     Standard,
     Statement,
+    StatementError,
     Train,
 )
 from edl_horovod.sql.training import train

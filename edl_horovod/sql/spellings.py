@@ -4,8 +4,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from edl_horovod.sql.problems import StatementError
-from edl_horovod.sql.statements import Attribute
+from edl_horovod.sql.statements import Attribute, StatementError
 
 __all__ = [
     "EXPLAINERS",

@@ -12,8 +12,13 @@ from edl_horovod.config.space import Candidates, Interval
 from edl_horovod.config.sweep import Point, Search, product, text_of
 from edl_horovod.errors import did_you_mean
 from edl_horovod.sql.attributes import SortedAttributes
-from edl_horovod.sql.problems import SourcePosition, StatementError
-from edl_horovod.sql.statements import Attribute, HparamCandidates, HparamRange
+from edl_horovod.sql.statements import (
+    Attribute,
+    HparamCandidates,
+    HparamRange,
+    SourcePosition,
+    StatementError,
+)
 
 __all__ = ["SWEEP_OPTIONS", "TrialsPlan", "plan_trials"]
 

@@ -12,7 +12,7 @@ from sqlglot.tokenizer_core import TokenType
 from sqlglot.tokens import Tokenizer
 
 from edl_horovod.errors import did_you_mean
-from edl_horovod.sql.problems import SourcePosition, StatementError
+from edl_horovod.sql.statements import SourcePosition, StatementError
 
 __all__ = ["Cursor", "Token", "TokenKind", "tokens_of"]
 

@@ -10,8 +10,8 @@ from edl_horovod.config.sweep import Point, Search
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed
 from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.models import MODEL, Trial
-from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.settings import SqlSettings
+from edl_horovod.sql.statements import StatementError
 from edl_horovod.sql.sweeping import TrialsPlan
 from edl_horovod.sql.work import Work
 from edl_horovod.sweeps import run as sweeps

@@ -16,7 +16,7 @@ import pytest
 import edl_horovod
 from edl_horovod.job.events import JobEvent, WorkerEvent
 from edl_horovod.sql.jobs import find_jobs
-from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.statements import StatementError
 from tests import databases
 from tests.frameworks import NEEDS_KERAS
 from tests.sql_service import children_of, is_running

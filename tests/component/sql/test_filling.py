@@ -6,9 +6,9 @@ import json
 import pytest
 
 from edl_horovod.errors import DataError
-from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.session import open_session
 from edl_horovod.sql.settings import read_settings
+from edl_horovod.sql.statements import StatementError
 from tests.component.sql.test_columns import Place
 from tests.component.sql.test_session import Ring
 

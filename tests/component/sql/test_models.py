@@ -13,7 +13,7 @@ import pytest
 from edl_horovod.errors import DataError, OutputError
 from edl_horovod.sql.models import MODEL, About, ModelStore
 from edl_horovod.sql.parser import parse
-from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.statements import StatementError
 
 ABOUT = About(
     statement="SELECT a, b FROM t TRAIN regressor.DNN INTO m",

@@ -19,9 +19,9 @@ from edl_horovod.job.events import EvaluationEvent, EventLog, StepEvent
 from edl_horovod.records.examples import example
 from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.sql.jobs import find_jobs, request_kill
-from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.session import open_session
 from edl_horovod.sql.settings import read_settings
+from edl_horovod.sql.statements import StatementError
 from edl_horovod.supervisor.run import JobResult
 
 TRAINED = "SELECT name, role, salary FROM employee TRAIN regressor.DNN INTO m;"

@@ -9,9 +9,9 @@ import pytest
 
 from edl_horovod.cli.main import main
 from edl_horovod.errors import DataError, Interrupted
-from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.session import open_session
 from edl_horovod.sql.settings import read_settings
+from edl_horovod.sql.statements import StatementError
 from tests import databases
 from tests.component.sql.test_session import ROLES, Ring
 

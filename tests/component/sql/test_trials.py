@@ -15,9 +15,9 @@ from edl_horovod.errors import (
     TrainingError,
 )
 from edl_horovod.sql.jobs import find_jobs, request_kill
-from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.session import open_session
 from edl_horovod.sql.settings import read_settings
+from edl_horovod.sql.statements import StatementError
 from tests.unit.sweeps.trainings import Trainings
 
 TRAINED = """SELECT name, salary FROM employee TRAIN regressor.DNN

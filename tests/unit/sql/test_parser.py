@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_horovod.sql.parser import parse
-from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.statements import (
     AlterModel,
     ColumnCall,
@@ -28,6 +27,7 @@ from edl_horovod.sql.statements import (
     ShowTrain,
     ShowTrials,
     Standard,
+    StatementError,
     Train,
 )
 from tests.fuzz_statements import DIALECTS, STATEMENTS, fuzz

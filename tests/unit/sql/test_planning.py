@@ -20,7 +20,7 @@ from edl_horovod.sql.planning import (
     plan_prediction,
     plan_training,
 )
-from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.statements import StatementError
 
 COLUMNS = ("name", "role", "salary")
 

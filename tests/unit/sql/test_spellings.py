@@ -7,7 +7,7 @@ import pytest
 from edl_horovod.config.conf_files import zoo_dir
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.planning import plan_training
-from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.statements import StatementError
 
 COLUMNS = ("height", "width", "codes", "sizes", "kind")
 NEW_MODEL = "INTO flowers.model"
