@@ -34,7 +34,7 @@ from edl_horovod.sql.statements import (
     StatementError,
     Train,
 )
-from edl_horovod.sql.sweeping import SWEEP_OPTIONS, TrialsPlan, plan_trials
+from edl_horovod.sql.trials import SWEEP_OPTIONS, TrialsPlan, plan_trials
 
 __all__ = [
     "ComparisonPlan",

@@ -1,22 +1,104 @@
-"""Runs the trials of a TRAIN: one job after the other on the same rows, then chooses the best."""
+"""Plans the trials of a TRAIN, runs them one after the other, and chooses the best."""
 
-from collections.abc import Mapping
+import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edl_horovod.config.fields import settings
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.sweep import Point, Search
-from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed
+from edl_horovod.config.search import SAMPLERS, SamplerConfig, SearchConfig
+from edl_horovod.config.space import Candidates, Interval
+from edl_horovod.config.sweep import Point, Search, product, text_of
+from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed, did_you_mean
+from edl_horovod.sql.attributes import SortedAttributes
 from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.models import MODEL, Trial
 from edl_horovod.sql.settings import SqlSettings
-from edl_horovod.sql.statements import StatementError
-from edl_horovod.sql.sweeping import TrialsPlan
+from edl_horovod.sql.statements import (
+    Attribute,
+    HparamCandidates,
+    HparamRange,
+    SourcePosition,
+    StatementError,
+)
 from edl_horovod.sql.work import Work
 from edl_horovod.sweeps import run as sweeps
 
-__all__ = ["PreparedTrials", "TrainingOutcome", "prepare_trials", "run_trials"]
+__all__ = [
+    "SWEEP_OPTIONS",
+    "PreparedTrials",
+    "TrainingOutcome",
+    "TrialsPlan",
+    "plan_trials",
+    "prepare_trials",
+    "run_trials",
+]
+
+SWEEP_OPTIONS: dict[str, type] = {
+    "sweep.direction": str,
+    "sweep.metric": str,
+    "sweep.num_trials": int,
+    "sweep.sampler": str,
+    "sweep.seed": int,
+}
+_DIRECTIONS = ("minimize", "maximize")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialsPlan:
+    """The trials of a statement."""
+
+    varied: Mapping[str, Attribute]
+    """Attributes with several values, by setting."""
+    config: SearchConfig
+    is_search: bool
+    """Whether Optuna chooses the values; else each combination of values is a trial."""
+    metric_position: SourcePosition
+    """The position of `sweep.metric`, or else of the first attribute that varies."""
+
+    def points(self, overrides: Sequence[str], values: Mapping[str, Any]) -> list[Point] | Search:
+        """All combinations of values, or the search that chooses them.
+
+        Args:
+            overrides: Settings of all trials as typed on the command line.
+            values: Other settings of all trials, by keys with dots.
+
+        Raises:
+            ConfigError: A setting varies, but also has a single value.
+        """
+        if not self.is_search:
+            over = {key: attribute.value.values for key, attribute in self.varied.items()}
+            return product(overrides, values, over)
+
+        def point(chosen: Mapping[str, Any]) -> Point:
+            values_of_trial = {key: [self._value(key, value)] for key, value in chosen.items()}
+            (trial_point,) = product(overrides, values, values_of_trial)
+            return trial_point
+
+        space = {key: _search_space(key, attribute) for key, attribute in self.varied.items()}
+        return Search(space, point, self.config)
+
+    def by_attribute(self, chosen: Mapping[str, str]) -> dict[str, str]:
+        """The values of a trial by the names of attributes in the statement."""
+        return {self.varied[key].name: value for key, value in chosen.items()}
+
+    def describe(self, num_trials: int) -> str:
+        """A sentence that describes the trials."""
+        written = ", ".join(
+            f"{attribute.name}={attribute.value.written}" for attribute in self.varied.values()
+        )
+        method = "chosen by Optuna to" if self.is_search else "one for each combination, to"
+        goal = f"{self.config.direction} {self.config.metric}"
+        trials = "1 trial" if num_trials == 1 else f"{num_trials} trials"
+        return f"{trials}, {method} {goal}: {written}."
+
+    def _value(self, key: str, chosen: Any) -> Any:
+        hyperparameter = self.varied[key].value
+        if isinstance(hyperparameter, HparamRange):
+            return chosen
+        return next(value for value in hyperparameter.values if text_of(value) == chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +134,47 @@ class TrainingOutcome:
         if not self.trials:
             return ""
         return f" with {_values_in_words(self.chosen)}, the best of {len(self.trials)} trials"
+
+
+def plan_trials(attributes: SortedAttributes, *, has_validation: bool) -> TrialsPlan | None:
+    """Decide what the trials of a training vary; None for a single training.
+
+    Args:
+        attributes: The attributes of the statement.
+        has_validation: Whether there are rows to compare the trials on.
+
+    Raises:
+        StatementError: An attribute cannot have these values, or the trials cannot be compared.
+    """
+    options = {
+        name: attribute for name, attribute in attributes.options.items() if name in SWEEP_OPTIONS
+    }
+    if not attributes.varied:
+        for attribute in options.values():
+            problem = f"{attribute.name} is for sweeps, and no attribute has several values."
+            hint = "Write HPARAM_RANGE(low, high) or HPARAM_CANDIDATES([a, b]), or leave it out."
+            raise StatementError(problem, attribute.position, hint=hint)
+        return None
+    first = next(iter(attributes.varied.values()))
+    if not has_validation:
+        problem = (
+            f"{first.name} has several values, and there are no rows to compare the trials on."
+        )
+        hint = "Write train.split='random', or train.validation_select."
+        raise StatementError(problem, first.position, hint=hint)
+    is_search = "sweep.num_trials" in options
+    for key, attribute in attributes.varied.items():
+        if isinstance(attribute.value, HparamRange):
+            is_search = True
+            _check_range(key, attribute)
+        else:
+            _check_candidates(attribute)
+    return TrialsPlan(
+        varied=attributes.varied,
+        config=_search_config(options, is_search=is_search),
+        is_search=is_search,
+        metric_position=options.get("sweep.metric", first).position,
+    )
 
 
 def prepare_trials(
@@ -119,6 +242,95 @@ def run_trials(prepared: PreparedTrials, work: Work, job: StatementJob) -> Train
         chosen=prepared.plan.by_attribute(best.chosen),
         trials=tuple(_trial_record(prepared.plan, trial) for trial in result.jobs),
     )
+
+
+def _search_config(options: Mapping[str, Attribute], *, is_search: bool) -> SearchConfig:
+    """The settings of the search.
+
+    Raises:
+        StatementError: An option is wrong, or has no meaning here.
+    """
+    attributes = {name.removeprefix("sweep."): attribute for name, attribute in options.items()}
+    values = {name: attribute.value for name, attribute in attributes.items()}
+    metric = values.get("metric", "loss")
+    if "metric" in attributes and metric != "loss" and "direction" not in attributes:
+        problem = f"It is unknown whether {metric!r} should be high or low."
+        hint = "Add sweep.direction='maximize' or sweep.direction='minimize'."
+        raise StatementError(problem, attributes["metric"].position, hint=hint)
+    for name, allowed in (("direction", _DIRECTIONS), ("sampler", SAMPLERS)):
+        if name in attributes and values[name] not in allowed:
+            hint = f"{did_you_mean(values[name], allowed)} Allowed: {', '.join(allowed)}."
+            problem = f"sweep.{name} cannot be {values[name]!r}."
+            raise StatementError(problem, attributes[name].position, hint=hint)
+    for name, least in (("num_trials", 1), ("seed", 0)):
+        if name in attributes and values[name] < least:
+            problem = f"sweep.{name} must be {least} or more."
+            raise StatementError(problem, attributes[name].position, hint=f"It is {values[name]}.")
+    for name in ("sampler", "seed"):
+        if name in attributes and not is_search:
+            problem = (
+                f"sweep.{name} is for searches, and here each combination of values is a trial."
+            )
+            hint = "Leave it out, or add sweep.num_trials."
+            raise StatementError(problem, attributes[name].position, hint=hint)
+    return SearchConfig(
+        metric=metric,
+        direction=values.get("direction", SearchConfig.direction),
+        n_trials=values.get("num_trials", SearchConfig.n_trials),
+        sampler=SamplerConfig(
+            name=values.get("sampler", SamplerConfig.name), seed=values.get("seed")
+        ),
+    )
+
+
+def _check_range(key: str, attribute: Attribute) -> None:
+    """Refuse a range for a setting that takes no numbers, or fractions for a whole number.
+
+    Raises:
+        StatementError: The setting does not take such numbers.
+    """
+    types = _types_of_setting(key)
+    if types is None:
+        return
+    if not types & {int, float}:
+        problem = f"{attribute.name} takes no numbers, and so no range."
+        raise StatementError(problem, attribute.position, hint="Write HPARAM_CANDIDATES([a, b]).")
+    if float not in types and not _is_whole(attribute.value):
+        problem = f"{attribute.name} takes whole numbers."
+        hint = f"Write whole numbers as the bounds of {attribute.value.written}."
+        raise StatementError(problem, attribute.position, hint=hint)
+
+
+def _check_candidates(attribute: Attribute) -> None:
+    texts = [text_of(value) for value in attribute.value.values]
+    for index, text in enumerate(texts):
+        if text in texts[:index]:
+            problem = f"{attribute.name} has the candidate {text} twice."
+            raise StatementError(problem, attribute.position, hint="Leave one out.")
+
+
+def _search_space(key: str, attribute: Attribute) -> Interval | Candidates:
+    hyperparameter = attribute.value
+    written = f"{attribute.name}={hyperparameter.written}"
+    if isinstance(hyperparameter, HparamCandidates):
+        return Candidates(names=tuple(map(text_of, hyperparameter.values)), written=written)
+    return Interval(
+        low=hyperparameter.low,
+        high=hyperparameter.high,
+        is_whole=_is_whole(hyperparameter) and float not in (_types_of_setting(key) or ()),
+        is_log=hyperparameter.is_log,
+        written=written,
+    )
+
+
+def _types_of_setting(key: str) -> set[Any] | None:
+    """The types of a setting; None for a model parameter, whose type is unknown."""
+    annotation = {field.key: field.annotation for field in settings(JobConfig)}.get(key)
+    return None if annotation is None else {annotation, *typing.get_args(annotation)}
+
+
+def _is_whole(bounds: HparamRange) -> bool:
+    return isinstance(bounds.low, int) and isinstance(bounds.high, int)
 
 
 class _TrialRunner:
