@@ -3,13 +3,15 @@
 import datetime
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from edl_horovod.columns.summary import summarize
+from edl_horovod.config.compose import compose
+from edl_horovod.config.schema import EarlyStoppingConfig, JobConfig, TrainConfig
 from edl_horovod.errors import DataError
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.files.whole_file import write_json
@@ -20,12 +22,6 @@ from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import framework_name
 from edl_horovod.sql import planning
 from edl_horovod.sql.baselines import Comparison, compare
-from edl_horovod.sql.defaults import (
-    LEAST_ROWS,
-    bound_in_words,
-    default_values,
-    schedule_in_words,
-)
 from edl_horovod.sql.dividing import check_label, count_rows, part_folders, split_rows
 from edl_horovod.sql.export import ExportedTable, records_of
 from edl_horovod.sql.filling import fill_nulls
@@ -39,8 +35,21 @@ from edl_horovod.sql.statements import Train
 from edl_horovod.sql.trials import TrainingOutcome, prepare_trials, run_trials
 from edl_horovod.sql.unknown import array_of
 from edl_horovod.sql.work import Work
+from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["train"]
+
+_LEAST_ROWS = 30
+"""With fewer rows, a tenth of them would say nothing, so none are held back."""
+_GROUP = "until_best"
+"""The option of the config group `train` that statements start from."""
+_STEPS_WITHOUT_VALIDATION = 300
+_STEPS_OF_EPOCH = 500
+"""The maximum number of steps per epoch: larger tables get larger batches, so that evaluations
+stay cheap in comparison."""
+_LARGEST_BATCH = 8_192
+_BOUNDS = ("epochs", "max_steps", "max_seconds")
+_CLASS_DEFAULTS = TrainConfig()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +130,7 @@ def _dry_run(work: Work, plan: TrainingPlan, values: dict[str, Any]) -> Result:
     has_validation = "validation_data" in values
     config = work.config("train", values, job, job.output)
     set_keys = _keys_set_by_user(work.settings, plan)
-    values |= default_values(config, set_keys, num_rows=0, has_validation=has_validation)
+    values |= _default_values(config, set_keys, num_rows=0, has_validation=has_validation)
     if plan.trials is None:
         return work.dry("train", values, told=plan.notes)
     values = work.places(job, job.output) | values
@@ -162,18 +171,18 @@ def _prepare_job(
         if not has_validation:
             settings.pop("validation_data", None)
         set_keys = _keys_set_by_user(work.settings, plan)
-        settings |= default_values(
+        settings |= _default_values(
             config, set_keys, num_rows=rows.num_learned, has_validation=has_validation
         )
         if plan.trials is not None:
             trials = prepare_trials(plan.trials, work.settings, paths | settings)
-            work.tell(schedule_in_words(trials.first, rows.num_learned))
+            work.tell(_schedule_in_words(trials.first, rows.num_learned))
             return run_trials(trials, work, job)
         job.version.mkdir()
         final_config = work.config("train", settings, job, job.version / MODEL)
-        work.tell(schedule_in_words(final_config, rows.num_learned))
+        work.tell(_schedule_in_words(final_config, rows.num_learned))
         result = work.run(final_config, Path(final_config.data), job)
-        if sentence := bound_in_words(final_config, result):
+        if sentence := _bound_in_words(final_config, result):
             work.tell(sentence)
         return TrainingOutcome(config=final_config, metrics=result.metrics)
 
@@ -230,12 +239,12 @@ def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob)
         )
         _require_same_columns(table, validation_table)
         held_back = validation_table.data
-    elif plan.is_split_default and table.num_rows < LEAST_ROWS:
+    elif plan.is_split_default and table.num_rows < _LEAST_ROWS:
         split_in_words = "none"
         if plan.trials is not None:
             raise DataError(
                 f"There are {table.num_rows} rows, which is too few to compare trials.",
-                received=f"{LEAST_ROWS} rows are the minimum",
+                received=f"{_LEAST_ROWS} rows are the minimum",
                 hint="Select more rows, or write train.split or train.validation_select.",
             )
         work.tell(
@@ -377,3 +386,105 @@ def _require_same_columns(table: ExportedTable, validation_table: ExportedTable)
             received=", ".join(f"{name} ({kind})" for name, kind in validation_kinds.items()),
             hint=f"It must give {', '.join(f'{name} ({kind})' for name, kind in kinds.items())}.",
         )
+
+
+def _default_values(
+    config: JobConfig, set_keys: Collection[str], *, num_rows: int, has_validation: bool
+) -> dict[str, Any]:
+    """The defaults of statements where they differ from those of `edl train`.
+
+    Args:
+        config: The composed settings.
+        set_keys: Keys that the statement or the command line sets. Values that differ from the
+            defaults of `edl train` also count as set, so that a user's files are respected.
+        num_rows: The number of rows to learn from; 0 if it is not known yet.
+        has_validation: Whether there are rows for the validation.
+
+    Returns:
+        Values by keys with dots.
+    """
+    train, defaults = config.train, _statement_defaults()
+    if not has_validation:
+        defaults = replace(
+            defaults,
+            early_stopping=EarlyStoppingConfig(),
+            evaluate_steps=0,
+            max_seconds=0.0,
+            max_steps=_STEPS_WITHOUT_VALIDATION,
+        )
+    if any(_is_set(train, name, set_keys) for name in _BOUNDS):
+        # A bound that the user sets is the only one.
+        defaults = replace(defaults, max_steps=0, max_seconds=0.0)
+    ranks = max(config.launch.np, config.elastic.max_np or 1)
+    defaults = replace(defaults, batch_size=_batch_size(defaults.batch_size, num_rows, ranks))
+    return _unset_values(train, defaults, "train", set_keys)
+
+
+def _schedule_in_words(config: JobConfig, num_rows: int) -> str:
+    """A sentence about the steps of a training and its maximum length.
+
+    Args:
+        config: The settings of the training.
+        num_rows: The number of rows to learn from.
+    """
+    train, defaults = config.train, _statement_defaults()
+    bounds = [f"{train.epochs:,} epochs"] if train.epochs != defaults.epochs else []
+    bounds += [f"{train.max_steps:,} steps"] if train.max_steps else []
+    bounds += [f"{train.max_seconds:,.0f} s"] if train.max_seconds else []
+    bound = " or ".join(bounds)
+    steps = f"{num_rows:,} rows are learned from, {train.batch_size:,} in each step"
+    stopping = train.early_stopping
+    if not stopping.metric:
+        return f"{steps}, for {bound}."
+    interval = (
+        f"every {train.evaluate_steps:,} steps" if train.evaluate_steps else "after each epoch"
+    )
+    return (
+        f"{steps}, until the {stopping.metric} on the rows held back, measured {interval}, has not"
+        f" improved {stopping.patience} times in a row; for {bound} at most."
+    )
+
+
+def _bound_in_words(config: JobConfig, result: JobResult) -> str:
+    """A sentence if a training ended at a bound while it still improved; else empty."""
+    train = config.train
+    if not train.early_stopping.metric:
+        return ""
+    if train.max_steps and result.steps >= train.max_steps:
+        key, bound = "train.max_steps", f"{train.max_steps:,} steps"
+    elif train.max_seconds and result.seconds >= train.max_seconds:
+        key, bound = "train.max_seconds", f"{train.max_seconds:,.0f} s"
+    else:
+        return ""
+    return f"The training ended after {bound}, while it still improved: raise {key} to go on."
+
+
+def _statement_defaults() -> TrainConfig:
+    """The section `train` that statements start from, as conf/ defines it."""
+    required = {"data": "rows", "validation_data": "rows", "output": "model", "model_def": "some"}
+    return compose("train", [f"train={_GROUP}"], values=required).train
+
+
+def _batch_size(smallest: int, num_rows: int, num_ranks: int) -> int:
+    size = smallest
+    while size < num_ranks or (size < _LARGEST_BATCH and num_rows > size * _STEPS_OF_EPOCH):
+        size *= 2
+    return size
+
+
+def _is_set(train: TrainConfig, name: str, set_keys: Collection[str]) -> bool:
+    return f"train.{name}" in set_keys or getattr(train, name) != getattr(_CLASS_DEFAULTS, name)
+
+
+def _unset_values(
+    section: Any, defaults: Any, prefix: str, set_keys: Collection[str]
+) -> dict[str, Any]:
+    """The values of `defaults` for fields of a section that the user has not set, by keys."""
+    values: dict[str, Any] = {}
+    for field in fields(section):
+        key, value = f"{prefix}.{field.name}", getattr(section, field.name)
+        if is_dataclass(value):
+            values |= _unset_values(value, getattr(defaults, field.name), key, set_keys)
+        elif value == field.default != getattr(defaults, field.name) and key not in set_keys:
+            values[key] = getattr(defaults, field.name)
+    return values
