@@ -21,7 +21,6 @@ from edl_horovod.sql.spellings import (
     explain_missing_model,
     translate,
 )
-from edl_horovod.sql.splitting import Split
 from edl_horovod.sql.statements import (
     Attribute,
     ColumnCall,
@@ -34,6 +33,7 @@ from edl_horovod.sql.statements import (
     StatementError,
     Train,
 )
+from edl_horovod.sql.training_rows import Split
 from edl_horovod.sql.trials import SWEEP_OPTIONS, TrialsPlan, plan_trials
 
 __all__ = [

@@ -22,9 +22,7 @@ from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import framework_name
 from edl_horovod.sql import planning
 from edl_horovod.sql.baselines import Comparison, compare
-from edl_horovod.sql.dividing import check_label, count_rows, part_folders, split_rows
 from edl_horovod.sql.export import ExportedTable, records_of
-from edl_horovod.sql.filling import fill_nulls
 from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.kinds import Kind
 from edl_horovod.sql.models import LOG, MODEL, About, LogRow, ModelColumn, adapted_of
@@ -32,6 +30,13 @@ from edl_horovod.sql.planning import TrainingPlan
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.settings import SqlSettings
 from edl_horovod.sql.statements import Train
+from edl_horovod.sql.training_rows import (
+    check_label,
+    count_rows,
+    fill_nulls,
+    part_folders,
+    split_rows,
+)
 from edl_horovod.sql.trials import TrainingOutcome, prepare_trials, run_trials
 from edl_horovod.sql.unknown import array_of
 from edl_horovod.sql.work import Work

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edl_horovod.errors import ConfigError, DataError
-from edl_horovod.sql.splitting import Split
+from edl_horovod.sql.training_rows import Split
 
 KINDS = [
     ("random", lambda split, first, count: split.by_number(first, count)),
