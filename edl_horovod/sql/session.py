@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from edl_horovod.sql.engine import open_engine
+from edl_horovod.sql.evaluation import evaluate, evaluate_columns, explain
 from edl_horovod.sql.listing import run_catalog_statement
-from edl_horovod.sql.measuring import evaluate, evaluate_columns, explain
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.predicting import predict
 from edl_horovod.sql.results import Result

@@ -2,16 +2,18 @@
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
 from edl_horovod.sql import planning
+from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.explain import importances, write_shuffled
 from edl_horovod.sql.export import ExportedTable
 from edl_horovod.sql.jobs import StatementJob
@@ -29,10 +31,10 @@ from edl_horovod.sql.models import StoredModel
 from edl_horovod.sql.planning import ComparisonPlan
 from edl_horovod.sql.predicting import PROBABILITIES, VALUE, classes_of, report_unknown_values
 from edl_horovod.sql.predictions import read_predictions
-from edl_horovod.sql.result_tables import ResultTable, plan_result_table, write_result_table
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.rows import BATCH_ROWS
-from edl_horovod.sql.statements import Evaluate, EvaluateColumns, Explain
+from edl_horovod.sql.staging import type_of_kind
+from edl_horovod.sql.statements import Evaluate, EvaluateColumns, Explain, Name, StatementError
 from edl_horovod.sql.work import Work
 
 __all__ = ["evaluate", "evaluate_columns", "explain"]
@@ -51,6 +53,19 @@ _NUMBER_COLUMNS: Mapping[str, Kind] = {
 _Arrays = Mapping[str, NDArray[Any]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ResultTable:
+    """The table for the rows of a statement."""
+
+    name: Name
+    columns: Mapping[str, Kind]
+    """The kinds of values by column."""
+    exists: bool
+    """Whether the table exists and holds earlier results."""
+    overwrite: bool
+    """Whether earlier results are replaced; else rows are added."""
+
+
 def evaluate(work: Work, statement: Evaluate) -> Result:
     """Compute the metrics of a model on the rows of a SELECT, over all rows at once.
 
@@ -66,7 +81,7 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
         metrics=CLASS_METRICS if classes else REGRESSION_METRICS,
         is_confined=work.settings.is_confined,
     )
-    into = _plan_table(work, statement, _CLASS_COLUMNS, overwrite=plan.overwrite)
+    into = _result_table_of(work, statement, _CLASS_COLUMNS, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     if work.is_dry_run:
         return work.dry("predict", values, told=plan.notes)
@@ -92,7 +107,7 @@ def evaluate_columns(work: Work, statement: EvaluateColumns) -> Result:
     indices = tuple(names.index(name) for name in (plan.label, plan.predicted))
     if work.is_dry_run:
         return Result(message=f"This would compare {plan.predicted} with {plan.label}.")
-    into = _plan_table(work, statement, _CLASS_COLUMNS, overwrite=plan.overwrite)
+    into = _result_table_of(work, statement, _CLASS_COLUMNS, overwrite=plan.overwrite)
     labels, predicted = _column_values(work, statement, indices)
     metrics = _compare(labels, predicted, plan)
     has_classes = isinstance(metrics, ClassMetrics)
@@ -154,7 +169,7 @@ def _is_number(value: object) -> bool:
 
 def _metrics_result(
     work: Work,
-    into: ResultTable | None,
+    into: _ResultTable | None,
     metrics: ClassMetrics | RegressionMetrics,
     requested: tuple[str, ...],
     *,
@@ -185,7 +200,7 @@ def explain(work: Work, statement: Explain) -> Result:
     plan = planning.plan_measuring(
         statement, work.columns(statement.select), stored, is_confined=work.settings.is_confined
     )
-    into = _plan_table(work, statement, _IMPORTANCE_COLUMNS, overwrite=plan.overwrite)
+    into = _result_table_of(work, statement, _IMPORTANCE_COLUMNS, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     notes = plan.notes
     if statement.explainer is not None:
@@ -218,22 +233,22 @@ def explain(work: Work, statement: Explain) -> Result:
     return replace(result, importances=tuple(column_importances))
 
 
-def _plan_table(
+def _result_table_of(
     work: Work,
     statement: Evaluate | EvaluateColumns | Explain,
     columns: Sequence[str],
     *,
     overwrite: bool,
-) -> ResultTable | None:
+) -> _ResultTable | None:
     if statement.into is None:
         return None
     kinds = {**_LEADING_COLUMNS, **{name: _NUMBER_COLUMNS.get(name, "text") for name in columns}}
-    return plan_result_table(work.engine, statement.into, kinds, overwrite=overwrite)
+    return _plan_result_table(work.engine, statement.into, kinds, overwrite=overwrite)
 
 
 def _deliver(
     work: Work,
-    into: ResultTable | None,
+    into: _ResultTable | None,
     columns: Sequence[str],
     rows: Sequence[tuple[Any, ...]],
     *,
@@ -254,7 +269,7 @@ def _deliver(
     common = {"model": model or None, "evaluated": now}
     values = [common | dict(zip(columns, row, strict=True)) for row in rows]
     cells = [[row.get(name) for name in into.columns] for row in values]
-    write_result_table(work.engine, into, cells)
+    _write_result_table(work.engine, into, cells)
     more = "more " if into.exists and not into.overwrite else ""
     of_model = f" of {model}" if model else ""
     sentence = f"The table {into.name} has {len(rows):,} {more}rows{of_model}."
@@ -334,3 +349,65 @@ def _is_requested(metric: str, requested: tuple[str, ...]) -> bool:
     return not requested or any(
         metric == name or metric.startswith(f"{name}_") for name in requested
     )
+
+
+def _plan_result_table(
+    engine: Engine, name: Name, columns: Mapping[str, Kind], *, overwrite: bool
+) -> _ResultTable:
+    """Check that a table can be created, or that rows can be added; nothing is changed yet.
+
+    Args:
+        engine: The database.
+        name: The table, with or without its schema.
+        columns: The kinds of values by column.
+        overwrite: Whether earlier results in the same columns are replaced; else rows are added.
+
+    Raises:
+        StatementError: The name has too many parts.
+        DataError: A table of that name has other columns, or the database does not answer.
+    """
+    if len(name.parts) > 2:
+        problem = f"{name} cannot name a table."
+        raise StatementError(problem, name.position, hint="Write table or schema.table.")
+    schema, table = _schema_and_table(name)
+    with engine.connecting() as connection:
+        inspector = sa.inspect(connection)
+        exists = inspector.has_table(table, schema)
+        existing_columns = (
+            [column["name"] for column in inspector.get_columns(table, schema)] if exists else []
+        )
+    if exists and existing_columns != list(columns):
+        raise DataError(
+            f"The table {name} exists and has other columns than results of this statement.",
+            received=f"its columns {', '.join(existing_columns)}",
+            hint="Write the name of a new table.",
+        )
+    return _ResultTable(name=name, columns=columns, exists=exists, overwrite=overwrite)
+
+
+def _write_result_table(engine: Engine, plan: _ResultTable, rows: Sequence[Sequence[Any]]) -> None:
+    """Add rows to the table, which is created if necessary, in one transaction.
+
+    MariaDB commits each CREATE and DROP immediately. A process that is killed in between may leave
+    a new table without rows there, or lose the earlier results.
+
+    Raises:
+        DataError: The database refuses a statement, or does not answer.
+    """
+    schema, name = _schema_and_table(plan.name)
+    columns: list[sa.Column[Any]] = [
+        sa.Column(column, type_of_kind(kind)) for column, kind in plan.columns.items()
+    ]
+    table = sa.Table(name, sa.MetaData(), *columns, schema=schema)
+    values = [dict(zip(plan.columns, row, strict=True)) for row in rows]
+    with engine.connecting() as connection, engine.transaction(connection):
+        if plan.exists and plan.overwrite:
+            table.drop(connection, checkfirst=False)
+        if plan.overwrite or not plan.exists:
+            table.create(connection, checkfirst=False)
+        connection.execute(table.insert(), values)
+
+
+def _schema_and_table(name: Name) -> tuple[str | None, str]:
+    schema = name.parts[0] if len(name.parts) == 2 else None
+    return schema, name.parts[-1]
