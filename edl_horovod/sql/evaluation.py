@@ -29,8 +29,13 @@ from edl_horovod.sql.metrics import (
 )
 from edl_horovod.sql.models import StoredModel
 from edl_horovod.sql.planning import ComparisonPlan
-from edl_horovod.sql.predicting import PROBABILITIES, VALUE, classes_of, report_unknown_values
-from edl_horovod.sql.predictions import read_predictions
+from edl_horovod.sql.prediction import (
+    PROBABILITIES,
+    VALUE,
+    classes_of,
+    read_predictions,
+    report_unknown_values,
+)
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.rows import BATCH_ROWS
 from edl_horovod.sql.staging import type_of_kind

@@ -8,7 +8,7 @@ from edl_horovod.sql.engine import open_engine
 from edl_horovod.sql.evaluation import evaluate, evaluate_columns, explain
 from edl_horovod.sql.listing import run_catalog_statement
 from edl_horovod.sql.parser import parse
-from edl_horovod.sql.predicting import predict
+from edl_horovod.sql.prediction import predict
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.settings import SqlSettings
 from edl_horovod.sql.statements import (

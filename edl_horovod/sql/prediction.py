@@ -1,0 +1,278 @@
+"""Runs PREDICT: a job predicts a number or a class for each row, into a table or as rows."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted
+from edl_horovod.records.examples import read_examples
+from edl_horovod.records.reader import Reader
+from edl_horovod.sql import planning
+from edl_horovod.sql.engine import DatabaseError
+from edl_horovod.sql.export import ExportedTable, NoRows
+from edl_horovod.sql.models import StoredModel, adapted_of
+from edl_horovod.sql.results import Result
+from edl_horovod.sql.rows import MOST_ROWS
+from edl_horovod.sql.statements import Predict
+from edl_horovod.sql.target import COLUMN, NUMBER, plan_target
+from edl_horovod.sql.unknown import unknown_values
+from edl_horovod.sql.work import Work
+from edl_horovod.sql.writing import try_writing, write_predictions
+
+__all__ = [
+    "PROBABILITIES",
+    "VALUE",
+    "Predictions",
+    "classes_of",
+    "predict",
+    "read_predictions",
+    "report_unknown_values",
+]
+
+VALUE, _CLASS, PROBABILITIES = "prediction", "class", "probabilities"
+"""The outputs of the zoo's models of tables."""
+_BATCH_ROWS = 1_000
+_SCHEMA = "schema.json"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The outputs of a model for the rows of a SELECT."""
+
+    folder: Path
+    shapes: dict[str, tuple[int, ...]]
+    """The shape of each output for one row."""
+    num_rows: int
+
+    def batches(self) -> Iterator[dict[str, NDArray[Any]]]:
+        """Batches of outputs by name, each of shape (rows, ...).
+
+        Raises:
+            DataError: The files are damaged.
+        """
+        with Reader.open(str(self.folder)) as reader:
+            records = iter(reader)
+            while batch := list(islice(records, _BATCH_ROWS)):
+                yield read_examples(batch, self.shapes)
+
+
+def predict(work: Work, statement: Predict) -> Result:
+    """Predict for what a SELECT gives, into a table or as rows.
+
+    Raises:
+        EdlError: A subclass says what went wrong; the database is unchanged.
+    """
+    stored = work.store.find(statement.using)
+    columns = work.columns(statement.select)
+    plan = planning.plan_prediction(
+        statement, columns, stored, is_confined=work.settings.is_confined
+    )
+    target = statement.target
+    parts: tuple[str, ...] = ()
+    if target is not None:
+        parts = target.folded if work.engine.dialect == "postgres" else target.parts
+    first_column = parts[-1] if len(parts) > 1 else COLUMN
+    names = _output_names(
+        stored, first_column, columns=plan.columns, probabilities=plan.has_probabilities
+    )
+    into = None
+    if target is not None:
+        into = plan_target(
+            work.engine,
+            statement.select,
+            parts,
+            columns=names if len(names) > 1 or plan.columns else (),
+            features=stored.about.features,
+            samples=[classes_of(stored) or (NUMBER,), *[(NUMBER,)] * (len(names) - 1)],
+            replace_table=plan.replace_table,
+            replace_values=plan.replace_values,
+        )
+        if into.guarded_columns:
+            work.tell(
+                f"PREDICT did not create {', '.join(into.guarded_columns)}, so it only fills NULLs"
+                " there: to replace other values, too, write WITH predict.replace_values=True."
+            )
+    values = {**plan.settings, "trained_model": str(stored.trained_model)}
+    if work.is_dry_run:
+        return work.dry("predict", values, told=(str(into),) if into else ())
+    if into is not None:
+        try_writing(work.engine, into)
+    with work.job(f"PREDICT {target or 'rows'}") as job:
+        config = work.config("predict", values, job, job.output)
+        select = statement.select if into is None else into.select
+        try:
+            table = work.export(
+                select,
+                job.data,
+                job,
+                plan.nulls,
+                into=into,
+                columns=stored.about.features,
+                num_first_rows=MOST_ROWS if into is None else 0,
+                dates=stored.about.dates,
+            )
+        except NoRows:
+            message = f"The SELECT gives no rows, so {stored} predicts nothing."
+            result_columns = () if into is not None else (*columns, *names)
+            return Result(columns=result_columns, message=message, model=str(stored))
+        kinds = {column.name: column.kind for column in table.columns}
+        planning.check_kinds(stored.about, kinds, statement.using.position)
+        report_unknown_values(work, stored, table)
+        digest = _digest(stored, table) if into is not None else ""
+        is_reused = into is not None and job.take_predictions(digest)
+        if is_reused:
+            work.tell(
+                "The predictions of an earlier attempt, which could not write them, are used."
+            )
+        else:
+            work.run(config, table.data, job)
+        rows_of_predictions = _predicted_rows(
+            read_predictions(job.output), stored, probabilities=plan.has_probabilities
+        )
+        if into is not None:
+            progress = work.progress(
+                job, f"of {table.num_rows:,} predictions are sent to the database"
+            )
+            try:
+                counts = write_predictions(
+                    work.engine,
+                    into,
+                    table,
+                    rows_of_predictions,
+                    tell=work.tell,
+                    on_progress=progress,
+                )
+            except Interrupted:
+                raise
+            except EdlError as e:
+                # Reused predictions are kept only if the database failed: other errors would recur.
+                if not is_reused or isinstance(e, DatabaseError):
+                    job.keep_predictions(digest)
+                    work.tell("The predictions are kept: run the statement again to write them.")
+                raise
+            message = f"{counts.num_rows:,} rows of {into.table} have predictions of {stored}."
+            return Result(message=message, model=str(stored))
+        return Result(
+            columns=(*columns, *names),
+            rows=tuple(
+                (*row, *predictions)
+                for row, predictions in zip(table.first_rows, rows_of_predictions, strict=False)
+            ),
+            has_more_rows=table.num_rows > len(table.first_rows),
+            model=str(stored),
+        )
+
+
+def read_predictions(folder: Path) -> Predictions:
+    """Open the predictions in a folder.
+
+    Raises:
+        DataError: An output has no fixed shape, or the folder is damaged.
+    """
+    schema = json.loads((folder / _SCHEMA).read_bytes())
+    shapes = {name: tuple(feature["shape"]) for name, feature in schema["features"].items()}
+    if varying := [name for name, shape in shapes.items() if None in shape]:
+        raise DataError(
+            f"The output {varying[0]!r} of the model differs in size from row to row.",
+            received=f"shape {shapes[varying[0]]}",
+            hint="Use a model of the zoo that gives one value a row.",
+        )
+    return Predictions(folder, shapes, int(schema["num_records"]))
+
+
+def classes_of(stored: StoredModel) -> tuple[Any, ...]:
+    """The classes of a classifier, in the order of the probabilities; empty for a regressor.
+
+    Raises:
+        DataError: The trained model is damaged.
+    """
+    classes = adapted_of(stored.trained_model).get("classes")
+    return tuple(classes["values"]) if classes else ()
+
+
+def report_unknown_values(work: Work, stored: StoredModel, table: ExportedTable) -> None:
+    """Tell the user how many rows of each column have values that the training did not have.
+
+    Raises:
+        DataError: The trained model is damaged.
+    """
+    for unknown in unknown_values(
+        adapted_of(stored.trained_model), sorted(table.data.glob("*.parquet"))
+    ):
+        work.tell(str(unknown))
+
+
+def _output_names(
+    stored: StoredModel, first: str, *, columns: Sequence[Any] = (), probabilities: bool = False
+) -> tuple[str, ...]:
+    """The names of the columns of predictions.
+
+    Args:
+        stored: The model.
+        first: The name of the column for the number or the class.
+        columns: The user's names for all columns; if empty, the columns of probabilities are named
+            `first_probability_class`, or `probability_class` if `first` is the default.
+        probabilities: Whether there is also a column for the probability of each class.
+
+    Raises:
+        ConfigError: The number of names is wrong, or probabilities are requested of a regressor.
+    """
+    classes = classes_of(stored)
+    if probabilities and not classes:
+        raise ConfigError(
+            f"predict.probabilities is only for classifiers, and {stored} predicts a number.",
+            received={"predict.probabilities": True},
+            hint="Leave it out.",
+        )
+    # Columns of two models in the same table must have different names.
+    prefix = "" if first == COLUMN else f"{first}_"
+    probability_columns = (
+        [f"{prefix}probability_{label}" for label in classes] if probabilities else []
+    )
+    names = tuple(map(str, columns)) or (first, *probability_columns)
+    if len(names) != 1 + len(probability_columns):
+        raise ConfigError(
+            f"There are {1 + len(probability_columns)} columns of predictions, {len(names)} names.",
+            received={"predict.columns": list(names)},
+            hint=f"Write a name for each of {', '.join((first, *probability_columns))}.",
+        )
+    return names
+
+
+def _predicted_rows(
+    predictions: Predictions, stored: StoredModel, *, probabilities: bool
+) -> Iterator[tuple[Any, ...]]:
+    """The predictions for each row, in order: the number, or the class and its probabilities.
+
+    Raises:
+        DataError: The model has other outputs, or the predictions are damaged.
+    """
+    classes = classes_of(stored)
+    outputs = (_CLASS, PROBABILITIES) if classes else (VALUE,)
+    if missing := [name for name in outputs if name not in predictions.shapes]:
+        raise DataError(
+            f"The model {stored} has no output {missing[0]!r}.",
+            received=f"{', '.join(predictions.shapes)}",
+            hint="Use a regressor or a classifier of the zoo.",
+        )
+    for batch in predictions.batches():
+        if not classes:
+            columns = [batch[VALUE].reshape(-1).tolist()]
+        else:
+            columns = [[classes[number] for number in batch[_CLASS].reshape(-1).tolist()]]
+            columns += batch[PROBABILITIES].T.tolist() if probabilities else []
+        yield from zip(*columns, strict=True)
+
+
+def _digest(stored: StoredModel, table: ExportedTable) -> str:
+    """A digest of a model and the rows that it reads."""
+    digest = hashlib.sha256(f"{stored} {stored.about.trained}".encode())
+    for file in sorted(table.data.glob("*.parquet")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
