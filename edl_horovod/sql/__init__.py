@@ -1,4 +1,4 @@
-"""Statements in SQL that train models on tables, predict into them, and say what was trained.
+"""Statements in SQL that train models on tables, predict into them, and list trained models.
 
 The package can be called: `edl_horovod.sql("SELECT ...", db="sqlite:///hr.db")`.
 """
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class _Sql(ModuleType):
-    """The package, which has the name of the function that users call."""
+    """The type of the package, which can be called like the function of the same name."""
 
     def __call__(self, text: str, **settings: Any) -> Any:
-        """See `calling.sql`."""
-        from edl_horovod.sql.calling import sql
+        """Run statements; `api.sql` describes the arguments."""
+        from edl_horovod.sql.api import sql
 
         return sql(text, **settings)
 

@@ -8,7 +8,7 @@ import pytest
 
 import edl_horovod
 from edl_horovod.errors import ConfigError
-from edl_horovod.sql.parameters import bind
+from edl_horovod.sql.api import bind
 from edl_horovod.sql.parser import parse
 
 NASTY = "O'Hara \\' \\\\ -- ; /* \" %s :other ü \n' OR 1=1 --"
