@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from edl_horovod.sql.catalog import run_catalog_statement
 from edl_horovod.sql.engine import open_engine
 from edl_horovod.sql.evaluation import evaluate, evaluate_columns, explain
-from edl_horovod.sql.listing import run_catalog_statement
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.prediction import predict
 from edl_horovod.sql.results import Result
