@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from edl_horovod.errors import did_you_mean
-from edl_horovod.sql.spellings import UNQUOTED_ATTRIBUTES
+from edl_horovod.sql.sqlflow import UNQUOTED_ATTRIBUTES
 from edl_horovod.sql.statements import (
     Attribute,
     ColumnCall,

@@ -11,7 +11,7 @@ from edl_horovod.sql.clauses import (
     read_name,
     refuse_image,
 )
-from edl_horovod.sql.spellings import EXPLAINERS, LABEL_ATTRIBUTES
+from edl_horovod.sql.sqlflow import EXPLAINERS, LABEL_ATTRIBUTES
 from edl_horovod.sql.statements import (
     AlterModel,
     Attribute,

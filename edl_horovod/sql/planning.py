@@ -13,7 +13,7 @@ from edl_horovod.models.zoo import RATE_NAMES
 from edl_horovod.sql.attributes import SortedAttributes, sort_attributes
 from edl_horovod.sql.column_terms import column_dicts, column_names
 from edl_horovod.sql.models import About, StoredModel
-from edl_horovod.sql.spellings import (
+from edl_horovod.sql.sqlflow import (
     METRIC_NAMES,
     MODEL_PARTS,
     PARAMETER_HINTS,

@@ -30,7 +30,6 @@ _SQLFLOW_PREFIX = "sqlflow_models."
 """The prefix of the models that come with SQLFlow."""
 _TREES = re.compile(r"xgboost|boosted_?trees|random_?forests?", re.IGNORECASE)
 _CLUSTERS = re.compile(r"kmeans|cluster|oneclass", re.IGNORECASE)
-
 _ATTRIBUTES = {
     "dnn_hidden_units": "hidden_units",
     "model.dnn_hidden_units": "model.hidden_units",
