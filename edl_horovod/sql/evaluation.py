@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from edl_horovod.errors import DataError
 from edl_horovod.sql import planning
 from edl_horovod.sql.engine import Engine
-from edl_horovod.sql.explain import importances, write_shuffled
 from edl_horovod.sql.export import ExportedTable
+from edl_horovod.sql.importance import importances, write_shuffled
 from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.kinds import Kind
 from edl_horovod.sql.metrics import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edl_horovod.sql.explain import Importance
+    from edl_horovod.sql.importance import Importance
 
 __all__ = ["Result"]
 
@@ -25,7 +25,7 @@ class Result:
     """The version that was trained or used: `m@3`."""
     metrics: dict[str, float] = field(default_factory=dict)
     importances: "tuple[Importance, ...]" = ()
-    """The rows of an EXPLAIN, for `explain.draw`."""
+    """The rows of an EXPLAIN, for `importance.draw`."""
 
     def __iter__(self) -> Any:
         return iter(self.rows)

@@ -119,7 +119,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 def _run_all(
     session: "Session", text: str, show: Callable[["Result"], None], picture: Path | None
 ) -> None:
-    from edl_horovod.sql import explain
+    from edl_horovod.sql import importance
     from edl_horovod.sql.statements import Explain
 
     statements = session.parse(text)
@@ -133,12 +133,12 @@ def _run_all(
                 received=f"{num_drawn} of them",
                 hint="Run that statement alone.",
             )
-        explain.require_drawing(picture)
+        importance.require_drawing(picture)
     for statement in statements:
         result = session.run(statement)
         show(result)
         if picture is not None and result.importances:
-            explain.draw(result.importances, picture, title=result.model)
+            importance.draw(result.importances, picture, title=result.model)
 
 
 def _text(texts: Sequence[str], file: Path | None) -> str | None:

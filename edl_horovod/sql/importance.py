@@ -15,14 +15,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, DataError, MissingDependency
 
-__all__ = [
-    "Importance",
-    "ShuffledRows",
-    "draw",
-    "importances",
-    "require_drawing",
-    "write_shuffled",
-]
+__all__ = ["Importance", "ShuffledRows", "draw", "importances", "require_drawing", "write_shuffled"]
 
 MAX_ROWS = 2_000
 """The number of sampled rows; the job predicts each of them once per column and repeat."""

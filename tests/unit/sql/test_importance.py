@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from edl_horovod.errors import ConfigError, DataError, MissingDependency
-from edl_horovod.sql.explain import draw, importances, require_drawing, write_shuffled
+from edl_horovod.sql.importance import draw, importances, require_drawing, write_shuffled
 from edl_horovod.sql.metrics import regression_metrics
 
 COLUMNS = ("strong", "weak", "unused")
