@@ -19,7 +19,7 @@ from edl_horovod.columns.clauses import read_clauses
 from edl_horovod.columns.features import Features, plan_features
 from edl_horovod.columns.summary import TableSummary
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.sql.unknown import array_of
+from edl_horovod.sql.unknown_values import array_of
 
 __all__ = ["Comparison", "compare"]
 

@@ -21,7 +21,7 @@ from edl_horovod.sql.results import Result
 from edl_horovod.sql.rows import MOST_ROWS
 from edl_horovod.sql.statements import Predict
 from edl_horovod.sql.target import COLUMN, NUMBER, plan_target
-from edl_horovod.sql.unknown import unknown_values
+from edl_horovod.sql.unknown_values import unknown_values
 from edl_horovod.sql.work import Work
 from edl_horovod.sql.writing import try_writing, write_predictions
 

@@ -38,7 +38,7 @@ from edl_horovod.sql.training_rows import (
     split_rows,
 )
 from edl_horovod.sql.trials import TrainingOutcome, prepare_trials, run_trials
-from edl_horovod.sql.unknown import array_of
+from edl_horovod.sql.unknown_values import array_of
 from edl_horovod.sql.work import Work
 from edl_horovod.supervisor.run import JobResult
 

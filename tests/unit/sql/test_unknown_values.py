@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from edl_horovod.columns.summary import TableSummary, summarize
-from edl_horovod.sql.unknown import unknown_values
+from edl_horovod.sql.unknown_values import unknown_values
 from tests.unit.columns.test_typed import texts
 
 TRAINING = {

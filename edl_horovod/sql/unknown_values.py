@@ -63,6 +63,14 @@ def unknown_values(adapted: Mapping[str, Any], shards: Sequence[Path]) -> list[U
     return [counts[name] for name in sorted(counts)]
 
 
+def array_of(values: pa.Array) -> Array:
+    """Values as models of tables receive them: texts as bytes, missing numbers as NaN."""
+    if pa.types.is_string(values.type):
+        values = values.cast(pa.binary())
+    array: Array = values.to_numpy(zero_copy_only=False)
+    return array
+
+
 def _count(
     column: Column, cells: pa.Array, first_row: int, counts: dict[str, UnknownValues]
 ) -> None:
@@ -82,11 +90,3 @@ def _count(
         first=earlier.first if earlier else first,
         first_row=earlier.first_row if earlier else first_row + index,
     )
-
-
-def array_of(values: pa.Array) -> Array:
-    """Values as models of tables receive them: texts as bytes, missing numbers as NaN."""
-    if pa.types.is_string(values.type):
-        values = values.cast(pa.binary())
-    array: Array = values.to_numpy(zero_copy_only=False)
-    return array
