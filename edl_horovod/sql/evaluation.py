@@ -79,7 +79,7 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
     """
     stored = work.store.find(statement.model)
     classes = classes_of(stored)
-    plan = planning.plan_measuring(
+    plan = planning.plan_evaluation(
         statement,
         work.columns(statement.select),
         stored,
@@ -202,7 +202,7 @@ def explain(work: Work, statement: Explain) -> Result:
         EdlError: A subclass says what went wrong.
     """
     stored = work.store.find(statement.model)
-    plan = planning.plan_measuring(
+    plan = planning.plan_evaluation(
         statement, work.columns(statement.select), stored, is_confined=work.settings.is_confined
     )
     into = _result_table_of(work, statement, _IMPORTANCE_COLUMNS, overwrite=plan.overwrite)

@@ -38,13 +38,13 @@ from edl_horovod.sql.trials import SWEEP_OPTIONS, TrialsPlan, plan_trials
 
 __all__ = [
     "ComparisonPlan",
-    "MeasuringPlan",
+    "EvaluationPlan",
     "PredictionPlan",
     "TrainingPlan",
     "check_columns",
     "check_kinds",
     "plan_comparison",
-    "plan_measuring",
+    "plan_evaluation",
     "plan_prediction",
     "plan_training",
     "requested_metrics",
@@ -145,7 +145,7 @@ class PredictionPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuringPlan:
+class EvaluationPlan:
     """An evaluation or an explanation as its statement describes it."""
 
     settings: dict[str, Any]
@@ -286,14 +286,14 @@ def plan_prediction(
     )
 
 
-def plan_measuring(
+def plan_evaluation(
     statement: Evaluate | Explain,
     columns: Sequence[str],
     stored: StoredModel,
     *,
     metrics: Sequence[str] = (),
     is_confined: bool = False,
-) -> MeasuringPlan:
+) -> EvaluationPlan:
     """Plan an evaluation or an explanation.
 
     Args:
@@ -324,7 +324,7 @@ def plan_measuring(
     check_columns(stored, columns, statement.model.position, needs_label=True)
     options = _options(sorted_attributes, "validation")
     nulls = {name: value for name, value in stored.about.nulls.items() if name in columns}
-    return MeasuringPlan(
+    return EvaluationPlan(
         settings=sorted_attributes.settings,
         nulls=nulls | options.get("nulls", {}),
         metrics=requested_metrics(sorted_attributes.options.get("validation.metrics"), metrics),

@@ -63,7 +63,7 @@ class Predictions:
 
 
 def predict(work: Work, statement: Predict) -> Result:
-    """Predict for what a SELECT gives, into a table or as rows.
+    """Predict for the rows of a SELECT, into a table or as rows of the result.
 
     Raises:
         EdlError: A subclass says what went wrong; the database is unchanged.

@@ -16,7 +16,7 @@ from edl_horovod.sql.models import About, ModelColumn, StoredModel
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.planning import (
     check_kinds,
-    plan_measuring,
+    plan_evaluation,
     plan_prediction,
     plan_training,
 )
@@ -234,7 +234,9 @@ WRONG = [
     Wrong("regressor.DNN WITH train.nulls=3", "{dict}"),
     Wrong("regressor.DNN WITH train.split='key'", "split_column"),
     Wrong("regressor.DNN WITH train.split='key', train.split_column='nme'", "'name'"),
-    Wrong("regressor.DNN WITH train.split='random', train.validation_select='x'", "validation_select"),
+    Wrong(
+        "regressor.DNN WITH train.split='random', train.validation_select='x'", "validation_select"
+    ),
     Wrong(
         "regressor.DNN WITH lr=HPARAM_RANGE(1, 2), train.split='none'",
         "no rows to compare the trials on",
@@ -300,10 +302,10 @@ def test_a_prediction_needs_the_columns_of_the_training_but_the_label():
 def test_an_evaluation_needs_the_label():
     statement = one("SELECT name, role FROM t EVALUATE m")
     with pytest.raises(StatementError, match="'salary'"):
-        plan_measuring(statement, ("name", "role"), STORED)
+        plan_evaluation(statement, ("name", "role"), STORED)
     other = one("SELECT name, role, salary FROM t EVALUATE m LABEL role")
     with pytest.raises(StatementError, match="learned 'salary', not 'role'"):
-        plan_measuring(other, COLUMNS, STORED)
+        plan_evaluation(other, COLUMNS, STORED)
 
 
 METRICS = ("rmse", "r2")
@@ -311,7 +313,7 @@ METRICS = ("rmse", "r2")
 
 def measured(clauses):
     statement = one(f"SELECT * FROM t {clauses}")
-    return plan_measuring(statement, COLUMNS, STORED, metrics=METRICS)
+    return plan_evaluation(statement, COLUMNS, STORED, metrics=METRICS)
 
 
 def test_an_evaluation_gives_the_metrics_that_it_names():
@@ -367,7 +369,7 @@ def is_permitted(name, value):
             plan_prediction(statement, COLUMNS, STORED, is_confined=True)
         elif name.startswith("validation.batch"):
             statement = one(f"SELECT * FROM t EVALUATE m WITH {written}")
-            plan_measuring(statement, COLUMNS, STORED, is_confined=True)
+            plan_evaluation(statement, COLUMNS, STORED, is_confined=True)
         else:
             statement = one(f"SELECT * FROM t TRAIN regressor.DNN WITH {written} INTO m")
             plan_training(statement, COLUMNS, zoo_dir(), is_confined=True)
