@@ -15,7 +15,7 @@ CHECKED = tuple(
     f"edl_horovod/{package}"
     for package in (
         *("chaos", "cli", "cluster", "columns", "coordinator", "displays", "files", "frameworks"),
-        *("image", "launch", "ledger", "preparation", "records"),
+        *("image", "launch", "ledger", "models", "preparation", "records"),
         *("ring", "supervisor", "sweeps", "tasks", "trained_model", "worker"),
     )
 )

@@ -25,7 +25,7 @@ __all__ = [
     "declared",
     "first_paragraph",
     "logging_warnings",
-    "names_in",
+    "referenced_names",
     "user_code",
     "wrong_optimizer",
 ]
@@ -33,7 +33,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _ABOUT_VALUES = (UserWarning, RuntimeWarning, SyntaxWarning)
-"""What PyTorch, NumPy and Keras warn with where values have a shape or a size that is not meant."""
+"""The warnings of PyTorch, NumPy and Keras about values of a shape or size that looks wrong."""
 _NAMED = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -42,7 +42,7 @@ _NAMED = (
 
 
 _CONVERTED = re.compile(r'File "([^"]+)", line (\d+)')
-"""A frame in the text of an error of autograph."""
+"""A stack frame in the text of an error that TensorFlow's AutoGraph raised."""
 
 _IN_CALL = re.compile(r"^Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m", re.DOTALL)
 """The message of an exception in the `call` of a layer, inside the text that Keras adds."""
@@ -61,14 +61,14 @@ class Declared:
     takes_any: bool
     """Whether it has `**kwargs`."""
     num_positional: int = 0
-    """How many of the names are of parameters that cannot be given by keyword."""
+    """The number of positional-only parameters, which come first in `names`."""
 
     def call(self, function: Callable[..., Any], available: Mapping[str, Any]) -> Any:
         """Call the function with the values that it declares, or with all if it has `**kwargs`.
 
         Args:
-            function: The one that declares this.
-            available: Values by name.
+            function: The function whose parameters these are.
+            available: Values by parameter name.
 
         Raises:
             UserCodeError: The function requires a parameter that is not available.
@@ -76,7 +76,7 @@ class Declared:
         for name in self.required:
             if name not in available:
                 raise UserCodeError(
-                    f"{_described(function)} requires the parameter {name!r}, which it is not"
+                    f"{_name_and_place(function)} requires the parameter {name!r}, which it is not"
                     " given.",
                     received=", ".join(sorted(available)) or "nothing",
                     hint=f"{did_you_mean(name, available)} Rename it or give it a default.",
@@ -93,7 +93,7 @@ class Declared:
 
 
 def declared(function: Callable[..., Any]) -> Declared:
-    """Inspect which parameters a function declares; none where it is not Python's."""
+    """The parameters that a function declares; none for a built-in without a signature."""
     parameters: Iterable[inspect.Parameter] = ()
     with contextlib.suppress(ValueError):
         parameters = inspect.signature(function).parameters.values()
@@ -106,18 +106,18 @@ def declared(function: Callable[..., Any]) -> Declared:
     )
 
 
-def names_in(function: FunctionType) -> frozenset[str]:
-    """The names of attributes and globals that a function's code reads, with the code within it."""
+def referenced_names(function: FunctionType) -> frozenset[str]:
+    """The attributes and globals that a function reads, including those of nested functions."""
 
     def names(code: CodeType) -> set[str]:
-        inner = (each for each in code.co_consts if isinstance(each, CodeType))
+        inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
         return {*code.co_names}.union(*map(names, inner))
 
     return frozenset(names(function.__code__))
 
 
 def call_declared(function: Callable[..., Any], available: Mapping[str, Any]) -> Any:
-    """Call a function once; what is called often keeps what it declares (`Declared.call`)."""
+    """Call a function once; a caller in a loop keeps the result of `declared` instead."""
     return declared(function).call(function, available)
 
 
@@ -136,7 +136,7 @@ def user_code(doing: str | Callable[[], str], *, root: Path) -> AbstractContextM
 
 
 class _UserCode(AbstractContextManager[None]):
-    """The boundary to the user's code; a step passes several, so it is no generator."""
+    """The context manager of `user_code`: a class, because generators are slow in each step."""
 
     def __init__(self, doing: str | Callable[[], str], root: Path) -> None:
         self._doing, self._root = doing, root
@@ -147,15 +147,15 @@ class _UserCode(AbstractContextManager[None]):
         if isinstance(error, EdlError) or not isinstance(error, Exception | SystemExit):
             return
         doing = self._doing if isinstance(self._doing, str) else self._doing()
-        place, text = _place(error, self._root), _error_text(error, self._root)
-        raise UserCodeError(f"{doing} failed{place}: {text}") from error
+        position, text = _position(error, self._root), _error_text(error, self._root)
+        raise UserCodeError(f"{doing} failed{position}: {text}") from error
 
 
 @contextlib.contextmanager
 def logging_warnings(doing: str) -> Iterator[None]:
-    """Log what is warned of while user code is tried, each sentence once.
+    """Log the warnings that user code raises in a trial run, each sentence once.
 
-    What concerns only who writes code, as a deprecation, is left to the training itself.
+    Deprecations and other warnings for developers are left out; the training itself shows them.
 
     Args:
         doing: The start of the message.
@@ -163,8 +163,8 @@ def logging_warnings(doing: str) -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    told = [each for each in caught if issubclass(each.category, _ABOUT_VALUES)]
-    for text in dict.fromkeys(" ".join(str(each.message).split()) for each in told):
+    relevant = [entry for entry in caught if issubclass(entry.category, _ABOUT_VALUES)]
+    for text in dict.fromkeys(" ".join(str(entry.message).split()) for entry in relevant):
         log.warning("%s: %s", doing, text)
 
 
@@ -182,18 +182,18 @@ def wrong_optimizer(returned: object, label: str) -> UserCodeError:
     )
 
 
-def _described(function: Callable[..., Any]) -> str:
+def _name_and_place(function: Callable[..., Any]) -> str:
     name = getattr(function, "__qualname__", repr(function))
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else str(name)
 
 
-def _place(error: BaseException, root: Path) -> str:
-    converted = [
+def _position(error: BaseException, root: Path) -> str:
+    converted_frames = [
         file for file in _CONVERTED.findall(str(error)) if Path(file[0]).is_relative_to(root)
     ]
-    if converted:
-        return f" at {converted[-1][0]}:{converted[-1][1]}"
+    if converted_frames:
+        return f" at {converted_frames[-1][0]}:{converted_frames[-1][1]}"
     if isinstance(error, SyntaxError) and error.filename:
         return f" at {error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -222,18 +222,22 @@ def _error_text(error: BaseException, root: Path) -> str:
 
 
 def _hidden_package(error: ImportError, root: Path) -> str:
-    """What to do where a name was looked for in the zoo's own module of a package's name."""
+    """A sentence if a module of the zoo hides the installed package that was imported; else ""."""
     package = (error.name or "").partition(".")[0]
     module = sys.modules.get(package)
-    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
-    own = next((place for place in places if place and Path(place).is_relative_to(root)), None)
-    if own is None:
+    module_paths = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    zoo_module = next(
+        (path for path in module_paths if path and Path(path).is_relative_to(root)), None
+    )
+    if zoo_module is None:
         return ""
     outside = [path for path in sys.path if path and not Path(path).is_relative_to(root)]
     installed = PathFinder.find_spec(package, outside)
     if installed is not None and installed.has_location:
-        return f"The model zoo's own {own} hides the installed package {package!r}: rename it"
+        return (
+            f"The model zoo's own {zoo_module} hides the installed package {package!r}: rename it"
+        )
     return (
-        f"{package!r} is the model zoo's own {own}, which lacks that: write it there, or rename it"
-        " if a package that is to be installed is meant"
+        f"{package!r} is the model zoo's own {zoo_module}, which does not define that name: define"
+        " it, or rename the file if an installable package is meant"
     )

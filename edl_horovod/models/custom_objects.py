@@ -1,4 +1,4 @@
-"""Import what a model's files name and do not hold, from Python files that may be imported."""
+"""Import the custom classes and functions that a model's files refer to, if they may run."""
 
 import hashlib
 import importlib.util
@@ -13,7 +13,7 @@ from edl_horovod.models.file_model import CustomObject, FileModel
 from edl_horovod.models.lookup import import_root
 from edl_horovod.models.modules import load_module, zoo_in_use
 
-__all__ = ["imported", "load_custom_objects", "may_import"]
+__all__ = ["import_object", "load_custom_objects", "may_import"]
 
 _PREFIX = "_edl_custom_"
 
@@ -25,47 +25,51 @@ def may_import(path: Path, *, is_trusted: bool) -> bool:
 
 
 def load_custom_objects(model: FileModel) -> dict[str, Any]:
-    """The classes and functions that a model's spec brings, by the names in its files.
+    """The classes and functions that a model spec lists, by the names in the model's files.
 
     Raises:
-        UserCodeError: A file may not be imported, is not there, raises, or lacks a name.
+        UserCodeError: A file may not be imported, does not exist, raises, or lacks a name.
     """
-    return {each.key: imported(each, is_trusted=model.is_trusted) for each in model.custom_objects}
+    return {
+        custom_object.key: import_object(custom_object, is_trusted=model.is_trusted)
+        for custom_object in model.custom_objects
+    }
 
 
-def imported(wanted: CustomObject, *, is_trusted: bool) -> Any:
-    """What a Python file defines under a name.
+def import_object(custom_object: CustomObject, *, is_trusted: bool) -> Any:
+    """Import a class or function from the Python file that a model spec names.
 
     Raises:
-        UserCodeError: The file may not be imported, is not there, raises, or lacks the name.
+        UserCodeError: The file may not be imported, does not exist, raises, or lacks the name.
     """
-    path = wanted.path.resolve()
+    path = custom_object.path.resolve()
     if not path.is_file() or path.suffix != ".py":
         raise UserCodeError(
-            f"{wanted.key!r} is to come from {path}, which is no Python file that is there.",
+            f"{custom_object.key!r} is to come from {path}, which is not an existing Python file.",
             hint="Give the path of a .py file.",
         )
     if not may_import(path, is_trusted=is_trusted):
         raise UserCodeError(
-            f"{wanted.key!r} is to come from {path}, whose code would run here.",
+            f"{custom_object.key!r} is to come from {path}, whose code would run here.",
             hint="Put the file into the model zoo, or set trust=model.",
         )
     names = vars(_module(path))
-    if wanted.value not in names:
-        own = [name for name in names if not name.startswith("_")]
+    if custom_object.value not in names:
+        public_names = [name for name in names if not name.startswith("_")]
         raise UserCodeError(
-            f"{path} does not define {wanted.value!r}.",
-            received={"key": wanted.key, "value": wanted.value},
-            hint=f"It defines: {', '.join(own) or 'nothing'}.{did_you_mean(wanted.value, own)}",
+            f"{path} does not define {custom_object.value!r}.",
+            received={"key": custom_object.key, "value": custom_object.value},
+            hint=f"It defines: {', '.join(public_names) or 'nothing'}."
+            f"{did_you_mean(custom_object.value, public_names)}",
         )
-    return names[wanted.value]
+    return names[custom_object.value]
 
 
 def _module(path: Path) -> ModuleType:
     zoo = zoo_in_use()
     if zoo is not None and path.is_relative_to(zoo):
         return load_module(path, zoo=zoo)
-    # Not by load_module: the files of the zoo in use could no longer be imported.
+    # `load_module` would make this folder the zoo in use, whose files must stay importable.
     name = f"{_PREFIX}{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]

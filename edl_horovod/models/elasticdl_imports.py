@@ -48,7 +48,7 @@ _LAYERS = {
 }
 """The preprocessing layers, by the modules of `elasticdl_preprocessing.layers`."""
 
-_GIVEN: dict[str, dict[str, tuple[str, str]]] = {
+_STAND_INS: dict[str, dict[str, tuple[str, str]]] = {
     "elastic.python.training": {"ElasticDLSpec": (_SPEC, "ElasticDLSpec"), "Mode": (_SPEC, "Mode")},
     "elasticdl.python.common.constants": {
         "ElasticDLSpec": (_SPEC, "ElasticDLSpec"),
@@ -172,17 +172,19 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        is_package = any(module.startswith(f"{name}.") for module in _GIVEN)
+        is_package = any(module.startswith(f"{name}.") for module in _STAND_INS)
         return (
-            ModuleSpec(name, self, is_package=is_package) if is_package or name in _GIVEN else None
+            ModuleSpec(name, self, is_package=is_package)
+            if is_package or name in _STAND_INS
+            else None
         )
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        for name, (place, ours) in _GIVEN.get(module.__name__, {}).items():
-            setattr(module, name, getattr(importlib.import_module(place), ours))
+        for name, (our_module, our_name) in _STAND_INS.get(module.__name__, {}).items():
+            setattr(module, name, getattr(importlib.import_module(our_module), our_name))
 
 
 def install() -> None:

@@ -25,30 +25,30 @@ _NAMES = {
     "metrics": ("eval_metrics_fn",),
     "callbacks": ("callbacks",),
 }
-"""Names of functions for each part; the first one that exists is used."""
+"""The function names of each part of a model; the first name that exists is used."""
 
 
 def module_parts(module: ModuleType, *, zoo: Path) -> Parts:
     """The parts that a module defines or imports under the names of ElasticDL."""
-    found = {
+    symbols = {
         key: next((name for name in names if name in vars(module)), "")
         for key, names in _NAMES.items()
     }
     return {
         key: part_of(vars(module)[name], module, name, zoo=zoo)
-        for key, name in found.items()
+        for key, name in symbols.items()
         if name
     }
 
 
 def may_process_outputs(zoo: Path, model_def: str) -> bool:
-    """Whether a model may have a processor of predictions, as far as the text of its files shows.
+    """Whether the text of a model's files mentions a processor of predictions.
 
     Raises:
-        EdlError: There is no such model in the zoo.
+        EdlError: The zoo does not have the model.
     """
-    own = {file for group in file_groups(zoo, model_def) for file in group.files}
-    if any(_MAY_BIND.search(file.read_text(errors="replace")) for file in own):
+    model_files = {file for group in file_groups(zoo, model_def) for file in group.files}
+    if any(_MAY_BIND.search(file.read_text(errors="replace")) for file in model_files):
         return True
     # The attribute may come from a base class in another file.
     texts = (file.read_text(errors="replace") for file in zoo.rglob("*.py"))

@@ -1,4 +1,4 @@
-"""A model that lies in files, as a model spec describes it, and what a framework makes of one."""
+"""A model in files, as a model spec describes it, and what a framework does with one."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -41,10 +41,10 @@ class CustomObject:
 
 @dataclass(frozen=True, kw_only=True)
 class FileModel:
-    """A model in files: one of `definition` and `architecture` is there.
+    """A model in files: either `definition` or `architecture` is set.
 
-    Who makes it has seen to it that its Python files may run: they lie in the user's model zoo, or
-    the user trusts them.
+    The code that creates one has checked that its Python files may run: they lie in the user's
+    model zoo, or the user trusts them.
     """
 
     name: str
@@ -58,7 +58,7 @@ class FileModel:
     """Weights alone."""
     custom_objects: tuple[CustomObject, ...] = ()
     compile_options: Mapping[str, Any] = field(default_factory=dict)
-    """`optimizer`, `loss` and `metrics` as the spec has them; what is missing is the file's."""
+    """`optimizer`, `loss` and `metrics` of the spec; the model's file provides the others."""
     is_trusted: bool = False
     """Whether code that the model's files hold (pickles, Lambda layers, SavedModels) may run."""
 
@@ -71,22 +71,22 @@ class LayerSummary:
     kind: str
     """Its class."""
     shape: str
-    """Of its output, or of its parameters; empty where the files do not say."""
+    """The shape of its output, or of its parameters; empty where the files do not say."""
     num_parameters: int | None
     """None where the files do not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileModelSummary:
-    """What can be said of a model's files without running anything of them."""
+    """A description of a model's files, made without running their code."""
 
     kind: str
-    """What the files are: `HDF5 of Keras 2.2.4`."""
+    """The format of the files: `HDF5 of Keras 2.2.4`."""
     layers: tuple[LayerSummary, ...]
     optimizer: str
     loss: str
     unsafe: tuple[str, ...]
-    """What would run code, each with its place: `Lambda layer 'scale' of model.h5`."""
+    """Parts that would run code, each with its place: `Lambda layer 'scale' of model.h5`."""
 
 
 @dataclass(frozen=True)
@@ -96,32 +96,32 @@ class WrittenModel:
     spec: Mapping[str, Any]
     """The keys that name and complete them; paths are relative to their folder."""
     left_out: tuple[str, ...]
-    """What of the model they do not hold, each as a clause."""
+    """Parts of the model that the files do not hold, each as a clause."""
 
 
 class FileModels(Protocol):
-    """What a framework makes of models in files; the module `file_models` in its folder."""
+    """A framework's functions for models in files: its module `file_models`."""
 
     def summarize(self, model: FileModel) -> FileModelSummary:
-        """Describe the files without running anything of them.
+        """Describe the files without running their code.
 
         Raises:
-            UserCodeError: A file is not there, or is not what its name claims.
+            UserCodeError: A file does not exist, or is not of the format that its name claims.
         """
 
     def write(self, loaded: LoadedSpec, folder: Path) -> WrittenModel:
-        """Write a model of a zoo, with its first weights, into an empty folder.
+        """Write a model of a zoo, with its initial weights, into an empty folder.
 
         Raises:
-            UserCodeError: The model cannot be made, or files cannot hold it.
+            UserCodeError: The model cannot be created, or files cannot hold it.
         """
 
     def spec_of(self, model: FileModel) -> type[ElasticDLSpec]:
-        """A spec class whose `create_*` methods give what the files and the options hold.
+        """A spec class whose `create_*` methods return what the files and the options describe.
 
         Raises:
-            UserCodeError: The files hold code and are not trusted, lack something, do not fit each
-                other, or an option names nothing.
+            UserCodeError: The files hold code and are not trusted, lack something, or do not fit
+                together, or an option has an unknown name.
         """
 
 
@@ -132,15 +132,15 @@ class ColumnRoles:
     features: tuple[str, ...]
     """The names, in the order of the columns."""
     label: str
-    """Empty where there is none, as in a prediction."""
+    """Empty where there is no label, as in a prediction."""
 
 
 def file_model(section: Mapping[str, Any], folder: Path, *, is_trusted: bool) -> FileModel:
     """The model that a section describes.
 
     Args:
-        section: Its `spec` is checked, and is a mapping.
-        folder: What relative paths in it begin at.
+        section: The setting `model`; its `spec` is checked, and is a mapping.
+        folder: The folder that relative paths start from.
         is_trusted: Whether code that the model's files hold may run.
     """
     spec = map_paths(section["spec"], lambda _, path: str(folder / path))
@@ -157,8 +157,8 @@ def file_model(section: Mapping[str, Any], folder: Path, *, is_trusted: bool) ->
         architecture_class=symbol,
         weights=path_of("model_weights"),
         custom_objects=tuple(
-            CustomObject(key=each["key"], value=each["value"], path=Path(each["path"]))
-            for each in objects
+            CustomObject(key=entry["key"], value=entry["value"], path=Path(entry["path"]))
+            for entry in objects
         ),
         compile_options=_compile_options(section["name"], spec),
         is_trusted=is_trusted,
@@ -166,18 +166,18 @@ def file_model(section: Mapping[str, Any], folder: Path, *, is_trusted: bool) ->
 
 
 def column_roles(columns: Sequence[str], *, label: str, needs_label: bool) -> ColumnRoles:
-    """Find the label among the columns of records that no input_fn makes examples of.
+    """Find the label among the columns of records that no input_fn turns into examples.
 
-    It is the column called y, label, labels, target or targets, also as in `y_train`; all others
-    are features.
+    The label is the column called y, label, labels, target or targets, also as in `y_train`; all
+    other columns are features.
 
     Args:
         columns: The names of the columns.
-        label: Names the model in messages.
-        needs_label: Whether there must be one.
+        label: The model's name in messages.
+        needs_label: Whether there must be a label.
 
     Raises:
-        UserCodeError: There is none or are several, or nothing else is there.
+        UserCodeError: There is no label, there are several, or there are no other columns.
     """
     labels = [name for name in columns if _LABELS.fullmatch(name.lower())]
     features = tuple(name for name in columns if name not in labels)
@@ -193,9 +193,9 @@ def column_roles(columns: Sequence[str], *, label: str, needs_label: bool) -> Co
 
 
 def records_without_columns(label: str, received: str) -> UserCodeError:
-    """The error for records that no example can be made of without the user's function."""
+    """The error for records that only a user's function could turn into examples."""
     return UserCodeError(
-        f"The model {label} is in files that say nothing of the data, and its records are not"
+        f"The model {label} is in files that do not describe the data, and its records are not"
         " columns of numbers.",
         received=received,
         hint="Give data with columns (.npz, .parquet), or set input_fn=... to a function that makes"
@@ -206,5 +206,5 @@ def records_without_columns(label: str, received: str) -> UserCodeError:
 def _compile_options(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     if MODEL_KINDS[name].framework != "torch":
         return dict(next((spec[key] for key in COMPILE_KEYS if spec.get(key)), {}))
-    given = {"optimizer": spec.get("optimizer"), "loss": spec.get("loss_criterion")}
-    return {key: value for key, value in given.items() if value}
+    options = {"optimizer": spec.get("optimizer"), "loss": spec.get("loss_criterion")}
+    return {key: value for key, value in options.items() if value}

@@ -1,4 +1,4 @@
-"""Which model a `model_def` means, of the three kinds there are."""
+"""Find the model that a `model_def` means: a spec, a class of the framework, or a function."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -11,19 +11,21 @@ from edl_horovod.errors import UserCodeError, did_you_mean
 from edl_horovod.models.lookup import FileGroup, file_groups, list_definitions
 from edl_horovod.models.modules import load_module
 from edl_horovod.models.overrides import Overrides, find_parts
-from edl_horovod.models.parts import METHODS, REQUIRED, gives, part_of
+from edl_horovod.models.parts import METHODS, REQUIRED, overrides_method, part_of
 from edl_horovod.models.plain_models import PlainModels
 from edl_horovod.spec import ElasticDLSpec
 
 __all__ = ["ModelDefinition", "find"]
 
-_OF_MODEL = frozenset(name for key in ("loss", "optimizer") for name in (key, METHODS[key]))
-"""Parts, and methods of a spec, that a compiled model has itself."""
+_PROVIDED_BY_COMPILED_MODEL = frozenset(
+    name for key in ("loss", "optimizer") for name in (key, METHODS[key])
+)
+"""The parts, and the methods of a spec, that a compiled Keras model provides itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDefinition:
-    """A model as a spec class that can be made."""
+    """A model as a spec class, ready to be created."""
 
     kind: type[ElasticDLSpec]
     module: ModuleType
@@ -49,7 +51,7 @@ class _Candidate:
     module: ModuleType
     symbol: str
     missing: tuple[str, ...]
-    """What it lacks to be one."""
+    """The required parts that it lacks."""
 
 
 def find(
@@ -62,24 +64,28 @@ def find(
     Args:
         zoo: Absolute path of the zoo.
         model_def: As the user wrote it.
-        overrides: Parts that the model need not have.
-        plain_models: Knows the framework's models without a spec; None takes specs alone.
+        overrides: Parts that the user set, which the model does not need to have.
+        plain_models: The framework's models without a spec; None accepts only specs.
 
     Raises:
-        ConfigError: An override means nothing.
-        UserCodeError: There is no such model, there are several, or it lacks something.
+        ConfigError: An override is not defined.
+        UserCodeError: There is no such model, there are several, or it lacks a part.
     """
     files: list[Path] = []
     incomplete: _Candidate | None = None
     for group in file_groups(zoo, model_def):
         modules = [load_module(file, zoo=zoo) for file in group.files]
-        candidates = _specs(group, modules, overrides)
+        candidates = _spec_candidates(group, modules, overrides)
         if not candidates and plain_models is not None:
-            candidates = _plain(group, modules, overrides, zoo, plain_models)
-        complete = {id(one.value): one for one in candidates if not one.missing}
-        # A loss and an optimizer may be the model's own, which only the model itself can say.
+            candidates = _plain_candidates(group, modules, overrides, zoo, plain_models)
+        complete = {
+            id(candidate.value): candidate for candidate in candidates if not candidate.missing
+        }
+        # A compiled model has its own loss and optimizer, which shows only once it is created.
         complete = complete or {
-            id(one.value): one for one in candidates if _OF_MODEL.issuperset(one.missing)
+            id(candidate.value): candidate
+            for candidate in candidates
+            if _PROVIDED_BY_COMPILED_MODEL.issuperset(candidate.missing)
         }
         if len(complete) == 1:
             return _definition(next(iter(complete.values())), overrides, zoo, plain_models)
@@ -88,7 +94,7 @@ def find(
         incomplete = candidates[-1] if candidates else incomplete
         files += group.files
     if incomplete is not None:
-        raise UserCodeError(_what_is_missing(incomplete, plain_models))
+        raise UserCodeError(_missing_message(incomplete, plain_models))
     names = list_definitions(zoo)
     raise UserCodeError(
         f"{model_def!r} is neither a class that extends ElasticDLSpec, keras.Model or"
@@ -99,7 +105,9 @@ def find(
     )
 
 
-def _specs(group: FileGroup, modules: list[ModuleType], overrides: Overrides) -> list[_Candidate]:
+def _spec_candidates(
+    group: FileGroup, modules: list[ModuleType], overrides: Overrides
+) -> list[_Candidate]:
     return [
         _Candidate(value, module, symbol, _missing_methods(value, overrides))
         for symbol, value, module in _values(group, modules)
@@ -110,11 +118,13 @@ def _specs(group: FileGroup, modules: list[ModuleType], overrides: Overrides) ->
 
 
 def _missing_methods(kind: type[ElasticDLSpec], overrides: Overrides) -> tuple[str, ...]:
-    required = {METHODS[key] for key in overrides.required if not gives(kind, METHODS[key])}
+    required = {
+        METHODS[key] for key in overrides.required if not overrides_method(kind, METHODS[key])
+    }
     return tuple(sorted((kind.__abstractmethods__ | required) - overrides.methods))
 
 
-def _plain(
+def _plain_candidates(
     group: FileGroup,
     modules: list[ModuleType],
     overrides: Overrides,
@@ -122,12 +132,12 @@ def _plain(
     plain_models: PlainModels,
 ) -> list[_Candidate]:
     def missing(value: Any, module: ModuleType) -> tuple[str, ...]:
-        has = {*plain_models.parts_of(value, module, "", zoo=zoo), *overrides.given}
-        has |= plain_models.own_parts(value)
-        return tuple(key for key in overrides.required if key not in has)
+        present = {*plain_models.parts_of(value, module, "", zoo=zoo), *overrides.names}
+        present |= plain_models.parts_in_methods(value)
+        return tuple(key for key in overrides.required if key not in present)
 
     if group.symbol is None:
-        named = [(name, module) for module in modules for name in plain_models.makers(module)]
+        named = [(name, module) for module in modules for name in plain_models.candidates(module)]
     else:
         named = [(group.symbol, module) for module in modules if group.symbol in vars(module)]
     return [
@@ -150,30 +160,40 @@ def _values(group: FileGroup, modules: list[ModuleType]) -> list[tuple[str, Any,
 
 
 def _definition(
-    one: _Candidate, overrides: Overrides, zoo: Path, plain_models: PlainModels | None
+    candidate: _Candidate, overrides: Overrides, zoo: Path, plain_models: PlainModels | None
 ) -> ModelDefinition:
-    set_by_user = find_parts(overrides, one.module, zoo=zoo)
-    own = part_of(one.value, one.module, one.symbol, zoo=zoo).full_name
-    names = dict.fromkeys(REQUIRED, own)
-    if inspect.isclass(one.value) and issubclass(one.value, ElasticDLSpec):
-        kind, parts = one.value, set_by_user
-        names |= {
-            key: f"{own}.{METHODS[key]}" for key in REQUIRED if gives(one.value, METHODS[key])
+    set_by_user = find_parts(overrides, candidate.module, zoo=zoo)
+    model_name = part_of(candidate.value, candidate.module, candidate.symbol, zoo=zoo).full_name
+    part_names = dict.fromkeys(REQUIRED, model_name)
+    if inspect.isclass(candidate.value) and issubclass(candidate.value, ElasticDLSpec):
+        kind, parts = candidate.value, set_by_user
+        part_names |= {
+            key: f"{model_name}.{METHODS[key]}"
+            for key in REQUIRED
+            if overrides_method(candidate.value, METHODS[key])
         }
     else:
         assert plain_models is not None
         kind = ElasticDLSpec  # type: ignore[type-abstract]  # Made concrete below.
-        parts = {**plain_models.parts_of(one.value, one.module, one.symbol, zoo=zoo), **set_by_user}
-        names |= {key: parts[key].full_name for key in REQUIRED if key in parts}
+        parts = {
+            **plain_models.parts_of(candidate.value, candidate.module, candidate.symbol, zoo=zoo),
+            **set_by_user,
+        }
+        part_names |= {key: parts[key].full_name for key in REQUIRED if key in parts}
     if parts:
         assert plain_models is not None, "only a framework makes a spec of parts"
         kind = plain_models.with_parts(kind, parts)
-    names |= {key: part.full_name for key, part in set_by_user.items()}
-    return ModelDefinition(kind=kind, module=one.module, symbol=one.symbol, parts=names)
+    part_names |= {key: part.full_name for key, part in set_by_user.items()}
+    return ModelDefinition(
+        kind=kind, module=candidate.module, symbol=candidate.symbol, parts=part_names
+    )
 
 
-def _ambiguous(model_def: str, found: Iterable[_Candidate], zoo: Path) -> UserCodeError:
-    parts = [part_of(one.value, one.module, one.symbol, zoo=zoo) for one in found]
+def _ambiguous(model_def: str, candidates: Iterable[_Candidate], zoo: Path) -> UserCodeError:
+    parts = [
+        part_of(candidate.value, candidate.module, candidate.symbol, zoo=zoo)
+        for candidate in candidates
+    ]
     listed = sorted(f"{part.full_name} ({part.label})" for part in parts)
     return UserCodeError(
         f"{model_def!r} may mean {len(listed)} models: {', '.join(listed)}.",
@@ -182,11 +202,13 @@ def _ambiguous(model_def: str, found: Iterable[_Candidate], zoo: Path) -> UserCo
     )
 
 
-def _what_is_missing(one: _Candidate, plain_models: PlainModels | None) -> str:
-    start = f"{one.symbol} of {one.module.__file__} lacks"
-    if inspect.isclass(one.value) and issubclass(one.value, ElasticDLSpec):
-        return f"{start} the method(s) {', '.join(one.missing)} that an ElasticDLSpec must have."
+def _missing_message(candidate: _Candidate, plain_models: PlainModels | None) -> str:
+    start = f"{candidate.symbol} of {candidate.module.__file__} lacks"
+    if inspect.isclass(candidate.value) and issubclass(candidate.value, ElasticDLSpec):
+        return (
+            f"{start} the method(s) {', '.join(candidate.missing)} that an ElasticDLSpec must have."
+        )
     assert plain_models is not None
-    settings = ", ".join(f"{key}=..." for key in one.missing)
-    hints = "; ".join(plain_models.hints[key] for key in one.missing)
-    return f"{start} {', '.join(one.missing)}. Give {hints}; or set {settings}."
+    settings = ", ".join(f"{key}=..." for key in candidate.missing)
+    hints = "; ".join(plain_models.hints[key] for key in candidate.missing)
+    return f"{start} {', '.join(candidate.missing)}. Give {hints}; or set {settings}."

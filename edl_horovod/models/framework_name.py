@@ -1,7 +1,7 @@
-"""Which framework a job's model is written in: what the user, the trained model or the file says.
+"""Which framework a job's model is written in: the user, the trained model or the file says so.
 
-The file says it by what it imports, which is found by parsing it and the files of the zoo that it
-imports. Nothing of the user's is run, and no framework is imported.
+The file says so by its imports, which are found by parsing the file and the files of the zoo that
+it imports. No code of the user runs, and no framework is imported.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ __all__ = ["framework_name", "other_framework", "imported_framework", "with_fram
 
 
 def with_framework(config: JobConfig) -> JobConfig:
-    """The settings with the framework of the model, unless what says it is not on this machine.
+    """The settings with the model's framework, unless the model is not on this machine.
 
     Raises:
         ConfigError: The model's file imports several frameworks, or a setting does not fit the one
@@ -34,9 +34,9 @@ def with_framework(config: JobConfig) -> JobConfig:
 
 
 def framework_name(config: JobConfig) -> str:
-    """What a worker of a job imports.
+    """The framework that a worker of a job imports.
 
-    What is wrong with a trained model or a model zoo is told where the task opens it.
+    Problems of a trained model or a model zoo are reported later, when the task opens it.
 
     Raises:
         ConfigError: See `with_framework`.
@@ -47,41 +47,41 @@ def framework_name(config: JobConfig) -> str:
 def imported_framework(model_zoo: str, model_def: str) -> str:
     """The framework that the file of a model imports; empty where there is no such file.
 
-    A file that imports none when it is loaded has perhaps one that its functions import. A model
-    for which they choose among several is written in the default one, unless the user says another.
+    Imports inside functions count only where the top level imports no framework. If functions
+    import several, the default framework is meant unless the user sets another.
 
     Raises:
         ConfigError: The file imports several.
     """
-    files = _files(model_zoo, model_def)
+    files = _model_files(model_zoo, model_def)
     if not files:
         return ""
     zoo = require_zoo(model_zoo)
-    found = _imported(zoo, files, in_functions=False)
-    if len(found) > 1:
-        places = [f"{name} ({file})" for name, file in found.items()]
+    frameworks = _imported_frameworks(zoo, files, in_functions=False)
+    if len(frameworks) > 1:
+        places = [f"{name} ({file})" for name, file in frameworks.items()]
         raise ConfigError(
             "The setting framework must say which framework the model is written in, because its"
             f" file imports several: {', '.join(places)}.",
             received={"model_def": model_def, "framework": ""},
-            hint=f"Set {' or '.join(f'framework={name}' for name in found)}.",
+            hint=f"Set {' or '.join(f'framework={name}' for name in frameworks)}.",
         )
-    found = found or _imported(zoo, files, in_functions=True)
-    return next(iter(found)) if len(found) == 1 else DEFAULT
+    frameworks = frameworks or _imported_frameworks(zoo, files, in_functions=True)
+    return next(iter(frameworks)) if len(frameworks) == 1 else DEFAULT
 
 
 def other_framework(config: JobConfig) -> str:
-    """The framework that the model's file imports, where the settings name another; else empty."""
+    """The framework that the model's file imports if the settings name another; else empty."""
     if not config.framework or not TASKS[config.task].takes_zoo:
         return ""
-    files = _files(config.model_zoo, config.model_def)
-    found = _imported(Path(config.model_zoo).resolve(), files, in_functions=True)
-    return "" if config.framework in found or len(found) != 1 else next(iter(found))
+    files = _model_files(config.model_zoo, config.model_def)
+    frameworks = _imported_frameworks(Path(config.model_zoo).resolve(), files, in_functions=True)
+    return "" if config.framework in frameworks or len(frameworks) != 1 else next(iter(frameworks))
 
 
 def _of_trained_model(config: JobConfig) -> str:
-    """What a trained model records; empty where that cannot be read."""
-    # Here, because nothing else needs protocol buffers before a job starts.
+    """The framework that a trained model records; empty where that cannot be read."""
+    # Imported here, because nothing else needs protocol buffers before a job starts.
     from edl_horovod.models.trained_model_file import read_message
 
     name = ""
@@ -90,22 +90,24 @@ def _of_trained_model(config: JobConfig) -> str:
     return name if name in FRAMEWORKS else ""
 
 
-def _files(model_zoo: str, model_def: str) -> tuple[Path, ...]:
-    """The files that define the model; none where the zoo has no such model, or is not here."""
+def _model_files(model_zoo: str, model_def: str) -> tuple[Path, ...]:
+    """The files that define the model; none where the zoo or the model does not exist here."""
     with contextlib.suppress(ConfigError, UserCodeError):
         return file_groups(require_zoo(model_zoo), model_def)[0].files
     return ()
 
 
-def _imported(zoo: Path, files: Iterable[Path], *, in_functions: bool) -> dict[str, Path]:
-    """The frameworks that files import, and what they import of the zoo, each with one such file.
+def _imported_frameworks(
+    zoo: Path, files: Iterable[Path], *, in_functions: bool
+) -> dict[str, Path]:
+    """The frameworks that files and their imports from the zoo import, each with one such file.
 
     Args:
         zoo: Absolute path of the zoo.
-        files: Of the zoo.
-        in_functions: Whether imports count that only a call of a function runs.
+        files: Files of the zoo.
+        in_functions: Whether imports inside functions count.
     """
-    found: dict[str, Path] = {}
+    files_by_framework: dict[str, Path] = {}
     waiting, seen = list(files), set(files)
     while waiting:
         file = waiting.pop(0)
@@ -113,15 +115,20 @@ def _imported(zoo: Path, files: Iterable[Path], *, in_functions: bool) -> dict[s
         packages = {name.partition(".")[0] for name in names}
         for framework, entry in FRAMEWORKS.items():
             if not packages.isdisjoint(entry.imports):
-                found.setdefault(framework, file)
-        new = [each for name in names for each in _in_zoo(zoo, file, name) if each not in seen]
+                files_by_framework.setdefault(framework, file)
+        new = [
+            imported_file
+            for name in names
+            for imported_file in _zoo_files_named(zoo, file, name)
+            if imported_file not in seen
+        ]
         waiting += new
         seen.update(new)
-    return {name: found[name] for name in FRAMEWORKS if name in found}
+    return {name: files_by_framework[name] for name in FRAMEWORKS if name in files_by_framework}
 
 
-def _in_zoo(zoo: Path, importer: Path, name: str) -> Iterator[Path]:
-    """The files of a zoo that a dotted name may mean in one of its files."""
+def _zoo_files_named(zoo: Path, importer: Path, name: str) -> Iterator[Path]:
+    """The files of a zoo that an imported dotted name may mean in the file that imports it."""
     if zoo.is_file():
         return
     parts = name.removeprefix(f"{PACKAGE}.").split(".")

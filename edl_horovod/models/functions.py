@@ -23,17 +23,19 @@ def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., An
     files: list[Path] = []
     for group in file_groups(zoo, model_def):
         modules = [load_module(file, zoo=zoo) for file in group.files]
-        found: dict[Callable[..., Any], ModuleType] = {
+        modules_by_function: dict[Callable[..., Any], ModuleType] = {
             vars(module)[name]: module for module in modules if name in vars(module)
         }
-        if len(found) > 1:
-            listed = ", ".join(sorted(str(module.__file__) for module in found.values()))
+        if len(modules_by_function) > 1:
+            listed = ", ".join(
+                sorted(str(module.__file__) for module in modules_by_function.values())
+            )
             raise UserCodeError(
-                f"{model_def!r} may mean {len(found)} files with {name!r}: {listed}.",
+                f"{model_def!r} may mean {len(modules_by_function)} files with {name!r}: {listed}.",
                 received={"model_def": model_def},
                 hint="Write folder.file to name one.",
             )
-        for function in found:
+        for function in modules_by_function:
             return function
         files += group.files
     raise UserCodeError(

@@ -18,9 +18,9 @@ from edl_horovod.models.git_url import AUTHENTICATED_SCHEMES, GitZoo
 __all__ = ["GitError", "environment", "git"]
 
 FETCH_SECONDS = 300.0
-"""Time limit of one command of Git."""
+"""Time limit of one Git command."""
 
-_OF_ANOTHER_REPOSITORY = (
+_REPOSITORY_VARIABLES = (
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_COMMON_DIR",
     "GIT_DIR",
@@ -33,11 +33,11 @@ _OF_ANOTHER_REPOSITORY = (
 
 
 class GitError(ConfigError):
-    """A command of Git that failed."""
+    """A Git command failed."""
 
 
 def git(zoo: GitZoo, arguments: Sequence[str], *, seconds: float = FETCH_SECONDS) -> str:
-    """Run a command of Git and return its output.
+    """Run a Git command and return its output.
 
     Raises:
         GitError: The command failed or took too long.
@@ -67,7 +67,7 @@ def git(zoo: GitZoo, arguments: Sequence[str], *, seconds: float = FETCH_SECONDS
     return printed
 
 
-_HELPER = (
+_CREDENTIAL_HELPER = (
     "!f() { if test \"$1\" = get; then printf 'username=%s\\npassword=%s\\n'"
     ' "$EDL_GIT_USER" "$EDL_GIT_PASSWORD"; fi; }; f'
 )
@@ -75,8 +75,8 @@ _HELPER = (
 
 
 def environment(zoo: GitZoo) -> dict[str, str]:
-    """The environment of a command of Git for a zoo."""
-    inherited = {k: v for k, v in os.environ.items() if k not in _OF_ANOTHER_REPOSITORY}
+    """The environment of a Git command for a zoo."""
+    inherited = {k: v for k, v in os.environ.items() if k not in _REPOSITORY_VARIABLES}
     schemes = (*AUTHENTICATED_SCHEMES, "http", "git") if zoo.is_pinned else AUTHENTICATED_SCHEMES
     return (
         inherited
@@ -86,8 +86,8 @@ def environment(zoo: GitZoo) -> dict[str, str]:
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ASKPASS": "",
             "SSH_ASKPASS_REQUIRE": "never",
-            # This covers redirects, too: `ext::` and others run commands, and over http anybody on
-            # the way can forge a branch.
+            # This covers redirects, too: `ext::` and others run commands, and over http an
+            # attacker on the network can forge a branch.
             "GIT_ALLOW_PROTOCOL": ":".join(schemes),
         }
     )
@@ -99,13 +99,13 @@ def _login(zoo: GitZoo) -> dict[str, str]:
     settings: list[tuple[str, str]] = []
     if zoo.password:
         # The empty helper disables the user's own helpers, which would store the password.
-        settings = [(f"credential.{server}.helper", helper) for helper in ("", _HELPER)]
+        settings = [(f"credential.{server}.helper", helper) for helper in ("", _CREDENTIAL_HELPER)]
     elif zoo.user:
         settings = [(f"credential.{server}.username", zoo.user)]
     if not settings:
         return {}
-    given = os.environ.get("GIT_CONFIG_COUNT", "")
-    first = int(given) if given.isdecimal() else 0
+    count = os.environ.get("GIT_CONFIG_COUNT", "")
+    first = int(count) if count.isdecimal() else 0
     login = {"EDL_GIT_USER": zoo.user, "EDL_GIT_PASSWORD": zoo.password}
     for number, (key, value) in enumerate(settings, first):
         login |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
@@ -114,7 +114,7 @@ def _login(zoo: GitZoo) -> dict[str, str]:
 
 def _failure(zoo: GitZoo, complaints: str) -> GitError:
     lines = [line.strip() for line in without_secrets(complaints).splitlines()]
-    lines = [line for line in lines if line] or ["it said nothing"]
+    lines = [line for line in lines if line] or ["git printed no reason"]
     # The message of ssh comes before that of git, which gives no reason.
     reasons = (line for line in lines if line.startswith(("ssh:", "fatal:", "error:")))
     reason = next(reasons, lines[-1])

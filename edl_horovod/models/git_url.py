@@ -15,7 +15,7 @@ from edl_horovod.files.url_secrets import without_secrets
 __all__ = ["AUTHENTICATED_SCHEMES", "DEFAULT_REF", "GitZoo", "parse"]
 
 AUTHENTICATED_SCHEMES = ("https", "ssh", "file")
-"""Schemes with which a branch or a tag cannot be forged on the way."""
+"""Schemes over which an attacker on the network cannot forge a branch or a tag."""
 
 DEFAULT_REF = "HEAD"
 """The default branch, where a URL names no ref."""
@@ -57,7 +57,7 @@ def parse(model_zoo: str) -> GitZoo | None:
     Raises:
         ConfigError: It is a URL, but not one of a Git repository.
     """
-    if not (found := _URL.match(model_zoo)):
+    if not (match := _URL.match(model_zoo)):
         if scp := _SCP.fullmatch(model_zoo):
             raise ConfigError(
                 "model_zoo is not a URL of a known form.",
@@ -66,10 +66,10 @@ def parse(model_zoo: str) -> GitZoo | None:
             )
         return None
     try:
-        url = urllib.parse.urlsplit(model_zoo[len(found["git"] or "") :])
+        url = urllib.parse.urlsplit(model_zoo[len(match["git"] or "") :])
     except ValueError as e:
         raise ConfigError(
-            f"model_zoo is no URL: {e}.",
+            f"model_zoo is not a valid URL: {e}.",
             received={"model_zoo": without_secrets(model_zoo)},
             hint=_FORM,
         ) from e
@@ -105,7 +105,9 @@ def _subdirectory(fragment: str) -> str:
     pairs = dict(urllib.parse.parse_qsl(fragment, keep_blank_values=True))
     if fragment and (not pairs or pairs.keys() - {"subdirectory", "egg"}):
         raise ConfigError(
-            "What follows # in a model zoo's URL is not known.", received=f"#{fragment}", hint=_FORM
+            "The part after # in a model zoo's URL is not known.",
+            received=f"#{fragment}",
+            hint=_FORM,
         )
     return pairs.get("subdirectory", "").strip("/")
 
@@ -128,14 +130,20 @@ def _check(zoo: GitZoo, scheme: str, host: str, path: str) -> None:
         )
     if scheme not in AUTHENTICATED_SCHEMES and not zoo.is_pinned:
         raise ConfigError(
-            f"Over {scheme}:// anybody on the way can say what a branch or a tag is, and the zoo's"
-            " code runs here.",
+            f"Over {scheme}:// an attacker on the network can forge a branch or a tag, and the"
+            " zoo's code runs here.",
             received=received,
             hint="Give the full hash of a commit as the ref, or use https or ssh.",
         )
     # Git would interpret these as options, ranges or other expressions.
-    is_odd = zoo.ref.startswith("-") or host.startswith("-") or re.search(r"[\s~^:?*\[\\]", zoo.ref)
-    if is_odd or ".." in zoo.ref or any(part == ".." for part in Path(zoo.subdirectory).parts):
+    has_operator = (
+        zoo.ref.startswith("-") or host.startswith("-") or re.search(r"[\s~^:?*\[\\]", zoo.ref)
+    )
+    if (
+        has_operator
+        or ".." in zoo.ref
+        or any(part == ".." for part in Path(zoo.subdirectory).parts)
+    ):
         raise ConfigError(
             "The Git URL holds a name that no ref or folder can have.", received=received
         )

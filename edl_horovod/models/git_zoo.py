@@ -20,10 +20,10 @@ from edl_horovod.models.git_url import GitZoo, parse
 
 __all__ = ["FetchedZoo", "GitZoo", "ensure_local", "cache", "fetch", "parse"]
 
-_ASK_SECONDS = 60.0
+_LIST_SECONDS = 60.0
 _PART_OF_COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _ALL_REFS = ("+refs/heads/*:refs/fetched/heads/*", "+refs/tags/*:refs/fetched/tags/*")
-"""Refspecs that keep the repository's branches and tags apart from our own."""
+"""Refspecs that keep the remote's branches and tags apart from the names Git uses itself."""
 
 log = logging.getLogger(__name__)
 
@@ -91,28 +91,28 @@ def _fetch_into(repository: Path, zoo: GitZoo, partial: Path) -> Path:
         commit = _pinned_commit(zoo, bare)
     else:
         refs = _refs(zoo)
-        wanted = _full_name(zoo.ref, refs)
-        if wanted in refs and (repository / refs[wanted]).is_dir():
-            return repository / refs[wanted]
-        commit = _commit(zoo, wanted, bare, refs)
+        full_name = _full_name(zoo.ref, refs)
+        if full_name in refs and (repository / refs[full_name]).is_dir():
+            return repository / refs[full_name]
+        commit = _commit(zoo, full_name, bare, refs)
     log.info("fetched %s, commit %s", zoo, commit)
     _check_out(zoo, commit, bare=bare, tree=tree)
     if (tree / ".gitmodules").is_file():
         log.warning("%s has submodules; they are not fetched, their folders are empty", zoo)
-    place = repository / commit
+    checkout = repository / commit
     with contextlib.suppress(OSError):
-        tree.rename(place)  # Another job may have been faster; its files are the same.
-    if not place.is_dir():
-        raise OSError(f"{place} could not be made")
-    return place
+        tree.rename(checkout)  # Another job may have been faster; its files are the same.
+    if not checkout.is_dir():
+        raise OSError(f"{checkout} could not be made")
+    return checkout
 
 
 def _check_out(zoo: GitZoo, commit: str, *, bare: Path, tree: Path) -> None:
     # Check out HEAD and not the hash: `git checkout HASH` prefers a branch of that name.
-    here = [f"--git-dir={bare}", f"--work-tree={tree}", "-c", "core.hooksPath=/dev/null"]
-    git(zoo, [*here, "update-ref", "--no-deref", "HEAD", commit])
-    git(zoo, [*here, "read-tree", "--reset", "-u", "HEAD"])
-    head = git(zoo, [*here, "rev-parse", "--verify", "HEAD^{commit}"]).strip()
+    options = [f"--git-dir={bare}", f"--work-tree={tree}", "-c", "core.hooksPath=/dev/null"]
+    git(zoo, [*options, "update-ref", "--no-deref", "HEAD", commit])
+    git(zoo, [*options, "read-tree", "--reset", "-u", "HEAD"])
+    head = git(zoo, [*options, "rev-parse", "--verify", "HEAD^{commit}"]).strip()
     if head != commit:
         raise ConfigError(
             f"Git checked out another commit than {commit}.",
@@ -123,14 +123,16 @@ def _check_out(zoo: GitZoo, commit: str, *, bare: Path, tree: Path) -> None:
 
 def _pinned_commit(zoo: GitZoo, bare: Path) -> str:
     """Fetch the commit with this full hash, without asking for any name."""
-    here = [f"--git-dir={bare}"]
+    options = [f"--git-dir={bare}"]
     try:
-        git(zoo, [*here, "fetch", "-q", "--depth=1", "--no-tags", "--", zoo.url, zoo.ref])
+        git(zoo, [*options, "fetch", "-q", "--depth=1", "--no-tags", "--", zoo.url, zoo.ref])
     except GitError:
         # Some servers refuse to send single commits.
-        git(zoo, [*here, "fetch", "-q", "--", zoo.url, *_ALL_REFS])
+        git(zoo, [*options, "fetch", "-q", "--", zoo.url, *_ALL_REFS])
     try:
-        commit = git(zoo, [*here, "rev-parse", "-q", "--verify", f"{zoo.ref}^{{commit}}"]).strip()
+        commit = git(
+            zoo, [*options, "rev-parse", "-q", "--verify", f"{zoo.ref}^{{commit}}"]
+        ).strip()
     except GitError as e:
         raise ConfigError(
             f"The repository has no commit {zoo.ref!r} in its branches and tags.",
@@ -139,7 +141,7 @@ def _pinned_commit(zoo: GitZoo, bare: Path) -> str:
         ) from e
     if commit != zoo.ref:
         raise ConfigError(
-            f"The ref is the hash of no commit but of a tag; it leads to {commit}.",
+            f"The ref is the hash of a tag, not of a commit; the tag points to {commit}.",
             received={"model_zoo": str(zoo)},
             hint="Give the commit's hash.",
         )
@@ -149,7 +151,7 @@ def _pinned_commit(zoo: GitZoo, bare: Path) -> str:
 def _refs(zoo: GitZoo) -> dict[str, str]:
     """The commits of a repository's branches and tags, by full name, and of HEAD."""
     patterns = ["HEAD", "refs/heads/*", "refs/tags/*"]
-    listed = git(zoo, ["ls-remote", "-q", "--", zoo.url, *patterns], seconds=_ASK_SECONDS)
+    listed = git(zoo, ["ls-remote", "-q", "--", zoo.url, *patterns], seconds=_LIST_SECONDS)
     pairs = (line.split("\t") for line in listed.splitlines())
     refs = {name: commit for commit, name in pairs}
     # An annotated tag is an object of its own; a second line names its target.
@@ -163,26 +165,27 @@ def _full_name(ref: str, refs: Mapping[str, str]) -> str:
     return ref
 
 
-def _commit(zoo: GitZoo, wanted: str, bare: Path, refs: Mapping[str, str]) -> str:
+def _commit(zoo: GitZoo, full_name: str, bare: Path, refs: Mapping[str, str]) -> str:
     """Fetch a ref into a bare repository; return its commit."""
-    here = [f"--git-dir={bare}"]
-    if wanted in refs or wanted.startswith("refs/"):
+    options = [f"--git-dir={bare}"]
+    if full_name in refs or full_name.startswith("refs/"):
         with contextlib.suppress(GitError):
-            git(zoo, [*here, "fetch", "-q", "--depth=1", "--no-tags", "--", zoo.url, wanted])
-            return git(zoo, [*here, "rev-parse", "--verify", "FETCH_HEAD^{commit}"]).strip()
-    if wanted in refs or _PART_OF_COMMIT.fullmatch(wanted):
+            git(zoo, [*options, "fetch", "-q", "--depth=1", "--no-tags", "--", zoo.url, full_name])
+            return git(zoo, [*options, "rev-parse", "--verify", "FETCH_HEAD^{commit}"]).strip()
+    if full_name in refs or _PART_OF_COMMIT.fullmatch(full_name):
         # Some servers refuse to send single commits, and none accepts an abbreviated one.
-        git(zoo, [*here, "fetch", "-q", "--", zoo.url, *_ALL_REFS])
+        git(zoo, [*options, "fetch", "-q", "--", zoo.url, *_ALL_REFS])
         with contextlib.suppress(GitError):
-            name = f"{refs.get(wanted, wanted)}^{{commit}}"
-            return git(zoo, [*here, "rev-parse", "-q", "--verify", name]).strip()
+            name = f"{refs.get(full_name, full_name)}^{{commit}}"
+            return git(zoo, [*options, "rev-parse", "-q", "--verify", name]).strip()
     short = [name.removeprefix("refs/heads/").removeprefix("refs/tags/") for name in refs]
-    known = sorted(name for name in short if not name.endswith("^{}"))
-    more = ", ..." if len(known) > 20 else ""
+    branches_and_tags = sorted(name for name in short if not name.endswith("^{}"))
+    more = ", ..." if len(branches_and_tags) > 20 else ""
     raise ConfigError(
         f"The repository has no branch, tag or commit {zoo.ref!r}.",
         received={"model_zoo": str(zoo)},
-        hint=f"It has: {', '.join(known[:20])}{more}.{did_you_mean(zoo.ref, known)}",
+        hint=f"It has: {', '.join(branches_and_tags[:20])}{more}."
+        f"{did_you_mean(zoo.ref, branches_and_tags)}",
     )
 
 

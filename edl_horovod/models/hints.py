@@ -1,7 +1,7 @@
-"""What to write instead where a model file was written for TensorFlow 1, Keras 2 or NumPy.
+"""Hints for model files that were written for TensorFlow 1, Keras 2 or NumPy.
 
-An error of TensorFlow or Keras is recognised by its text; each text here is that of the installed
-versions, which `tests/component/models/test_old_model_files.py` raises for real.
+An error of TensorFlow or Keras is recognised by its text, as the installed versions write it;
+`tests/component/models/test_old_model_files.py` raises these errors for real.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Callable
 __all__ = ["OPTIMIZER_HINT", "hint_for"]
 
 OPTIMIZER_HINT = "tf.train's optimizers are gone: use one of Keras 3, such as keras.optimizers.SGD"
-_OF_TENSORFLOW_1 = {
+_TENSORFLOW_1_HINTS = {
     "ConfigProto": "Leave it out: the job sets up the devices",
     "Session": "Leave it out: the job runs the steps",
     "app": "Leave it out: parameters come as params.NAME=VALUE",
@@ -35,7 +35,7 @@ _OF_TENSORFLOW_1 = {
     "truncated_normal": "Write tf.random.truncated_normal",
     "variable_scope": "Leave it out: Keras names its variables",
 }
-_OF_ARRAYS = {
+_TENSOR_EXPRESSIONS = {
     "argmax": "tf.argmax(x, axis)",
     "astype": "tf.cast(x, dtype)",
     "flatten": "tf.reshape(x, [-1])",
@@ -48,7 +48,7 @@ _OF_ARRAYS = {
     "T": "tf.transpose(x)",
     "transpose": "tf.transpose(x)",
 }
-_OF_MODELS = {
+_MODEL_HINTS = {
     "_set_inputs": "Leave it out: the job runs the model once on the first features",
     "fit_generator": "Leave it out: the job trains the model",
     "predict_classes": "Write tf.argmax(model(x), -1)",
@@ -56,34 +56,34 @@ _OF_MODELS = {
 }
 
 
-def _gone_from_tensorflow(match: re.Match[str]) -> str:
+def _tensorflow_hint(match: re.Match[str]) -> str:
     if match[1] == "train" and match[2].endswith("Optimizer"):
         return OPTIMIZER_HINT
     if match[1]:
         return ""
-    return _OF_TENSORFLOW_1.get(match[2], "")
+    return _TENSORFLOW_1_HINTS.get(match[2], "")
 
 
-def _not_of_tensors(match: re.Match[str]) -> str:
+def _tensor_hint(match: re.Match[str]) -> str:
     name = match[1]
     if name == "numpy":
         return (
             "A step is traced once, before there are values: leave out .numpy() and write it with"
             " functions of TensorFlow"
         )
-    instead = _OF_ARRAYS.get(name)
-    return f"A tensor is no NumPy array: write {instead}" if instead else ""
+    instead = _TENSOR_EXPRESSIONS.get(name)
+    return f"A tensor is not a NumPy array: write {instead}" if instead else ""
 
 
 _HINTS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (
         re.compile(r"module 'tensorflow(?:\._api\.v2\.|\.)?(\w*)' has no attribute '(\w+)'"),
-        _gone_from_tensorflow,
+        _tensorflow_hint,
     ),
-    (re.compile(r"'?\w*Tensor'? object has no attribute '(\w+)'"), _not_of_tensors),
+    (re.compile(r"'?\w*Tensor'? object has no attribute '(\w+)'"), _tensor_hint),
     (
         re.compile(r"'\w+' object has no attribute '(\w+)'"),
-        lambda match: _OF_MODELS.get(match[1], ""),
+        lambda match: _MODEL_HINTS.get(match[1], ""),
     ),
     (
         re.compile(r"Argument\(s\) not recognized: \{'lr'"),
@@ -128,9 +128,9 @@ _HINTS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
 
 
 def hint_for(text: str) -> str:
-    """What to do about an error of this text; empty where nothing is known of it."""
-    for pattern, hint in _HINTS:
+    """What to do about an error with this text; empty for an error that is not known."""
+    for pattern, make_sentence in _HINTS:
         match = pattern.search(text)
-        if match and (found := hint(match)):
-            return found
+        if match and (sentence := make_sentence(match)):
+            return sentence
     return ""

@@ -30,11 +30,11 @@ _MODEL_FUNCTION = "custom_model"
 
 @dataclass(frozen=True)
 class FileGroup:
-    """A group of files one of which defines the model."""
+    """Files of which one defines the model."""
 
     files: tuple[Path, ...]
     symbol: str | None
-    """Name of the model in its file; None means the only spec that the files define."""
+    """Name of the model in its file; None means the only model that the files define."""
 
 
 def require_zoo(model_zoo: str) -> Path:
@@ -65,7 +65,7 @@ def import_root(zoo: Path) -> Path:
 
 
 def file_groups(zoo: Path, model_def: str) -> list[FileGroup]:
-    """The groups of files that may define a model; the first group that defines it counts.
+    """The groups of files that may define a model, in the order in which they are searched.
 
     `a.b` means the model in file `a/b.py`, else the one in the files of folder `a/b/`, else `b` in
     file `a.py`, else `b` in the files of folder `a/`. If the zoo is one file `a.py`, `b` also means
@@ -84,11 +84,11 @@ def file_groups(zoo: Path, model_def: str) -> list[FileGroup]:
             received={"model_def": model_def},
             hint=did_you_mean(model_def, list_definitions(zoo)),
         )
-    found = [FileGroup(files, None) for files in _files(zoo, parts)]
-    found += [FileGroup(files, parts[-1]) for files in files_defining(zoo, model_def)]
-    if not found:
-        raise _nothing_found(zoo, model_def)
-    return found
+    groups = [FileGroup(files, None) for files in _file_groups(zoo, parts)]
+    groups += [FileGroup(files, parts[-1]) for files in files_defining(zoo, model_def)]
+    if not groups:
+        raise _unknown_model(zoo, model_def)
+    return groups
 
 
 def files_defining(zoo: Path, name: str) -> list[tuple[Path, ...]]:
@@ -98,7 +98,7 @@ def files_defining(zoo: Path, name: str) -> list[tuple[Path, ...]]:
         UserCodeError: A file in question is not Python.
     """
     *parts, symbol = name.split(".")
-    candidates = list(_files(zoo, parts)) if parts else []
+    candidates = list(_file_groups(zoo, parts)) if parts else []
     if zoo.is_file() and not parts:
         candidates = [(zoo,)]
     groups = (
@@ -115,23 +115,32 @@ def list_definitions(zoo: Path) -> list[str]:
     file, and functions named `custom_model`.
     """
     classes, functions = _definitions(zoo)
-    found = (one for same_name in classes.values() for one in same_name)
-    return sorted([*functions, *(one.model_def for one in found if _is_model(one, classes))])
+    every_class = (model_class for same_name in classes.values() for model_class in same_name)
+    return sorted(
+        [
+            *functions,
+            *(
+                model_class.model_def
+                for model_class in every_class
+                if _is_model(model_class, classes)
+            ),
+        ]
+    )
 
 
 def list_parameters(zoo: Path, model_def: str) -> frozenset[str] | None:
-    """What the methods of a spec declare as parameters, as far as parsing the files shows.
+    """The parameters that the methods of a spec declare, as far as parsing the files shows.
 
-    It has more names than a user may set, as `dataset`, but none that the user may set is missing.
-    None where the files do not tell: the name is not of one class, a function takes any name, or a
-    class extends others than those of the zoo.
+    They include names that a user may not set, such as `dataset`, and all names that a user may.
+    None where the files do not tell: the name does not mean one class, a method takes any name, or
+    a class extends classes from outside the zoo.
     """
     classes, _ = _definitions(zoo)
     lineage = _lineage_of(model_def, classes)
     if not lineage:
         return None
-    outside = {base for one in lineage for base in one.bases} - classes.keys()
-    parameters = [one.parameters for one in lineage]
+    outside = {base for model_class in lineage for base in model_class.bases} - classes.keys()
+    parameters = [model_class.parameters for model_class in lineage]
     if outside - {ElasticDLSpec.__name__} or None in parameters:
         return None
     return frozenset[str]().union(*(names for names in parameters if names is not None))
@@ -141,29 +150,29 @@ def list_bases(zoo: Path, model_def: str) -> frozenset[str]:
     """The names of all classes that a model extends, as far as parsing the files shows."""
     classes, _ = _definitions(zoo)
     lineage = _lineage_of(model_def, classes)
-    return frozenset(base for one in lineage for base in one.bases)
+    return frozenset(base for model_class in lineage for base in model_class.bases)
 
 
 def imported_names(file: Path, *, in_functions: bool) -> list[str]:
-    """The dotted names that a file imports; none where it is not Python, which its loading tells.
+    """The dotted names that a file imports; none where it is not Python.
 
     Args:
         file: A Python file.
-        in_functions: Whether imports count that only a call of a function runs.
+        in_functions: Whether imports inside functions count.
     """
     names: list[str] = []
-    waiting: list[ast.AST] = []
+    pending: list[ast.AST] = []
     with contextlib.suppress(UserCodeError):
-        waiting.append(_parsed(file))
-    while waiting:
-        node = waiting.pop()
+        pending.append(_parsed(file))
+    while pending:
+        node = pending.pop()
         match node:
             case ast.Import():
                 names += [alias.name for alias in node.names]
             case ast.ImportFrom(level=0, module=str(module)):
                 names += [module, *(f"{module}.{alias.name}" for alias in node.names)]
         if in_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            waiting += ast.iter_child_nodes(node)
+            pending += ast.iter_child_nodes(node)
     return names
 
 
@@ -178,6 +187,8 @@ def list_functions(file: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class _Class:
+    """A class of a zoo, as parsing its file shows it."""
+
     model_def: str
     bases: frozenset[str]
     methods: frozenset[str]
@@ -200,8 +211,8 @@ def _definitions(zoo: Path) -> tuple[dict[str, list[_Class]], list[str]]:
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 has_loss = "loss" in defined and _MODEL_FUNCTION not in defined
-                one = _class_of(node, module, has_loss=has_loss)
-                classes.setdefault(node.name, []).append(one)
+                model_class = _class_of(node, module, has_loss=has_loss)
+                classes.setdefault(node.name, []).append(model_class)
     return classes, functions
 
 
@@ -210,59 +221,63 @@ def _class_of(node: ast.ClassDef, module: str, *, has_loss: bool) -> _Class:
     return _Class(
         model_def=f"{module}.{node.name}",
         bases=frozenset(base.id if isinstance(base, ast.Name) else str(base) for base in bases),
-        methods=frozenset(name for part in node.body for name in _bound(part)),
+        methods=frozenset(name for statement in node.body for name in _bound_names(statement)),
         parameters=_parameters_of(node),
         has_loss=has_loss,
     )
 
 
 def _parameters_of(node: ast.ClassDef) -> frozenset[str] | None:
-    # A job calls the methods of a spec; what others declare, the spec gives them by itself.
-    methods = [
-        part.args
-        for part in node.body
-        if isinstance(part, ast.FunctionDef) and hasattr(ElasticDLSpec, part.name)
+    # A job calls only the methods of a spec; the spec itself calls all its other methods.
+    signatures = [
+        statement.args
+        for statement in node.body
+        if isinstance(statement, ast.FunctionDef) and hasattr(ElasticDLSpec, statement.name)
     ]
-    if any(method.kwarg for method in methods):
+    if any(signature.kwarg for signature in signatures):
         return None
-    names = [(*it.posonlyargs, *it.args, *it.kwonlyargs) for it in methods]
-    return frozenset(each.arg for method in names for each in method) - {"self"}
+    names = [
+        (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs) for arguments in signatures
+    ]
+    return frozenset(argument.arg for signature in names for argument in signature) - {"self"}
 
 
-def _lineage(one: _Class, classes: dict[str, list[_Class]]) -> set[_Class]:
-    """A class and all of the zoo that it inherits from."""
-    lineage, todo = {one}, [one]
-    while todo:
-        bases = {base for name in todo.pop().bases for base in classes.get(name, [])}
-        todo += bases - lineage
+def _lineage(model_class: _Class, classes: dict[str, list[_Class]]) -> set[_Class]:
+    """A class and all classes of the zoo that it inherits from."""
+    lineage, pending = {model_class}, [model_class]
+    while pending:
+        bases = {base for name in pending.pop().bases for base in classes.get(name, [])}
+        pending += bases - lineage
         lineage |= bases
     return lineage
 
 
 def _lineage_of(model_def: str, classes: dict[str, list[_Class]]) -> set[_Class]:
-    """The class of a model and all of the zoo that it inherits from; empty if it is not one."""
-    every = (one for same_name in classes.values() for one in same_name)
+    """The lineage of the one model class that a name means; empty where it does not mean one."""
+    all_classes = (model_class for same_name in classes.values() for model_class in same_name)
     named = [
-        one
-        for one in every
-        if one.model_def == model_def or one.model_def.startswith(f"{model_def}.")
+        model_class
+        for model_class in all_classes
+        if model_class.model_def == model_def or model_class.model_def.startswith(f"{model_def}.")
     ]
-    models = [one for one in named if _is_model(one, classes)]
+    models = [model_class for model_class in named if _is_model(model_class, classes)]
     return _lineage(models[0], classes) if len(models) == 1 else set()
 
 
-def _is_model(one: _Class, classes: dict[str, list[_Class]]) -> bool:
+def _is_model(model_class: _Class, classes: dict[str, list[_Class]]) -> bool:
     """Whether a class is a complete model, including what it inherits."""
-    lineage = _lineage(one, classes)
-    has = {method for relative in lineage for method in relative.methods}
-    extends = {base for relative in lineage for base in relative.bases}
-    if ElasticDLSpec.__name__ in extends:
-        return ElasticDLSpec.__abstractmethods__ <= has
-    has_loss = one.has_loss or not has.isdisjoint({"default_loss", "loss", "training_step"})
-    return bool(extends & _MODEL_BASES) and has_loss
+    lineage = _lineage(model_class, classes)
+    bound_names = {method for relative in lineage for method in relative.methods}
+    base_names = {base for relative in lineage for base in relative.bases}
+    if ElasticDLSpec.__name__ in base_names:
+        return ElasticDLSpec.__abstractmethods__ <= bound_names
+    has_loss = model_class.has_loss or not bound_names.isdisjoint(
+        {"default_loss", "loss", "training_step"}
+    )
+    return bool(base_names & _MODEL_BASES) and has_loss
 
 
-def _nothing_found(zoo: Path, model_def: str) -> UserCodeError:
+def _unknown_model(zoo: Path, model_def: str) -> UserCodeError:
     names = list_definitions(zoo)
     short = {name.rpartition(".")[0] for name in names} | {name.split(".")[0] for name in names}
     symbols = {name.rpartition(".")[2]: name for name in names}
@@ -277,8 +292,8 @@ def _nothing_found(zoo: Path, model_def: str) -> UserCodeError:
     )
 
 
-def _files(zoo: Path, parts: list[str]) -> Iterator[tuple[Path, ...]]:
-    """The groups that dotted parts name: a file, then the files of a folder."""
+def _file_groups(zoo: Path, parts: list[str]) -> Iterator[tuple[Path, ...]]:
+    """The groups of files that a dotted name means: a file, then the files of a folder."""
     path = import_root(zoo).joinpath(*parts)
     file = path.with_name(f"{path.name}.py")
     if zoo.is_file():
@@ -315,20 +330,20 @@ def _parsed(file: Path) -> ast.Module:
 
 def _defines(file: Path, symbol: str, *, is_alone: bool) -> bool:
     """Whether a file binds a name at its top level; in a group an import does not count."""
-    todo: list[ast.stmt] = list(_parsed(file).body)
-    while todo:
-        node = todo.pop()
-        bound = _bound(node)
+    pending: list[ast.stmt] = list(_parsed(file).body)
+    while pending:
+        node = pending.pop()
+        bound = _bound_names(node)
         if isinstance(node, ast.ImportFrom) and (is_alone or file.name == "__init__.py"):
             bound = {alias.asname or alias.name for alias in node.names}
         elif not isinstance(node, ast.ClassDef | ast.FunctionDef):
-            todo += [child for child in ast.walk(node) if isinstance(child, ast.stmt)][1:]
+            pending += [child for child in ast.walk(node) if isinstance(child, ast.stmt)][1:]
         if bound & {symbol, "*"}:
             return True
     return False
 
 
-def _bound(node: ast.stmt) -> set[str]:
+def _bound_names(node: ast.stmt) -> set[str]:
     match node:
         case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
             return {name}

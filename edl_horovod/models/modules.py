@@ -14,22 +14,22 @@ from edl_horovod.models.lookup import import_root
 __all__ = ["PACKAGE", "load_module", "loaded_files", "make_importable", "zoo_in_use"]
 
 _PREFIX = "_edl_zoo_"
-_MARK = "__edl_zoo__"
+_IMPORTS_ATTRIBUTE = "__edl_zoo__"
 PACKAGE = "model_zoo"
 """The package name through which files of ElasticDL's own zoo import each other."""
 
 
 @dataclass
-class _Entered:
-    """A zoo whose files are imported by plain names; its modules refer to it in `_MARK`."""
+class _ZooImports:
+    """The import state of a zoo; each of its modules has it as `_IMPORTS_ATTRIBUTE`."""
 
     root: Path
     added_paths: list[str]
     """Entries of `sys.path` that were added for this zoo."""
     foreign: frozenset[str]
     """Modules in the zoo's folder that were loaded before, such as our own package."""
-    is_left: bool = False
-    """Whether another zoo has been entered since."""
+    is_replaced: bool = False
+    """Whether another zoo came into use since."""
 
 
 def load_module(file: Path, *, zoo: Path) -> ModuleType:
@@ -43,7 +43,7 @@ def load_module(file: Path, *, zoo: Path) -> ModuleType:
     Raises:
         UserCodeError: The file raised an exception; the error names the line.
     """
-    entered = _enter(zoo, file.parent)
+    imports = _enter(zoo, file.parent)
     for module in list(sys.modules.values()):
         if _file_of(module) == str(file):
             return module
@@ -51,7 +51,7 @@ def load_module(file: Path, *, zoo: Path) -> ModuleType:
     dotted = ".".join(file.relative_to(import_root(zoo)).with_suffix("").parts)
     name = f"{_PREFIX}{digest}_{dotted.replace('.', '_')}"
     with user_code(f"Loading the model file {file}", root=zoo):
-        return _run(name, file, entered)
+        return _run(name, file, imports)
 
 
 def loaded_files(zoo: Path) -> list[Path]:
@@ -65,33 +65,36 @@ def make_importable(zoo: Path) -> None:
 
 
 def zoo_in_use() -> Path | None:
-    """The zoo whose files can be imported by their plain names; None where there is none."""
+    """The zoo whose files can be imported by their plain names; None for no zoo."""
     for module in list(sys.modules.values()):
-        entered = vars(module).get(_MARK)
-        if entered is not None and not entered.is_left:
-            return Path(entered.root)
+        imports = vars(module).get(_IMPORTS_ATTRIBUTE)
+        if imports is not None and not imports.is_replaced:
+            return Path(imports.root)
     return None
 
 
-def _run(name: str, file: Path, entered: _Entered) -> ModuleType:
+def _run(name: str, file: Path, imports: _ZooImports) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    vars(module)[_MARK] = entered
+    vars(module)[_IMPORTS_ATTRIBUTE] = imports
     # A sibling that imports this file by its plain name must get this module.
-    names = [name, *(own for own in _own_names(file, entered.root) if own not in sys.modules)]
+    names = [
+        name,
+        *(alias for alias in _plain_names(file, imports.root) if alias not in sys.modules),
+    ]
     sys.modules.update(dict.fromkeys(names, module))
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        for own in names:
-            sys.modules.pop(own, None)
+        for alias in names:
+            sys.modules.pop(alias, None)
         raise
     return module
 
 
-def _own_names(file: Path, zoo: Path) -> list[str]:
+def _plain_names(file: Path, zoo: Path) -> list[str]:
     """The names under which siblings import a file."""
     if zoo == file:
         return []
@@ -100,44 +103,44 @@ def _own_names(file: Path, zoo: Path) -> list[str]:
     return [dotted] if is_hidden_by_folder else [dotted, file.stem]
 
 
-def _enter(zoo: Path, folder: Path) -> _Entered:
+def _enter(zoo: Path, folder: Path) -> _ZooImports:
     """Make the files of this zoo, and of no other one, importable by plain names."""
-    entered = None
+    current = None
     for module in list(sys.modules.values()):
-        one = vars(module).get(_MARK)
-        if one is not None and one.root == zoo:
-            entered = one
-        elif one is not None and not one.is_left:
-            _leave(one)
-    if entered is None:
-        entered = _Entered(zoo, added_paths=[], foreign=frozenset(_names_inside(zoo)))
+        imports = vars(module).get(_IMPORTS_ATTRIBUTE)
+        if imports is not None and imports.root == zoo:
+            current = imports
+        elif imports is not None and not imports.is_replaced:
+            _leave(imports)
+    if current is None:
+        current = _ZooImports(zoo, added_paths=[], foreign=frozenset(_names_inside(zoo)))
         elasticdl_imports.install()
-    entered.is_left = False
+    current.is_replaced = False
     for path in (str(zoo), str(folder)) if zoo.is_dir() else ():
         if path not in sys.path:
             sys.path.insert(0, path)
-            entered.added_paths.append(path)
+            current.added_paths.append(path)
     if zoo.is_dir() and PACKAGE not in sys.modules:
         package = ModuleType(PACKAGE)
         package.__path__ = [str(zoo)]
-        vars(package)[_MARK] = entered
+        vars(package)[_IMPORTS_ATTRIBUTE] = current
         sys.modules[PACKAGE] = package
     importlib.invalidate_caches()
-    return entered
+    return current
 
 
-def _leave(entered: _Entered) -> None:
-    for name in _names_inside(entered.root):
-        if name not in entered.foreign and not name.startswith(_PREFIX):
+def _leave(imports: _ZooImports) -> None:
+    for name in _names_inside(imports.root):
+        if name not in imports.foreign and not name.startswith(_PREFIX):
             del sys.modules[name]
     package = sys.modules.get(PACKAGE)
-    if package is not None and vars(package).get(_MARK) is entered:
+    if package is not None and vars(package).get(_IMPORTS_ATTRIBUTE) is imports:
         del sys.modules[PACKAGE]
-    for path in entered.added_paths:
+    for path in imports.added_paths:
         if path in sys.path:
             sys.path.remove(path)
-    entered.added_paths.clear()
-    entered.is_left = True
+    imports.added_paths.clear()
+    imports.is_replaced = True
 
 
 def _names_inside(zoo: Path) -> list[str]:

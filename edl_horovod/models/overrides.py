@@ -17,13 +17,13 @@ __all__ = ["Overrides", "find_parts"]
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """Names that the user set; an empty name keeps the model's own part."""
+    """The parts that the user set, by name; an empty name keeps the model's own part."""
 
     input_fn: str = ""
     loss: str = ""
     optimizer: str = ""
     has_own_dataset: bool = False
-    """Whether the job's data is an object of the user's, whose records may be examples already."""
+    """Whether the user's code provides the job's data, whose records may be examples already."""
 
     @classmethod
     def of(cls, config: JobConfig) -> "Overrides":
@@ -36,19 +36,19 @@ class Overrides:
         )
 
     @property
-    def given(self) -> dict[str, str]:
-        """The names that are set, by key."""
+    def names(self) -> dict[str, str]:
+        """The names that the user set, by the part's key."""
         return {key: getattr(self, key) for key in REQUIRED if getattr(self, key)}
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The parts that a model must have, if they are not set."""
+        """The parts that a model must have unless the user sets them."""
         return tuple(key for key in REQUIRED if not (self.has_own_dataset and key == "input_fn"))
 
     @property
     def methods(self) -> frozenset[str]:
-        """The methods of a spec that they replace."""
-        return frozenset(METHODS[key] for key in self.given)
+        """The methods of a spec that the overrides replace."""
+        return frozenset(METHODS[key] for key in self.names)
 
 
 def find_parts(overrides: Overrides, module: ModuleType, *, zoo: Path) -> Parts:
@@ -58,30 +58,30 @@ def find_parts(overrides: Overrides, module: ModuleType, *, zoo: Path) -> Parts:
         ConfigError: A name is not defined.
         UserCodeError: A name is ambiguous, or its file raised an exception.
     """
-    return {key: _find(key, name, module, zoo) for key, name in overrides.given.items()}
+    return {key: _find_part(key, name, module, zoo) for key, name in overrides.names.items()}
 
 
-def _find(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
+def _find_part(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
     if name in vars(module):
         return part_of(vars(module)[name], module, name, zoo=zoo)
     symbol = name.rpartition(".")[2]
     is_dotted = all(part.isidentifier() for part in name.split("."))
     for files in files_defining(zoo, name) if is_dotted else []:
         modules = [load_module(file, zoo=zoo) for file in files]
-        found: dict[int, tuple[Any, ModuleType]] = {
-            id(vars(one)[symbol]): (vars(one)[symbol], one)
-            for one in modules
-            if symbol in vars(one)
+        definitions: dict[int, tuple[Any, ModuleType]] = {
+            id(vars(zoo_module)[symbol]): (vars(zoo_module)[symbol], zoo_module)
+            for zoo_module in modules
+            if symbol in vars(zoo_module)
         }
-        if len(found) > 1:
+        if len(definitions) > 1:
             listed = ", ".join(sorted(map(str, files)))
             raise UserCodeError(
-                f"{name!r} may mean {len(found)} things: {symbol} in {listed}.",
+                f"{name!r} may mean {len(definitions)} objects: {symbol} in {listed}.",
                 received={key: name},
                 hint="Write folder.file.symbol to name one.",
             )
-        for value, one in found.values():
-            return part_of(value, one, symbol, zoo=zoo)
+        for value, zoo_module in definitions.values():
+            return part_of(value, zoo_module, symbol, zoo=zoo)
     if key != "input_fn" and "." not in name:
         return Part(name, name, f"{key}={name}")  # Keras checks the name later.
     file = Path(str(module.__file__))

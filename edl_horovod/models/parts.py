@@ -1,4 +1,4 @@
-"""The parts of a model, and where each of them was found."""
+"""The parts of a model, each with the place where it was found."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 from edl_horovod.models.lookup import import_root
 from edl_horovod.spec import ElasticDLSpec
 
-__all__ = ["DEFAULTS", "METHODS", "REQUIRED", "Part", "Parts", "gives", "part_of"]
+__all__ = ["DEFAULTS", "METHODS", "REQUIRED", "Part", "Parts", "overrides_method", "part_of"]
 
 METHODS = {
     "model": "create_model",
@@ -26,14 +26,14 @@ REQUIRED = tuple(DEFAULTS)
 """Parts that every model needs; the user can set them by these names."""
 
 
-def gives(kind: type[ElasticDLSpec], method: str) -> bool:
-    """Whether a spec has a `create_*` method of its own."""
+def overrides_method(kind: type[ElasticDLSpec], method: str) -> bool:
+    """Whether a spec class overrides a `create_*` method of `ElasticDLSpec`."""
     return getattr(kind, method) is not getattr(ElasticDLSpec, method)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part: the user's object, and its name."""
+    """One part of a model: the user's object, and its name."""
 
     value: Any
     full_name: str

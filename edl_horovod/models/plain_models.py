@@ -21,7 +21,7 @@ _MAKER = "custom_model"
 class PlainModels:
     """A framework's models that are written without a spec.
 
-    What belongs to one are attributes of its class (`default_input`, `default_loss`,
+    Its input, loss and optimizer are attributes of its class (`default_input`, `default_loss`,
     `default_optimizer`), else functions of its module in ElasticDL's style, else the user's
     settings.
     """
@@ -31,40 +31,47 @@ class PlainModels:
     kind: type
     """The base class of the framework's models."""
     make: Mapping[str, Callable[..., Any]]
-    """By the keys of `METHODS`: makes the method of a spec from a part's value and its `label`."""
+    """By the keys of `METHODS`: a function that turns a part into the method of a spec.
+
+    It takes the part's value and, by keyword, its `label`.
+    """
     hints: Mapping[str, str]
-    """By the names of parts that a model needs: where the framework's users write one."""
+    """By the names of required parts: where the framework's users write the part."""
     own_methods: Mapping[str, str] = field(default_factory=dict)
-    """Methods by which a class says that it is to be trained, and the part that each one is."""
+    """Methods of a model class that provide a part of its training, with that part's key."""
 
     def is_model(self, value: Any) -> bool:
         """Whether a value is such a class, or a function that may return a model."""
         return inspect.isfunction(value) or self._is_kind(value)
 
-    def makers(self, module: ModuleType) -> list[str]:
-        """The symbols of a module that may be the model where the user names none, best ones only.
+    def candidates(self, module: ModuleType) -> list[str]:
+        """The symbols of a module that may be the model where the user does not name it.
 
-        `custom_model`, else the classes that bring parts of a training, else all classes of models
-        that the module defines.
+        These are `custom_model`, else the model classes with parts of a training, else all model
+        classes that the module defines.
         """
         if inspect.isfunction(vars(module).get(_MAKER)):
             return [_MAKER]
-        own = {
+        model_classes = {
             name: value
             for name, value in vars(module).items()
             if self._is_kind(value) and value.__module__ == module.__name__
         }
-        signs = (*self.own_methods, *DEFAULTS.values())
-        best = [name for name, value in own.items() if any(hasattr(value, sign) for sign in signs)]
-        return best or list(own)
+        training_attributes = (*self.own_methods, *DEFAULTS.values())
+        trainable = [
+            name
+            for name, value in model_classes.items()
+            if any(hasattr(value, attribute) for attribute in training_attributes)
+        ]
+        return trainable or list(model_classes)
 
     def parts_of(self, value: Any, module: ModuleType, symbol: str, *, zoo: Path) -> Parts:
-        """A model and the parts that belong to it.
+        """The parts of a model, with the model itself as the part `model`.
 
         Args:
             value: The class or function.
             module: The file where it was found.
-            symbol: Its name there.
+            symbol: Its name in that file.
             zoo: Absolute path of the zoo.
         """
         defaults = {
@@ -75,25 +82,27 @@ class PlainModels:
         model = {"model": part_of(value, module, symbol, zoo=zoo)}
         return {**module_parts(module, zoo=zoo), **defaults, **model}
 
-    def own_parts(self, value: Any) -> set[str]:
-        """The parts that a class brings as methods."""
+    def parts_in_methods(self, value: Any) -> set[str]:
+        """The keys of the parts that a model class provides by methods."""
         return {part for method, part in self.own_methods.items() if hasattr(value, method)}
 
-    def with_parts(self, kind: type[ElasticDLSpec], parts: Parts) -> type[ElasticDLSpec]:
-        """A spec class whose methods are made of parts, the rest as it was."""
+    def with_parts(self, base: type[ElasticDLSpec], parts: Parts) -> type[ElasticDLSpec]:
+        """A subclass of a spec class, with methods made of the parts."""
         methods: dict[str, Any] = {
             METHODS[key]: staticmethod(self.make[key](part.value, label=part.label))
             for key, part in parts.items()
         }
         if "input_fn" in parts:
             methods["parses_batches"] = getattr(parts["input_fn"].value, "parses_batches", False)
-        name, module = kind.__name__, kind.__module__
+        name, module = base.__name__, base.__module__
         if "model" in parts:
             model: Part = parts["model"]
             name, module = model.full_name.rpartition(".")[2], str(model.value.__module__)
         methods |= {"__module__": module}
-        made = types.new_class(name, (kind,), exec_body=lambda namespace: namespace.update(methods))
-        return cast(type[ElasticDLSpec], made)
+        spec_class = types.new_class(
+            name, (base,), exec_body=lambda namespace: namespace.update(methods)
+        )
+        return cast(type[ElasticDLSpec], spec_class)
 
     def _is_kind(self, value: Any) -> bool:
         return inspect.isclass(value) and issubclass(value, self.kind)

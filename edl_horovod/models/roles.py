@@ -41,26 +41,26 @@ def with_roles(function: Callable[..., Any], roles: Roles, *, label: str) -> Cal
         label: Names the function in messages.
 
     Returns:
-        A function whose declared parameters are the roles, then the model's parameters.
+        A function that declares the roles as parameters, followed by the model's parameters.
 
     Raises:
         UserCodeError: The function requires more parameters than there are roles.
     """
-    named = _roles_by_name(function, roles, label)
-    own = [p for p in _parameters(function) if p.name not in named]
+    roles_by_name = _roles_by_name(function, roles, label)
+    model_parameters = [p for p in _parameters(function) if p.name not in roles_by_name]
     signature = inspect.Signature(
         [inspect.Parameter(role, inspect.Parameter.POSITIONAL_OR_KEYWORD) for role in roles]
-        + [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+        + [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in model_parameters]
     )
-    theirs = inspect.signature(function)
+    user_signature = inspect.signature(function)
 
     def adapted(*args: Any, **kwargs: Any) -> Any:
         values = signature.bind_partial(*args, **kwargs).arguments
-        call = theirs.bind_partial()
+        call = user_signature.bind_partial()
         for parameter in _parameters(function):
-            given = named.get(parameter.name, parameter.name)
-            if given in values:
-                call.arguments[parameter.name] = values[given]
+            argument = roles_by_name.get(parameter.name, parameter.name)
+            if argument in values:
+                call.arguments[parameter.name] = values[argument]
         return function(*call.args, **call.kwargs)
 
     adapted.__signature__ = signature  # type: ignore[attr-defined]  # What inspect looks for.
@@ -74,21 +74,23 @@ def declares_roles(function: Callable[..., Any]) -> bool:
 
 
 def _roles_by_name(function: Callable[..., Any], roles: Roles, label: str) -> dict[str, str]:
-    """The parameters of the function that have a role."""
+    """The roles that the function's parameters have, by parameter name."""
     parameters = _parameters(function)
-    known = {p.name: role for p in parameters for role, names in roles.items() if p.name in names}
-    left = [role for role in roles if role not in known.values()]
+    assigned = {
+        p.name: role for p in parameters for role, names in roles.items() if p.name in names
+    }
+    free_roles = [role for role in roles if role not in assigned.values()]
     for parameter in parameters:
-        if parameter.name in known or parameter.default is not inspect.Parameter.empty:
+        if parameter.name in assigned or parameter.default is not inspect.Parameter.empty:
             continue
-        if not left:
+        if not free_roles:
             raise UserCodeError(
                 f"{label} requires the parameter {parameter.name!r}, which it is not given."
                 f" It is given: {', '.join(roles)}.",
                 hint="Give the parameter a default.",
             )
-        known[parameter.name] = left.pop(0)
-    return known
+        assigned[parameter.name] = free_roles.pop(0)
+    return assigned
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -12,39 +12,42 @@ from typing import Any
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import user_code
-from edl_horovod.models.own_process import answer
+from edl_horovod.models.child_process import answer_parent
 
 __all__ = ["main"]
 
 
 def main() -> int:
-    """Answer with the spec, as the function returned it."""
-    return answer(_spec_of)
+    """Answer the parent process with the spec that the function returned."""
+    return answer_parent(_spec_of)
 
 
 def _spec_of(request: dict[str, Any]) -> dict[str, Any]:
     sys.path[:0] = request["folders"]
     name = f"{request['module']}:{request['function']}"
     with user_code(f"Calling {name}", root=Path.cwd()):
-        called = getattr(importlib.import_module(request["module"]), request["function"])
-        parameters = inspect.signature(called).parameters.values()
-        required = [each.name for each in parameters if each.default is inspect.Parameter.empty]
+        function = getattr(importlib.import_module(request["module"]), request["function"])
+        parameters = inspect.signature(function).parameters.values()
+        required = [
+            parameter.name
+            for parameter in parameters
+            if parameter.default is inspect.Parameter.empty
+        ]
         if len(required) > 1:
             raise UserCodeError(
-                f"{name} must be a function of one folder, in which it may save the model, or of"
-                " nothing.",
+                f"{name} must take one argument, a folder in which it may save the model, or none.",
                 received=", ".join(required),
             )
-        found = called(*([request["work"]] if required else []))
-        if not isinstance(found, dict):
-            raise UserCodeError(f"{name} must return a dict.", received=type(found).__name__)
+        spec = function(*([request["work"]] if required else []))
+        if not isinstance(spec, dict):
+            raise UserCodeError(f"{name} must return a dict.", received=type(spec).__name__)
         try:
-            json.dumps(found)
+            json.dumps(spec)
         except (TypeError, ValueError) as e:
             raise UserCodeError(
                 f"{name} must return a dict of text, numbers, lists and dicts: {e}."
             ) from e
-    return found
+    return spec
 
 
 if __name__ == "__main__":

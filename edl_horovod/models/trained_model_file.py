@@ -26,7 +26,7 @@ def read_message(path: Path) -> TrainedModel:
 
 
 def damaged_model(path: Path, why: str) -> DataError:
-    """The error for a trained model that is damaged; `why` is a clause."""
+    """The error for a damaged trained model; `why` is a clause with the reason."""
     why = why.removesuffix(".")
     return DataError(
         f"The trained model {path} is damaged: {why}.", hint="Copy it again, or train it again."

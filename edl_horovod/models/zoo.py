@@ -1,4 +1,4 @@
-"""Load a model from a zoo by its name, and make its spec with the parameters of the job."""
+"""Load a model from a zoo by its name, and create its spec with the parameters of the job."""
 
 import functools
 import inspect
@@ -13,28 +13,28 @@ from edl_horovod.models.elasticdl_module import OUTPUTS_PROCESSOR
 from edl_horovod.models.find import ModelDefinition, find
 from edl_horovod.models.lookup import list_definitions, require_zoo
 from edl_horovod.models.overrides import Overrides
-from edl_horovod.models.parts import METHODS, gives, part_of
+from edl_horovod.models.parts import METHODS, overrides_method, part_of
 from edl_horovod.models.plain_models import PlainModels
 from edl_horovod.spec import ElasticDLSpec
 
 __all__ = ["RATE_NAMES", "LoadedSpec", "Overrides", "list_definitions", "load_spec"]
 
-_GIVEN_BY_US = frozenset(
+_FRAMEWORK_ARGUMENTS = frozenset(
     {"context", "dataset", "labels", "mode", "outputs", "predictions", "sample_weight", "self"}
 )
-_GIVEN_TO = {
+_METHOD_ARGUMENTS = {
     METHODS["optimizer"]: frozenset({"model"}),
     METHODS["loss"]: frozenset({"features"}),
     METHODS["metrics"]: frozenset({"features"}),
 }
-"""What is given to one method alone; elsewhere a parameter may be called so."""
+"""Arguments that the framework passes to one method alone; elsewhere the names are free."""
 RATE_NAMES = ("lr", "learning_rate")
 """Both names of the learning rate: a spec may declare one, and the parameters the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedSpec(ModelDefinition):
-    """A model whose spec was made."""
+    """A model whose spec was created."""
 
     spec: ElasticDLSpec
     """The spec, whose methods already have the job's parameters that they declare."""
@@ -53,7 +53,7 @@ class LoadedSpec(ModelDefinition):
 
     @property
     def outputs_processor(self) -> type | None:
-        """The user's class that processes predictions; None if there is none.
+        """The user's class that processes predictions; None where the user has none.
 
         It is the spec's attribute `outputs_processor`, or `PredictionOutputsProcessor` of the file.
 
@@ -73,51 +73,51 @@ class LoadedSpec(ModelDefinition):
         assert isinstance(kind, type)
         return kind
 
-    def gives(self, method: str) -> bool:
-        """Whether the spec has a `create_*` method of its own."""
-        return gives(type(self.spec), method)
+    def overrides_method(self, method: str) -> bool:
+        """Whether the spec overrides a `create_*` method of `ElasticDLSpec`."""
+        return overrides_method(type(self.spec), method)
 
     def optimizer(self, learning_rate: float | None, *, model: Any = None) -> Any:
-        """Make the optimizer of the model, a new one at each call.
+        """Create the optimizer of the model, a new one at each call.
 
         Args:
-            learning_rate: Takes the place of the rate that the spec or its parameters give; None
-                leaves that.
-            model: What it will train, for a method that declares it; None where the framework's
-                optimizers are made without it.
+            learning_rate: Replaces the rate of the spec and its parameters; None keeps that rate.
+            model: The model to train, for a method that declares it; None where the framework
+                creates optimizers without a model.
 
         Raises:
-            UserCodeError: Making it raised something.
+            UserCodeError: The user's method raised an exception.
         """
-        given = {} if learning_rate is None else dict.fromkeys(RATE_NAMES, learning_rate)
+        arguments = {} if learning_rate is None else dict.fromkeys(RATE_NAMES, learning_rate)
         if model is not None:
-            given["model"] = model
+            arguments["model"] = model
         with user_code(f"create_optimizer of {self.label}", root=self.zoo):
-            return call_declared(self.spec.create_optimizer, given)
+            return call_declared(self.spec.create_optimizer, arguments)
 
     def callbacks(self) -> list[Any]:
-        """Make the callbacks of the model, new ones at each call.
+        """Create the callbacks of the model, new ones at each call.
 
         Raises:
-            UserCodeError: The user's function returns no list of objects, or raised an exception.
+            UserCodeError: The user's method raised an exception, or did not return a list of
+                objects.
         """
         doing = f"create_callbacks of {self.label}"
         with user_code(doing, root=self.zoo):
-            made = call_declared(self.spec.create_callbacks, {})
-        if not isinstance(made, list | tuple):
+            callbacks = call_declared(self.spec.create_callbacks, {})
+        if not isinstance(callbacks, list | tuple):
             raise UserCodeError(
                 f"{doing} must return a list.",
-                received=type(made).__name__,
+                received=type(callbacks).__name__,
                 hint="Return the callbacks in [ ].",
             )
-        for callback in made:
+        for callback in callbacks:
             if inspect.isclass(callback):
                 raise UserCodeError(
                     f"{doing} must return callbacks, not their classes.",
                     received=callback.__name__,
                     hint=f"Write {callback.__name__}(...).",
                 )
-        return list(made)
+        return list(callbacks)
 
 
 def load_spec(
@@ -129,7 +129,7 @@ def load_spec(
     overrides: Overrides | None = None,
     plain_models: PlainModels | None = None,
 ) -> LoadedSpec:
-    """Find a model in a model zoo, load its file and make its spec.
+    """Find a model in a model zoo, load its file and create its spec.
 
     A parameter goes to the constructor if that declares it or has `**kwargs`, and to each
     `create_*` method that declares it.
@@ -139,53 +139,61 @@ def load_spec(
         model_def: `file`, `folder`, `folder.file`, or one of these and `.Symbol`.
         params: Parameters of the model.
         context: Handed to the constructor if it declares it.
-        overrides: What takes the place of the model's own input, loss and optimizer.
-        plain_models: Knows the framework's models without a spec, and makes specs of overrides;
-            None takes specs alone.
+        overrides: The input, loss and optimizer that replace the model's own.
+        plain_models: The framework's models without a spec, needed for overrides, too; None
+            accepts only specs.
 
     Raises:
-        ConfigError: The zoo is not there, nothing declares a parameter, or an override means
-            nothing.
-        UserCodeError: The model is missing, ambiguous or incomplete, or raised something.
+        ConfigError: The zoo does not exist, nothing declares a parameter, or an override is not
+            defined.
+        UserCodeError: The model is missing, ambiguous or incomplete, or raised an exception.
     """
     zoo = require_zoo(model_zoo)
-    found = find(zoo, model_def, overrides or Overrides(), plain_models)
+    definition = find(zoo, model_def, overrides or Overrides(), plain_models)
     methods = {
-        name: _parameters_of(getattr(found.kind, name), _GIVEN_TO.get(name, frozenset()))
-        if gives(found.kind, name)
+        name: _parameters_of(
+            getattr(definition.kind, name), _METHOD_ARGUMENTS.get(name, frozenset())
+        )
+        if overrides_method(definition.kind, name)
         else ()
         for name in METHODS.values()
     }
-    _require_declared(found.kind, params, methods)
-    spec = _make(found, zoo, params=params, context=context)
+    _require_declared(definition.kind, params, methods)
+    spec = _make_spec(definition, zoo, params=params, context=context)
     if plain_models is not None:
         spec.framework = plain_models.framework
     for name, names in methods.items():
         if values := _declared_params(name, names, params):
             method = getattr(spec, name)
-            setattr(spec, name, functools.partial(method, **_as_declared(method, values)))
-    return LoadedSpec(**vars(found), spec=spec, zoo=zoo)
+            setattr(spec, name, functools.partial(method, **_with_float_values(method, values)))
+    return LoadedSpec(**vars(definition), spec=spec, zoo=zoo)
 
 
-def _make(
-    found: ModelDefinition, zoo: Path, *, params: Mapping[str, Any], context: dict[str, Any] | None
+def _make_spec(
+    definition: ModelDefinition,
+    zoo: Path,
+    *,
+    params: Mapping[str, Any],
+    context: dict[str, Any] | None,
 ) -> ElasticDLSpec:
-    constructor = declared(found.kind)
-    own = {
+    constructor = declared(definition.kind)
+    constructor_params = {
         name: value
         for name, value in params.items()
         if constructor.takes_any or name in constructor.names
     }
-    with user_code(f"Making {found.symbol} of {found.source_file}", root=zoo):
-        own = _as_declared(found.kind, own)
-        spec: ElasticDLSpec = call_declared(found.kind, {**own, "context": context})
+    with user_code(f"Making {definition.symbol} of {definition.source_file}", root=zoo):
+        constructor_params = _with_float_values(definition.kind, constructor_params)
+        spec: ElasticDLSpec = call_declared(
+            definition.kind, {**constructor_params, "context": context}
+        )
     return spec
 
 
-def _as_declared(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values; whole numbers as floats where the function's default is one.
+def _with_float_values(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values, with integers as floats where the function's default is a float.
 
-    So is every learning rate: Keras refuses `SGD(1)`.
+    Every learning rate becomes a float, too, because Keras refuses `SGD(1)`.
     """
     parameters = inspect.signature(function).parameters
     rest = inspect.Parameter("rest", inspect.Parameter.VAR_KEYWORD)
@@ -203,25 +211,25 @@ def _declared_params(
 ) -> dict[str, Any]:
     """The parameters that a method declares, with their values."""
     values = {name: value for name, value in params.items() if name in names}
-    for given, declared_name in (
+    for rate_name, declared_name in (
         (RATE_NAMES, RATE_NAMES[::-1]) if method == METHODS["optimizer"] else ()
     ):
-        if given in params and given not in names and declared_name in names:
+        if rate_name in params and rate_name not in names and declared_name in names:
             if declared_name in values:
                 raise ConfigError(
-                    f"params.{given} and params.{declared_name} are both the learning rate.",
-                    received=f"{params[given]!r} and {values[declared_name]!r}",
-                    hint="Give one.",
+                    f"params.{rate_name} and params.{declared_name} are both the learning rate.",
+                    received=f"{params[rate_name]!r} and {values[declared_name]!r}",
+                    hint="Set one of the two.",
                 )
-            values[declared_name] = params[given]
+            values[declared_name] = params[rate_name]
     return values
 
 
 def _parameters_of(
-    function: Callable[..., Any], also_given: frozenset[str] = frozenset()
+    function: Callable[..., Any], method_arguments: frozenset[str] = frozenset()
 ) -> tuple[str, ...]:
-    given = _GIVEN_BY_US | also_given
-    return tuple(name for name in declared(function).names if name not in given)
+    framework_arguments = _FRAMEWORK_ARGUMENTS | method_arguments
+    return tuple(name for name in declared(function).names if name not in framework_arguments)
 
 
 def _require_declared(
@@ -231,9 +239,9 @@ def _require_declared(
     allowed = {*_parameters_of(kind), *(name for names in methods.values() for name in names)}
     rates = set(RATE_NAMES) if set(RATE_NAMES) & set(methods[METHODS["optimizer"]]) else set()
     for name, value in params.items():
-        if name in _GIVEN_BY_US:
+        if name in _FRAMEWORK_ARGUMENTS:
             raise ConfigError(
-                f"{name!r} is what the framework gives to a model, not a parameter.",
+                f"{name!r} is an argument that the framework passes, not a parameter of the model.",
                 received={f"params.{name}": value},
                 hint="Remove it.",
             )

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _NOT_A_ZOO = ("pyvenv.cfg", marker.NAME)
-"""A folder that holds one of these is an environment, or a job, a trained model or the like."""
+"""A folder with one of these files is a virtual environment, or a job, a trained model, etc."""
 _SUFFIXES = frozenset({".py", ".txt", ".yaml", ".json", ".md"})
 _MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 50 << 20
@@ -44,36 +44,36 @@ def walk(zoo: Path) -> Iterator[Path]:
 
 
 def require_inside(zoo: Path, files: Iterable[Path]) -> None:
-    """Refuse links out of a zoo, because they would copy other files of this machine.
+    """Refuse links out of a zoo: copying them would copy other files of this machine.
 
     Raises:
-        ConfigError: One of them is not a file, or is a link to a file elsewhere.
+        ConfigError: A path is not a file, or is a link to a file elsewhere.
     """
     root = zoo.resolve()
     for name in files:
         file = root / name
         if not file.resolve().is_relative_to(root) or not file.is_file():
             raise ConfigError(
-                f"The model zoo holds {name.as_posix()!r}, which is no file of the zoo: a link that"
-                " leads out of it would carry another file of this machine along.",
+                f"The model zoo holds {name.as_posix()!r}, which is not a file in the zoo. A link"
+                " that leads out of the zoo would copy another file of this machine with it.",
                 received={"model_zoo": zoo},
-                hint="Remove it, or put the file itself there.",
+                hint="Remove it, or put the file itself into the zoo.",
             )
 
 
 def sources(zoo: Path) -> list[Path]:
     """The files of a zoo that are copied into a trained model: sorted, relative paths.
 
-    Sources and small texts (`.py`, `.txt`, `.yaml`, `.json`, `.md` up to 1 MiB); nothing hidden. Of
-    a zoo that is one file, that file.
+    These are sources and small texts (`.py`, `.txt`, `.yaml`, `.json`, `.md` up to 1 MiB) that are
+    not hidden. A zoo that is one file has that file alone.
 
     Raises:
-        ConfigError: One of them is a link that leads out of the zoo.
+        ConfigError: A file is a link that leads out of the zoo.
         OutputError: Together they are larger than 50 MiB.
     """
     root = import_root(zoo)
-    found = [zoo] if zoo.is_file() else [file for file in walk(zoo) if _is_source(file)]
-    files = sorted(file.relative_to(root) for file in found)
+    candidates = [zoo] if zoo.is_file() else [file for file in walk(zoo) if _is_source(file)]
+    files = sorted(file.relative_to(root) for file in candidates)
     require_inside(root, files)
     num_bytes = sum(root.joinpath(file).stat().st_size for file in files)
     if num_bytes > MAX_TOTAL_BYTES:
@@ -87,24 +87,28 @@ def sources(zoo: Path) -> list[Path]:
 
 
 def with_reads(zoo: Path, reads: Iterable[Path]) -> list[Path]:
-    """The files that are copied into a trained model: `sources`, and what the model reads.
+    """The files that are copied into a trained model: `sources`, and files that the model reads.
 
     Args:
         zoo: Folder of model files, or one file.
-        reads: Absolute paths of what the model reads (`zoo_reads`). What is hidden, lies outside of
-            the zoo or belongs to an environment or to a result of ours is passed over.
+        reads: Absolute paths of the files that the model reads (`zoo_reads`). Hidden files, files
+            outside the zoo, and files of environments, jobs and trained models are skipped.
 
     Returns:
-        Sorted paths, relative to the zoo; of a zoo that is one file, to its folder.
+        Sorted paths, relative to the zoo, or to the folder of a zoo that is one file.
 
     Raises:
         ConfigError: A source is a link that leads out of the zoo.
         OutputError: The files that the model reads are larger than 256 MiB, or the sources than 50.
     """
     root = import_root(zoo)
-    found = sources(zoo)
-    more = {each.relative_to(root) for each in reads if each.is_relative_to(root)} - set(found)
-    sizes = {file: root.joinpath(file).stat().st_size for file in more if _may_be_read(root, file)}
+    source_files = sources(zoo)
+    read_files = {path.relative_to(root) for path in reads if path.is_relative_to(root)} - set(
+        source_files
+    )
+    sizes = {
+        file: root.joinpath(file).stat().st_size for file in read_files if _may_be_read(root, file)
+    }
     if (num_bytes := sum(sizes.values())) > MAX_READ_BYTES:
         largest = max(sizes, key=lambda file: sizes[file])
         raise OutputError(
@@ -115,7 +119,7 @@ def with_reads(zoo: Path, reads: Iterable[Path]) -> list[Path]:
             hint="Keep it outside of the model zoo, where it stays for predict, too, and give the"
             " model its path as a parameter (params).",
         )
-    return sorted([*found, *sizes])
+    return sorted([*source_files, *sizes])
 
 
 def copy(zoo: Path, files: Iterable[Path], *, to: Path) -> None:
@@ -132,12 +136,12 @@ def copy(zoo: Path, files: Iterable[Path], *, to: Path) -> None:
 
 def digest(zoo: Path, files: Sequence[Path]) -> str:
     """SHA-256 of the names and contents of files of a zoo, in hex."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for file in sorted(files):
         content = zoo.joinpath(file).read_bytes()
-        found.update(f"{file.as_posix()}\0{len(content)}\0".encode())
-        found.update(content)
-    return found.hexdigest()
+        sha256.update(f"{file.as_posix()}\0{len(content)}\0".encode())
+        sha256.update(content)
+    return sha256.hexdigest()
 
 
 def require_unchanged(trained_model: Path, recorded: str, *, trusts_changes: bool) -> None:
@@ -146,26 +150,26 @@ def require_unchanged(trained_model: Path, recorded: str, *, trusts_changes: boo
     Raises:
         DataError: The code has changed.
     """
-    carried = trained_model / "zoo"
-    found = digest(carried, [file.relative_to(carried) for file in walk(carried)])
-    if found == recorded:
+    zoo_copy = trained_model / "zoo"
+    current = digest(zoo_copy, [file.relative_to(zoo_copy) for file in walk(zoo_copy)])
+    if current == recorded:
         return
-    changed = f"The code in {carried} is not the code that the model was trained with."
+    changed = f"The code in {zoo_copy} is not the code that the model was trained with."
     if not trusts_changes:
         raise DataError(
-            f"{changed} Its digest is {found[:12]}; the model was trained with"
+            f"{changed} Its digest is {current[:12]}; the model was trained with"
             f" {recorded[:12] or 'none'}.",
             received={"trained_model": trained_model},
             hint=(
-                "It would run with your rights: copy the model again, or find out who changed what;"
-                " trust=changed then runs it as it is."
+                "It would run with your rights: copy the model again, or find out who changed the"
+                " code; trust=changed then runs it as it is."
             ),
         )
-    log.warning("%s It is run because of trust=changed.", changed)
+    log.warning("%s It runs nevertheless because of trust=changed.", changed)
 
 
 def _may_be_read(root: Path, file: Path) -> bool:
-    """Whether a file by its relative path is one of the zoo, as `walk` finds them."""
+    """Whether `walk` would find a file of this relative path in the zoo."""
     left_out = ("__pycache__", "site-packages")
     if any(part.startswith(".") or part in left_out for part in file.parts):
         return False
@@ -176,5 +180,5 @@ def _may_be_read(root: Path, file: Path) -> bool:
 
 
 def _is_source(file: Path) -> bool:
-    is_wanted = file.suffix in _SUFFIXES and file.is_file()
-    return is_wanted and file.stat().st_size <= _MAX_FILE_BYTES
+    has_suffix = file.suffix in _SUFFIXES
+    return has_suffix and file.is_file() and file.stat().st_size <= _MAX_FILE_BYTES

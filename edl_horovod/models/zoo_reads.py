@@ -1,8 +1,8 @@
-"""Which files of a zoo a model reads: those that its process opens, and those that its code names.
+"""Find the files of a zoo that a model reads: files that its process opens or its code names.
 
-Python tells its audit hooks of each file that it opens, imports included. TensorFlow's and Arrow's
-own readers are not seen so, nor is what only a prediction will read: these files are found by
-their names in the code.
+Python reports each file that it opens to audit hooks, imports included. Files that TensorFlow's
+and Arrow's own readers open are not reported, nor are files that only a later prediction reads;
+these are found by their names in the code.
 """
 
 import ast
@@ -16,17 +16,20 @@ from edl_horovod.models.lookup import file_groups, import_root
 from edl_horovod.models.modules import loaded_files
 from edl_horovod.records.code_digest import imported_files
 
-__all__ = ["CODE", "ZooReads", "files_of", "hearing_opens"]
+__all__ = ["CODE", "ZooReads", "files_of", "watching_opens"]
 
 _MAX_NAME = 255
 CODE = (".py", ".pyc")
 
 
 @contextlib.contextmanager
-def hearing_opens(root: Path, heard: Callable[[str], None]) -> Iterator[None]:
-    """Call a function with the absolute path of each file below a folder, before Python opens it.
+def watching_opens(root: Path, on_open: Callable[[str], None]) -> Iterator[None]:
+    """Call a function before Python opens a file below a folder for reading, in any thread.
 
-    Only for reading, in any thread. What the function raises, the opening raises.
+    Args:
+        root: The absolute path of the folder.
+        on_open: Called with the absolute path of the file. If it raises an exception, so does the
+            call that opens the file.
     """
     below = f"{root}{os.sep}"
     is_on = True
@@ -36,7 +39,7 @@ def hearing_opens(root: Path, heard: Callable[[str], None]) -> Iterator[None]:
             return
         path, _, flags = arguments
         if not isinstance(path, str | bytes) or not isinstance(flags, int):
-            return  # A descriptor that is open already.
+            return  # A file descriptor, which is open already.
         if flags & os.O_ACCMODE != os.O_RDONLY:
             return
         name = os.fsdecode(path)
@@ -44,9 +47,9 @@ def hearing_opens(root: Path, heard: Callable[[str], None]) -> Iterator[None]:
             with contextlib.suppress(OSError):  # The working directory may be gone.
                 name = os.path.abspath(name)
         if name.startswith(below):
-            heard(os.path.normpath(name))
+            on_open(os.path.normpath(name))
 
-    sys.addaudithook(hook)  # For ever: Python has no way to remove one.
+    sys.addaudithook(hook)  # Python cannot remove an audit hook.
     try:
         yield
     finally:
@@ -54,10 +57,10 @@ def hearing_opens(root: Path, heard: Callable[[str], None]) -> Iterator[None]:
 
 
 class ZooReads:
-    """What a process reads of one zoo."""
+    """The files of one zoo that this process reads."""
 
     def __init__(self, zoo: Path) -> None:
-        """Record nothing yet.
+        """Start with no files.
 
         Args:
             zoo: Absolute path of the zoo.
@@ -66,63 +69,64 @@ class ZooReads:
         self._opened: set[str] = set()
 
     @contextlib.contextmanager
-    def recorded(self) -> Iterator[None]:
-        """Note what is opened meanwhile."""
-        with hearing_opens(import_root(self._zoo), self._opened.add):
+    def recording(self) -> Iterator[None]:
+        """Record the files that are opened inside the block."""
+        with watching_opens(import_root(self._zoo), self._opened.add):
             yield
 
     def files(self) -> list[Path]:
-        """Absolute paths of the files that are there, sorted: opened, or named by code that ran.
+        """Absolute paths of existing files that were opened, or that code which ran names; sorted.
 
-        Code itself counts where it was imported as the zoo's: other code may lie around a zoo that
-        is one file.
+        Of code only modules of the zoo count: other code may lie beside a zoo that is one file.
         """
         modules = loaded_files(self._zoo)
-        found = {Path(name) for name in set(self._opened)}
+        paths = {Path(name) for name in set(self._opened)}
         for code in modules:
-            found.update(_named_by(code, import_root(self._zoo)))
-        others = {file for file in found if file.suffix not in CODE and file.is_file()}
-        return sorted({*modules, *others})
+            paths.update(_named_by(code, import_root(self._zoo)))
+        data_files = {file for file in paths if file.suffix not in CODE and file.is_file()}
+        return sorted({*modules, *data_files})
 
 
 def files_of(zoo: Path, model_def: str, modules: Sequence[str] = ()) -> list[Path]:
-    """The files of a zoo that a model is made of, as far as code tells that does not run.
+    """The files of a zoo that a model needs, as far as its code shows without running it.
 
     Args:
         zoo: Absolute path of the zoo.
         model_def: The model.
-        modules: Further modules that its job imports; those that do not lie in the zoo are left
-            out.
+        modules: Further modules that the job imports; modules outside the zoo are skipped.
 
     Returns:
-        Absolute paths, sorted: the code that may define the model, what it imports of the zoo, and
-        the files that are named in all this.
+        Absolute paths, sorted: the code that may define the model, the modules of the zoo that it
+        imports, and the files that all this code names.
 
     Raises:
-        ConfigError: The name is none that a model can have.
+        ConfigError: The name is not a valid model_def.
         UserCodeError: The zoo has no such model, or a file that may define it is not Python.
     """
     root = import_root(zoo)
-    first = {file for group in file_groups(zoo, model_def) for file in group.files}
-    own = (root.joinpath(*name.split(".")).with_suffix(".py") for name in modules)
-    code = imported_files(sorted({*first, *filter(Path.is_file, own)}), [root])
-    return sorted({*code, *(file for each in code for file in _named_by(each, root))})
+    model_files = {file for group in file_groups(zoo, model_def) for file in group.files}
+    module_files = (root.joinpath(*name.split(".")).with_suffix(".py") for name in modules)
+    code = imported_files(sorted({*model_files, *filter(Path.is_file, module_files)}), [root])
+    return sorted({*code, *(file for code_file in code for file in _named_by(code_file, root))})
 
 
 def _named_by(code: Path, root: Path) -> Iterator[Path]:
-    """The files below a folder that the texts in some code name, beside it or from the folder."""
+    """The files below a folder that string literals in code name.
+
+    Names may be relative to the code's own folder, or to the root.
+    """
     try:
         tree = ast.parse(code.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # An extension module, or gone meanwhile.
+    except (OSError, SyntaxError, ValueError):  # An extension module, or a file that is gone.
         return
     texts = {
         node.value
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_name(node.value)
     }
-    places = {code.parent, root}
-    folders = {place / text for place in places for text in texts if (place / text).is_dir()}
-    for folder in places | folders:
+    bases = {code.parent, root}
+    folders = {base / text for base in bases for text in texts if (base / text).is_dir()}
+    for folder in bases | folders:
         for text in texts:
             path = Path(os.path.normpath(folder / text))
             if path.is_relative_to(root) and path.is_file():

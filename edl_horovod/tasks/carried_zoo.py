@@ -45,7 +45,7 @@ class CarriedZoo:
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
         """Record which files of the zoo are opened, while the model is made and later."""
-        with self._reads.recorded(), self._folder:
+        with self._reads.recording(), self._folder:
             yield
 
     def check(self) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.model_spec import MODEL_KINDS
+from edl_horovod.models.child_process import answer_parent
 from edl_horovod.models.file_model import FileModels, file_model
-from edl_horovod.models.own_process import answer
 
 __all__ = ["main"]
 
 
 def main() -> int:
     """Answer with a `FileModelSummary` of the section in the request, as a dict."""
-    return answer(_summary_of)
+    return answer_parent(_summary_of)
 
 
 def _summary_of(request: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.lookup import import_root
 from edl_horovod.models.overrides import Overrides
 from edl_horovod.models.zoo import load_spec
-from edl_horovod.models.zoo_reads import CODE, hearing_opens
+from edl_horovod.models.zoo_reads import CODE, watching_opens
 from edl_horovod.trained_model.adapted import read_adapted
 
 __all__ = ["Prover", "Request", "forked_prover"]
@@ -136,7 +136,7 @@ def _wrong_with(request: Request, config: JobConfig, framework: Framework) -> Ed
             )
 
     try:
-        with hearing_opens(root, refuse):
+        with watching_opens(root, refuse):
             loaded = load_spec(
                 request.copy,
                 request.model_def,

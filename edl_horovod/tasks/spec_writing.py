@@ -8,8 +8,8 @@ from typing import Any
 
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.frameworks.base import Framework
+from edl_horovod.models.child_process import answer_parent
 from edl_horovod.models.file_model import FileModels
-from edl_horovod.models.own_process import answer
 from edl_horovod.models.zoo import Overrides, load_spec
 
 __all__ = ["main"]
@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 def main() -> int:
     """Answer with a `WrittenModel` of the model in the request, as a dict."""
-    return answer(_written)
+    return answer_parent(_written)
 
 
 def _written(request: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 def _show(flags: argparse.Namespace) -> int:
     from edl_horovod.config.model_spec import MODEL_KINDS, check, read_section
-    from edl_horovod.models.own_process import ask
+    from edl_horovod.models.child_process import call_in_child
     from edl_horovod.supervisor.needs import require_framework
 
     section = read_section(Path(flags.model).absolute())
@@ -58,7 +58,7 @@ def _show(flags: argparse.Namespace) -> int:
             hint="Write the spec that it returns into the file.",
         )
     require_framework(MODEL_KINDS[section["name"]].framework)
-    description = ask(_SHOWING, {"section": section})
+    description = call_in_child(_SHOWING, {"section": section})
     print(
         json.dumps(description, indent=2)
         if flags.format == "json"
@@ -74,8 +74,8 @@ def _write(flags: argparse.Namespace) -> int:
     from edl_horovod.config.model_spec import section_of
     from edl_horovod.files.output_dir import staged
     from edl_horovod.models import git_zoo
+    from edl_horovod.models.child_process import call_in_child
     from edl_horovod.models.framework_name import imported_framework
-    from edl_horovod.models.own_process import ask
     from edl_horovod.supervisor.needs import require_worker_packages
 
     if flags.framework:
@@ -92,7 +92,7 @@ def _write(flags: argparse.Namespace) -> int:
         "params": params.parse(flags.params),
     }
     with staged(output, "model spec", overwrite=False) as folder:
-        written = ask(_WRITING, {**request, "folder": str(folder)})
+        written = call_in_child(_WRITING, {**request, "folder": str(folder)})
         spec = {"model_name": flags.model, **written["spec"]}
         section = section_of(framework, spec)
         (folder / _FILE).write_text(yaml.safe_dump({"model": section}, sort_keys=False))

@@ -21,7 +21,7 @@ from edl_horovod.frameworks.keras.padding import pad_to_lengths
 from edl_horovod.frameworks.keras.record_tensors import RecordTensors
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
-from edl_horovod.models.parts import gives
+from edl_horovod.models.parts import overrides_method
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids, StepSpans
 from edl_horovod.records.source import RecordSource
@@ -281,7 +281,7 @@ class KerasBatches:
 
     def _require_dataset(self, dataset: Any) -> None:
         name = f"create_dataset of {self._label}"
-        if not gives(type(self._spec), "create_dataset"):
+        if not overrides_method(type(self._spec), "create_dataset"):
             name = f"{self._label} has no create_dataset (input_fn), so the data"
         if not isinstance(dataset, tf.data.Dataset):
             raise UserCodeError(

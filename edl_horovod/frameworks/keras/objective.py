@@ -342,7 +342,7 @@ def _uses_model(loaded: LoadedSpec, model: keras.Model, method: str, model_metho
     Raises:
         UserCodeError: Both the spec and the model define it.
     """
-    if not loaded.gives(method):
+    if not loaded.overrides_method(method):
         return True
     if overrides(model, model_method):
         raise UserCodeError(

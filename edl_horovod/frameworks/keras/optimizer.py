@@ -33,7 +33,7 @@ def make_optimizer(
     Raises:
         UserCodeError: There is no optimizer, it is not a Keras optimizer, or making it failed.
     """
-    if loaded.gives("create_optimizer"):
+    if loaded.overrides_method("create_optimizer"):
         optimizer = loaded.optimizer(learning_rate)
     else:
         optimizer = _compiled_optimizer(loaded, model, learning_rate)
@@ -143,7 +143,9 @@ def _warn_unused(loaded: LoadedSpec, model: keras.Model) -> None:
         "metrics": vars(model).get("_compile_metrics"),
     }
     unused = [
-        key for key, value in compiled.items() if value is not None and loaded.gives(methods[key])
+        key
+        for key, value in compiled.items()
+        if value is not None and loaded.overrides_method(methods[key])
     ]
     if unused:
         log.warning(

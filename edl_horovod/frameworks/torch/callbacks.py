@@ -22,7 +22,7 @@ from edl_horovod.frameworks.torch.objective import metric_means
 from edl_horovod.frameworks.torch.optimizer import Schedule
 from edl_horovod.frameworks.torch.variables import bytes_of
 from edl_horovod.frameworks.values import StepSums, checksum
-from edl_horovod.models.calling import names_in
+from edl_horovod.models.calling import referenced_names
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = ["TorchCallbacks", "may_add_groups"]
@@ -216,7 +216,7 @@ def may_add_groups(callback: Any) -> bool:
     Parameters that it may add are part of the ring's state from the start.
     """
     functions = [function for _, function in inspect.getmembers(type(callback), inspect.isfunction)]
-    return any("add_param_group" in names_in(function) for function in functions)
+    return any("add_param_group" in referenced_names(function) for function in functions)
 
 
 def _require_usable(callback: Any, *, per_step: bool) -> None:

@@ -28,7 +28,7 @@ from edl_horovod.frameworks.torch.weight_files import (
     restore,
     safetensors_shapes,
 )
-from edl_horovod.models.custom_objects import imported
+from edl_horovod.models.custom_objects import import_object
 from edl_horovod.models.file_model import (
     CustomObject,
     FileModel,
@@ -125,7 +125,7 @@ def _create_model_for(model: FileModel) -> Callable[..., nn.Module]:
         )
     name = model.architecture_class
     wanted = CustomObject(key=name, value=name, path=model.architecture)
-    kind = imported(wanted, is_trusted=model.is_trusted)
+    kind = import_object(wanted, is_trusted=model.is_trusted)
     if not inspect.isclass(kind) or not issubclass(kind, nn.Module):
         raise UserCodeError(
             f"{model.architecture_class} of {model.architecture} must be a class that extends"

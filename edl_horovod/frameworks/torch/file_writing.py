@@ -64,14 +64,14 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
             for name, file in files.items()
         ]
     left_out = []
-    if loaded.gives("create_optimizer"):
+    if loaded.overrides_method("create_optimizer"):
         optimizer = loaded.optimizer(None, model=module)
         option = _option_of(optimizer)
         spec |= {"optimizer": option} if option else {}
         left_out += (
             [] if option else ["the optimizer, which has groups or is not a class of PyTorch"]
         )
-    if loaded.gives("create_loss"):
+    if loaded.overrides_method("create_loss"):
         left_out.append("the loss, which is code: set loss=... to train the model")
     return WrittenModel(spec, tuple(left_out))
 

@@ -474,7 +474,7 @@ def _find_function(
     loaded: LoadedSpec, module: nn.Module, method: str, module_method: str
 ) -> Callable[..., Any] | None:
     """Return the spec's method if it overrides one; else the module's method, if any."""
-    if loaded.gives(method):
+    if loaded.overrides_method(method):
         return getattr(loaded.spec, method)  # type: ignore[no-any-return]
     attribute = getattr(module, module_method, None)
     if type(attribute).__module__ == nn.MSELoss.__module__:
@@ -484,7 +484,7 @@ def _find_function(
 
 
 def _name_of(loaded: LoadedSpec, method: str, module_method: str) -> str:
-    return method if loaded.gives(method) else module_method
+    return method if loaded.overrides_method(method) else module_method
 
 
 def metric_means(sums: NDArray[np.float64]) -> list[float]:

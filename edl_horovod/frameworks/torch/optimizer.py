@@ -99,7 +99,7 @@ def make_optimization(
     """
     _require_parameters(module, loaded.label)
     module_method = getattr(module, _MODULE_METHOD, None)
-    if loaded.gives("create_optimizer"):
+    if loaded.overrides_method("create_optimizer"):
         name, function = f"create_optimizer of {loaded.label}", loaded.spec.create_optimizer
         _require_rate(name, function, learning_rate)
         returned = loaded.optimizer(learning_rate, model=module)

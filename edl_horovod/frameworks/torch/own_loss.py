@@ -16,7 +16,7 @@ from torch import nn
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.structures import at_least_float32
 from edl_horovod.frameworks.values import Batch
-from edl_horovod.models.calling import declared, names_in
+from edl_horovod.models.calling import declared, referenced_names
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
@@ -83,7 +83,7 @@ def find_module_loss(loaded: LoadedSpec, module: nn.Module, mode: Mode) -> Modul
     Raises:
         UserCodeError: The module uses features of Lightning that are not supported here.
     """
-    if loaded.gives("create_loss"):
+    if loaded.overrides_method("create_loss"):
         return None
     if has_training_step(loaded, module):
         return _StepLoss(loaded, module, mode)
@@ -96,7 +96,8 @@ def find_module_loss(loaded: LoadedSpec, module: nn.Module, mode: Mode) -> Modul
 def has_training_step(loaded: LoadedSpec, module: nn.Module) -> bool:
     """Whether the module is trained by its `training_step`."""
     return (
-        not loaded.gives("create_loss") and user_method(module, _STEPS[Mode.TRAINING]) is not None
+        not loaded.overrides_method("create_loss")
+        and user_method(module, _STEPS[Mode.TRAINING]) is not None
     )
 
 
@@ -127,7 +128,7 @@ class _StepLoss:
             )
         self._takes_batch_index = takes_batch_index(self._step)
         _require_automatic(loaded, module)
-        if loaded.gives("create_metrics"):
+        if loaded.overrides_method("create_metrics"):
             raise UserCodeError(
                 f"{loaded.label} has create_metrics, which is not called for a model with"
                 " training_step.",
@@ -261,7 +262,7 @@ def _require_automatic(loaded: LoadedSpec, module: nn.Module) -> None:
             attribute
             for attribute in _TRAINER_COUNTERS
             for _, function in methods
-            if attribute in names_in(function)
+            if attribute in referenced_names(function)
         }
     )
     if counters:

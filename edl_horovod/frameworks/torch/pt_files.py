@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.pt_inspection import PtFile, global_path, inspected_pt
-from edl_horovod.models.custom_objects import imported
+from edl_horovod.models.custom_objects import import_object
 from edl_horovod.models.file_model import CustomObject
 
 __all__ = ["load_pt", "unsafe_globals"]
@@ -157,7 +157,7 @@ def _user_globals(
                 f"{content.path} does not use {custom.key!r}, which is a key of custom_objects.",
                 received=f"it uses {', '.join(content.globals) or 'nothing'}",
             )
-        user_globals |= dict.fromkeys(named, imported(custom, is_trusted=is_trusted))
+        user_globals |= dict.fromkeys(named, import_object(custom, is_trusted=is_trusted))
     return user_globals
 
 

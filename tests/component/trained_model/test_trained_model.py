@@ -475,7 +475,7 @@ def test_a_link_out_of_the_zoo_is_not_copied_into_the_trained_model(
 ):
     (tmp_path / "secret").write_text("password = 'secret'\n")
     (model_zoo / name).symlink_to(tmp_path / "secret")
-    with pytest.raises(ConfigError, match=rf"'{name}', which is no file of the zoo"):
+    with pytest.raises(ConfigError, match=rf"'{name}'.*model_zoo="):
         write_model()
     assert not (tmp_path / "m").exists()
 

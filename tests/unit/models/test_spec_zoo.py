@@ -168,7 +168,7 @@ def test_code_comes_with_what_it_imports_from_beside_it(tmp_path: Path):
 
 
 def test_a_file_that_is_not_there_is_told():
-    with pytest.raises(ConfigError, match=r"model.spec.model_definition is not there.*no.pt"):
+    with pytest.raises(ConfigError, match=r"model\.spec\.model_definition=.*no\.pt"):
         spec_zoo.with_zoo(config(model_definition="no.pt"))
 
 

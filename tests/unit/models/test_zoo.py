@@ -166,7 +166,7 @@ def test_a_spec_may_leave_loss_and_optimizer_to_its_model_but_a_whole_one_is_pre
     write("own.py", without)
     write("both.py", without.replace("DNN", "Other") + text)
     found = load("own")
-    assert not found.gives("create_loss")
+    assert not found.overrides_method("create_loss")
     assert found.parts["loss"] == "own.DNN"
     assert load("both").symbol == "DNN"
 
@@ -195,7 +195,7 @@ def test_a_module_that_is_not_there_is_to_be_installed(write, load):
     ("own", "line", "hint"),
     [
         ("yaml/loader_of_mine.py", "import yaml.nodes\n", ""),
-        ("numpydoc/__init__.py", "import numpydoc.docscrape\n", "lacks that: write it there"),
+        ("numpydoc/__init__.py", "import numpydoc.docscrape\n", "the model zoo's own"),
         ("hydra.py", "from hydra import compose\n", "hides the installed package 'hydra'"),
         ("omegaconf/__init__.py", "import omegaconf.errors\n", "hides the installed package"),
     ],

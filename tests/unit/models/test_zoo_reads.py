@@ -6,7 +6,7 @@ import pytest
 from edl_horovod.errors import OutputError
 from edl_horovod.models import zoo_files
 from edl_horovod.models.modules import load_module
-from edl_horovod.models.zoo_reads import ZooReads, hearing_opens
+from edl_horovod.models.zoo_reads import ZooReads, watching_opens
 
 MODEL = """
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_what_is_opened_for_reading_is_heard_and_nothing_else(model_zoo, tmp_pat
     heard = []
     (tmp_path / "beside").write_text("")
     monkeypatch.chdir(model_zoo)
-    with hearing_opens(model_zoo, heard.append):
+    with watching_opens(model_zoo, heard.append):
         (model_zoo / "fintech" / "vocab.csv").read_text()
         os.close(os.open("other/vocab.csv", os.O_RDONLY))
         (model_zoo / "log").write_text("written")
@@ -50,7 +50,7 @@ def test_what_is_opened_for_reading_is_heard_and_nothing_else(model_zoo, tmp_pat
 
 def test_a_model_reads_what_it_opens_and_what_its_code_names(model_zoo):
     reads = ZooReads(model_zoo)
-    with reads.recorded():
+    with reads.recording():
         load_module(model_zoo / "fintech" / "model.py", zoo=model_zoo)
     found = zoo_files.with_reads(model_zoo, reads.files())
     names = [file.as_posix() for file in found]
@@ -87,7 +87,7 @@ def test_more_than_a_trained_model_may_carry_is_refused(model_zoo):
 def test_a_zoo_of_one_file_carries_what_the_file_reads_beside_it(model_zoo):
     zoo = model_zoo / "fintech" / "model.py"
     reads = ZooReads(zoo)
-    with reads.recorded():
+    with reads.recording():
         load_module(zoo, zoo=zoo)
     names = [file.as_posix() for file in zoo_files.with_reads(zoo, reads.files())]
     assert names == ["model.py", "tables/labels.bin", "vocab.csv"]

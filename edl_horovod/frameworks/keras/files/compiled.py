@@ -12,7 +12,7 @@ from edl_horovod.errors import UserCodeError, did_you_mean
 from edl_horovod.frameworks.keras.files.definition import Definition
 from edl_horovod.frameworks.keras.files.optimizers import known_optimizers, make_optimizer
 from edl_horovod.models.calling import user_code, wrong_optimizer
-from edl_horovod.models.custom_objects import imported
+from edl_horovod.models.custom_objects import import_object
 from edl_horovod.models.file_model import CustomObject, FileModel
 
 __all__ = ["CompileArguments", "missing_parts"]
@@ -215,7 +215,7 @@ class CompileArguments:
             value = self.custom[name]
         else:
             reference = CustomObject(key=name, value=name, path=path)
-            value = imported(reference, is_trusted=self.model.is_trusted)
+            value = import_object(reference, is_trusted=self.model.is_trusted)
         if not inspect.isclass(value) and not settings:
             return value
         with user_code(f"Creating {name}", root=path or self.definition.file.parent):

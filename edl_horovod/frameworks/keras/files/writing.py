@@ -32,7 +32,7 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
                 received=type(model).__name__,
                 hint="Start the model with keras.Input, or set input_shape in its first layer.",
             )
-        if loaded.gives("create_optimizer"):
+        if loaded.overrides_method("create_optimizer"):
             model.compile(optimizer=loaded.optimizer(None), loss=None)
         model.save(folder / _FILE)
     written = FileModel(name=loaded.symbol, definition=folder / _FILE)
@@ -44,6 +44,6 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
             hint="Build it from layers of Keras.",
         )
     omitted = []
-    if loaded.gives("create_loss"):
+    if loaded.overrides_method("create_loss"):
         omitted.append("the loss, which is code: set loss=... when the model is trained")
     return WrittenModel({"model_definition": _FILE}, tuple(omitted))

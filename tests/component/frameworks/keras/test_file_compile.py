@@ -8,7 +8,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.file_models import spec_of
 from edl_horovod.models.file_model import CustomObject
 from edl_horovod.models.modules import load_module
-from edl_horovod.models.parts import gives
+from edl_horovod.models.parts import overrides_method
 from tests.keras_files import COMPILED, arrays, dense, file_model, made, sequential, write_h5
 
 WEIGHTS = {"dense_1": arrays(1, kernel=(4, 3), bias=(3,))}
@@ -168,8 +168,8 @@ def test_what_nobody_gives_is_asked_for_where_it_is_needed(tmp_path):
     with pytest.raises(UserCodeError, match=r"no loss.*compile_model_options: {loss"):
         spec.create_loss()
     given = spec_of(file_model(path, compile_options={"optimizer": "sgd"}))
-    assert not gives(given, "create_optimizer")
-    assert gives(given, "create_loss")
+    assert not overrides_method(given, "create_optimizer")
+    assert overrides_method(given, "create_loss")
 
 
 def test_what_the_options_replace_need_not_be_known(tmp_path):

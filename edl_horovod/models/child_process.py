@@ -1,6 +1,6 @@
-"""A question to a process of its own, for what imports a framework or runs a user's code.
+"""Call a module in a child process, for work that imports a framework or runs a user's code.
 
-The command itself stays light, and whatever that code does is gone with its process.
+The command itself stays small, and what that code changes ends with the child.
 """
 
 import json
@@ -14,43 +14,45 @@ from typing import Any
 
 from edl_horovod.errors import EdlError, JobFailed, kind_of, of_kind
 
-__all__ = ["answer", "ask"]
+__all__ = ["answer_parent", "call_in_child"]
 
 _REQUEST, _ANSWER = "request.json", "answer.json"
 
 
-def ask(module: str, request: Mapping[str, Any]) -> Any:
-    """What a module of ours answers, run as `python -m`; what it prints goes to stderr.
+def call_in_child(module: str, request: Mapping[str, Any]) -> Any:
+    """Run a module as `python -m` with a request, and return its answer.
+
+    What the module prints goes to stderr.
 
     Args:
-        module: It calls `answer`.
-        request: What JSON can hold.
+        module: A module that calls `answer_parent`.
+        request: Values that JSON can hold.
 
     Raises:
-        EdlError: The error of the process, or that it ended without an answer.
+        EdlError: The child raised this error, or ended without an answer.
     """
     with tempfile.TemporaryDirectory(prefix="edl-ask-") as folder:
         Path(folder, _REQUEST).write_text(json.dumps(request), encoding="utf-8")
         command = [sys.executable, "-m", module, folder]
         code = subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode
         try:
-            found = json.loads(Path(folder, _ANSWER).read_text(encoding="utf-8"))
+            reply = json.loads(Path(folder, _ANSWER).read_text(encoding="utf-8"))
         except OSError as e:
             raise JobFailed(
                 f"A process of this command ended with exit code {code}, without an answer.",
                 received=f"python -m {module}",
-                hint="What it wrote stands above.",
+                hint="See its output above.",
             ) from e
-    if "error" in found:
-        raise of_kind(found["error"], found["message"])
-    return found["answer"]
+    if "error" in reply:
+        raise of_kind(reply["error"], reply["message"])
+    return reply["answer"]
 
 
-def answer(function: Callable[[dict[str, Any]], Any]) -> int:
-    """Answer the question of the process that started this one; returns the exit code.
+def answer_parent(function: Callable[[dict[str, Any]], Any]) -> int:
+    """Answer the request of the process that started this one; returns the exit code.
 
     Args:
-        function: Makes the answer, which JSON can hold, of the request.
+        function: Computes the answer, which JSON can hold, from the request.
     """
     folder = Path(sys.argv[1])
     request = json.loads((folder / _REQUEST).read_text(encoding="utf-8"))
