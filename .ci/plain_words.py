@@ -14,8 +14,8 @@ from pathlib import Path
 CHECKED = tuple(
     f"edl_horovod/{package}"
     for package in (
-        *("chaos", "cli", "cluster", "columns", "coordinator", "displays", "files", "frameworks"),
-        *("image", "launch", "ledger", "models", "preparation", "records"),
+        *("chaos", "cli", "cluster", "columns", "config", "coordinator", "displays", "files"),
+        *("frameworks", "image", "launch", "ledger", "models", "preparation", "records"),
         *("ring", "supervisor", "sweeps", "tasks", "trained_model", "worker"),
     )
 )

@@ -8,10 +8,16 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def check(is_right: bool, key: str, value: object, rule: str) -> None:
-    """Refuse a value that breaks a rule, with the rule.
+    """Refuse a value that breaks a rule.
+
+    Args:
+        is_right: Whether the value follows the rule.
+        key: The setting.
+        value: Its value.
+        rule: The rest of a sentence that begins with the key: "must be 1 or more".
 
     Raises:
-        ConfigError: It does.
+        ConfigError: The value breaks the rule.
     """
     if not is_right:
         raise ConfigError(
@@ -22,10 +28,15 @@ def check(is_right: bool, key: str, value: object, rule: str) -> None:
 
 
 def check_least(section: str, settings: object, **least: int) -> None:
-    """Refuse numbers of a section, the root by the key "", that are too small; None may stay.
+    """Refuse numbers of a section that are too small; None is allowed.
+
+    Args:
+        section: The key of the section; empty for the root of the settings.
+        settings: The section.
+        least: The lowest allowed value of each field.
 
     Raises:
-        ConfigError: One is too small.
+        ConfigError: A number is too small.
     """
     for name, lowest in least.items():
         value = getattr(settings, name)
@@ -34,10 +45,10 @@ def check_least(section: str, settings: object, **least: int) -> None:
 
 
 def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is none of the choices, with the nearest one.
+    """Refuse a value that is not among the choices, and offer the nearest choice.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The value is not among the choices.
     """
     rule = f"must be one of {', '.join(choices)}"
     if value not in choices:
@@ -46,13 +57,18 @@ def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
         )
 
 
-def check_given(key: str, value: str, what: str) -> None:
-    """Refuse an empty value where there must be one.
+def check_given(key: str, value: str, noun: str) -> None:
+    """Refuse an empty value of a setting that is required.
+
+    Args:
+        key: The setting.
+        value: Its value.
+        noun: What the setting names: "the input files".
 
     Raises:
-        ConfigError: It is empty.
+        ConfigError: The value is empty.
     """
     if not value:
         raise ConfigError(
-            f"{key} must name {what}.", received={key: value}, hint=f"Write {key}=... ."
+            f"{key} must name {noun}.", received={key: value}, hint=f"Write {key}=... ."
         )

@@ -1,4 +1,4 @@
-"""From what a user gave to a checked configuration, by Hydra, which finds the files."""
+"""Compose a checked configuration from the user's settings and files, with Hydra."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,7 +40,7 @@ def compose(
         task: `train`, `evaluate` or `predict`.
         overrides: Settings as typed in a command: `train.epochs=3`, `launch=mpi`, `params.x=[1,2]`.
         values: Keys with dots to values, which are used as they are.
-        files: What the user brings.
+        files: The user's own files of settings.
 
     Raises:
         ConfigError: A setting is unknown, missing, malformed or contradicts another.
@@ -53,7 +53,7 @@ def compose(
 def compose_sweep(
     points: Sequence[tuple[Sequence[str], Mapping[str, Any]]], files: ConfigFiles
 ) -> list[JobConfig]:
-    """The configurations of several trainings, which agree on what `${now:...}` is.
+    """The configurations of several trainings, with the same time for `${now:...}`.
 
     Raises:
         ConfigError: A setting is unknown, missing, malformed or contradicts another.
@@ -81,25 +81,25 @@ def compose_as(
 
 
 def sweeper_of(overrides: Sequence[str], for_sweeper: Sequence[str], files: ConfigFiles) -> Sweeper:
-    """What the files and a command say of Hydra's sweeper.
+    """The settings of Hydra's sweeper, from files and a command.
 
     Args:
         overrides: Settings as typed in a command.
-        for_sweeper: Those of Hydra: `hydra/sweeper=optuna`, `hydra.sweeper.n_trials=30`.
-        files: What the user brings.
+        for_sweeper: Settings of Hydra: `hydra/sweeper=optuna`, `hydra.sweeper.n_trials=30`.
+        files: The user's own files of settings.
 
     Raises:
-        ConfigError: One is unknown or malformed.
+        ConfigError: A setting is unknown or malformed.
     """
     with _composer(JobConfig, "train", files) as composer:
         return composer.sweeper(overrides, for_sweeper)
 
 
 def describe(verb: str, overrides: Sequence[str], files: ConfigFiles) -> str:
-    """The composed settings as YAML, each with where its value comes from.
+    """The composed settings as YAML, each with the source of its value.
 
-    Interpolations stand as they were written, so this shows no variable of the environment, and
-    what a verb needs may still be missing.
+    Interpolations are not resolved, so no environment variable is shown. Required settings may be
+    missing.
 
     Raises:
         ConfigError: A setting is unknown or malformed.

@@ -1,4 +1,4 @@
-"""The directories that come with the package, and that of settings which a user brings."""
+"""The directories that come with the package, and the user's own directory of settings."""
 
 import itertools
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ __all__ = ["NO_FILES", "ConfigFiles", "choices_table", "conf_dir", "starter_dir"
 
 @dataclass(frozen=True)
 class ConfigFiles:
-    """What `--config-dir` and `--config-name` say."""
+    """The values of `--config-dir` and `--config-name`."""
 
     directory: str = ""
-    """A directory that is searched after ours; empty where the user brings none."""
+    """A directory that is searched after ours; empty where the user has none."""
     name: str = ""
     """The file that composing starts from, without `.yaml`; empty takes the verb's own."""
 
@@ -23,8 +23,8 @@ class ConfigFiles:
         """The user's directory, absolute.
 
         Raises:
-            ConfigError: It does not exist, or a file in it has the name of a different one of ours,
-                which would be taken instead.
+            ConfigError: It does not exist, or a file in it has the same name as one of ours, which
+                would be used instead, and another content.
         """
         if not self.directory:
             return None
@@ -50,7 +50,7 @@ NO_FILES = ConfigFiles()
 
 
 def conf_dir() -> Path:
-    """The directory of our settings.
+    """The directory of the settings that come with the package.
 
     Raises:
         ConfigError: It is missing.

@@ -1,4 +1,4 @@
-"""The settings of the schema as a flat list, and what to say about a key that is not in it."""
+"""The settings of the schema as a flat list, and the message for a key that is not in it."""
 
 import ast
 import dataclasses
@@ -52,11 +52,11 @@ _ELASTICDL_NAMES = {
     "prediction_data": "data",
     "training_data": "data",
 }
-"""What ElasticDL's releases call some settings: spelling alone would not find ours."""
+"""ElasticDL's names of settings whose names here are too different to be found by spelling."""
 
 
 def needed(verb: str) -> tuple[str, ...]:
-    """The settings that a verb must be given, also those for which the schema has a default."""
+    """The settings that a verb requires, including some that have a default in the schema."""
     others = {
         "prepare": ("model_def", "data", "output"),
         "image": ("base_image", "image_repository"),
@@ -78,10 +78,10 @@ class Setting:
 
     @property
     def meaning(self) -> str:
-        """What it is for: the text below the field.
+        """The text below the field.
 
-        It is in the source alone, which takes longer to parse than all else that a start does with
-        the schema.
+        It is only in the source, and parsing that takes longer than everything else that a command
+        does with the schema at its start.
         """
         texts = _meanings(self.owner.__module__).get(self.owner.__name__, {})
         return texts.get(self.key.rpartition(".")[2], "")
@@ -100,12 +100,12 @@ def dict_key_of(key: str, annotations: Mapping[str, Any]) -> str:
 
 
 def is_within(key: str, section: str) -> bool:
-    """Whether a key is this one, or one below it."""
+    """Whether a key is the section itself or lies in it."""
     return f"{key}.".startswith(f"{section}.")
 
 
 def is_setting(key: str, config_class: type) -> bool:
-    """Whether a key is a setting, a part of one that is a dict, or what ElasticDL calls one."""
+    """Whether a key is a setting, lies in a setting of type dict, or is ElasticDL's name of one."""
     annotations = {setting.key: setting.annotation for setting in settings(config_class)}
     return key in annotations or key in _ELASTICDL_NAMES or bool(dict_key_of(key, annotations))
 
@@ -133,25 +133,25 @@ def type_name(annotation: Any) -> str:
 
 
 def unknown_key(key: str, config_class: type, *, hidden: Iterable[str] = ()) -> str:
-    """Why a key cannot be set, with the nearest one and all those at its level."""
-    known = [setting.key for setting in settings(config_class) if setting.key not in set(hidden)]
-    sections = {key.partition(".")[0] for key in known if "." in key}
+    """Why a key cannot be set, with the nearest key and all keys at its level."""
+    keys = [setting.key for setting in settings(config_class) if setting.key not in set(hidden)]
+    sections = {key.partition(".")[0] for key in keys if "." in key}
     section = key.partition(".")[0] if key.partition(".")[0] in sections else ""
     inside = section + "." if section else ""
     level = dict.fromkeys(
-        name[len(inside) :].partition(".")[0] for name in known if name.startswith(inside)
+        name[len(inside) :].partition(".")[0] for name in keys if name.startswith(inside)
     )
-    near = _near(key, [*known, *sections])
-    where = f"Allowed under {section}" if section else "Allowed"
-    return f"There is no setting {key!r}.{near} {where}: {', '.join(level)}."
+    near = _near(key, [*keys, *sections])
+    heading = f"Allowed under {section}" if section else "Allowed"
+    return f"There is no setting {key!r}.{near} {heading}: {', '.join(level)}."
 
 
-def _near(key: str, known: list[str]) -> str:
+def _near(key: str, keys: list[str]) -> str:
     """A sentence with the setting that was probably meant, or nothing."""
-    if _ELASTICDL_NAMES.get(key) in known:
+    if _ELASTICDL_NAMES.get(key) in keys:
         return f" It is called {_ELASTICDL_NAMES[key]!r} here."
-    same_leaf = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    return f" Did you mean {same_leaf[0]!r}?" if same_leaf else did_you_mean(key, known)
+    same_leaf = [name for name in keys if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    return f" Did you mean {same_leaf[0]!r}?" if same_leaf else did_you_mean(key, keys)
 
 
 def _walk(config_class: type, prefix: str) -> Iterator[Setting]:

@@ -1,4 +1,4 @@
-"""What a model may be written in: the table of frameworks, which imports none of them."""
+"""The table of the frameworks in which a model may be written; it imports none of them."""
 
 import json
 from collections.abc import Mapping
@@ -12,25 +12,25 @@ __all__ = ["DEFAULT", "FRAMEWORKS", "FrameworkEntry", "require_backend"]
 
 @dataclass(frozen=True, kw_only=True)
 class FrameworkEntry:
-    """What can be said of a framework without importing it."""
+    """Facts about a framework that are known without importing it."""
 
     module: str
-    """`FRAMEWORK` in it is a `frameworks.base.Framework`; only a worker imports it."""
+    """The module whose `FRAMEWORK` is a `frameworks.base.Framework`; only a worker imports it."""
     packages: tuple[str, ...]
-    """What a worker must be able to import, the framework itself first.
+    """Packages that a worker must be able to import, the framework itself first.
 
-    Their versions decide what a trained model gives.
+    The results of a trained model depend on their versions.
     """
     extra: str
     """The extra of this package that installs them."""
     imports: tuple[str, ...] = ()
-    """What only a model file that is written in it imports, by the first part of the name."""
+    """Top-level packages that only model files written in this framework import."""
     horovod: str = ""
-    """The package of its half of Horovod; empty where none is needed."""
+    """Horovod's package for this framework; empty where it needs none."""
     file_models: str = ""
-    """The module that makes specs of models in files, a `models.file_model.FileModels`."""
+    """The module for models in files, a `models.file_model.FileModels`."""
     keras_backend: str = ""
-    """What Keras must compute with; empty where it does not matter."""
+    """The backend that Keras must use; empty where any backend will do."""
 
 
 FRAMEWORKS = {
@@ -53,7 +53,7 @@ FRAMEWORKS = {
     ),
 }
 DEFAULT = "keras"
-"""What a model is written in where its file imports no framework."""
+"""The framework of a model whose file imports no framework."""
 
 
 def require_backend(framework: str, variables: Mapping[str, str]) -> None:
@@ -69,21 +69,20 @@ def require_backend(framework: str, variables: Mapping[str, str]) -> None:
     needed = FRAMEWORKS[framework].keras_backend
     file = Path(variables.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
     asked = variables.get("KERAS_BACKEND", "")
-    where = f"KERAS_BACKEND={asked}" if asked else f"backend {_backend_in(file)} in {file}"
+    received = f"KERAS_BACKEND={asked}" if asked else f"backend {_backend_in(file)} in {file}"
     if needed and (asked or _backend_in(file) or needed) != needed:
         raise ConfigError(
-            f"A job with framework={framework} computes with Keras on {needed}, and another backend"
-            " is asked for.",
-            received=where,
+            f"A job with framework={framework} runs Keras on {needed}, and another backend is set.",
+            received=received,
             hint=f"Set KERAS_BACKEND={needed} for this job. A model of Keras on PyTorch trains with"
             " framework=torch, inside a torch.nn.Module (docs/reference/pytorch.md).",
         )
 
 
 def _backend_in(file: Path) -> str:
-    """The backend in a file of settings of Keras, which passes over one that it cannot read."""
+    """The backend in Keras' file of settings; empty where Keras could not read the file, either."""
     try:
-        found = json.loads(file.read_bytes())
+        keras_settings = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return ""
-    return str(found.get("backend", "")) if isinstance(found, dict) else ""
+    return str(keras_settings.get("backend", "")) if isinstance(keras_settings, dict) else ""

@@ -1,4 +1,4 @@
-"""Settings that a Python call gives: values stay values, and only text is read as in a command."""
+"""Settings of a Python call: values are used as they are, and text is read as in a command."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +10,13 @@ from edl_horovod.errors import ConfigError
 __all__ = ["from_keywords"]
 
 
-def from_keywords(given: Mapping[str, Any], config_class: type) -> tuple[list[str], dict[str, Any]]:
-    """Settings to be read as in a command, and those that are values.
+def from_keywords(
+    keywords: Mapping[str, Any], config_class: type
+) -> tuple[list[str], dict[str, Any]]:
+    """Split keyword arguments into overrides, read as in a command, and values by key.
 
     Args:
-        given: Keys, with dots or as sections within sections, to values.
+        keywords: Keys, with dots or as nested sections, to values.
         config_class: The root of the settings.
 
     Raises:
@@ -23,7 +25,7 @@ def from_keywords(given: Mapping[str, Any], config_class: type) -> tuple[list[st
     annotations = {setting.key: setting.annotation for setting in settings(config_class)}
     overrides: list[str] = []
     values: dict[str, Any] = {}
-    for key, value in _flat(given, "", annotations):
+    for key, value in _flat(keywords, "", annotations):
         in_dict = dict_key_of(key, annotations)
         if annotations.get(key) is str:
             values[key] = _text(key, value)
@@ -37,10 +39,10 @@ def from_keywords(given: Mapping[str, Any], config_class: type) -> tuple[list[st
 
 
 def _flat(
-    given: Mapping[str, Any], prefix: str, annotations: Mapping[str, Any]
+    keywords: Mapping[str, Any], prefix: str, annotations: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Keys and values; sections are opened, values that are dicts themselves are not."""
-    for name, value in given.items():
+    """The keys, with dots, and values of nested sections; settings of type dict stay dicts."""
+    for name, value in keywords.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and not dict_key_of(key, annotations):
             yield from _flat(value, f"{key}.", annotations)
@@ -50,7 +52,7 @@ def _flat(
 
 def _text(key: str, value: Any) -> str:
     if key in FILE_LISTS and isinstance(value, Sequence) and not isinstance(value, str):
-        return ",".join(_one_file(key, file) for file in value)
+        return ",".join(_file_in_list(key, file) for file in value)
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     if isinstance(value, int | float):
@@ -62,19 +64,19 @@ def _text(key: str, value: Any) -> str:
     )
 
 
-def _one_file(key: str, file: Any) -> str:
+def _file_in_list(key: str, file: Any) -> str:
     path = _text(key, file)
     if "," in path:
         raise ConfigError(
             "A file in a list cannot have a comma in its name.",
             received=f"{key}=[..., {path!r}]",
-            hint="Name it with a glob: ? stands for the comma.",
+            hint="Name it with a glob, with ? in place of the comma.",
         )
     return path
 
 
 def _plain(key: str, value: Any) -> Any:
-    """The value in types that YAML has."""
+    """The value converted to types that YAML has."""
     if isinstance(value, Mapping):
         return {name: _plain(f"{key}.{name}", item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The settings of a job on Kubernetes: which cluster, and what its pods are given."""
+"""The settings of a job on Kubernetes: its cluster, and the resources of its pods."""
 
 import re
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from edl_horovod.config.checks import check, check_choice, check_least
 __all__ = ["JOB_NAME_CHARACTERS", "KubernetesConfig", "LauncherPodConfig", "WorkerPodConfig"]
 
 JOB_NAME_CHARACTERS = 40
-"""Longest name of a job: a pod's host name has 63, `-coordinator` and a number follow."""
+"""Longest name of a job: a pod's host name, `NAME-coordinator-N`, may have 63 characters."""
 
 _STYLES = ("elastic", "horovodrun", "mpirun")
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -23,7 +23,7 @@ _TOLERATION_KEYS = ("key", "operator", "value", "effect", "tolerationSeconds")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerPodConfig:
-    """What a worker pod asks for; requests and limits are the same."""
+    """The resources of a worker pod; requests and limits are the same."""
 
     cpu: str = "1"
     """Cores of a worker pod, as Kubernetes writes them: `2`, `500m`."""
@@ -46,7 +46,7 @@ class WorkerPodConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherPodConfig:
-    """What the launcher pod asks for; requests and limits are the same."""
+    """The resources of the launcher pod; requests and limits are the same."""
 
     cpu: str = "500m"
     """Cores of the launcher pod, which runs the coordinator and host discovery, and no rank."""
@@ -55,7 +55,7 @@ class LauncherPodConfig:
     node_selector: dict[str, Any] = field(default_factory=dict)
     """Labels that the node of the launcher pod must have: `{pool: stable}`."""
     tolerations: list[Any] = field(default_factory=list)
-    """Taints that the launcher pod tolerates, beside that of a node that is away, for 10 s."""
+    """Taints that the launcher pod tolerates, in addition to an unreachable node, for 10 s."""
 
     def __post_init__(self) -> None:
         _check_quantities("kubernetes.launcher", self.cpu, self.memory)
@@ -64,20 +64,20 @@ class LauncherPodConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesConfig:
-    """Which cluster a job goes to, and what its pods are given (launch=kubernetes)."""
+    """The cluster of a job, and the properties of its pods (launch=kubernetes)."""
 
     name: str = ""
-    """Name of the job in its namespace; empty makes one from the model's name, with an ending that
-    no other job has."""
+    """Name of the job in its namespace; empty makes one from the model's name, with a unique
+    ending."""
     namespace: str = ""
     """Namespace of the job; empty takes the one of the context."""
     context: str = ""
     """Context of the kubeconfig; empty takes the current one."""
     style: str = "elastic"
-    """Who deals the places: `elastic` (our coordinator), `horovodrun` (Horovod's own elastic
+    """Who assigns the ranks: `elastic` (our coordinator), `horovodrun` (Horovod's own elastic
     driver, over ssh) or `mpirun` (a static ring, over ssh)."""
     image_pull_secrets: list[str] = field(default_factory=list)
-    """Names of the secrets that pull the image."""
+    """Names of the secrets for pulling the image."""
     slots_per_worker: int = 1
     """Ranks in one worker pod."""
     worker: WorkerPodConfig = field(default_factory=WorkerPodConfig)
@@ -86,30 +86,31 @@ class KubernetesConfig:
     """Volumes of all pods, by name: `{data: {claim: NAME, mount: /data}}`, or with host_path or
     secret in place of claim, and read_only. output and job_dir must lie in one all pods share."""
     priority_class: str = ""
-    """PriorityClass of the worker pods; a low one gives them back when others need the nodes."""
+    """PriorityClass of the worker pods; with a low one they are evicted when others need the
+    nodes."""
     launcher_priority_class: str = ""
-    """PriorityClass of the launcher pod; empty takes that of the workers."""
+    """PriorityClass of the launcher pod; empty takes the workers' class."""
     service_account: str = ""
-    """ServiceAccount of the launcher pod; empty makes one that may do no more than it must."""
+    """ServiceAccount of the launcher pod; empty makes one with only the rights that it needs."""
     env: dict[str, Any] = field(default_factory=dict)
     """Environment variables of all pods: `{TF_CPP_MIN_LOG_LEVEL: 1}`."""
     secret_env: dict[str, Any] = field(default_factory=dict)
-    """Environment variables from secrets that are there: `{AWS_SECRET_ACCESS_KEY: s3/key}`, the
-    secret's name, a slash, its key."""
+    """Environment variables from existing secrets: `{AWS_SECRET_ACCESS_KEY: s3/key}`, the secret's
+    name, a slash, its key."""
     labels: dict[str, Any] = field(default_factory=dict)
-    """Labels of all that is created, beside ours."""
+    """Labels of all objects that are created, in addition to ours."""
     annotations: dict[str, Any] = field(default_factory=dict)
     """Annotations of the pods: `{sidecar.istio.io/inject: false}`."""
     interface: str = "eth0"
     """Network interface of the pods that the ring uses."""
     grace_seconds: int = 60
-    """How long a pod that is deleted has to finish its step and leave."""
+    """Seconds that a deleted pod has to finish its step and leave."""
     backoff_limit: int = 3
-    """How often a launcher pod that failed is replaced before the job has failed."""
+    """How often a failed launcher pod is replaced before the job fails."""
     ttl_seconds_after_finished: int | None = None
-    """When the ended launcher is removed, in seconds; null keeps it."""
+    """Seconds after which the finished launcher is removed; null keeps it."""
     suspend: bool = False
-    """Whether the job is created without pods, to be let go later (`edl resume`, or a queue)."""
+    """Whether the job is created without pods, to be started later (`edl resume`, or a queue)."""
 
     def __post_init__(self) -> None:
         check_choice("kubernetes.style", self.style, _STYLES)
@@ -137,7 +138,7 @@ class KubernetesConfig:
         for name, value in self.secret_env.items():
             is_reference = isinstance(value, str) and _SECRET_KEY.fullmatch(value) is not None
             key = f"kubernetes.secret_env.{name}"
-            # Not the value: where it is no reference, it may be the secret itself.
+            # The value is not shown, because it may be the secret itself.
             check(is_reference, key, "...", "must be the name of a secret, a slash, and its key")
 
     def _check_volumes(self) -> None:

@@ -1,6 +1,6 @@
-"""The `model:` section that describes a model in files: its keys, its paths, and the file it is in.
+"""The `model:` section that describes a model in files: its keys, its paths and its file.
 
-It is written as IBM Federated Learning writes it. Nothing here opens the model's own files.
+The section has the form that IBM Federated Learning uses. The model's own files are not opened.
 """
 
 import json
@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ModelKind:
-    """What a `name` of the section stands for."""
+    """The meaning of a `name` in the section."""
 
     framework: str
     module: str
-    """What `path` ends with, where the section has one."""
+    """The last part of `path`, where the section has one."""
     keys: tuple[str, ...]
     """The keys that its `spec` may have beside `model_name`."""
     ignored: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class ModelKind:
 
 
 SETTINGS = ("model", "model_spec")
-"""Where a job's settings have the section."""
+"""The settings of a job that hold the section or name its file."""
 COMPILE_KEYS = ("compile_model_options", "compiled_options")
 """The two spellings of a Keras model's loss, optimizer and metrics."""
 _FILES = ("model_definition", "model_architecture", "model_weights", "custom_objects")
@@ -80,7 +80,7 @@ _MODEL_NAME = "model_name"
 
 
 def check(section: Mapping[str, Any]) -> None:
-    """Refuse a section whose keys, name, path or spec cannot be right.
+    """Refuse a section with a wrong key, name, path or spec.
 
     Args:
         section: The setting `model`, with its `spec` as a mapping or as `module:function`.
@@ -105,8 +105,8 @@ def check(section: Mapping[str, Any]) -> None:
     kind = MODEL_KINDS[name]
     if module and str(module).removeprefix(_MODULES) != kind.module:
         raise ConfigError(
-            f"model.path does not belong to {name}: it runs nothing here, and names"
-            f" {_MODULES}{kind.module} or is left out.",
+            f"model.path does not belong to {name}: it has no effect here, and must be"
+            f" {_MODULES}{kind.module} or left out.",
             received={"model.path": module},
         )
     if isinstance(spec, Mapping):
@@ -128,7 +128,7 @@ def check_spec(name: str, spec: Mapping[str, Any]) -> None:
         spec: Its keys and values.
 
     Raises:
-        ConfigError: A key is unknown, missing, there in two spellings, or of a wrong type.
+        ConfigError: A key is unknown or missing, has two spellings, or has a wrong type.
     """
     kind = MODEL_KINDS[name]
     allowed = (_MODEL_NAME, *kind.keys)
@@ -145,25 +145,25 @@ def check_spec(name: str, spec: Mapping[str, Any]) -> None:
                 f"model.spec.{key} must be text.",
                 received={f"model.spec.{key}": spec[key]},
             )
-    has = [key for key in _FILES[:2] if spec.get(key)]
+    definitions = [key for key in _FILES[:2] if spec.get(key)]
     missing = [] if spec.get(_MODEL_NAME) else [_MODEL_NAME]
-    if not has:
+    if not definitions:
         missing.append("model_definition, or model_architecture")
     if missing:
         raise ConfigError(
             f"The spec of a {name} lacks {' and '.join(missing)}.",
             received=", ".join(f"model.spec.{key}={spec[key]!r}" for key in spec) or "no key",
-            hint="model_name is a name of your own; model_definition is the path of the model's"
+            hint="model_name is a name of your choice; model_definition is the path of the model's"
             " file.",
         )
-    for pair in (has, [key for key in COMPILE_KEYS if key in spec]):
+    for pair in (definitions, [key for key in COMPILE_KEYS if key in spec]):
         if len(pair) > 1:
             raise ConfigError(
-                f"model.spec has both {' and '.join(pair)}, of which one counts.",
+                f"model.spec has both {' and '.join(pair)}, and only one is allowed.",
                 received=", ".join(f"model.spec.{key}={spec[key]!r}" for key in pair),
                 hint="Leave one out.",
             )
-    if spec.get("model_weights") and "model_definition" in has:
+    if spec.get("model_weights") and "model_definition" in definitions:
         raise ConfigError(
             "model.spec has model_definition, which is a whole model, and model_weights.",
             received={"model.spec.model_weights": spec["model_weights"]},
@@ -173,7 +173,9 @@ def check_spec(name: str, spec: Mapping[str, Any]) -> None:
 
 
 def expand(values: dict[str, Any]) -> None:
-    """Put what the files of a model spec hold into composed settings, with absolute paths.
+    """Replace the files of a model spec in composed settings by their content.
+
+    Paths become absolute.
 
     Args:
         values: The settings; `model`, `model_spec` and `framework` in it are changed. The model's
@@ -199,7 +201,7 @@ def expand(values: dict[str, Any]) -> None:
         raise ConfigError(
             "model_def names a model of the model zoo, and a model spec describes another.",
             received={"model_def": values["model_def"], "model.name": section.get("name", "")},
-            hint="Leave one of the two out.",
+            hint="Leave one out.",
         )
     values["model"] = section = _with_spec(section, Path.cwd())
     check(section)
@@ -225,8 +227,8 @@ def read_section(file: Path) -> dict[str, Any]:
         )
     if content:
         log.warning(
-            "%s: these sections are for a federation and have no effect here: %s. What a training"
-            " takes of them is set by train.epochs, train.batch_size, train.learning_rate and data",
+            "%s: these sections are for a federation and have no effect here: %s. Set the training"
+            " by train.epochs, train.batch_size, train.learning_rate and data",
             file,
             ", ".join(sorted(map(str, content))),
         )
@@ -237,43 +239,47 @@ def map_paths(spec: Mapping[str, Any], change: Callable[[str, str], str]) -> dic
     """A spec with all of its paths changed.
 
     Args:
-        spec: Checked.
-        change: Handed the key that a path is of, and the path; returns the new one.
+        spec: The checked spec.
+        change: Takes the key of a path and the path; returns the new path.
     """
-    found = {key: value for key, value in spec.items() if key not in _FEDERATED}
+    changed_spec = {key: value for key, value in spec.items() if key not in _FEDERATED}
     for key in _FILES[:3]:
-        if text := found.get(key):
-            named = _CLASS_IN_FILE.fullmatch(text)
-            found[key] = (
-                f"{change(key, named['file'])}:{named['symbol']}" if named else change(key, text)
+        if text := changed_spec.get(key):
+            class_in_file = _CLASS_IN_FILE.fullmatch(text)
+            changed_spec[key] = (
+                f"{change(key, class_in_file['file'])}:{class_in_file['symbol']}"
+                if class_in_file
+                else change(key, text)
             )
-    if "custom_objects" in found:
-        found["custom_objects"] = _map_entries("custom_objects", found["custom_objects"], change)
+    if "custom_objects" in changed_spec:
+        changed_spec["custom_objects"] = _map_entries(
+            "custom_objects", changed_spec["custom_objects"], change
+        )
     for key in COMPILE_KEYS:
-        if isinstance(options := found.get(key), Mapping):
-            found[key] = {
+        if isinstance(options := changed_spec.get(key), Mapping):
+            changed_spec[key] = {
                 name: _map_entries(f"{key}.{name}", value, change)
                 for name, value in options.items()
             }
-    return found
+    return changed_spec
 
 
 def paths_in(section: Mapping[str, Any]) -> list[str]:
-    """The paths that a section names; none where a function will say it."""
-    found: list[str] = []
+    """The paths that a section names; empty where a function will return the spec."""
+    paths: list[str] = []
 
     def note(_key: str, path: str) -> str:
-        found.append(path)
+        paths.append(path)
         return path
 
     spec = section.get("spec")
     if isinstance(spec, Mapping):
         map_paths(spec, note)
-    return found
+    return paths
 
 
 def section_of(framework: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The section of a spec; its name is the first that stands for the framework."""
+    """The section for a spec, with the first name that stands for the framework."""
     kinds = MODEL_KINDS.items()
     name = next(name for name, kind in kinds if kind.framework == framework)
     return {"name": name, "path": f"{_MODULES}{MODEL_KINDS[name].module}", "spec": dict(spec)}
@@ -299,7 +305,7 @@ def _read(file: Path, key: str) -> dict[str, Any]:
     """The keys and values of a YAML or JSON file."""
     try:
         text = file.read_text(encoding="utf-8")
-        found = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+        content = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
     except OSError as e:
         raise ConfigError(
             f"The file of {key} cannot be read: {e.strerror}.",
@@ -311,29 +317,29 @@ def _read(file: Path, key: str) -> dict[str, Any]:
             f"The file of {key} is neither YAML nor JSON: {' '.join(str(e).split())}.",
             received={key: file},
         ) from e
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigError(
             f"The file of {key} must hold keys and values.",
-            received=f"{key}={str(file)!r}, which holds {type(found).__name__}",
+            received=f"{key}={str(file)!r}, which holds {type(content).__name__}",
         )
-    return found
+    return content
 
 
-def _check_custom_objects(given: Any) -> None:
-    is_list = isinstance(given, list | tuple)
-    for each in given if is_list else [given]:
-        if not is_list or not isinstance(each, Mapping) or set(each) != {"key", "value", "path"}:
+def _check_custom_objects(objects: Any) -> None:
+    is_list = isinstance(objects, list | tuple)
+    for entry in objects if is_list else [objects]:
+        if not is_list or not isinstance(entry, Mapping) or set(entry) != {"key", "value", "path"}:
             raise ConfigError(
                 "model.spec.custom_objects must be a list of {key, value, path}: the name in the"
                 " model's file, the name in a Python file, and that file.",
-                received={"model.spec.custom_objects": given},
+                received={"model.spec.custom_objects": objects},
             )
 
 
 def _map_entries(key: str, value: Any, change: Callable[[str, str], str]) -> Any:
-    """What stands in a list or alone, with the `path` of each mapping changed."""
+    """A list or a single value, with the `path` of each mapping changed."""
     if isinstance(value, list | tuple):
-        return [_map_entries(key, each, change) for each in value]
+        return [_map_entries(key, entry, change) for entry in value]
     if isinstance(value, Mapping) and value.get("path"):
         return {**value, "path": change(key, str(value["path"]))}
     return value

@@ -45,10 +45,10 @@ class Override:
 def split(typed: str) -> Override:
     """The key and the value of a setting as it was typed.
 
-    A `+` or `++` that Hydra would want changes nothing here, because every key is known.
+    A `+` or `++`, which Hydra requires for new keys, has no effect, because every key is known.
 
     Raises:
-        ConfigError: This is not `key=value`.
+        ConfigError: The text is not `key=value`.
     """
     key, equals, value = typed.partition("=")
     if key.startswith("~"):
@@ -68,10 +68,10 @@ def split(typed: str) -> Override:
 
 
 def checked_for_hydra(override: Override) -> str:
-    """The setting as Hydra takes it.
+    """The setting in the form that Hydra reads.
 
     Raises:
-        ConfigError: Hydra's grammar does not know its value, or it has several.
+        ConfigError: Hydra's grammar does not allow the value, or it is several values.
     """
     text = f"{override.key}={override.value}"
     hydra_value(text, override)
@@ -79,10 +79,14 @@ def checked_for_hydra(override: Override) -> str:
 
 
 def hydra_value(text: str, override: Override) -> Any:
-    """What Hydra reads in `key=value`; an error shows how the setting was typed.
+    """The value that Hydra reads in `key=value`.
+
+    Args:
+        text: The setting in Hydra's grammar.
+        override: The setting as the user typed it, for errors.
 
     Raises:
-        ConfigError: Hydra's grammar does not know it, or it has several values.
+        ConfigError: Hydra's grammar does not allow the value, or it is several values.
     """
     try:
         parsed = OverridesParser.create().parse_override(text)
@@ -94,7 +98,7 @@ def hydra_value(text: str, override: Override) -> Any:
             received=override.typed,
             hint=(
                 f"A list is written {override.key}=[a,b], text with commas"
-                f" {override.key}=\"'a,b'\". To train with one value after the other: edl train -m."
+                f" {override.key}=\"'a,b'\". To train with each value in turn, use edl train -m."
             ),
         )
     return parsed.value()
@@ -112,12 +116,12 @@ def unquoted(value: str) -> str:
 
 
 def escaped(value: Any, is_reference: Callable[[str, bool], bool] = lambda *_: False) -> Any:
-    """A value that OmegaConf resolves to this one: `${...}` in it is text, unless it is meant.
+    """A value in which `${...}` is escaped, so that OmegaConf takes it as text.
 
     Args:
         value: Text, or a list or a dict with text in it; anything else stays as it is.
-        is_reference: Whether `${name}`, or `${name:...}` where the second argument is true, means
-            another value.
+        is_reference: Takes a name, and whether it is a resolver (`${name:...}`); returns whether
+            it refers to another value and must not be escaped.
     """
     if isinstance(value, Mapping):
         return {name: escaped(item, is_reference) for name, item in value.items()}
@@ -126,16 +130,16 @@ def escaped(value: Any, is_reference: Callable[[str, bool], bool] = lambda *_: F
     if not isinstance(value, str):
         return value
 
-    def as_text(found: re.Match[str]) -> str:
-        if found["name"] and is_reference(found["name"], found["after"] == ":"):
-            return found[0]
-        return found["slashes"] * 2 + r"\${"
+    def as_text(match: re.Match[str]) -> str:
+        if match["name"] and is_reference(match["name"], match["after"] == ":"):
+            return match[0]
+        return match["slashes"] * 2 + r"\${"
 
     return _INTERPOLATION.sub(as_text, value)
 
 
 def param_of(override: Override) -> Any:
-    """What `params="a=1, b=2"`, `params={a: 1}` or `params.a=1` gives."""
+    """The value of `params="a=1, b=2"`, `params={a: 1}` or `params.a=1`."""
     if override.key == "params" and not override.value.startswith("{"):
         return params_text.parse(unquoted(override.value))
     try:
@@ -145,7 +149,7 @@ def param_of(override: Override) -> Any:
 
 
 def unreadable(override: Override) -> ConfigError:
-    """What to say about a value that Hydra's grammar does not know."""
+    """The error for a value that Hydra's grammar does not allow."""
     return ConfigError(
         f"The value of {override.key} cannot be read.",
         received=override.typed,
@@ -155,19 +159,22 @@ def unreadable(override: Override) -> ConfigError:
 
 @contextmanager
 def gathered_errors() -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Gather what is wrong in several places, and raise it as one error at the end."""
-    wrong: list[ConfigError] = []
+    """Collect the errors of several blocks, and raise them as one error at the end.
+
+    Yields a function that returns the context manager for one block.
+    """
+    errors: list[ConfigError] = []
 
     @contextmanager
-    def gathering() -> Iterator[None]:
+    def collect() -> Iterator[None]:
         try:
             yield
         except ConfigError as error:
-            wrong.append(error)
+            errors.append(error)
 
-    yield gathering
-    if len(wrong) == 1:
-        raise wrong[0]
-    if wrong:
-        lines = "".join(f"\n  {error}" for error in wrong)
-        raise ConfigError(f"{len(wrong)} settings cannot be taken:{lines}")
+    yield collect
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        lines = "".join(f"\n  {error}" for error in errors)
+        raise ConfigError(f"{len(errors)} settings cannot be taken:{lines}")

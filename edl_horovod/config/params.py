@@ -23,10 +23,10 @@ _CALL = "params("
 
 
 class _LiteralError(Exception):
-    """What was found where a literal was expected, and its place in the parsed text."""
+    """Something other than a literal, with its position in the parsed text."""
 
-    def __init__(self, found: str, node: ast.AST) -> None:
-        super().__init__(found)
+    def __init__(self, description: str, node: ast.AST) -> None:
+        super().__init__(description)
         self.line = getattr(node, "lineno", 1)
         self.column = getattr(node, "col_offset", 0)
 
@@ -35,7 +35,7 @@ def parse(text: str) -> dict[str, Any]:
     """The parameters that a string names.
 
     Raises:
-        ConfigError: Something else than names with literal values, or a name comes twice.
+        ConfigError: The text is not names with literal values, or has a name twice.
     """
     parsed: dict[str, Any] = {}
     try:
@@ -44,9 +44,9 @@ def parse(text: str) -> dict[str, Any]:
                 raise _LiteralError(f"{name} comes a second time", node)
             parsed[name] = _value(node)
     except _LiteralError as e:
-        place = _position(text, e.line, e.column, offset=len(_CALL))
+        position = _position(text, e.line, e.column, offset=len(_CALL))
         raise ConfigError(
-            f"params cannot be read at {place}: {e}.",
+            f"params cannot be read at {position}: {e}.",
             received=f"params={_short(text)}",
             hint=_ALLOWED,
         ) from e
@@ -62,9 +62,9 @@ def literal(text: str) -> Any:
     try:
         return _value(_tree(text).body)
     except _LiteralError as e:
-        place = _position(text, e.line, e.column, offset=0)
+        position = _position(text, e.line, e.column, offset=0)
         raise ConfigError(
-            f"The value cannot be read at {place}: {e}.", received=_short(text), hint=_ALLOWED
+            f"The value cannot be read at {position}: {e}.", received=_short(text), hint=_ALLOWED
         ) from e
 
 
@@ -90,19 +90,19 @@ def put(params: dict[str, Any], key: str, value: Any, *, received: str) -> None:
             )
         params.update(value)
         return
-    place = params
+    target = params
     for name in path[:-1]:
-        place = place.setdefault(name, {})
-        if not isinstance(place, dict):
+        target = target.setdefault(name, {})
+        if not isinstance(target, dict):
             raise ConfigError(f"params.{name} is not a dict, so it has no keys.", received=received)
-    place[path[-1]] = value
+    target[path[-1]] = value
 
 
 def check(params: dict[str, Any]) -> None:
-    """See that every name is one that Python takes as a keyword, and every value a literal.
+    """Refuse names that cannot be keyword arguments in Python, and values that are not literals.
 
     Raises:
-        ConfigError: One is not; the message names it.
+        ConfigError: A name or a value is wrong; the message names it.
     """
     for name, value in params.items():
         is_name = isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
@@ -112,9 +112,9 @@ def check(params: dict[str, Any]) -> None:
                 received={repr(name): value},
                 hint="Use letters, digits and underscores, as for a Python argument.",
             )
-        for wrong in _not_literals(value):
+        for value_part in _not_literals(value):
             raise ConfigError(
-                f"params.{name} holds a {type(wrong).__name__} that is not a Python literal.",
+                f"params.{name} holds a {type(value_part).__name__} that is not a Python literal.",
                 received={f"params.{name}": value},
                 hint=(
                     "Use finite numbers, text, True, False, None, lists and dicts (keys: text or"
@@ -216,21 +216,21 @@ def _short(text: str) -> str:
 
 
 def _position(text: str, line: int, column: int, *, offset: int) -> str:
-    """Where in the user's text a place of the parsed text is, and what stands there.
+    """Describe a position in the user's text: the character and the text that begins there.
 
     Args:
         text: The user's text.
-        line: Counted from 1.
-        column: In bytes of UTF-8, as `ast` counts.
-        offset: Bytes that were put before the first line.
+        line: The line in the parsed text, counted from 1.
+        column: The column in bytes of UTF-8, as `ast` counts.
+        offset: The number of bytes that precede the user's text in the parsed text.
     """
     lines = text.split("\n")
     if line > len(lines):
         return "its end"
-    here = lines[line - 1].encode(errors="replace")
+    line_bytes = lines[line - 1].encode(errors="replace")
     column = max(column - (offset if line == 1 else 0), 0)
-    rest = here[column:].decode(errors="replace")
+    rest = line_bytes[column:].decode(errors="replace")
     if not rest:
         return "its end"
-    where = f"character {len(here[:column].decode(errors='replace')) + 1} ({rest[:20]!r})"
-    return where if len(lines) == 1 else f"line {line}, {where}"
+    position = f"character {len(line_bytes[:column].decode(errors='replace')) + 1} ({rest[:20]!r})"
+    return position if len(lines) == 1 else f"line {line}, {position}"

@@ -1,4 +1,4 @@
-"""Settings that are paths: made absolute, and without passwords."""
+"""Make the paths in settings absolute, and refuse passwords in URLs of data."""
 
 import os
 import re
@@ -13,15 +13,15 @@ __all__ = ["check_no_secrets", "make_absolute"]
 
 _PATHS = ("output", "job_dir", "model_zoo", "trained_model", "init_from")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_ELSEWHERE = re.compile(rf"{_URL.pattern}|[\w.-]+@[\w.-]+:")
+_URL_OR_REMOTE = re.compile(rf"{_URL.pattern}|[\w.-]+@[\w.-]+:")
 _VARIABLE = re.compile(r"^\$(?:(\w+)|\{(\w+)\})(?=/|$)")
 
 
 def check_no_secrets(values: dict[str, Any]) -> None:
-    """Refuse a password in what every rank reads, and so is written down: the URLs of data."""
+    """Refuse passwords in URLs of data, which are written to the job's directory."""
     for key in FILE_LISTS:
-        given = values.get(key) or ""
-        if (shown := without_secrets(given)) != given:
+        text = values.get(key) or ""
+        if (shown := without_secrets(text)) != text:
             raise ConfigError(
                 f"{key} holds a password or a token, which would be written to the job's directory"
                 " and into the trained model.",
@@ -33,7 +33,7 @@ def check_no_secrets(values: dict[str, Any]) -> None:
 
 
 def make_absolute(values: dict[str, Any]) -> None:
-    """Relative paths mean the directory of the command, not of a rank that reads them later."""
+    """Make paths absolute: a relative path means the directory where the command runs."""
     for key in FILE_LISTS:
         if values.get(key):
             values[key] = kind_of(values[key]).absolute(values[key], _absolute)
@@ -42,16 +42,16 @@ def make_absolute(values: dict[str, Any]) -> None:
             values[key] = _absolute(values[key])
             if key != "model_zoo" and _URL.match(values[key]):
                 raise ConfigError(
-                    f"{key} must be a path of a file system that the ranks see; only data is read"
-                    " from elsewhere.",
+                    f"{key} must be a path in a file system that the ranks can access; only data is"
+                    " read from URLs.",
                     received={key: values[key]},
-                    hint="Mount the bucket, or give a local path and copy what is there.",
+                    hint="Mount the bucket, or copy its content and give a local path.",
                 )
 
 
 def _absolute(path: str) -> str:
     path = _VARIABLE.sub(_variable, path)
-    if _ELSEWHERE.match(path):
+    if _URL_OR_REMOTE.match(path):
         return path
     if path.startswith("@"):  # A list of input files, for prepare.
         return f"@{_absolute(path[1:])}"
@@ -59,5 +59,5 @@ def _absolute(path: str) -> str:
 
 
 def _variable(match: re.Match[str]) -> str:
-    """What `$HOME` stands for at the start of a path: in Python no shell has done that."""
+    """The value of a variable at the start of a path: a Python call has no shell to expand it."""
     return os.environ.get(match[1] or match[2], match[0])

@@ -23,39 +23,39 @@ class PrepareConfig:
     """Where `prepare_data_for_a_single_file` is in the zoo: `file` or `folder.file`; may be left
     out where model_zoo is one file."""
     shuffle: bool = True
-    """Whether the input files are mixed, the same way each time; else they are taken as sorted, a
-    list as it is."""
+    """Whether the input files are shuffled, the same way each time; otherwise they are sorted, or
+    in the order of a list."""
     records_per_shard: int = 4096
     """Most records of one output file."""
     bytes_per_shard: int = 268435456
-    """Most bytes of one output file, before compression; a larger record has one of its own."""
+    """Most bytes of one output file, before compression; a larger record gets its own file."""
     files_per_group: int = 0
-    """Input files that a process turns into output files at a time, and that a restart does not
-    do again; 0 chooses: about as many as fill one output file, fewer for few files."""
+    """Input files that a process prepares at a time, and that a restart does not repeat once done;
+    0 chooses about as many as fill one output file, fewer for few files."""
     prefix: str = "part"
     """Start of the names of the output files."""
     codec: str = "snappy"
     """How chunks are compressed: `none`, `snappy` or `gzip`."""
     launch: str = "local"
-    """`local`, or `mpi` for the ranks of the mpirun that this command is started by."""
+    """`local`, or `mpi` for the ranks of the mpirun that starts this command."""
     processes: int = 0
-    """Processes that work side by side; 0 takes one for each core. With `mpi` mpirun says it."""
+    """Number of parallel processes; 0 takes one for each core. With `mpi`, mpirun sets it."""
     bad_files: str = "raise"
-    """What a file that cannot be prepared does: `raise` ends the run, `skip` leaves it out."""
+    """How to handle a file that cannot be prepared: `raise` ends the run, `skip` leaves it out."""
     max_bad_files: int = 100
-    """Most files that `skip` leaves out; one more ends the run."""
+    """Most files that `skip` may leave out; one more ends the run."""
     overwrite: bool = False
     """Whether an earlier result, or an interrupted run that does not fit, may be replaced."""
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
 
     INSTEAD_OF_A_MODEL_IN_FILES: ClassVar = (
-        "edl prepare makes records by a function in a file of a model zoo, and a model in files has"
-        " none.",
+        "edl prepare makes records with a function in a file of a model zoo, and a model in files"
+        " has no such function.",
         "Give model_def=... with such a function. Data with columns (CSV, .npz, Parquet) trains a"
         " model in files as it is.",
     )
-    """Why it takes none, and what to do."""
+    """Why the verb takes no model in files, and what to do instead."""
 
     def __post_init__(self) -> None:
         check_given("data", self.data, "the input files")
@@ -71,7 +71,7 @@ class PrepareConfig:
         check_choice("codec", self.codec, ("none", "snappy", "gzip"))
         check_choice("launch", self.launch, ("local", "mpi"))
         is_local = self.launch == "local" or not self.processes
-        rule = "is for launch=local; with launch=mpi the number is what mpirun -n says"
+        rule = "is for launch=local; with launch=mpi, mpirun -n sets the number"
         check(is_local, "processes", self.processes, rule)
         check_choice("bad_files", self.bad_files, ("raise", "skip"))
         check_choice("log_level", self.log_level, LOG_LEVELS)

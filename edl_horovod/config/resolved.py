@@ -1,4 +1,4 @@
-"""A job's resolved configuration as a plain YAML file: what every rank reads, without Hydra."""
+"""A job's resolved configuration as a plain YAML file, which every rank reads without Hydra."""
 
 import dataclasses
 import types
@@ -19,7 +19,7 @@ __all__ = ["FILE_NAME", "build", "dump", "from_dict", "load", "to_dict", "to_yam
 ConfigT = TypeVar("ConfigT")
 
 FILE_NAME = "config.yaml"
-"""In a job's directory, in a trained model, and in the ConfigMap of a job in a cluster."""
+"""The name in a job's directory, in a trained model, and in the ConfigMap of a job in a cluster."""
 
 
 def load(path: Path) -> JobConfig:
@@ -47,7 +47,7 @@ def load(path: Path) -> JobConfig:
 
 
 def dump(config: JobConfig, path: Path, *, is_private: bool = False) -> None:
-    """Write a configuration; a reader sees the old file or the new one, never a part.
+    """Write a configuration; a reader sees the old file or the new one, never a partial one.
 
     Raises:
         OutputError: The file cannot be written.
@@ -63,7 +63,7 @@ def dump(config: JobConfig, path: Path, *, is_private: bool = False) -> None:
 
 
 def from_dict(values: dict[str, Any]) -> JobConfig:
-    """A job's configuration from what `to_dict` gave.
+    """A job's configuration from the dict that `to_dict` returned.
 
     Raises:
         ConfigError: A key is unknown or missing, or a value does not fit.
@@ -74,7 +74,7 @@ def from_dict(values: dict[str, Any]) -> JobConfig:
 def to_dict(config: Any) -> dict[str, Any]:
     """The configuration as dicts, lists, text, numbers, booleans and None, without a password."""
     values = dataclasses.asdict(config)
-    # The one setting that may hold one, for Git.
+    # Only the URL of a Git repository may have a password.
     return values | {"model_zoo": without_secrets(values["model_zoo"])}
 
 
@@ -97,7 +97,7 @@ def build(config_class: type[ConfigT], values: dict[str, Any]) -> ConfigT:
 
 
 def wrong_type(key: str, received: str, annotation: Any, *, hint: str = "") -> ConfigError:
-    """What to say about a value of the wrong type."""
+    """The error for a value of the wrong type."""
     return ConfigError(
         f"{key} must be of type {type_name(annotation)}.", received=f"{key}={received}", hint=hint
     )

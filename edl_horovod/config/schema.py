@@ -28,7 +28,7 @@ _TRUST = ("changed", "image", "model")
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """How records are dealt to steps and lanes."""
+    """How records are distributed to steps and lanes."""
 
     shuffle: bool = True
     """Whether an epoch's order is shuffled (training only)."""
@@ -40,22 +40,22 @@ class DataConfig:
     both; with elastic.batching=per_rank, where they divide no batch, a multiple of launch.np and
     of 12. A training that goes on keeps those of its checkpoint."""
     shuffle_window: int = 0
-    """Records of a lane that are shuffled among each other, in records; 0 takes 1024, or fewer
-    where records are so large that a worker could not hold the windows of all lanes."""
+    """Number of records of a lane that are shuffled together; 0 takes 1024, or fewer where records
+    are so large that a worker could not hold the windows of all lanes."""
     prefetch_steps: int = 4
-    """Steps whose examples are made ready ahead of the training step."""
+    """Steps whose examples are prepared ahead of the training step."""
     processes: int = 0
     """Processes of each rank that run create_dataset on records, for each of `data` and
     `validation_data`; at most prefetch_steps of them have work. 0 takes a thread of the rank
     (PyTorch)."""
     damaged: str = "raise"
-    """What to do with a damaged part of a file: `raise`, or `skip` (counted and logged), in formats
-    that can tell what is damaged."""
+    """How to handle a damaged part of a file: `raise`, or `skip` (counted and logged), in formats
+    that can tell which part is damaged."""
     max_chunk_bytes: int = 33554435
     """Most bytes of a RecordIO chunk before compression; the default is the most that edl_horovod
     writes. A chunk may have one record for each 32 of them."""
     csv_header: bool = True
-    """Whether the first line of each CSV file names the columns, and so is no record."""
+    """Whether the first line of each CSV file holds the names of the columns."""
     columns: list[str] = field(default_factory=list)
     """The columns of Parquet, Arrow, JSON and NumPy files that are read; empty for all of them."""
 
@@ -68,18 +68,18 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStoppingConfig:
-    """When training ends because it no longer gets better."""
+    """When training ends because it no longer improves."""
 
     metric: str = ""
-    """Which number of the evaluations is watched: `loss` or a metric's name; empty never stops."""
+    """The number of the evaluations to watch: `loss` or a metric's name; empty never stops."""
     mode: str = "min"
     """Whether `min` or `max` is better."""
     patience: int = 3
-    """Evaluations without anything better after which training ends."""
+    """Evaluations without improvement after which training ends."""
     min_delta: float = 0.0
-    """Least difference that counts as better."""
+    """Least difference that counts as an improvement."""
     restore_best: bool = False
-    """Whether the trained model gets the weights of the best evaluation instead of the last."""
+    """Whether the trained model gets the weights of the best evaluation, not of the last step."""
 
     def __post_init__(self) -> None:
         check_choice("train.early_stopping.mode", self.mode, ("min", "max"))
@@ -88,47 +88,47 @@ class EarlyStoppingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How long and how large."""
+    """The length of a training, its steps and its numbers."""
 
     batch_size: int = 128
-    """The global batch: records of one step over the whole ring, whatever the ring's size; with
-    elastic.batching=per_rank the records of each rank and step."""
+    """The global batch: records of one step over the whole ring, independent of the ring's size;
+    with elastic.batching=per_rank the records of each rank and step."""
     epochs: int = 1
     """Passes over the data."""
     max_steps: int = 0
-    """Steps after which training ends, whatever `epochs` says; 0 means no limit."""
+    """Steps after which training ends, even before `epochs` are done; 0 means no limit."""
     max_seconds: float = 0.0
     """Seconds of training after which the next evaluation ends it; 0 means no limit."""
     learning_rate: float | None = None
-    """Handed to `create_optimizer` as `lr` or `learning_rate`; null leaves the spec's default."""
+    """Passed to `create_optimizer` as `lr` or `learning_rate`; null keeps the spec's default."""
     evaluate_steps: int = 0
-    """Evaluate on validation_data every so many steps; 0 means at the end of each epoch."""
+    """Number of steps between evaluations on validation_data; 0 means at the end of each epoch."""
     clip_norm: float = 0.0
-    """Longest gradient, over all variables together; longer ones are shortened to it; 0 means no
-    limit."""
+    """Maximum global norm of the gradients; larger gradients are scaled down; 0 disables it."""
     clip_value: float = 0.0
-    """Largest absolute value in a gradient; larger ones are cut to it; 0 means no limit."""
+    """Maximum absolute value in a gradient; larger values are clipped; 0 disables it."""
     class_weight: list[float] = field(default_factory=list)
     """Weight of the examples of each class in the loss, from class 0 on; others weigh 1."""
     accumulate_steps: int = 1
-    """Parts into which a rank cuts its examples of a step, one after the other, to save memory."""
+    """Parts into which a rank splits its examples of a step, one after the other, to save
+    memory."""
     batch_norm: str = "own"
-    """Whether BatchNorm layers take each rank's `own` examples of a step, or those of all ranks,
-    `synchronized`, at the price of two small messages for each layer and step."""
+    """Whether BatchNorm layers use each rank's `own` examples of a step, or, `synchronized`, the
+    examples of all ranks, which costs two small messages for each layer and step."""
     compile: bool = False
     """Whether the model's passes are compiled, by `torch.compile` (PyTorch); needs a C++ compiler
     and Python's headers where the job runs."""
     precision: str = "float32"
-    """What layers compute in: `float32`, `mixed_bfloat16` or `mixed_float16`; variables stay
+    """Precision of the layers: `float32`, `mixed_bfloat16` or `mixed_float16`; variables stay
     float32."""
     bucket_bytes: int = 4194304
-    """Most bytes of gradients that the ranks add up together, while they compute the others."""
+    """Most bytes of gradients in one collective; the ranks compute others at the same time."""
     compression: str = "none"
-    """What gradients travel as between ranks: `none`, `bf16` (as wide as float32, with 3 digits) or
-    `fp16` (4 digits, from 6e-5 to 65,504); a quarter to half the time on a slow network."""
+    """How gradients are sent between ranks: `none`, `bf16` (the range of float32, with 3 digits)
+    or `fp16` (4 digits, from 6e-5 to 65,504); a quarter to half the time on a slow network."""
     saved_model: bool = False
     """Whether the trained model also holds a SavedModel, for TensorFlow Serving and others; in
-    PyTorch `model.pt2`, a program that `torch.export` makes."""
+    PyTorch `model.pt2`, a program of `torch.export`."""
     onnx: bool = False
     """Whether the trained model also holds `model.onnx` (PyTorch; needs the extra `onnx`)."""
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
@@ -142,40 +142,40 @@ class TrainConfig:
         check_choice("train.compression", self.compression, ("none", "bf16", "fp16"))
         check_choice("train.batch_norm", self.batch_norm, ("own", "synchronized"))
         is_whole = self.batch_norm == "own" or self.accumulate_steps == 1
-        rule = "needs train.accumulate_steps=1: parts of a step have no statistics in common"
+        rule = "needs train.accumulate_steps=1: parts of a step do not share statistics"
         check(is_whole, "train.batch_norm", self.batch_norm, rule)
         is_own = self.batch_norm == "own" or not self.compile
-        rule = "needs train.compile=false: a program that is compiled cannot wait for other ranks"
+        rule = "needs train.compile=false: a compiled program cannot wait for other ranks"
         check(is_own, "train.batch_norm", self.batch_norm, rule)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallbacksConfig:
-    """What is called of a model's callbacks."""
+    """Which hooks of a model's callbacks are called."""
 
     per_step: bool = False
-    """Whether the leader calls `on_train_batch_...` of callbacks around each step: such a hook may
-    look, and change nothing (train)."""
+    """Whether the leader calls `on_train_batch_...` of callbacks around each step; such a hook must
+    not change anything (train)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When training is saved so that it can go on after everything has ended."""
+    """When checkpoints are saved, from which training can go on after all processes ended."""
 
     every_steps: int = 0
-    """Save after every so many steps; 0 means that only time decides."""
+    """Steps between checkpoints; 0 means that only time decides."""
     every_seconds: float = 300.0
-    """Save when so many seconds have passed since the last time; 0 means that only steps decide.
-    With both at 0 nothing is saved."""
+    """Seconds between checkpoints; 0 means that only steps decide. With both at 0 nothing is
+    saved."""
     keep: int = 2
-    """Checkpoints that are kept; older ones are removed."""
+    """Number of checkpoints to keep; older ones are removed."""
 
     def __post_init__(self) -> None:
         check_least("checkpoint", self, every_steps=0, every_seconds=0, keep=1)
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is saved at all."""
+        """Whether checkpoints are saved at all."""
         return self.every_steps > 0 or self.every_seconds > 0
 
 
@@ -188,7 +188,7 @@ class LaunchConfig:
     np: int = 1
     """Ranks to start with."""
     threads_per_rank: int = 0
-    """CPU threads of one rank; 0 shares this machine's cores among `np` ranks."""
+    """CPU threads of one rank; 0 divides this machine's cores among `np` ranks."""
 
     def __post_init__(self) -> None:
         check_least("launch", self, np=1, threads_per_rank=0)
@@ -201,36 +201,38 @@ class ElasticConfig:
     min_np: int = 1
     """Fewest ranks that train; below it the job waits."""
     max_np: int | None = None
-    """Most ranks in the ring; null means as many as there are lanes."""
+    """Most ranks in the ring; null means the number of lanes."""
     spares: int = 0
-    """Workers of a host beyond its slots that stay warm, to take a lost rank's place at once; each
-    needs the memory of a rank."""
+    """Workers of a host beyond its slots that stay warm, to replace a lost rank at once; each needs
+    the memory of a rank."""
     batching: str = "global"
-    """Whether train.batch_size is the whole ring's (`global`) or that of each rank (`per_rank`):
-    then the global batch grows with the ring, and the learning rate, which is that of one rank,
+    """Whether train.batch_size is for the whole ring (`global`) or for each rank (`per_rank`). With
+    `per_rank` the global batch grows with the ring, and the learning rate, which is for one rank,
     is multiplied by the ring's size (train)."""
     learning_rate_warmup_steps: int = 100
     """With batching=per_rank, steps over which the learning rate rises after the ring has grown;
-    0 takes the new one at once."""
+    0 takes the new rate at once."""
     autoscale: bool = False
-    """Whether the ring stops growing where added ranks do not pay (train); the workers that are
-    left over stay warm."""
+    """Whether the ring stops growing where added ranks do not pay off (train); the other workers
+    stay warm."""
     autoscale_efficiency: float = 0.5
-    """What an added rank must bring, in records/s, as a share of what a rank brought before."""
+    """Least throughput of an added rank, as a share of the records/s of a rank before."""
     wait_seconds: float = 600.0
-    """How long the ring may stay below min_np before the job ends with an error."""
+    """Seconds that the ring may stay below min_np before the job ends with an error."""
     coordinator_away_seconds: float = 7200.0
-    """How long a ring trains on without its coordinator; in a cluster longer than it takes until a
-    lost node is repaired or declared lost, and the launcher has started elsewhere."""
+    """Seconds that a ring goes on training without its coordinator; in a cluster this must be
+    longer than it takes until a lost node is repaired or declared lost, and the launcher has
+    started elsewhere."""
     forming_seconds: float = 5.0
-    """How long members may take to form a ring before the missing ones are left out."""
+    """Seconds that members may take to form a ring before the missing ones are left out."""
     join_share: float = 0.25
-    """How much of a step's time it may take to send a newcomer a part of a large state, after each
-    step; it works when it has all. 0 sends all at once, while the others wait (train)."""
+    """Share of a step's time for sending a newcomer a part of a large state, after each step; it
+    trains when it has all parts. 0 sends all at once, while the others wait (train)."""
     stall_seconds: float = 300.0
-    """How long a rank may let the others wait in a step before it is ended as one that hangs."""
+    """Seconds that a rank may let the others wait in a step before it is ended as hung."""
     restart_backoff_seconds: float = 1.0
-    """Wait before the second restart of a slot that keeps failing; doubled each time, up to 60."""
+    """Seconds before the second restart of a slot that keeps failing; doubled each time, up to
+    60."""
 
     def __post_init__(self) -> None:
         check_least("elastic", self, min_np=1, spares=0, learning_rate_warmup_steps=0)
@@ -250,10 +252,10 @@ class ElasticConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DebugConfig:
-    """What is written down for whoever looks for a mistake, at some cost."""
+    """Extra output for finding errors, at some cost."""
 
     ledger: bool = False
-    """Whether each rank writes down which records it gives to which step (train; `edl ledger`)."""
+    """Whether each rank records which records it gives to which step (train; `edl ledger`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,19 +263,20 @@ class JobConfig:
     """Everything a job needs; every rank reads the same resolved copy of it."""
 
     task: str
-    """What the job is for, a name of `config.tasks`."""
+    """The task of the job: a name of `config.tasks`."""
     data: str
     """Input files: a folder, a glob as `s3://bucket/*.csv`, or several with commas between."""
     output: str = ""
-    """Directory that will hold the result, or `.recordio` file for predictions; not there yet."""
+    """Directory that will hold the result, or `.recordio` file for predictions; must not exist."""
     job_dir: str = ""
     """Directory of the running job (config, events, logs); empty means `<output>.job`."""
     model_zoo: str = "model_zoo"
     """Folder of model files, one .py file, or git+https://host/repo.git@REF#subdirectory=path."""
     model_zoo_source: str = ""
-    """The Git URL of a model zoo that the command fetched, without a password; it sets this."""
+    """The Git URL of a model zoo that the command fetched, without a password; set by the
+    command."""
     model_zoo_commit: str = ""
-    """The commit of that model zoo; the command sets this too."""
+    """The commit of that model zoo; set by the command."""
     model_def: str = ""
     """Which model in the zoo: `file`, `folder.file` or `file.Symbol`; may be left out where
     model_zoo is one file."""
@@ -281,13 +284,13 @@ class JobConfig:
     """A model in files, in place of model_zoo and model_def: `name` (KerasFLModel,
     TensorFlowFLModel or PytorchFLModel) and `spec` (its keys, or a file that holds them)."""
     model_spec: str = ""
-    """A YAML or JSON file whose section `model` is this setting."""
+    """A YAML or JSON file whose section `model` replaces the setting model."""
     framework: str = ""
-    """The framework that the model is written in, `keras` or `torch`; empty takes the one that the
-    model's file imports. A trained model records its own, and the name of a model in files says
-    it."""
+    """The framework that the model is written in, `keras` or `torch`; empty takes the framework
+    that the model's file imports. A trained model records its framework, and the name of a model in
+    files implies it."""
     input_fn: str = ""
-    """Function that makes examples of records, in place of the model's own: `file.function`, or
+    """Function that turns records into examples, in place of the model's own: `file.function`, or
     a function of the model's file."""
     loss: str = ""
     """Loss in place of the model's own: as input_fn, or a name in Keras or PyTorch, as `mse`."""
@@ -297,27 +300,27 @@ class JobConfig:
     params: dict[str, Any] = field(default_factory=dict)
     """Parameters of the model: Python literals."""
     trained_model: str = ""
-    """Directory of a trained model: what `evaluate` and `predict` work on."""
+    """Directory of a trained model, for `evaluate` and `predict`."""
     trust: str = ""
-    """What may run that is refused else, with commas between: `changed` is code in a trained model
-    that was changed since, `image` the image for pods that it names, `model` the code that a model
-    in files holds or names; `true` is all of these."""
+    """Code that may run although it is refused by default, with commas between: `changed` is code
+    in a trained model that was changed since, `image` the image for pods that it names, `model` the
+    code that a model in files holds or names; `true` is all of these."""
     validation_data: str = ""
     """Files to evaluate on during training, as `data`; empty means none."""
     resume: str = "never"
     """Whether training goes on from a checkpoint in job_dir: `never`, `auto` (if there is one) or
     `must`."""
     init_from: str = ""
-    """Directory of a trained model, or for PyTorch a file, whose weights training begins with;
+    """Directory of a trained model, or for PyTorch a file, whose weights training starts from;
     empty means none."""
     overwrite: bool = False
     """Whether an earlier result in output, and another model's job in job_dir, may be replaced."""
     image: str = ""
     """Image of the pods of launch=kubernetes, with edl_horovod in it and the zoo in /model_zoo."""
     base_image: str = ""
-    """Without `image`: what the model zoo is put on, as `edl image` does."""
+    """Without `image`: the image on which the model zoo is put, as by `edl image`."""
     image_repository: str = ""
-    """Without `image`: `registry/path` where the image of the model zoo goes."""
+    """Without `image`: the `registry/path` to which the image of the model zoo is pushed."""
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -345,27 +348,28 @@ class JobConfig:
             rule = f"must be {needed} for a {self.model['name']}"
             check(self.framework == needed, "framework", self.framework, rule)
         elif task.takes_zoo and not self.model_zoo.endswith(".py"):
-            # A zoo of one file may hold one model.
+            # A zoo of one file may hold a single model, which needs no name.
             check_given("model_def", self.model_def, "a model of the zoo")
-        rule = "is read by the command, which writes what it holds as model"
+        rule = "must be empty here: the command replaces it by the setting model"
         check(not self.model_spec, "model_spec", self.model_spec, rule)
         if "trained_model" in task.needs:
             check_given("trained_model", self.trained_model, "a trained model")
             for key in ("input_fn", "loss", "optimizer"):
-                rule = f"belongs to train; {self.task} takes what the trained model has"
+                rule = f"belongs to train; {self.task} uses the parts of the trained model"
                 check(not getattr(self, key), key, getattr(self, key), rule)
         for trusted in self._trusted:
             check_choice("trust", trusted, (*_TRUST, "true"))
         if "output" in task.needs:
             check_given("output", self.output, "a directory for the result")
         if task.keeps_state and self.train.early_stopping.metric:
-            check_given("validation_data", self.validation_data, "what the metric is measured on")
+            purpose = "the data on which train.early_stopping.metric is measured"
+            check_given("validation_data", self.validation_data, purpose)
         if task.keeps_state and self.train.max_seconds:
-            what = "after whose evaluations train.max_seconds may end the training"
-            check_given("validation_data", self.validation_data, what)
-        # Checked once more when the framework is known (`models.framework_name`).
+            purpose = "the data for the evaluations after which train.max_seconds takes effect"
+            check_given("validation_data", self.validation_data, purpose)
+        # Checked again when the framework is known (`models.framework_name`).
         is_torch = self.framework in ("", "torch") or not task.keeps_state
-        rule = "is for framework=torch; train.saved_model is Keras' form for servers"
+        rule = "is for framework=torch; Keras models can be served from train.saved_model"
         check(is_torch or not self.train.onnx, "train.onnx", True, rule)
         rule = "is for framework=torch; the steps of Keras models are graphs of TensorFlow already"
         check(is_torch or not self.train.compile, "train.compile", True, rule)
@@ -379,10 +383,10 @@ class JobConfig:
         check(is_few, "launch.np", np, f"must not be above elastic.max_np={most}")
         check(np >= least, "launch.np", np, f"must not be below elastic.min_np={least}")
 
-    def trusts(self, what: str) -> bool:
-        """Whether the user allowed one of the things that `trust` names."""
-        assert what in _TRUST
-        return what in self._trusted or "true" in self._trusted
+    def trusts(self, kind: str) -> bool:
+        """Whether the setting `trust` allows a kind of code: `changed`, `image` or `model`."""
+        assert kind in _TRUST
+        return kind in self._trusted or "true" in self._trusted
 
     @property
     def _trusted(self) -> list[str]:

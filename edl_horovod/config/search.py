@@ -16,7 +16,7 @@ class SamplerConfig:
     name: str = "tpe"
     """`tpe` learns from earlier jobs; `random` does not."""
     seed: int | None = None
-    """Seed of the choice; null makes every search another one."""
+    """Seed of the choice; null makes every search different."""
 
     def __post_init__(self) -> None:
         check_choice("hydra/sweeper/sampler", self.name, SAMPLERS)
@@ -24,14 +24,14 @@ class SamplerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """What is searched for, and for how long."""
+    """The objective of a search, and its number of jobs."""
 
     metric: str = "loss"
-    """Which number of the last evaluation on validation_data counts: `loss` or a metric's name."""
+    """The number of the last evaluation on validation_data to optimize: `loss` or a metric."""
     direction: str = "minimize"
     """`minimize` or `maximize`."""
     n_trials: int = 20
-    """Jobs that the study has in the end, those of earlier commands included."""
+    """Total number of jobs in the study, including jobs of earlier commands."""
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
 
     def __post_init__(self) -> None:

@@ -26,9 +26,9 @@ class Secret:
     """A setting whose value must not be written down."""
 
     key: str
-    """With dots; within a list or a value that refers to another one, the key of that."""
+    """The key with dots; inside a list or a reference, the key of the list or the reference."""
     text: str
-    """The value as it was given, with interpolations, and without passwords in URLs."""
+    """The value as the user wrote it, with interpolations, but without passwords in URLs."""
     variable: str
     """The environment variable whose name says that it holds a secret; empty for a URL."""
 
@@ -36,18 +36,18 @@ class Secret:
 def secrets_in(settings: DictConfig, section: str = "") -> Iterator[Secret]:
     """The settings that read a variable with a secret's name, or hold a URL with a password.
 
-    Each setting is resolved, so what it refers to counts too, however it is written; only an
-    `oc.env` whose own name is put together, `${oc.${a}:NAME}`, is not seen. A setting that cannot
-    be resolved is left to the caller.
+    Each setting is resolved, so the values that it refers to count, too, however it refers to
+    them; only an `oc.env` whose own name is composed, `${oc.${a}:NAME}`, is missed. Settings that
+    cannot be resolved are left to the caller.
 
     Args:
-        settings: As they were composed.
-        section: The key of those to look at; empty for all.
+        settings: The composed settings.
+        section: The key of the section to look at; empty for all settings.
     """
     plain = OmegaConf.to_container(settings, resolve=False)
     assert isinstance(plain, dict)
     if not any("${" in text for text in _texts(plain)):
-        # Each value is what it says, as in most jobs; a copy would take longer than all the rest.
+        # Most jobs have no interpolation; copying the settings would take longer than the rest.
         yield from _urls(plain, section)
         return
     copy = OmegaConf.create(_recording(plain))
@@ -58,7 +58,7 @@ def secrets_in(settings: DictConfig, section: str = "") -> Iterator[Secret]:
 
 
 def _urls(plain: dict[Any, Any], section: str) -> Iterator[Secret]:
-    """The settings that hold a URL with a password, where none refers to anything."""
+    """The settings that hold a URL with a password, where no setting has interpolations."""
     for key, value in flat(plain):
         if not section or is_within(key, section):
             for text in _texts(value):
@@ -76,7 +76,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _recording(value: Any) -> Any:
-    """The same with another resolver in the place of `oc.env`, wherever a text names it."""
+    """The same value, with `oc.env` replaced by the resolver that records names."""
     if isinstance(value, Mapping):
         return {name: _recording(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -99,7 +99,7 @@ def _walk(
         key = prefix if is_list or not is_key else f"{prefix}.{name}".removeprefix(".")
         variables.clear()
         value: Any = None
-        # It may be missing, or not be resolved because of what a variable holds.
+        # The value may be missing, or a variable may hold something that cannot be resolved.
         with suppress(OmegaConfBaseException):
             value = container[name]
         text = without_secrets(str(raw[name]).replace(_RECORDING, _ENVIRONMENT))
@@ -115,10 +115,10 @@ def _walk(
 
 @contextmanager
 def _variables_read() -> Iterator[list[str]]:
-    """The names that settings read which `_recording` gave, in whatever way they are written.
+    """Record the names of the environment variables that settings of `_recording` read.
 
-    `oc.env` itself stays, because there is no public way to put back one that a program has
-    replaced. The names are gathered for one composition at a time.
+    `oc.env` itself is not replaced, because there is no public way to restore a resolver that a
+    program has replaced. The names belong to one composition at a time.
     """
     variables: list[str] = []
 

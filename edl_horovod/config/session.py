@@ -26,20 +26,22 @@ __all__ = ["open_hydra", "origins"]
 
 _SCHEMA = "edl_horovod_"
 _LOCK = threading.Lock()
-"""Hydra composes in one place for the whole process; two threads may each start a job."""
+"""Hydra's state is global to the process, and two threads may each start a job."""
 
 
 @contextmanager
 def open_hydra(config_class: type, verb_file: str, files: ConfigFiles) -> Iterator[ConfigLoader]:
-    """Hydra with our directory, the user's and a schema; an outer program's Hydra comes back.
+    """Open Hydra with our directory, the user's directory and a schema.
+
+    The Hydra of the program that calls us is restored at the end.
 
     Raises:
-        ConfigError: The user's directory cannot be taken.
+        ConfigError: The user's directory cannot be used.
     """
     search_path = create_config_search_path(str(conf_dir()))
-    if (theirs := files.path) is not None:
+    if (user_dir := files.path) is not None:
         before = SearchPathQuery(provider="schema")
-        search_path.prepend("command-line", f"file://{theirs}", anchor=before)
+        search_path.prepend("command-line", f"file://{user_dir}", anchor=before)
     with _LOCK, _outer_hydra_kept():
         hydra_version.setbase("1.3")
         ConfigStore.instance().store(name=_SCHEMA + verb_file, node=_schema_node(config_class))
@@ -49,24 +51,31 @@ def open_hydra(config_class: type, verb_file: str, files: ConfigFiles) -> Iterat
 
 
 def origins(loader: ConfigLoader, config_name: str, overrides: Sequence[str]) -> dict[str, str]:
-    """Keys with dots to the file that their value comes from, where one says it."""
+    """The file that sets each key, by the key with dots; keys that no file sets are left out."""
     defaults = loader.compute_defaults_list(config_name, list(overrides), RunMode.RUN).defaults
-    found: dict[str, str] = {}
+    files_by_key: dict[str, str] = {}
     for default in defaults:
         path = default.config_path or ""
-        source = next((each for each in loader.get_sources() if each.is_config(path)), None)
+        source = next(
+            (
+                source_option
+                for source_option in loader.get_sources()
+                if source_option.is_config(path)
+            ),
+            None,
+        )
         if path.startswith(("hydra/", _SCHEMA)) or source is None:
             continue
         content = OmegaConf.to_container(source.load_config(path).config, resolve=False)
         package = (default.package or "").removeprefix("_global_").strip(".")
         prefix = f"{package}." if package else ""
         file = _shown(Path(source.path) / f"{path.removesuffix('.yaml')}.yaml")
-        found |= {key: file for key, _ in flat(content, prefix)}
-    return found
+        files_by_key |= {key: file for key, _ in flat(content, prefix)}
+    return files_by_key
 
 
 def _shown(file: Path) -> str:
-    """A file as a user looks for it: within ours from `conf/` on, else from here if it is here."""
+    """A file's path for people: our files from `conf/` on, others relative to the directory."""
     if file.is_relative_to(conf_dir()):
         return f"conf/{file.relative_to(conf_dir())}"
     return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
@@ -74,7 +83,7 @@ def _shown(file: Path) -> str:
 
 @contextmanager
 def _outer_hydra_kept() -> Iterator[None]:
-    """Hydra's process-wide state as it was, also inside a function under `@hydra.main`."""
+    """Restore Hydra's process-wide state at the end, also inside a function of `@hydra.main`."""
     outer, outer_base = GlobalHydra.instance().hydra, hydra_version.VersionBase.instance().getbase()
     outer_job = JobRuntime.instance().conf.copy()
     GlobalHydra.instance().clear()
@@ -88,9 +97,9 @@ def _outer_hydra_kept() -> Iterator[None]:
 
 @functools.cache
 def _store_sweeper() -> None:
-    """Make `hydra/sweeper=optuna` and its samplers known, with the keys of Hydra's plugin.
+    """Register `hydra/sweeper=optuna` and its samplers, with the keys of Hydra's plugin.
 
-    The plugin itself takes no current Optuna.
+    The plugin itself does not work with current versions of Optuna.
     """
     store = ConfigStore.instance()
     search = dataclasses.asdict(SearchConfig()) | {"defaults": [{"sampler": "tpe"}], "params": None}
@@ -100,9 +109,9 @@ def _store_sweeper() -> None:
         store.store(group="hydra/sweeper/sampler", name=name, node=sampler)
 
 
-@functools.cache  # Hydra copies what it takes out of its store.
+@functools.cache  # Hydra copies the nodes of its store.
 def _schema_node(config_class: type) -> DictConfig:
-    """The schema for Hydra; OmegaConf makes frozen dataclasses read-only: no use for composing."""
+    """The schema for Hydra, writable: OmegaConf makes nodes of frozen dataclasses read-only."""
     node: DictConfig = OmegaConf.structured(config_class)
     _make_writable(node)
     return node

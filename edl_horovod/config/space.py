@@ -1,4 +1,4 @@
-"""What a search chooses the value of a setting from, whoever wrote it."""
+"""The values that a search may choose for a setting, from Hydra's grammar or from SQL."""
 
 from dataclasses import dataclass
 
@@ -13,35 +13,35 @@ __all__ = ["Candidates", "Interval", "space_of"]
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """The numbers between two bounds, which belong to it."""
+    """The numbers between two bounds, both included."""
 
     low: int | float
     high: int | float
     is_whole: bool
-    """Whether only whole numbers are chosen; the bounds are such ones then."""
+    """Whether only whole numbers are chosen; then the bounds are whole numbers, too."""
     is_log: bool = False
-    """Whether small numbers are chosen as often as large ones: on a logarithmic scale."""
+    """Whether numbers are chosen uniformly on a logarithmic scale."""
     step: int = 1
-    """Of whole numbers: from one to the next."""
+    """Difference between neighbouring whole numbers."""
     written: str
     """As the user wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Some values."""
+    """A list of values."""
 
     names: tuple[str, ...]
-    """A text for each."""
+    """The text of each value."""
     written: str
     """As the user wrote it."""
 
 
 def space_of(key: str, parsed: Parsed) -> Interval | Candidates:
-    """What Hydra read in a setting with several values; names of candidates are as typed.
+    """The search space of a setting that Hydra parsed; names of candidates are as typed.
 
     Raises:
-        ConfigError: There is no value.
+        ConfigError: The setting has no value.
     """
     value, written = parsed.value(), str(parsed.input_line)
     if parsed.is_interval_sweep():

@@ -1,8 +1,8 @@
-"""From settings with several values to the settings of each job, by Hydra's grammar.
+"""Expand settings with several values, in Hydra's grammar, to the settings of each job.
 
 `train.learning_rate=0.1,0.01`, `train.epochs=range(1,4)`, `launch=glob(*)`: each combination is one
-job. Where a comma has a meaning of its own (lists of files, strings of parameters) only an explicit
-`choice(...)` is read as several values.
+job. In lists of files and strings of parameters, where a comma has another meaning, several values
+must be written as `choice(...)`.
 """
 
 import functools
@@ -37,41 +37,43 @@ class Point:
     """One combination of values."""
 
     chosen: dict[str, str]
-    """What distinguishes it from the others: keys to values."""
+    """The settings that distinguish it from other combinations: keys to values."""
     overrides: tuple[str, ...]
-    """All settings, as a command for this job alone would have them."""
+    """All settings, as typed in a command for this job alone."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Those that a Python call gives as values."""
+    """Settings that a Python call passes as values."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Settings among whose values Optuna looks for the best ones."""
+    """Settings for which Optuna searches the best values."""
 
     space: Mapping[str, Interval | Candidates]
-    """Keys to what their values are chosen from."""
+    """The search space of each setting, by key."""
     point: Callable[[Mapping[str, Any]], Point]
-    """Gives the job with some values: numbers of intervals, names of candidates."""
+    """Returns the job for chosen values: numbers of intervals, names of candidates."""
     config: SearchConfig
 
 
 def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Point] | Search:
-    """Every combination; with `hydra/sweeper=optuna` what is searched.
+    """Every combination of values, or with `hydra/sweeper=optuna` the search.
 
     Args:
-        overrides: Settings as typed in a command, and those of Hydra's sweeper.
-        files: What the user brings.
+        overrides: Settings as typed in a command, including settings of Hydra's sweeper.
+        files: The user's own files of settings.
 
     Raises:
-        ConfigError: No setting has several values, or one has them that cannot.
+        ConfigError: No setting has several values, or a setting has that may not.
     """
     for_sweeper = [text for text in overrides if text.lstrip("+").startswith("hydra")]
     single, several = _parse([text for text in overrides if text not in for_sweeper])
     sweeper = sweeper_of(single, for_sweeper, files)
-    given = {split(text).key for text in single} | set(several)
-    of_file = [f"{key}={value}" for key, value in sweeper.params.items() if key not in given]
-    single_of_file, several_of_file = _parse(of_file)
-    single, several = [*single_of_file, *single], {**several_of_file, **several}
+    single_keys = {split(text).key for text in single} | set(several)
+    file_overrides = [
+        f"{key}={value}" for key, value in sweeper.params.items() if key not in single_keys
+    ]
+    file_single, file_several = _parse(file_overrides)
+    single, several = [*file_single, *single], {**file_several, **several}
     _check(single, {key: str(parsed.input_line) for key, parsed in several.items()})
     for parsed in several.values():
         parsed.config_loader = sweeper.loader
@@ -82,11 +84,11 @@ def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Poin
     for key, parsed in several.items():
         if not parsed.is_discrete_sweep():
             raise ConfigError(
-                "An interval has no end of values.",
+                "An interval has infinitely many values.",
                 received=parsed.input_line,
                 hint=(
-                    f"Write the values, {key}=a,b, or {key}=range(start,stop,step), or let"
-                    " hydra/sweeper=optuna search in it."
+                    f"Write the values, {key}=a,b, or {key}=range(start,stop,step), or search in"
+                    " it with hydra/sweeper=optuna."
                 ),
             )
         columns.append([f"{parsed.get_key_element()}={v}" for v in parsed.sweep_string_iterator()])
@@ -100,10 +102,15 @@ def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Poin
 def product(
     overrides: Sequence[str], values: Mapping[str, Any], over: Mapping[str, Sequence[Any]]
 ) -> list[Point]:
-    """Every combination of what a Python call gives; the last setting changes fastest.
+    """Every combination of the values in a Python call; the last setting changes fastest.
+
+    Args:
+        overrides: Settings of all jobs, as typed in a command.
+        values: Settings of all jobs, as values.
+        over: The list of values of each setting that varies.
 
     Raises:
-        ConfigError: There is nothing to combine, or one key is given in both ways.
+        ConfigError: There is nothing to combine, or a key has one value and several, too.
     """
     for key, several in over.items():
         if isinstance(several, str) or not isinstance(several, Sequence) or not several:
@@ -112,25 +119,25 @@ def product(
                 received={key: several},
                 hint=f"Write {key}=[value, value].",
             )
-    given = [*overrides, *(f"{key}={value}" for key, value in values.items())]
-    _check(given, {key: f"{key}={list(several)}" for key, several in over.items()})
+    settings_text = [*overrides, *(f"{key}={value}" for key, value in values.items())]
+    _check(settings_text, {key: f"{key}={list(several)}" for key, several in over.items()})
     points = {}
     for combination in itertools.product(*over.values()):
-        own = dict(zip(over, combination, strict=True))
-        chosen = {key: text_of(value) for key, value in own.items()}
-        own_overrides, own_values = from_keywords(own, JobConfig)
-        point = Point(chosen, (*overrides, *own_overrides), {**values, **own_values})
+        assignment = dict(zip(over, combination, strict=True))
+        chosen = {key: text_of(value) for key, value in assignment.items()}
+        assignment_overrides, assignment_values = from_keywords(assignment, JobConfig)
+        point = Point(chosen, (*overrides, *assignment_overrides), {**values, **assignment_values})
         points[tuple(chosen.values())] = point
     return list(points.values())
 
 
 def text_of(value: Any) -> str:
-    """A value as the table of a sweep has it."""
+    """A value as text for the table of a sweep."""
     return "null" if value is None else str(value)
 
 
 def _parse(overrides: Sequence[str]) -> tuple[list[str], dict[str, Parsed]]:
-    """Settings with one value, as typed, and those with several by their keys."""
+    """Split settings into those with one value, as typed, and those with several, by key."""
     single: list[str] = []
     several: dict[str, Parsed] = {}
     for text in overrides:
@@ -146,11 +153,11 @@ def _parse(overrides: Sequence[str]) -> tuple[list[str], dict[str, Parsed]]:
 
 
 def _sweep_of(text: str) -> Parsed | None:
-    """What Hydra reads in a setting; None where it has one value."""
+    """Hydra's parse of a setting with several values; None for a setting with one value."""
     override = split(text)
     is_text = override.key in _text_keys() or override.key.partition(".")[0] == "params"
     try:
-        # With a neutral key first: what Hydra says about ours, composing says better.
+        # The neutral key hides errors about the real key, which composing reports better.
         value = OverridesParser.create().parse_override(f"x={override.value}")
         is_several = value.is_sweep_override()
         if value.value_type == ValueType.SIMPLE_CHOICE_SWEEP and override.key in _KEYS_WITH_COMMAS:
@@ -166,11 +173,11 @@ def _searched_point(single: Sequence[str], values: Mapping[str, Any]) -> Point:
     return _point(single, [f"{key}={value}" for key, value in values.items()])
 
 
-def _point(single: Sequence[str], own: Sequence[str]) -> Point:
-    """A job from the settings that are its own, in Hydra's grammar."""
+def _point(single: Sequence[str], assignments: Sequence[str]) -> Point:
+    """The combination with some values, in Hydra's grammar, beside settings with one value."""
     chosen: dict[str, str] = {}
     texts: list[str] = []
-    for override in map(split, own):
+    for override in map(split, assignments):
         value = override.value
         if override.key in _text_keys() or override.key == "params":
             value = str(hydra_value(f"x={value}", override))
@@ -180,8 +187,8 @@ def _point(single: Sequence[str], own: Sequence[str]) -> Point:
 
 
 def _check(single: Sequence[str], several: Mapping[str, str]) -> None:
-    """See that there is something to combine, and that each of it may vary."""
-    given = {split(text).key for text in single}
+    """Refuse a sweep with nothing to combine, or over a setting that may not vary."""
+    single_keys = {split(text).key for text in single}
     if not several:
         raise ConfigError(
             "No setting has several values, so there is nothing to sweep over.",
@@ -195,7 +202,7 @@ def _check(single: Sequence[str], several: Mapping[str, str]) -> None:
                 received=received,
                 hint="Give one value.",
             )
-        if key in given:
+        if key in single_keys:
             raise ConfigError(f"{key} is given twice, once with several values.", received=received)
 
 

@@ -1,4 +1,4 @@
-"""What a job can be for: the table of tasks, read by what submits a job and by its ranks."""
+"""The table of tasks, which both the process that submits a job and its ranks read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,29 +13,29 @@ __all__ = ["TASKS", "Task", "evaluation_batch", "num_lanes", "training_batch"]
 
 
 def num_lanes(config: "JobConfig") -> int:
-    """Lanes of a job; of one that goes on, see `job.kept_lanes` first.
+    """The number of lanes of a job; a job that goes on first needs `with_checkpoint_lanes`.
 
     Raises:
         ConfigError: data_plan.lanes does not divide train.batch_size.
     """
-    wanted, num_ranks = config.data_plan.lanes, config.launch.np
+    setting, num_ranks = config.data_plan.lanes, config.launch.np
     most_ranks = config.elastic.max_np or 0
     if config.elastic.batching == "per_rank":
-        return choose_growing_lanes(wanted, num_ranks=num_ranks, most_ranks=most_ranks)
+        return choose_growing_lanes(setting, num_ranks=num_ranks, most_ranks=most_ranks)
     batch = config.train.batch_size
-    return choose_num_lanes(batch, wanted, num_ranks=num_ranks, most_ranks=most_ranks)
+    return choose_num_lanes(batch, setting, num_ranks=num_ranks, most_ranks=most_ranks)
 
 
 def training_batch(config: "JobConfig") -> dict[str, int]:
-    """Records of a training step, by the name that `records.plan.DataPlan` has for them."""
+    """The records of a training step, by their name in `records.plan.DataPlan`."""
     is_growing = config.elastic.batching == "per_rank"
     return {"rank_batch" if is_growing else "global_batch": config.train.batch_size}
 
 
 def evaluation_batch(config: "JobConfig") -> int:
-    """Records of a step of an evaluation or a prediction, over the whole ring.
+    """The records of a step of an evaluation or a prediction, over the whole ring.
 
-    Where training steps grow with the ring, nearly those of the ring that the job starts with.
+    Where training steps grow with the ring, they are about those of the initial ring.
     """
     if config.elastic.batching == "global":
         return config.train.batch_size
@@ -45,26 +45,26 @@ def evaluation_batch(config: "JobConfig") -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What settings, launch and coordinator must know of a task."""
+    """The facts about a task that settings, launch and coordinator need."""
 
     summary: str
     """What `edl TASK` does."""
     module: str
-    """Its `make_warm` makes the work of a rank; only a worker imports it."""
+    """The module whose `make_warm` creates the work of a rank; only a worker imports it."""
     needs: tuple[str, ...]
-    """The settings that must be given."""
+    """The settings that the task requires."""
     keeps_state: bool = False
-    """Whether it has checkpoints to go on from; the others begin again."""
+    """Whether it has checkpoints from which it can go on; other tasks begin again."""
     writes_one_file: bool = False
     """Whether `output` may be one file of records."""
     largest_ring: Callable[["JobConfig"], int] = num_lanes
-    """The most ranks that can share its work."""
+    """Returns the most ranks that can share its work."""
     shared: str = "lanes"
-    """What the ranks share out, and `largest_ring` counts."""
+    """The units that the ranks divide among them, which `largest_ring` counts."""
 
     @property
     def takes_zoo(self) -> bool:
-        """Whether its model comes from a model zoo; else from a trained model."""
+        """Whether its model comes from a model zoo, and not from a trained model."""
         return "model_def" in self.needs
 
 

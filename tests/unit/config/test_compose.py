@@ -454,7 +454,7 @@ def test_a_wrong_key_in_a_file_of_conf_is_refused(installed: Path):
     last = done.stderr.splitlines()[-1]
     assert "ConfigError" in last
     assert "no setting 'train.epoch'. Did you mean 'train.epochs'?" in last
-    assert "It stands in conf/train/long.yaml." in last
+    assert "conf/train/long.yaml." in last
 
 
 def test_a_missing_conf_is_named(installed: Path):

@@ -169,7 +169,7 @@ WRONG = {
         r"a list of \{key, value, path\}",
     ),
     "framework": ([*KERAS, DEFINITION, "framework=torch"], r"framework must be keras for a Keras"),
-    "model_def": ([*KERAS, DEFINITION, "model_def=mnist"], r"Leave one of the two out"),
+    "model_def": ([*KERAS, DEFINITION, "model_def=mnist"], r"model_def='mnist', model\.name="),
     "no file": (["model_spec=/nowhere.yml"], r"cannot be read: No such file.*/nowhere.yml"),
 }
 
@@ -228,7 +228,7 @@ def test_trust_in_a_model_is_one_of_three():
         (
             PrepareConfig,
             ["data=/in", "output=/o"],
-            "edl prepare makes records by a function .* a model in files has none.*Give model_def=",
+            "edl prepare .* a model in files .*model_def=",
         ),
         (
             ImageConfig,
