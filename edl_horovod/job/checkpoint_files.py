@@ -1,4 +1,4 @@
-"""Where a job's checkpoints are: the names that the launcher and the ranks share."""
+"""The names of a job's checkpoint files, which the launcher and the ranks share."""
 
 import contextlib
 import re
@@ -16,7 +16,7 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """The steps of all checkpoints in a folder, oldest first; damaged ones are counted too."""
+    """The steps of all checkpoints in a folder, oldest first, including damaged ones."""
     try:
         names = [path.name for path in folder.iterdir()]
     except FileNotFoundError:
@@ -25,37 +25,37 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def remove_all(folder: Path) -> None:
-    """Remove all checkpoints in a folder, and what writers left behind; nothing else in it."""
+    """Remove all checkpoints in a folder, and files of killed writers, but no other files."""
     for path in folder.iterdir():
         if _is_ours(path):
             path.unlink(missing_ok=True)
 
 
 def others_in(folder: Path) -> list[Path]:
-    """What is in a folder of checkpoints beside them and what writers left behind."""
+    """The paths in a folder that are neither checkpoints nor files of killed writers."""
     return [path for path in folder.iterdir() if not _is_ours(path)]
 
 
 def _is_ours(path: Path) -> bool:
-    return any(form.fullmatch(path.name) for form in (_NAME, _PARTIAL))
+    return any(pattern.fullmatch(path.name) for pattern in (_NAME, _PARTIAL))
 
 
 def remove_older(folder: Path, written: int, *, keep: int) -> None:
-    """Remove what a checkpoint that was just written makes superfluous.
+    """Remove the checkpoints that a new checkpoint makes superfluous.
 
-    Only what is older than it: a newer one, even a damaged one, must not push out those that are
-    good. With them goes what writers left behind that were killed while they wrote an older one.
+    Only older checkpoints are removed: a newer one, which may be damaged, must not displace good
+    ones. Files of writers that were killed while they wrote an older checkpoint are removed, too.
 
     Args:
-        folder: Of the checkpoints.
-        written: Step of the one that was just written.
-        keep: How many are kept, with that one; 1 or more.
+        folder: The folder of the checkpoints.
+        written: The step of the checkpoint that was just written.
+        keep: How many checkpoints to keep, including the new one; 1 or more.
     """
     older = [step for step in steps_in(folder) if step < written]
     for step in older[: max(0, len(older) - (keep - 1))]:
         path_of(folder, step).unlink(missing_ok=True)
     for path in folder.iterdir():
         match = _PARTIAL.fullmatch(path.name)
-        if match and int(match[1]) < written:  # A later one may just be written.
+        if match and int(match[1]) < written:  # Another rank may be writing a later one.
             with contextlib.suppress(FileNotFoundError):  # Another rank may do the same.
                 path.unlink()

@@ -1,4 +1,4 @@
-"""A job's directory: every path in it, and what becomes of each when a job starts and ends."""
+"""A job's directory: every path in it, and which are removed when a job starts and ends."""
 
 import contextlib
 import enum
@@ -24,14 +24,14 @@ __all__ = ["KIND", "JobDir", "with_job_dir"]
 KIND = "job"
 
 
-class Fate(enum.Enum):
-    """What becomes of a path at some moment."""
+class Cleanup(enum.Enum):
+    """What is done with a path at a moment in a job's life."""
 
     KEPT = enum.auto()
     EMPTIED = enum.auto()
     REMOVED = enum.auto()
     REMOVED_UNLESS_RESUMED = enum.auto()
-    """Removed where there is no checkpoint from which the training goes on."""
+    """Removed unless there is a checkpoint from which the training goes on."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,15 @@ class _Entry:
     """One path in the directory, read as an attribute of a `JobDir`."""
 
     name: str
-    at_start: Fate = Fate.KEPT
-    """When another job begins here. What that job writes at its start replaces what was kept."""
-    at_takeover: Fate = Fate.KEPT
-    """When the job's launcher was lost together with the ring, and the next one starts another."""
-    at_end: Fate = Fate.KEPT
+    at_start: Cleanup = Cleanup.KEPT
+    """When another job begins in this directory; that job overwrites kept files."""
+    at_takeover: Cleanup = Cleanup.KEPT
+    """When the launcher was lost together with the ring, and the next launcher starts a ring."""
+    at_end: Cleanup = Cleanup.KEPT
     """When the launcher ends."""
     is_of_workers: bool = False
-    """Workers write it, perhaps before a launcher does: it proves nothing about the folder."""
+    """Whether workers may write it before a launcher runs; then it proves nothing about the
+    folder."""
 
     def __get__(self, job_dir: "JobDir", owner: type) -> Path:
         return job_dir.path / self.name
@@ -62,59 +63,61 @@ class JobDir:
     """Says that the directory is a job's."""
     config = _Entry(resolved.FILE_NAME)
     """The resolved settings, which every rank reads."""
-    # Emptied, not removed: in a cluster a worker may have it open before its launcher runs.
-    events = _Entry("events.jsonl", at_start=Fate.EMPTIED, is_of_workers=True)
+    # It is emptied, not removed: in a cluster a worker may have it open before its launcher runs.
+    events = _Entry("events.jsonl", at_start=Cleanup.EMPTIED, is_of_workers=True)
     result = _Entry(
-        "result.json", at_start=Fate.REMOVED, at_takeover=Fate.REMOVED, is_of_workers=True
+        "result.json", at_start=Cleanup.REMOVED, at_takeover=Cleanup.REMOVED, is_of_workers=True
     )
     """How the job ended."""
     result_room = _Entry(
-        whole_file.room_of(Path("result.json")).name, at_start=Fate.REMOVED, at_end=Fate.REMOVED
+        whole_file.room_of(Path("result.json")).name,
+        at_start=Cleanup.REMOVED,
+        at_end=Cleanup.REMOVED,
     )
-    """Room on the disk for that, taken at the start."""
-    coordinator_state = _Entry("coordinator.json", at_start=Fate.REMOVED)
-    """What outlives the coordinator's process."""
-    hosts = _Entry("hosts", at_start=Fate.REMOVED)
-    """What host discovery wants."""
-    job_id = _Entry("job.id", at_start=Fate.REMOVED)
-    """Tells the job from every other that had the directory; only one that may be taken over has
-    it."""
-    secret = _Entry("secret", at_end=Fate.REMOVED)
-    """What the job's processes authenticate their messages with, where no Secret holds it."""
+    """Space on the disk that is reserved for the result at the start."""
+    coordinator_state = _Entry("coordinator.json", at_start=Cleanup.REMOVED)
+    """The coordinator's state, for the next coordinator process."""
+    hosts = _Entry("hosts", at_start=Cleanup.REMOVED)
+    """The hosts and slots that host discovery asks for."""
+    job_id = _Entry("job.id", at_start=Cleanup.REMOVED)
+    """Distinguishes the job from others in this directory; only for jobs that another launcher may
+    take over."""
+    secret = _Entry("secret", at_end=Cleanup.REMOVED)
+    """The key that authenticates messages of the job's processes, where no Secret holds it."""
     # Never removed: a process that just opened it would lock a file that no other one sees.
-    launcher_pid = _Entry("launcher.pid", at_end=Fate.EMPTIED)
+    launcher_pid = _Entry("launcher.pid", at_end=Cleanup.EMPTIED)
     """The launcher's process, which holds a lock on it."""
-    stop_request = _Entry("stop", at_start=Fate.REMOVED, at_end=Fate.REMOVED)
+    stop_request = _Entry("stop", at_start=Cleanup.REMOVED, at_end=Cleanup.REMOVED)
     """Asks the launcher to stop the job. No process is signalled: the launcher may be a thread of a
     larger program, or run on another machine that shares the directory."""
-    logs = _Entry("logs", at_start=Fate.REMOVED)
-    # The settings `resume` and `overwrite` say what becomes of them when a job starts.
+    logs = _Entry("logs", at_start=Cleanup.REMOVED)
+    # The settings `resume` and `overwrite` decide about the checkpoints when a job starts.
     checkpoints = _Entry("checkpoints", is_of_workers=True)
     ledger = _Entry(
         "ledger",
-        at_start=Fate.REMOVED_UNLESS_RESUMED,
-        at_takeover=Fate.REMOVED_UNLESS_RESUMED,
+        at_start=Cleanup.REMOVED_UNLESS_RESUMED,
+        at_takeover=Cleanup.REMOVED_UNLESS_RESUMED,
         is_of_workers=True,
     )
     """Which records each rank gave to which step (`debug.ledger`)."""
-    index = _Entry("index", at_start=Fate.REMOVED, is_of_workers=True)
-    """What every rank needs to know of the data before it reads it, found out once."""
-    adapted = _Entry("adapted", at_start=Fate.REMOVED_UNLESS_RESUMED, is_of_workers=True)
-    """What the model was to know of all records, found out once."""
-    # A new job with the same stream has the same records, and need not read it again.
+    index = _Entry("index", at_start=Cleanup.REMOVED, is_of_workers=True)
+    """Facts about the data that every rank needs before it reads records, computed once."""
+    adapted = _Entry("adapted", at_start=Cleanup.REMOVED_UNLESS_RESUMED, is_of_workers=True)
+    """The result of the model's `adapt` for all records, computed once."""
+    # A new job with the same stream has the same records, and does not need to read it again.
     records = _Entry("records", is_of_workers=True)
-    """Records of data that can only be read from its begin, read once."""
+    """Records of data that can only be read from its beginning, read once."""
     unfinished_records = _Entry(
         "records.partial",
-        at_start=Fate.REMOVED,
-        at_takeover=Fate.REMOVED,
-        at_end=Fate.REMOVED,
+        at_start=Cleanup.REMOVED,
+        at_takeover=Cleanup.REMOVED,
+        at_end=Cleanup.REMOVED,
         is_of_workers=True,
     )
     """The same while they are written."""
-    segments = _Entry("segments", at_start=Fate.REMOVED, is_of_workers=True)
+    segments = _Entry("segments", at_start=Cleanup.REMOVED, is_of_workers=True)
     """Predictions that are not in the output yet."""
-    discarded_segments = _Entry("segments.done", at_start=Fate.REMOVED, is_of_workers=True)
+    discarded_segments = _Entry("segments.done", at_start=Cleanup.REMOVED, is_of_workers=True)
     """Predictions that are in the output; they are being removed."""
     warm = _Entry(handover.FOLDER)
     """Sockets of workers that wait for plain horovodrun to launch them; one folder a host."""
@@ -129,27 +132,27 @@ class JobDir:
 
     @property
     def folders(self) -> JobFolders:
-        """Where the sources of the job's data keep what they find out once for all ranks."""
+        """The folders in which data sources keep what they compute once for all ranks."""
         return JobFolders(self.index, self.records, self.unfinished_records)
 
     def claim(self) -> None:
-        """Make the directory, or take one that is empty or was a job's before.
+        """Create the directory, or take one that is empty or belonged to a job.
 
         Raises:
-            OutputError: It holds something, and nothing says that it is a job's; or it cannot be
+            OutputError: The directory is not empty and not marked as a job's, or cannot be
                 written.
         """
         with self.writing():
             marker.claim(self.path, KIND, received=self._received)
 
     def enter(self, config_file: Path) -> None:
-        """Claim the directory for a process that may come before its launcher, or without one.
+        """Claim the directory for a process that may start before a launcher, or without one.
 
-        Under plain horovodrun the user makes the directory, with the job's settings in it.
+        Under plain horovodrun the user creates the directory, with the job's settings in it.
 
         Raises:
-            OutputError: It holds something else than that, and nothing says that it is a job's; or
-                it cannot be written.
+            OutputError: The directory holds other files and is not marked as a job's, or cannot be
+                written.
         """
         with self.writing():
             is_prepared = config_file.parent.resolve() == self.path.resolve()
@@ -159,10 +162,10 @@ class JobDir:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Turn a system's error about writing into the directory into an `OutputError`.
+        """Turn an `OSError` about the directory into an `OutputError`.
 
         Raises:
-            OutputError: It cannot be written.
+            OutputError: The directory cannot be written.
         """
         try:
             yield
@@ -174,18 +177,18 @@ class JobDir:
             ) from error
 
     def clear(self, moment: Literal["at_start", "at_takeover", "at_end"]) -> None:
-        """Empty or remove what the table above says for a moment in the job's life.
+        """Empty or remove the paths whose entries above say so for a moment in the job's life.
 
         Raises:
             OSError: The directory cannot be written.
         """
         for entry in _ENTRIES:
-            path, fate = self.path / entry.name, getattr(entry, moment)
-            if fate is Fate.EMPTIED:
+            path, cleanup = self.path / entry.name, getattr(entry, moment)
+            if cleanup is Cleanup.EMPTIED:
                 with contextlib.suppress(FileNotFoundError):
                     os.truncate(path, 0)
-            elif fate is Fate.REMOVED or (
-                fate is Fate.REMOVED_UNLESS_RESUMED
+            elif cleanup is Cleanup.REMOVED or (
+                cleanup is Cleanup.REMOVED_UNLESS_RESUMED
                 and not checkpoint_files.steps_in(self.checkpoints)
             ):
                 _remove(path)
@@ -198,19 +201,17 @@ class JobDir:
         """
         if not self.config.is_file():
             raise ConfigError(
-                f"There is no {self.config.name} in {self}, so it is no job's directory.",
+                f"There is no {self.config.name} in {self}, so it is not the directory of a job.",
                 received=repr(str(self)),
-                hint=(
-                    "Give a job's directory: unless job_dir was set it is the output with .job at"
-                    " its end."
-                ),
+                hint="Give a job's directory: unless job_dir was set, it is the output with .job at"
+                " its end.",
             )
         return resolved.load(self.config)
 
     def is_running(self) -> bool:
-        """Whether the job's launcher is alive: only the lock of its pid file says so.
+        """Whether the job's launcher is alive, which only the lock on its pid file shows.
 
-        The number in that file may be another process' by now, or one of another machine.
+        The process id in that file may have been reused, or may be one of another machine.
         """
         try:
             with self.launcher_pid.open() as stream:
@@ -222,9 +223,10 @@ class JobDir:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep launchers and removers out, for a process of the job that no launcher looks after.
+        """Lock the directory for a process of the job that runs without a launcher.
 
-        Where a launcher holds the directory, it keeps them out itself.
+        The lock keeps out launchers and commands that would remove the directory. Where a launcher
+        holds the directory, its own lock does.
         """
         with self.writing():
             lock = os.open(self.launcher_pid, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -236,7 +238,7 @@ class JobDir:
             os.close(lock)
 
     def foreign(self) -> list[str]:
-        """The names of what is in the directory and is no job's."""
+        """The names of files in the directory that are not a job's."""
         paths = [path for path in self.path.iterdir() if not _is_ours(path.name)]
         if self.checkpoints.is_dir() and not self.checkpoints.is_symlink():
             paths += checkpoint_files.others_in(self.checkpoints)
@@ -245,27 +247,27 @@ class JobDir:
         return sorted(str(path.relative_to(self.path)) for path in paths)
 
     def remove(self, *, is_dry_run: bool = False) -> list[Path]:
-        """Remove the directory; a dry run only checks whether it may be.
+        """Remove the directory; a dry run only checks whether it may be removed.
 
         Returns:
-            What is removed: all that is in it, and the directory itself.
+            The removed paths: all files in the directory, and the directory itself.
 
         Raises:
-            ConfigError: A process of the job works in it.
-            OutputError: It is no job's directory, holds something that is not a job's, or cannot be
+            ConfigError: A process of the job is using it.
+            OutputError: It is not a job's directory, holds files that are not a job's, or cannot be
                 written.
         """
         if self.path.is_symlink() or marker.kind_of(self.path) != KIND:
             raise OutputError(
                 f"No marker says that {self} is a job's directory, so it is not removed.",
                 received=self._received,
-                hint="Remove it by hand if it is not needed.",
+                hint="Remove it by hand if you do not need it.",
             )
         if foreign := self.foreign():
             raise OutputError(
-                f"The job's directory holds what is not the job's: {', '.join(foreign[:5])}.",
+                f"The job's directory holds files of others: {', '.join(foreign[:5])}.",
                 received=self._received,
-                hint="Move that away first.",
+                hint="Move them away first.",
             )
         with self.writing(), contextlib.ExitStack() as stack:
             if is_dry_run:
@@ -279,24 +281,24 @@ class JobDir:
                     received=self._received,
                     hint=f"Stop it first: edl stop {self}",
                 )
-            # The marker goes last: what a failure leaves is known as a job's, and removed as such.
+            # The marker is removed last, so that a later call can remove what a failure leaves.
             contents = sorted(self.path.iterdir(), key=lambda path: (path == self.marker, path))
             if not is_dry_run:
                 self._remove_aside(contents)
             return [*contents, self.path]
 
     def _remove_aside(self, contents: Sequence[Path]) -> None:
-        """Remove the directory under another name, so that no process begins to use it."""
+        """Rename the directory before removing it, so that no process begins to use it."""
         path = self.path.resolve()
-        doomed = path.with_name(f"{path.name}.deleted-{secrets.token_hex(4)}")
-        path.rename(doomed)
+        renamed = path.with_name(f"{path.name}.deleted-{secrets.token_hex(4)}")
+        path.rename(renamed)
         for item in contents:
-            gone = doomed / item.name
-            if gone.is_dir() and not gone.is_symlink():
-                shutil.rmtree(gone)
+            moved_item = renamed / item.name
+            if moved_item.is_dir() and not moved_item.is_symlink():
+                shutil.rmtree(moved_item)
             else:
-                gone.unlink(missing_ok=True)
-        doomed.rmdir()
+                moved_item.unlink(missing_ok=True)
+        renamed.rmdir()
 
     @property
     def _received(self) -> str:
@@ -304,18 +306,18 @@ class JobDir:
 
 
 _ENTRIES = [entry for entry in vars(JobDir).values() if isinstance(entry, _Entry)]
-_OURS = {entry.name for entry in _ENTRIES}
+_NAMES = {entry.name for entry in _ENTRIES}
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.partial")
 
 
 def _is_ours(name: str) -> bool:
-    """Whether an entry has this name, or was being written under it when its writer was killed."""
+    """Whether this is the name of an entry, or of a partial file of a writer that was killed."""
     partial = _PARTIAL.fullmatch(name)
-    return name in _OURS or (partial is not None and partial["name"] in _OURS)
+    return name in _NAMES or (partial is not None and partial["name"] in _NAMES)
 
 
 def with_job_dir(config: JobConfig) -> JobConfig:
-    """The settings with their job directory: beside the output, or beside the evaluated model."""
+    """The settings with a job directory; the default is beside the output or the trained model."""
     if config.job_dir:
         return config
     if config.output:
@@ -330,9 +332,9 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _try_to_lock(descriptor: int, how: int) -> bool:
+def _try_to_lock(descriptor: int, operation: int) -> bool:
     try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""What an earlier job, or an earlier launcher of the same one, left in a job's directory."""
+"""Decide about what an earlier job or an earlier launcher left in a job's directory."""
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
@@ -9,22 +9,22 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.outcome import Success
 
 __all__ = [
-    "has_ended_well",
-    "how_to_go_on",
+    "has_succeeded",
+    "resume_hint",
     "require_same_model",
     "settle_checkpoints",
-    "where_it_goes_on",
+    "takeover_message",
 ]
 
 
 def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
-    """Refuse to take the directory from another model's job that left something of use there.
+    """Refuse a directory with checkpoints or a result of another model's job.
 
     Raises:
-        OutputError: It is there, and no setting says that it may go.
+        OutputError: There are such files, and overwrite is not set.
     """
     steps = checkpoint_files.steps_in(job_dir.checkpoints)
-    if config.overwrite or not (steps or has_ended_well(job_dir)):
+    if config.overwrite or not (steps or has_succeeded(job_dir)):
         return
     now = _model_of(config)
     try:
@@ -39,18 +39,19 @@ def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
         f"The job's directory is that of another model's job, which left {left} there:"
         f" {', '.join(shown)}.",
         received={"job_dir": str(job_dir), **now},
-        hint="Give another output or job_dir, or overwrite=true if what is there may go.",
+        hint="Give another output or job_dir, or set overwrite=true to remove these files.",
     )
 
 
 def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
-    """Keep an earlier training's checkpoints, remove them, or refuse to do either.
+    """Keep or remove an earlier training's checkpoints as `resume` and `overwrite` say.
 
-    Called before anything else of the earlier job is removed; other tasks leave them alone.
+    It must be called before other files of the earlier job are removed. Tasks without checkpoints
+    leave them alone.
 
     Raises:
-        OutputError: They would be lost, and no setting says that they may be.
-        ConfigError: There must be some, and there are none.
+        OutputError: The checkpoints of an unfinished job would be lost, and overwrite is not set.
+        ConfigError: There is no checkpoint, and resume=must.
     """
     if not TASKS[config.task].keeps_state:
         return
@@ -60,15 +61,15 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
             "There is no checkpoint to go on from.",
             received=f"resume=must, job_dir={str(job_dir)!r}",
             hint=(
-                "Give the output or job_dir of the job that was ended, or resume=auto, which begins"
-                " at step 0 where there is none."
+                "Give the output or job_dir of the interrupted job, or resume=auto, which begins at"
+                " step 0 where there is no checkpoint."
             ),
         )
     if config.resume != "never" or not job_dir.checkpoints.exists():
         return
-    if steps and not config.overwrite and not has_ended_well(job_dir):
+    if steps and not config.overwrite and not has_succeeded(job_dir):
         raise OutputError(
-            f"An earlier job that did not end well left checkpoints up to step {steps[-1]}.",
+            f"An earlier job that did not finish left checkpoints up to step {steps[-1]}.",
             received=f"resume=never, job_dir={str(job_dir)!r}",
             hint=(
                 "Go on from there with resume=auto, or remove them and start over with"
@@ -78,8 +79,8 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
     checkpoint_files.remove_all(job_dir.checkpoints)
 
 
-def how_to_go_on(config: JobConfig, job_dir: JobDir) -> str:
-    """What to do to continue a job that ended before its end, as a line; empty if it cannot."""
+def resume_hint(config: JobConfig, job_dir: JobDir) -> str:
+    """A line on how to continue a job that was interrupted; empty if that is not possible."""
     if not TASKS[config.task].keeps_state:
         return ""
     if not (steps := checkpoint_files.steps_in(job_dir.checkpoints)):
@@ -90,9 +91,9 @@ def how_to_go_on(config: JobConfig, job_dir: JobDir) -> str:
     )
 
 
-def where_it_goes_on(config: JobConfig, job_dir: JobDir) -> str:
-    """What is left of a job whose launcher was lost together with its ring, for people."""
-    if has_ended_well(job_dir):
+def takeover_message(config: JobConfig, job_dir: JobDir) -> str:
+    """Where a job goes on whose launcher was lost together with its ring, as a clause."""
+    if has_succeeded(job_dir):
         return "an earlier launcher was lost when the job was done already"
     lost = "an earlier launcher of this job was lost, and its ring with it"
     if not TASKS[config.task].keeps_state:
@@ -106,8 +107,8 @@ def where_it_goes_on(config: JobConfig, job_dir: JobDir) -> str:
     )
 
 
-def has_ended_well(job_dir: JobDir) -> bool:
-    """Whether the earlier job delivered its result, so that its checkpoints may go."""
+def has_succeeded(job_dir: JobDir) -> bool:
+    """Whether the earlier job finished with a result, so that its checkpoints may be removed."""
     try:
         return isinstance(outcome.load(job_dir.result), Success)
     except (OSError, JobFailed):
@@ -115,7 +116,7 @@ def has_ended_well(job_dir: JobDir) -> bool:
 
 
 def _model_of(config: JobConfig) -> dict[str, str]:
-    """What a job works on: two jobs that differ in it have nothing in common."""
+    """The settings that name a job's task and model; jobs that differ in them share no files."""
     if not TASKS[config.task].takes_zoo:
         return {"task": config.task, "trained_model": config.trained_model}
     zoo = config.model_zoo_source or config.model_zoo

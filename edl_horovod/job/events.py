@@ -1,12 +1,12 @@
-"""The job's event log, `events.jsonl`: the one source that every display reads.
+"""The job's event log, `events.jsonl`, which every display reads.
 
-One JSON object a line: `time` (seconds since the epoch), `source` (who wrote it), `kind`, then that
-kind's own fields, which are those of its class here. Each line is one `write` to a file opened for
-appending, so lines of several processes never mix. A line that a full disk or a killed writer cut
-short is passed over by readers, and the next one starts on a line of its own. So is a kind that
-this version does not know, and so is a field.
+Each line is a JSON object: `time` (seconds since the epoch), `source` (the process that wrote it),
+`kind`, and the fields of that kind's class. A line is a single `write` to a file that is opened for
+appending, so lines of several processes never mix. Readers skip a line that a full disk or a killed
+writer cut short, and the next writer starts a new line. Readers also skip kinds and fields that
+this version does not know.
 
-A number that is not finite is null, here as in all JSON of ours.
+A number that is not finite is null, as in all JSON of this package.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What happened. A field that is None by default is in the log only where it is set."""
+    """Something that happened. Fields whose default is None are in the log only if they are set."""
 
     kind: ClassVar[str]
 
@@ -86,7 +86,7 @@ class WorkerEvent(Event, kind="worker"):
     """`started`, `warm`, `left`, `lost`, `failed`, `waiting`, `hung`"""
     message: str = ""
     pid: int | None = None
-    """Where it started or hung."""
+    """The process id, for `started` and `hung`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class CoordinatorEvent(Event, kind="coordinator"):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationEvent(Event, kind="generation"):
-    """The coordinator has dealt the places of a ring."""
+    """The coordinator has assigned the ranks of a ring."""
 
     generation: int
     size: int
@@ -121,13 +121,13 @@ class ResetEvent(Event, kind="reset"):
     step: int
     records_seen: int
     seconds: float
-    """From the end of the leader's last step to the begin of the next."""
+    """From the end of the leader's last step to the beginning of its next step."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class AutoscaleEvent(Event, kind="autoscale"):
-    """The ring may have another number of ranks."""
+    """The maximum number of ranks has changed."""
 
     limit: int
     """Most ranks of a ring from now on."""
@@ -136,7 +136,7 @@ class AutoscaleEvent(Event, kind="autoscale"):
 
 @dataclass(frozen=True, kw_only=True)
 class StepEvent(Event, kind="step"):
-    """A step is done: the first of a ring, one that is evaluated, the last, and some others."""
+    """A step is done: the first of a ring, one with an evaluation, the last, and some others."""
 
     step: int
     total_steps: int
@@ -163,7 +163,7 @@ class EvaluationEvent(Event, kind="evaluation"):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressEvent(Event, kind="progress"):
-    """Where evaluate, predict or prepare is."""
+    """The progress of evaluate, predict or prepare."""
 
     records: int
     """Records, or files of `prepare`."""
@@ -217,17 +217,17 @@ OnEvents = Callable[[list[Recorded]], None]
 
 
 _LAST_TIME = 253_402_300_800
-"""The year 10000: what comes after it is no date."""
+"""The year 10000; later times are not valid dates."""
 
 _FORMATS = {event.kind: Format(event) for event in Event.__subclasses__()}
 _decode = json.JSONDecoder().decode
 
 
 def parse(line: bytes | str) -> Recorded | None:
-    """The event in a line of a log; None for one that is damaged or of a kind not known here.
+    """The event in a line of a log; None for a damaged line or an unknown kind.
 
-    Everybody who can write into a job's directory or a pod's log can write lines there, and what
-    shows events must not break by them.
+    Anyone who can write to a job's directory or a pod's log can write lines there, and displays
+    must not fail because of them.
     """
     try:
         fields = _decode(line if isinstance(line, str) else line.decode())
@@ -244,27 +244,27 @@ def parse(line: bytes | str) -> Recorded | None:
 def line_of(recorded: Recorded) -> str:
     """The line of a log that holds an event; `parse` reads it."""
     time, source, event = recorded
-    said = {"time": time, "source": source, "kind": event.kind, **fields_of(event)}
-    return json_text.dumps(said) + "\n"
+    fields = {"time": time, "source": source, "kind": event.kind, **fields_of(event)}
+    return json_text.dumps(fields) + "\n"
 
 
 def fields_of(event: Event) -> dict[str, Any]:
-    """An event's own fields, as a log has them."""
+    """The fields of an event in a log, without time, source and kind."""
     return _FORMATS[event.kind].write(event)
 
 
 class EventLog:
     """Appends events; close it, or use it in a `with`.
 
-    Events are for those who watch: where they cannot be written, the job goes on without them.
+    Events are only for displays: if they cannot be written, the job goes on without them.
     """
 
     def __init__(self, path: Path, source: str) -> None:
         """Open the log for appending.
 
         Args:
-            path: The job's `events.jsonl`; made if it is not there.
-            source: Stands in each event's `source`.
+            path: The job's `events.jsonl`; created if it does not exist.
+            source: The `source` of each event.
         """
         self._path = path
         self._source = source
@@ -281,34 +281,36 @@ class EventLog:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             if not self._is_failing:
-                log.warning("%s cannot be written: %s; the job goes on unseen", self._path, error)
+                log.warning(
+                    "%s cannot be written: %s; the job goes on without it", self._path, error
+                )
             self._is_failing = True
         else:
             self._is_failing = False
 
     def write_once(self, event: Event) -> None:
-        """Append an event unless the log has an equal one, from any process; reads all of it."""
+        """Append an event unless any process wrote an equal one; reads the whole log."""
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError):  # Then two may write at once, which is no harm.
-                # A forked process shares the locks of its parent's files, so this opens another.
+            with contextlib.suppress(OSError):  # Without a lock, two may write; that is harmless.
+                # A forked process shares the locks of its parent's files, so open the file again.
                 file = stack.enter_context(self._path.open("rb"))
                 fcntl.flock(file, fcntl.LOCK_EX)
             if not self.has(lambda other: other == event):
                 self.write(event)
 
-    def has(self, is_it: Callable[[Event], bool]) -> bool:
-        """Whether anybody wrote such an event to this log; reads all of it.
+    def has(self, predicate: Callable[[Event], bool]) -> bool:
+        """Whether the log has an event that satisfies the predicate; reads the whole log.
 
-        False where it cannot be read: the job goes on without it.
+        False if the log cannot be read: the job goes on without it.
         """
         try:
-            return any(is_it(event) for _, _, event in Tail(self._path).new_events())
+            return any(predicate(event) for _, _, event in Tail(self._path).new_events())
         except OSError as error:
             log.warning("%s cannot be read: %s", self._path, error)
             return False
 
     def _is_torn(self) -> bool:
-        """Whether the last line lacks its end: its writer was killed, or the disk was full."""
+        """Whether the last line is incomplete: its writer was killed, or the disk was full."""
         size = os.fstat(self._file).st_size
         return size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
@@ -326,15 +328,15 @@ class EventLog:
 
 
 class Tail:
-    """Whole lines of a growing file; a half-written last line waits for its end."""
+    """Reads the events of a growing log; an incomplete last line is read when it is complete."""
 
     def __init__(self, path: Path) -> None:
-        """Begin at the first line of a log, which need not be there yet."""
+        """Start at the first line of a log, which does not have to exist yet."""
         self._path = path
         self._offset = 0
 
     def new_events(self) -> Iterator[Recorded]:
-        """The whole events since the last time, read in parts: a log may be of any size."""
+        """The events since the last call, read line by line: a log may be of any size."""
         try:
             stream = self._path.open("rb")
         except (FileNotFoundError, NotADirectoryError):
@@ -350,12 +352,12 @@ class Tail:
 
 
 def read(path: Path) -> list[Recorded]:
-    """All whole events of a log, oldest first; empty where there is no log yet."""
+    """All events of a log, oldest first; empty where there is no log yet."""
     return list(Tail(path).new_events())
 
 
 def follow(path: Path) -> Iterator[list[Recorded]]:
-    """Yield the events since the last time, whenever it is asked; never blocks, never ends."""
+    """Yield the new events at each `next`; never blocks, never ends."""
     tail = Tail(path)
     while True:
         yield list(tail.new_events())

@@ -1,4 +1,4 @@
-"""The directory of a running job: emptied of an earlier job's traces, held for one launcher."""
+"""Lock the directory of a job for its launcher, and clear it of an earlier job's files."""
 
 import contextlib
 import fcntl
@@ -17,18 +17,18 @@ from edl_horovod.job import earlier
 from edl_horovod.job import hosts as hosts_file
 from edl_horovod.job.directory import JobDir
 
-__all__ = ["hold", "is_of_job"]
+__all__ = ["hold", "was_filled_by"]
 
 _RESULT_BYTES = 64 << 10
-"""Room that is kept for how the job ended."""
+"""Disk space that is reserved for the job's result."""
 
 
-def is_of_job(job_dir: JobDir, secret_file: Path | None) -> bool:
-    """Whether a launcher of the job that has this secret filled the directory."""
+def was_filled_by(job_dir: JobDir, secret_file: Path | None) -> bool:
+    """Whether a launcher of the job with this secret has filled the directory."""
     if secret_file is None:
         return False
     try:
-        return job_dir.job_id.read_text() == _identity(secret_file)
+        return job_dir.job_id.read_text() == _secret_digest(secret_file)
     except FileNotFoundError:
         return False
 
@@ -40,29 +40,29 @@ def hold(
     *,
     hosts: Mapping[str, int],
     secret_file: Path | None,
-    is_left: bool,
+    is_takeover: bool,
     has_coordinator: bool,
 ) -> Iterator[None]:
-    """Hold the directory for the job's launcher, filled with what the job starts from.
+    """Lock the directory for the job's launcher, and write the files that the job starts from.
 
     Args:
         job_dir: The directory.
-        config: The job.
-        hosts: Host name to slots, as the job starts.
-        secret_file: Where the job's workers have its secret; None makes one in the directory.
-        is_left: Whether an earlier launcher of this very job left the directory. Then a ring with
-            a coordinator trains on, and nothing is changed; one that another program
-            starts has ended with that launcher, and the next one goes on from its checkpoint.
-        has_coordinator: Whether the job's ring has one.
+        config: The settings of the job.
+        hosts: Host name to slots at the start of the job.
+        secret_file: The file with the job's secret; None creates one in the directory.
+        is_takeover: Whether an earlier launcher of the same job left the directory. A ring with a
+            coordinator is still training then, so nothing is changed. A ring without one ended
+            with its launcher, and the next ring goes on from its checkpoint.
+        has_coordinator: Whether the job's ring has a coordinator.
 
     Raises:
         ConfigError: Another launcher holds the directory.
-        OutputError: It holds something that is not an earlier job's, or is another model's; or it
-            cannot be written.
+        OutputError: The directory holds files that are not a job's, or files of another model's
+            job, or it cannot be written.
     """
     job_dir.claim()
     with job_dir.writing():
-        # Opened for appending: another job's number must stay readable until the lock is ours.
+        # Open it for appending: another job's process id must stay readable until we have the lock.
         lock = job_dir.launcher_pid.open("a+")
     with lock:
         try:
@@ -73,7 +73,7 @@ def hold(
                 received={"job_dir": str(job_dir)},
                 hint="Wait for it, or choose another output or job_dir.",
             ) from error
-        if not _is_still_there(lock, job_dir):
+        if not _locks_directory(lock, job_dir):
             raise ConfigError(
                 f"{job_dir} was removed while this job began to use it.",
                 received={"job_dir": str(job_dir)},
@@ -82,12 +82,13 @@ def hold(
         try:
             with job_dir.writing():
                 lock.truncate(0)
-                os.write(lock.fileno(), f"{os.getpid()}\n".encode())  # `close` must find nothing.
-                if not is_left:
+                # Unbuffered, so that closing the file writes nothing.
+                os.write(lock.fileno(), f"{os.getpid()}\n".encode())
+                if not is_takeover:
                     earlier.require_same_model(config, job_dir)
                     earlier.settle_checkpoints(config, job_dir)
                     _fill(job_dir, config, hosts, secret_file)
-                elif not has_coordinator and not earlier.has_ended_well(job_dir):
+                elif not has_coordinator and not earlier.has_succeeded(job_dir):
                     job_dir.clear("at_takeover")
                     hosts_file.write(job_dir.hosts, hosts)
             yield
@@ -95,8 +96,8 @@ def hold(
             job_dir.clear("at_end")
 
 
-def _is_still_there(lock: TextIO, job_dir: JobDir) -> bool:
-    """Whether the lock that is held is that of the directory, which may have been removed."""
+def _locks_directory(lock: TextIO, job_dir: JobDir) -> bool:
+    """Whether the locked file is still in the directory, which may have been removed."""
     try:
         return os.path.samestat(os.fstat(lock.fileno()), job_dir.launcher_pid.stat())
     except FileNotFoundError:
@@ -110,11 +111,11 @@ def _fill(
     job_dir.logs.mkdir()
     whole_file.reserve(job_dir.result, _RESULT_BYTES)
     if secret_file is not None:
-        job_dir.job_id.write_text(_identity(secret_file))
+        job_dir.job_id.write_text(_secret_digest(secret_file))
     else:
         _write_secret(job_dir.secret)
     hosts_file.write(job_dir.hosts, hosts)
-    # Parameters and variables of pods may be anything, also what is private.
+    # The parameters of models and the variables of pods may be private.
     resolved.dump(config, job_dir.config, is_private=True)
 
 
@@ -124,5 +125,5 @@ def _write_secret(path: Path) -> None:
         stream.write(secrets.token_bytes(32))
 
 
-def _identity(secret_file: Path) -> str:
+def _secret_digest(secret_file: Path) -> str:
     return hashlib.sha256(secret_file.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""The hosts file: what host discovery wants, one `host:slots` a line."""
+"""The hosts file: the hosts and slots that host discovery asks for, a `host:slots` on each line."""
 
 import logging
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def parse(text: str) -> dict[str, int]:
     """Host names and their slots; empty lines and `#` comments are skipped.
 
     Raises:
-        ConfigError: A line is not `host:slots` with slots of 0 or more; names the line.
+        ConfigError: A line is not `host:slots` with 0 or more slots; the message names the line.
     """
     hosts: dict[str, int] = {}
     for number, raw in enumerate(text.splitlines(), start=1):
@@ -38,11 +38,11 @@ def parse(text: str) -> dict[str, int]:
 
 
 def read(path: Path) -> dict[str, int]:
-    """What the file wants now; see `parse`.
+    """The hosts and slots in the file; see `parse`.
 
     Raises:
-        ConfigError: It is no text, or a line is not `host:slots`.
-        OSError: It cannot be read.
+        ConfigError: The file is not UTF-8 text, or a line is not `host:slots`.
+        OSError: The file cannot be read.
     """
     try:
         return parse(path.read_text(encoding="utf-8"))
@@ -55,7 +55,7 @@ def read(path: Path) -> dict[str, int]:
 
 
 def write(path: Path, hosts: Mapping[str, int]) -> None:
-    """Write the file; readers see the old or the new one, whole."""
+    """Write the file; readers see the old or the new one, never a partial one."""
     write_text(path, text_of(hosts))
 
 
@@ -65,29 +65,29 @@ def text_of(hosts: Mapping[str, int]) -> str:
 
 
 class HostsFile:
-    """A hosts file that is looked at again and again."""
+    """A hosts file that is polled for changes."""
 
     def __init__(self, path: Path) -> None:
-        """Remember where the file is; it need not be there yet."""
+        """Remember the path of the file, which does not have to exist yet."""
         self._path = path
         self._seen: tuple[int, int, int] | None = None
         self._complaint = ""
 
     def change(self) -> dict[str, int] | None:
-        """What it wants, if that may have changed since the last call; else None.
+        """The hosts and slots if the file changed since the last call; else None.
 
-        A file that cannot be read changes nothing: a bad answer must not empty the ring.
+        A file that cannot be read counts as unchanged: a bad file must not empty the ring.
         """
         try:
             status = self._path.stat()
             stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
             if stamp == self._seen:
                 return None
-            wanted = read(self._path)
+            hosts = read(self._path)
         except (OSError, ConfigError) as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 log.warning("hosts file: %s", error)
             return None
         self._seen, self._complaint = stamp, ""
-        return wanted
+        return hosts

@@ -1,4 +1,4 @@
-"""Who a worker is."""
+"""The identity of a worker."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ __all__ = ["WorkerIdentity"]
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerIdentity:
-    """Where a worker runs, by the names that its launcher uses."""
+    """The host and slot of a worker, by the names that its launcher uses."""
 
     host: str
     slot: int

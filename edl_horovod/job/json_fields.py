@@ -1,6 +1,6 @@
 """Frozen dataclasses as JSON objects: written field by field, and checked when they are read.
 
-A field that a newer version added is passed over. NaN is null, here as in all JSON of ours.
+Fields that a newer version added are skipped. NaN is null, as in all JSON of this package.
 """
 
 import dataclasses
@@ -24,15 +24,15 @@ class _WrongType(Exception):
 
 
 class Format(Generic[_Class]):
-    """How the values of one dataclass are written and read, found out once."""
+    """Writes and reads values of one dataclass; it inspects the fields of the class only once."""
 
     def __init__(self, cls: type[_Class], *, omits_defaults: bool = False) -> None:
         """Look at the fields of a class.
 
         Args:
             cls: The dataclass.
-            omits_defaults: Whether each field that has its default is left out. Otherwise only a
-                None that is the default is.
+            omits_defaults: Whether all fields with their default value are left out. Otherwise
+                only fields are left out whose value and default are None.
         """
         types = typing.get_type_hints(cls)
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # It is a dataclass.
@@ -53,9 +53,9 @@ class Format(Generic[_Class]):
         """The value of a JSON object.
 
         Raises:
-            FieldError: A field is missing, or is not what it must be.
+            FieldError: A field is missing or has the wrong type.
         """
-        # As the class's own `__init__` does, which takes three times as long for each field.
+        # This does the same as the class's `__init__`, which takes three times as long.
         value = object.__new__(self._cls)
         values, defaults = value.__dict__, self._defaults
         try:
@@ -87,21 +87,23 @@ def _plain(value: Any) -> Any:
 
 
 def _check_of(field_type: Any) -> Callable[[object], Any]:
-    return _inner(field_type) if dataclasses.is_dataclass(field_type) else _CHECKS[field_type]
+    return (
+        _nested_check(field_type) if dataclasses.is_dataclass(field_type) else _CHECKS[field_type]
+    )
 
 
-def _inner(cls: Any) -> Callable[[object], Any]:
-    inner = Format(cls)
+def _nested_check(cls: Any) -> Callable[[object], Any]:
+    nested_format = Format(cls)
 
     def check(value: object) -> Any:
         if isinstance(value, dict):
-            return inner.read(value)
+            return nested_format.read(value)
         raise _WrongType
 
     return check
 
 
-def _exactly(cls: type) -> Callable[[object], Any]:
+def _type_check(cls: type) -> Callable[[object], Any]:
     def check(value: object) -> Any:
         if type(value) is cls:
             return value
@@ -110,7 +112,7 @@ def _exactly(cls: type) -> Callable[[object], Any]:
     return check
 
 
-def _tuple_of(check: Callable[[object], Any]) -> Callable[[object], Any]:
+def _tuple_check(check: Callable[[object], Any]) -> Callable[[object], Any]:
     def check_all(value: object) -> Any:
         if isinstance(value, list):
             return tuple(map(check, value))
@@ -144,15 +146,15 @@ def _metrics(value: object) -> dict[str, float]:
 
 
 _CHECKS: dict[Any, Callable[[object], Any]] = {
-    str: _exactly(str),
-    str | None: _exactly(str),
+    str: _type_check(str),
+    str | None: _type_check(str),
     int: _count,
     int | None: _count,
     float: _number,
     float | None: _number_or_null,
-    bool: _exactly(bool),
-    tuple[str, ...]: _tuple_of(_exactly(str)),
-    tuple[int, ...]: _tuple_of(_count),
+    bool: _type_check(bool),
+    tuple[str, ...]: _tuple_check(_type_check(str)),
+    tuple[int, ...]: _tuple_check(_count),
     dict[str, float]: _metrics,
     dict[str, float] | None: _metrics,
 }

@@ -1,4 +1,4 @@
-"""Ends a child process when the process that started it ends, however that one died."""
+"""End a child process when its parent ends, even if the parent is killed."""
 
 import os
 import select
@@ -9,20 +9,19 @@ import threading
 __all__ = ["end_with_parent"]
 
 LIFELINE_VARIABLE = "EDL_LIFELINE"
-"""`stdin`: the end of standard input ends the process; a number: so does the end of that process.
-"""
+"""`stdin` ends the process at the end of standard input; a number, when that process ends."""
 
 
 def end_with_parent() -> None:
-    """End this process with its starter, if that one gave it a lifeline.
+    """End this process when its parent ends, if the parent set the lifeline variable.
 
-    A pipe's end is closed by the kernel also when the starter is killed, so nothing is left behind;
-    a process that leads a group, as every `Child` does, takes the whole group with it.
+    The kernel closes the parent's end of a pipe even if the parent is killed, so no process is left
+    behind. A process that leads a group, as every `Child` does, ends the whole group.
     """
     lifeline = os.environ.get(LIFELINE_VARIABLE, "")
-    # mpirun hands its standard input to rank 0 alone, and ends all ranks when that one ends.
-    has_the_input = os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0"
-    if lifeline.isdecimal() or (lifeline == "stdin" and has_the_input):
+    # mpirun passes its standard input to rank 0 alone, and ends all ranks when rank 0 ends.
+    has_stdin = os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0"
+    if lifeline.isdecimal() or (lifeline == "stdin" and has_stdin):
         threading.Thread(target=_wait, args=(lifeline,), name="lifeline", daemon=True).start()
 
 
@@ -33,7 +32,7 @@ def _wait(lifeline: str) -> None:
     else:
         _wait_for_process(int(lifeline))
     if os.getpgrp() == os.getpid():
-        # What this process started, as a user's loader may: it would stay behind.
+        # Child processes, for instance of a user's data loader, would stay behind.
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""Logging of a process: one line format, each line prefixed with who speaks."""
+"""Logging of a process: one line format, with the name of the process in each line."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edl_horovod.job.events import EventLog, LogEvent
 
-__all__ = ["also_to", "setup", "warnings_to"]
+__all__ = ["logging_to", "setup", "warnings_as_events"]
 
 _ABOUT_RESULTS = (
     "columns",
@@ -20,52 +20,52 @@ _ABOUT_RESULTS = (
     "tasks",
     "trained_model",
 )
-"""The packages whose warnings concern what a job computes; those of the ring have events."""
-_PASSING = "edl_horovod.records.files."
-"""Tries again, by itself."""
+"""The packages whose warnings concern a job's result; the ring reports problems as events."""
+_TRANSIENT = "edl_horovod.records.files."
+"""Warnings about reads that are retried."""
 
 
-def setup(who: str, *, level: str = "info") -> None:
+def setup(name: str, *, level: str = "info") -> None:
     """Send this package's log lines to stderr.
 
-    Only the logger of this package is touched: the root logger belongs to the program that uses us.
+    Only the logger of this package is changed: the root logger belongs to the calling program.
 
     Args:
-        who: Stands at the start of each line, for instance `localhost:1` or `coordinator`.
+        name: The name of the process in each line, for instance `localhost:1` or `coordinator`.
         level: Name of a `logging` level, in any case.
     """
     logger = logging.getLogger("edl_horovod")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_formatter(who))
+    handler.setFormatter(_formatter(name))
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
 
 
 @contextlib.contextmanager
-def also_to(path: Path, who: str) -> Iterator[None]:
-    """Append what this thread logs to a file as well, at the level that is set already.
+def logging_to(path: Path, name: str) -> Iterator[None]:
+    """Also append what this thread logs to a file, at the level that is already set.
 
     Raises:
         OSError: The file cannot be written.
     """
     handler = _SilentFileHandler(path, encoding="utf-8")
-    handler.setFormatter(_formatter(who))
+    handler.setFormatter(_formatter(name))
     thread = threading.get_ident()
     handler.addFilter(lambda record: record.thread == thread)
     try:
         with _added(handler):
             yield
     finally:
-        with contextlib.suppress(OSError):  # It writes what is left of a line.
+        with contextlib.suppress(OSError):  # It writes the rest of a line.
             handler.close()
 
 
 @contextlib.contextmanager
-def warnings_to(events: EventLog) -> Iterator[None]:
-    """Write warnings that concern the job's result into its events as well, each once a job.
+def warnings_as_events(events: EventLog) -> Iterator[None]:
+    """Also write warnings about the job's result to its events, each once in a job.
 
-    A worker's log is rarely read while the job goes well.
+    Few people read a worker's log while the job runs without errors.
     """
     with _added(_EventHandler(events)):
         yield
@@ -88,16 +88,16 @@ class _EventHandler(logging.Handler):
         self._names = tuple(f"edl_horovod.{package}" for package in _ABOUT_RESULTS)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name.startswith(self._names) and not record.name.startswith(_PASSING):
+        if record.name.startswith(self._names) and not record.name.startswith(_TRANSIENT):
             self._events.write_once(LogEvent(message=record.getMessage()))
 
 
 class _SilentFileHandler(logging.FileHandler):
-    """Loses what cannot be written, as where the disk is full; stderr has it too."""
+    """Ignores lines that cannot be written, as on a full disk; stderr has them, too."""
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (of logging)
-        """Go on."""
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        """Ignore the error."""
 
 
-def _formatter(who: str) -> logging.Formatter:
-    return logging.Formatter(f"%(asctime)s {who} %(levelname).1s %(message)s", "%H:%M:%S")
+def _formatter(name: str) -> logging.Formatter:
+    return logging.Formatter(f"%(asctime)s {name} %(levelname).1s %(message)s", "%H:%M:%S")

@@ -1,4 +1,4 @@
-"""How a job ended: what `result.json` holds, and what its workers report at their end."""
+"""How a job ended: the content of `result.json`, and of the workers' last report."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,28 +21,28 @@ class Success:
     metrics: dict[str, float]
     """The metrics of the last evaluation; empty where nothing was evaluated."""
     examples: int | None = None
-    """Number of those that were evaluated."""
+    """Number of examples in the last evaluation."""
     output: str
-    """Path of what the job made; empty where it made no file."""
+    """Path of the job's output; empty where the job wrote none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The job, or a newcomer to its ring, cannot go on."""
+    """The job, or a worker that joins its ring, cannot go on."""
 
     worker: str | None = None
-    """Who reported that to the coordinator, as `host:slot`."""
+    """The worker that reported the failure to the coordinator, as `host:slot`."""
     error: str
-    """Kind of the error; see `kind_of`."""
+    """Name of the error's class; see `kind_of`."""
     message: str
 
     @classmethod
     def of(cls, error: EdlError) -> Self:
-        """The failure that an error is for the job."""
+        """The failure for an error that ends the job."""
         return cls(error=kind_of(error), message=str(error))
 
     def as_error(self) -> EdlError:
-        """The error, as the class that it had in the process that reported it."""
+        """The error, with its class in the process that reported it."""
         return of_kind(self.error, self.message)
 
 
@@ -72,8 +72,8 @@ def load(path: Path) -> Outcome | None:
 
 
 def _parse(fields: dict[str, Any]) -> Outcome:
-    form = _FORMATS.get(str(fields.get("state")))
-    if form is None:
+    format = _FORMATS.get(str(fields.get("state")))
+    if format is None:
         raise FieldError("its state is neither finished nor failed")
-    outcome: Outcome = form.read(fields)
+    outcome: Outcome = format.read(fields)
     return outcome

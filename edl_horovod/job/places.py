@@ -1,4 +1,4 @@
-"""Where a job writes, held against what it reads: nothing of the user's is replaced (D23)."""
+"""Check the paths that a job writes, so that none of its inputs is overwritten (D23)."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -23,19 +23,19 @@ __all__ = [
     "check_apart",
     "check_can_be_written",
     "check_is_free",
-    "check_not_worked_in",
-    "check_places",
+    "check_not_in_work_folder",
+    "check_paths",
 ]
 
-_WORKED_IN = ("job", "prepare run", marker.PARTIAL)
-"""Kinds of folders in which no output may lie: what is in them goes."""
+_WORK_FOLDERS = ("job", "prepare run", marker.PARTIAL)
+"""Kinds of folders in which no output may lie, because their content is removed."""
 
 
 def check_is_free(config: JobConfig) -> None:
-    """Refuse a job whose output is in the way, before any work is done for it.
+    """Refuse a job whose output exists and may not be replaced, before the job does any work.
 
     Raises:
-        OutputError: There is something that must stay, or nothing can be written there.
+        OutputError: The output exists and must stay, or cannot be written.
     """
     if config.output:
         may_be_file = TASKS[config.task].writes_one_file
@@ -44,42 +44,42 @@ def check_is_free(config: JobConfig) -> None:
 
 
 def check_can_be_written(config: JobConfig) -> None:
-    """Refuse a job whose result could not be put in its place: by trying, on this machine.
+    """Refuse a job whose output cannot be written, by trying to write there on this machine.
 
     Raises:
-        OutputError: It could not.
+        OutputError: The output cannot be written.
     """
     if config.output:
         check_writable(Path(config.output))
 
 
-def check_places(config: JobConfig) -> None:
-    """Refuse a job whose output, or whose directory, would replace what it reads.
+def check_paths(config: JobConfig) -> None:
+    """Refuse a job whose output or directory would overwrite its inputs.
 
     Raises:
         OutputError: The output is, holds or lies in an input, the model zoo, a trained model or a
             job's directory; or the job's directory is or holds one of those.
     """
-    read = list(_read_by(config))
+    inputs = list(_inputs_of(config))
     if config.output:
-        check_apart("output", config.output, [("job_dir", config.job_dir), *read])
-        check_not_worked_in(config.output)
-    check_apart("job_dir", config.job_dir, read, may_lie_in=True)
+        check_apart("output", config.output, [("job_dir", config.job_dir), *inputs])
+        check_not_in_work_folder(config.output)
+    check_apart("job_dir", config.job_dir, inputs, may_lie_in=True)
 
 
-def check_not_worked_in(output: str) -> None:
-    """Refuse an output in a folder where what we do not know of goes.
+def check_not_in_work_folder(output: str) -> None:
+    """Refuse an output in a folder whose unknown files are removed.
 
     Raises:
-        OutputError: It lies in a job's directory, or where a command makes something.
+        OutputError: It lies in a job's directory, or in a folder that a command is writing.
     """
     for above in Path(output).absolute().parents:
         with writing(above):
             kind = marker.kind_of(above)
-        if kind in _WORKED_IN:
+        if kind in _WORK_FOLDERS:
             raise OutputError(
-                f"The output lies in {above}, where a job or a command works: it could be removed"
-                " there.",
+                f"The output lies in {above}, a work folder of a job or a command, which may"
+                " remove it.",
                 received={"output": output},
                 hint="Give another output.",
             )
@@ -88,32 +88,32 @@ def check_not_worked_in(output: str) -> None:
 def check_apart(
     key: str, path: str, others: Iterable[tuple[str, str]], *, may_lie_in: bool = False
 ) -> None:
-    """Refuse a folder to write that is, holds or lies in something else, links followed or not.
+    """Refuse a path to write that is, holds or lies in another one, links followed or not.
 
     Args:
-        key: The setting that names it.
-        path: The folder, or the file.
-        others: Settings and the paths that they name, of this machine.
-        may_lie_in: Whether it may lie in one of them.
+        key: The setting that names the path.
+        path: The folder or file to write.
+        others: Other settings and the local paths that they name.
+        may_lie_in: Whether the path may lie in one of them.
 
     Raises:
-        OutputError: It is, holds or lies in one.
+        OutputError: It is, holds or lies in one of them.
     """
-    ours = _spellings(path)
+    own_paths = _spellings(path)
     folders: dict[str, str] = {}
     for other_key, other in others:
         for other_path in _spellings(other, folders):
-            for mine in ours:
-                how = _relation(mine, other_path)
-                if how and not (may_lie_in and how == "lies in"):
+            for own_path in own_paths:
+                relation = _relation(own_path, other_path)
+                if relation and not (may_lie_in and relation == "lies in"):
                     raise OutputError(
-                        f"{key} {how} what {other_key} names, so it could be replaced with it.",
+                        f"{key} {relation} the path of {other_key}, which could be overwritten.",
                         received={key: path, other_key: other},
                         hint=f"Give another {key}, apart from everything that is read.",
                     )
 
 
-def _read_by(config: JobConfig) -> Iterator[tuple[str, str]]:
+def _inputs_of(config: JobConfig) -> Iterator[tuple[str, str]]:
     for key in ("data", "validation_data"):
         data = getattr(config, key)
         for pattern in kind_of(data).local_patterns(data):
@@ -130,26 +130,26 @@ def _read_by(config: JobConfig) -> Iterator[tuple[str, str]]:
 
 
 def _spellings(path: str, folders: dict[str, str] | None = None) -> set[str]:
-    """A path as it is written, and with all links followed.
+    """The absolute path as it is written, and with all links followed.
 
     Args:
         path: The path.
-        folders: Those that were followed before: of a million files that costs most.
+        folders: A cache of resolved folders: resolving them is slow for a million files.
     """
-    written = os.path.abspath(path)
-    if folders is None or os.path.islink(written):
-        return {written, os.path.realpath(written)}
-    folder, name = os.path.split(written)
+    absolute = os.path.abspath(path)
+    if folders is None or os.path.islink(absolute):
+        return {absolute, os.path.realpath(absolute)}
+    folder, name = os.path.split(absolute)
     if folder not in folders:
         folders[folder] = os.path.realpath(folder)
-    return {written, os.path.join(folders[folder], name)}
+    return {absolute, os.path.join(folders[folder], name)}
 
 
-def _relation(mine: str, other: str) -> str:
-    if mine == other:
+def _relation(own_path: str, other: str) -> str:
+    if own_path == other:
         return "is"
-    if other.startswith(mine.rstrip("/") + "/"):
+    if other.startswith(own_path.rstrip("/") + "/"):
         return "holds"
-    if mine.startswith(other.rstrip("/") + "/"):
+    if own_path.startswith(other.rstrip("/") + "/"):
         return "lies in"
     return ""

@@ -1,4 +1,4 @@
-"""What a job's events add up to: one value that the progress display and `edl status` both show."""
+"""Summarize a job's events in one value, which the progress display and `edl status` show."""
 
 import functools
 import itertools
@@ -24,7 +24,7 @@ _NUM_RECENT = 20
 
 @dataclass(frozen=True)
 class WorkerState:
-    """The last that was said about one worker."""
+    """The last reported state of one worker."""
 
     state: str
     since: float
@@ -34,7 +34,7 @@ class WorkerState:
 
 @dataclass(frozen=True)
 class JobState:
-    """Where a job is."""
+    """The state and the progress of a job."""
 
     state: str = "unknown"
     task: str = ""
@@ -42,7 +42,7 @@ class JobState:
     output: str = ""
     step: int = 0
     total_steps: int = 0
-    """0 until it is known."""
+    """Steps of the whole job; 0 until the number is known."""
     epoch: int = 0
     loss: float | None = None
     records: int = 0
@@ -60,26 +60,26 @@ class JobState:
     """Workers of the ring that was formed last."""
     workers: dict[str, WorkerState] = field(default_factory=dict)
     recent: tuple[tuple[float, int], ...] = ()
-    """Time and step (or records, where nothing is trained) of the last events that moved."""
+    """Time and step (records for other tasks than training) of the last progress events."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing works for the job now."""
+        """Whether no process of the job is running."""
         return self.state in ("finished", "failed", "lost", "suspended")
 
     @property
     def done(self) -> int:
-        """Steps, or records where nothing is trained."""
+        """The finished steps of a training, or the finished records of another task."""
         return self.records if self.total_records else self.step
 
     @property
     def total(self) -> int:
-        """All steps, or all records; 0 until it is known."""
+        """All steps, or all records; 0 until the number is known."""
         return self.total_records or self.total_steps
 
     @property
     def spares(self) -> list[str]:
-        """Workers that are warm and in no ring."""
+        """Warm workers that are not in a ring."""
         if self.is_over:
             return []
         warm = [name for name, worker in self.workers.items() if worker.state == "warm"]
@@ -87,7 +87,7 @@ class JobState:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest takes at the pace of the last events; None while that is not known."""
+        """The estimated time to the end, from the last events; None while it is not known."""
         if not self.total or len(self.recent) < 2:
             return None
         (first_time, first), (last_time, last) = self.recent[0], self.recent[-1]
@@ -98,21 +98,21 @@ class JobState:
 
 def summarize(events: Iterable[Recorded]) -> JobState:
     """The state after all of the events."""
-    return functools.reduce(advance, _telling(events), JobState())
+    return functools.reduce(advance, _relevant(events), JobState())
 
 
-def _telling(events: Iterable[Recorded]) -> Iterator[Recorded]:
-    """Leave out all but the last steps of a row: those alone make the state, and logs are long."""
+def _relevant(events: Iterable[Recorded]) -> Iterator[Recorded]:
+    """Drop all but the last steps of each run of step events: earlier ones have no effect."""
     for kind, row in itertools.groupby(events, lambda recorded: type(recorded.event)):
         yield from deque(row, maxlen=_NUM_RECENT if kind in (StepEvent, ProgressEvent) else None)
 
 
 def advance(state: JobState, recorded: Recorded) -> JobState:
-    """The state after one more event; kinds that say nothing about it change nothing."""
+    """The state after one more event; kinds that do not concern the state have no effect."""
     time, _, event = recorded
     match event:
         case JobEvent():
-            # Its last steps may have found no room on the disk.
+            # The events of the last steps may be missing, as on a full disk.
             step = max(state.step, event.steps or 0) if state.total_steps else state.step
             return replace(
                 state,
@@ -122,7 +122,7 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
                 output=state.output if event.output is None else event.output,
                 metrics=state.metrics if event.metrics is None else event.metrics,
                 step=step,
-                # It may have stopped early.
+                # The training may have stopped early.
                 total_steps=step if event.steps else state.total_steps,
             )
         case WorkerEvent():
@@ -137,7 +137,7 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
                 generation=event.generation,
                 step=event.step,
                 size=event.new_size,
-                # The first forming of a ring is none of its changes.
+                # Forming the first ring is not a reset.
                 num_resets=state.num_resets + (event.old_size > 0),
                 recent=(),
             )
@@ -166,7 +166,7 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
                 made=event.made,
                 size=event.size,
                 recent=recent,
-                records_per_second=_pace(recent),
+                records_per_second=_records_per_second(recent),
             )
     return state
 
@@ -175,6 +175,6 @@ def _recent(state: JobState, time: float, done: int) -> tuple[tuple[float, int],
     return (*state.recent, (time, done))[-_NUM_RECENT:]
 
 
-def _pace(recent: Sequence[tuple[float, int]]) -> float | None:
+def _records_per_second(recent: Sequence[tuple[float, int]]) -> float | None:
     (first_time, first), (last_time, last) = recent[0], recent[-1]
     return (last - first) / (last_time - first_time) if last_time > first_time else None

@@ -11,8 +11,8 @@ from edl_horovod.coordinator.ring_size import check_start, num_workers
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.events import OnEvents
-from edl_horovod.job.kept_lanes import with_kept_lanes
-from edl_horovod.job.places import check_is_free, check_places
+from edl_horovod.job.kept_lanes import with_checkpoint_lanes
+from edl_horovod.job.places import check_is_free, check_paths
 from edl_horovod.launch.target import DryRun, LaunchTarget
 from edl_horovod.models import git_zoo, spec_zoo
 from edl_horovod.models.framework_name import with_framework
@@ -34,7 +34,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
 
     def plan(self, config: JobConfig) -> LaunchPlan:
         """The coordinator and the workers; see `LaunchTarget`."""
-        config = with_framework(with_kept_lanes(with_job_dir(config)))
+        config = with_framework(with_checkpoint_lanes(with_job_dir(config)))
         check_start(config)
         job_dir = JobDir.of(config)
         coordinator = (sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir))
@@ -66,7 +66,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
                 hint="Leave them out; --dry-run prints what would run here.",
             )
         check_is_free(config)
-        check_places(config)
+        check_paths(config)
         lines = [f"job directory: {plan.job_dir}"]
         if spec_zoo.is_needed(config):
             lines.append(f"model zoo: would be written into {spec_zoo.cache()}")

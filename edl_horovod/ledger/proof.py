@@ -25,7 +25,7 @@ import numpy as np
 from edl_horovod.config.tasks import num_lanes, training_batch
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.kept_lanes import with_kept_lanes
+from edl_horovod.job.kept_lanes import with_checkpoint_lanes
 from edl_horovod.ledger.entries import Begin, Done, Entry, Give, Leave, key
 from edl_horovod.ledger.files import Source, read
 from edl_horovod.records.plan import DataPlan, EpochOrder, Ids, StepSpans
@@ -107,7 +107,7 @@ def prove(job_dir: JobDir) -> Proof:
     from edl_horovod.records.job_data import open_source, plan_of
     from edl_horovod.records.sources.table import kind_of
 
-    config = with_kept_lanes(job_dir.read_config())
+    config = with_checkpoint_lanes(job_dir.read_config())
     if config.debug.ledger and not any(job_dir.ledger.glob("*.jsonl")):
         raise ConfigError(
             "The job's ledger has no entries yet: no rank of it has reached the first step.",

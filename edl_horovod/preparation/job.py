@@ -10,7 +10,7 @@ from pathlib import Path
 from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted
 from edl_horovod.files.output_dir import check_output, writing
-from edl_horovod.job.places import check_apart, check_not_worked_in
+from edl_horovod.job.places import check_apart, check_not_in_work_folder
 from edl_horovod.models import git_zoo, lookup
 from edl_horovod.preparation import report
 from edl_horovod.preparation.groups import FUNCTION, Group, GroupDone, GroupSettings
@@ -137,7 +137,7 @@ def _check_paths(config: PrepareConfig, inputs: Inputs) -> None:
         OutputError: It overlaps, or the list of bad files would replace another file.
     """
     report.check(config.output)
-    check_not_worked_in(config.output)
+    check_not_in_work_folder(config.output)
     parts = [config.data] if os.path.exists(config.data) else config.data.split(",")
     patterns = [part.strip().removeprefix(LIST_MARK) for part in parts if part.strip()]
     read = [("data", os.path.expanduser(part)) for part in patterns]

@@ -26,7 +26,7 @@ from edl_horovod.errors import (
 from edl_horovod.job import hosts, outcome
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.earlier import how_to_go_on, where_it_goes_on
+from edl_horovod.job.earlier import resume_hint, takeover_message
 from edl_horovod.job.events import (
     EvaluationEvent,
     EventLog,
@@ -39,9 +39,9 @@ from edl_horovod.job.events import (
     WorkerEvent,
     follow,
 )
-from edl_horovod.job.hold import hold, is_of_job
+from edl_horovod.job.hold import hold, was_filled_by
 from edl_horovod.job.outcome import Failure, Outcome, Success
-from edl_horovod.job.places import check_can_be_written, check_is_free, check_places
+from edl_horovod.job.places import check_can_be_written, check_is_free, check_paths
 from edl_horovod.models import git_zoo, lookup, spec_zoo
 from edl_horovod.models.framework_name import framework_name, with_framework
 from edl_horovod.records.sources.table import check_sources
@@ -102,8 +102,8 @@ def run_plan(
     """
     config = plan.config
     began = time.monotonic()
-    is_left = is_of_job(plan.job_dir, plan.secret_file)
-    if not is_left:
+    is_takeover = was_filled_by(plan.job_dir, plan.secret_file)
+    if not is_takeover:
         check_inputs(config)
         plan = replace(plan, config=with_framework(_with_local_zoo(config)))
         if LOCAL_HOST in plan.hosts:
@@ -114,15 +114,15 @@ def run_plan(
             plan.config,
             hosts=plan.hosts,
             secret_file=plan.secret_file,
-            is_left=is_left,
+            is_takeover=is_takeover,
             has_coordinator=plan.coordinator is not None,
         ),
-        logs.also_to(plan.job_dir.logs / "launcher.log", "launcher"),
+        logs.logging_to(plan.job_dir.logs / "launcher.log", "launcher"),
         EventLog(plan.job_dir.events, "launcher") as events,
     ):
-        state, message = "taken over" if is_left else "starting", ""
-        if is_left and plan.ring is not None:
-            message = where_it_goes_on(config, plan.job_dir)
+        state, message = "taken over" if is_takeover else "starting", ""
+        if is_takeover and plan.ring is not None:
+            message = takeover_message(config, plan.job_dir)
             log.warning("%s", message)
         events.write(JobEvent(state=state, task=config.task, message=message, output=config.output))
         new_events = follow(plan.job_dir.events)
@@ -160,12 +160,12 @@ def run_plan(
             raise
         except EdlError as error:
             end(JobEvent(state="failed", task=config.task, message=str(error)))
-            raise error.with_more_hint(how_to_go_on(config, plan.job_dir)) from error
+            raise error.with_more_hint(resume_hint(config, plan.job_dir)) from error
         except KeyboardInterrupt as error:
             end(JobEvent(state="failed", task=config.task, message="interrupted"))
             raise Interrupted(
                 "The job was interrupted; all its processes have ended.",
-                hint=how_to_go_on(config, plan.job_dir),
+                hint=resume_hint(config, plan.job_dir),
             ) from error
         end(
             JobEvent(
@@ -212,7 +212,7 @@ def check_inputs(config: JobConfig) -> None:
             received={"init_from": config.init_from},
         )
     check_is_free(config)
-    check_places(config)
+    check_paths(config)
     check_can_be_written(config)
 
 

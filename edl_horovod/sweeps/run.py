@@ -28,7 +28,7 @@ from edl_horovod.files.whole_file import write_json, write_text
 from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.events import EvaluationEvent, JobEvent, StepEvent
-from edl_horovod.job.places import check_places
+from edl_horovod.job.places import check_paths
 from edl_horovod.launch.target import require_here
 from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import with_framework
@@ -150,7 +150,7 @@ def make_plan(
     output = configs[0].output
     _check_folder(Path(output))
     for config in configs:
-        check_places(with_job_dir(config))
+        check_paths(with_job_dir(config))
     # It names folders and stands in the table.
     all_chosen = [
         {key: without_secrets(value) for key, value in point.chosen.items()} for point in points

@@ -13,7 +13,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import Framework
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
-from edl_horovod.job.log import warnings_to
+from edl_horovod.job.log import warnings_as_events
 from edl_horovod.models.framework_name import framework_name, other_framework
 from edl_horovod.ring.loop import Work
 from edl_horovod.tasks.proof import Prover, forked_prover
@@ -63,7 +63,7 @@ def make_warm(
     num_gpus = framework.begin(slot=identity.slot, seed=config.data_plan.seed)
     task = importlib.import_module(TASKS[config.task].module)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(warnings_to(events))
+        stack.enter_context(warnings_as_events(events))
         if not num_gpus and (asked := _asked_for_gpu(config)):
             log.warning(
                 "worker %s: a GPU is asked for (%s), and %s sees none here, so this rank computes"

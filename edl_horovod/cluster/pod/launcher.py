@@ -25,7 +25,7 @@ from edl_horovod.coordinator.ring_size import check_start, largest_ring
 from edl_horovod.errors import EdlError, NotEnoughWorkers
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.kept_lanes import with_kept_lanes
+from edl_horovod.job.kept_lanes import with_checkpoint_lanes
 from edl_horovod.supervisor.mpirun import STATIC_RING, mpirun
 from edl_horovod.supervisor.plan import Command, LaunchPlan
 from edl_horovod.supervisor.run import run_plan
@@ -126,7 +126,7 @@ def plan_in_pod(config: JobConfig, config_file: Path, environment: PodEnvironmen
         ConfigError: The checkpoint that the job goes on from has fewer lanes than it has ranks.
     """
     # Who submitted the job did not see its directory.
-    config = with_kept_lanes(config)
+    config = with_checkpoint_lanes(config)
     check_start(config)
     job_dir = JobDir.of(config)
     style = style_of(config)

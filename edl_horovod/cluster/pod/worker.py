@@ -21,7 +21,7 @@ from edl_horovod.errors import EdlError
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
-from edl_horovod.job.hold import is_of_job
+from edl_horovod.job.hold import was_filled_by
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import end_all
 from edl_horovod.supervisor.slots import Slots
@@ -86,7 +86,7 @@ def _is_over(job_dir: JobDir, secret_file: Path) -> bool:
 
     An earlier job's is there until this job's launcher removes it and then writes the identity.
     """
-    return job_dir.result.exists() and is_of_job(job_dir, secret_file)
+    return job_dir.result.exists() and was_filled_by(job_dir, secret_file)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def take(plan):
         plan.config,
         hosts=plan.hosts,
         secret_file=None,
-        is_left=False,
+        is_takeover=False,
         has_coordinator=True,
     ):
         pass

@@ -8,7 +8,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError
 from edl_horovod.job import checkpoint_files, outcome
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.earlier import how_to_go_on, settle_checkpoints
+from edl_horovod.job.earlier import resume_hint, settle_checkpoints
 from edl_horovod.job.outcome import Failure, Success
 
 CONFIG = JobConfig(task="train", data="d", output="/out", model_def="m")
@@ -76,11 +76,11 @@ def test_a_job_that_must_go_on_needs_one(tmp_path):
 
 
 def test_how_to_go_on_is_said_where_there_is_a_checkpoint(job_dir, tmp_path_factory):
-    said = how_to_go_on(CONFIG, JobDir(job_dir))
+    said = resume_hint(CONFIG, JobDir(job_dir))
     assert said == (
         f"\nThe checkpoint of step 10 is in {job_dir}: the same command with resume=auto goes on"
         " from there."
     )
-    assert how_to_go_on(CONFIG, JobDir(tmp_path_factory.mktemp("empty"))) == ""
+    assert resume_hint(CONFIG, JobDir(tmp_path_factory.mktemp("empty"))) == ""
     other = replace(CONFIG, task="evaluate", trained_model="m", model_def="")
-    assert how_to_go_on(other, JobDir(job_dir)) == ""
+    assert resume_hint(other, JobDir(job_dir)) == ""

@@ -13,8 +13,8 @@ import pytest
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import ConfigError, JobFailed, OutputError
 from edl_horovod.job import checkpoint_files, events, hosts, outcome
-from edl_horovod.job.earlier import where_it_goes_on
-from edl_horovod.job.hold import hold, is_of_job
+from edl_horovod.job.earlier import takeover_message
+from edl_horovod.job.hold import hold, was_filled_by
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.supervisor.plan import Command
@@ -30,20 +30,20 @@ def plan(tmp_path):
     return dataclasses.replace(LocalTarget().plan(compose("train", overrides)), secret_file=secret)
 
 
-def held(plan, *, is_left):
+def held(plan, *, is_takeover):
     return hold(
         plan.job_dir,
         plan.config,
         hosts=plan.hosts,
         secret_file=plan.secret_file,
-        is_left=is_left,
+        is_takeover=is_takeover,
         has_coordinator=plan.coordinator is not None,
     )
 
 
 def leave_traces(plan):
-    assert not is_of_job(plan.job_dir, plan.secret_file)
-    with held(plan, is_left=False):
+    assert not was_filled_by(plan.job_dir, plan.secret_file)
+    with held(plan, is_takeover=False):
         for name in ("events.jsonl", "coordinator.json", "hosts"):
             (plan.job_dir.path / name).write_text(json.dumps("a trace"))
 
@@ -51,8 +51,8 @@ def leave_traces(plan):
 def test_a_launcher_finds_its_own_job_as_the_one_before_it_left_it(plan):
     leave_traces(plan)
 
-    assert is_of_job(plan.job_dir, plan.secret_file)
-    with held(plan, is_left=True):
+    assert was_filled_by(plan.job_dir, plan.secret_file)
+    with held(plan, is_takeover=True):
         assert (plan.job_dir.launcher_pid).exists()
         assert {"events.jsonl", "coordinator.json", "hosts"} <= {
             path.name for path in plan.job_dir.path.iterdir() if path.is_file()
@@ -65,8 +65,8 @@ def test_another_job_finds_nothing_of_it(plan, tmp_path):
     other.write_bytes(b"o" * 32)
     plan = dataclasses.replace(plan, secret_file=other)
 
-    assert not is_of_job(plan.job_dir, plan.secret_file)
-    with held(plan, is_left=False):
+    assert not was_filled_by(plan.job_dir, plan.secret_file)
+    with held(plan, is_takeover=False):
         assert events.read(plan.job_dir.events) == []
         assert not (plan.job_dir.coordinator_state).exists()
         assert "a trace" not in (plan.job_dir.hosts).read_text()
@@ -75,7 +75,7 @@ def test_another_job_finds_nothing_of_it(plan, tmp_path):
 def test_the_settings_of_a_job_are_its_owners_alone(plan):
     mask = os.umask(0o022)
     try:
-        with held(plan, is_left=False):
+        with held(plan, is_takeover=False):
             found = stat.S_IMODE((plan.job_dir.config).stat().st_mode)
     finally:
         os.umask(mask)
@@ -96,8 +96,8 @@ def test_a_ring_that_ended_with_its_launcher_leaves_checkpoint_ledger_and_events
         (plan.job_dir.path / folder).mkdir()
     checkpoint_files.path_of(plan.job_dir.checkpoints, 40).touch()
 
-    assert "from the checkpoint of step 40" in where_it_goes_on(plan.config, plan.job_dir)
-    with held(plan, is_left=True):
+    assert "from the checkpoint of step 40" in takeover_message(plan.config, plan.job_dir)
+    with held(plan, is_takeover=True):
         left = {path.name for path in plan.job_dir.path.iterdir()}
         assert {"checkpoints", "ledger", "events.jsonl"} <= left
         assert "result.json" not in left, "it would be told as the next ring's"
@@ -109,9 +109,9 @@ def test_a_ring_that_left_no_checkpoint_begins_anew_and_says_so(plan_over_ssh):
     leave_traces(plan)
     (plan.job_dir.ledger).mkdir()
 
-    said = where_it_goes_on(plan.config, plan.job_dir)
+    said = takeover_message(plan.config, plan.job_dir)
     assert "before there was a checkpoint; training begins at step 0 again" in said
-    with held(plan, is_left=True):
+    with held(plan, is_takeover=True):
         assert not (plan.job_dir.ledger).exists()
 
 
@@ -125,11 +125,11 @@ def test_a_job_whose_launcher_was_lost_at_the_very_end_has_finished(plan_over_ss
 def test_a_job_without_a_secret_of_its_own_is_never_taken_over(plan):
     leave_traces(plan)
 
-    assert not is_of_job(plan.job_dir, None)
+    assert not was_filled_by(plan.job_dir, None)
 
 
 def test_a_given_secret_is_not_copied_to_the_volume(plan):
-    with held(plan, is_left=False):
+    with held(plan, is_takeover=False):
         copies = [
             path
             for path in plan.job_dir.path.rglob("*")
@@ -143,7 +143,7 @@ def test_a_worker_that_was_there_before_its_launcher_is_heard(plan):
     plan.job_dir.enter(plan.job_dir.path.parent / "config.yaml")
     with events.EventLog(plan.job_dir.events, "early") as early:
         early.write(event("worker"))
-        with held(plan, is_left=False):
+        with held(plan, is_takeover=False):
             early.write(event("step"))
             told = events.read(plan.job_dir.events)
 
@@ -154,26 +154,26 @@ def test_a_launcher_that_comes_as_another_one_ends_holds_nothing_that_a_third_on
     plan, monkeypatch
 ):
     with contextlib.ExitStack() as first, contextlib.ExitStack() as third:
-        first.enter_context(held(plan, is_left=False))
+        first.enter_context(held(plan, is_takeover=False))
         lock = fcntl.flock
 
         def lock_late(file, how):
             # The second one has opened the file by now. The first ends, and a third one begins.
             monkeypatch.setattr(fcntl, "flock", lock)
             first.close()
-            third.enter_context(held(plan, is_left=False))
+            third.enter_context(held(plan, is_takeover=False))
             fcntl.flock(file, how)
 
         monkeypatch.setattr(fcntl, "flock", lock_late)
         with (
             pytest.raises(ConfigError, match="Another job runs"),
-            held(plan, is_left=False),
+            held(plan, is_takeover=False),
         ):
             pass
 
 
 def test_a_job_that_has_ended_does_not_run(plan):
-    with held(plan, is_left=False):
+    with held(plan, is_takeover=False):
         assert plan.job_dir.is_running()
     assert not plan.job_dir.is_running()
 
@@ -203,6 +203,6 @@ def test_why_the_directory_cannot_be_written_is_told_with_its_own_hint(
     monkeypatch.setattr(hosts, "write", fail)
     with (
         pytest.raises(OutputError, match=hint),
-        held(plan, is_left=False),
+        held(plan, is_takeover=False),
     ):
         pass

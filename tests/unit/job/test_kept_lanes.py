@@ -10,7 +10,7 @@ from edl_horovod.config.compose import compose
 from edl_horovod.coordinator.ring_size import check_start
 from edl_horovod.errors import ConfigError
 from edl_horovod.job import checkpoint_files
-from edl_horovod.job.kept_lanes import with_kept_lanes
+from edl_horovod.job.kept_lanes import with_checkpoint_lanes
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.ring.tensor_file import write_tensors
 
@@ -32,7 +32,7 @@ def job(tmp_path: Path):
 
 
 def lanes(config):
-    return with_kept_lanes(config).data_plan.lanes
+    return with_checkpoint_lanes(config).data_plan.lanes
 
 
 @pytest.mark.parametrize("larger", ["launch.np=20", "elastic.max_np=128"])
@@ -47,7 +47,7 @@ def test_the_lanes_of_the_checkpoint_are_kept(job, larger):
 )
 def test_settings_stay_as_they_are_where_nothing_is_to_be_kept(job, settings):
     config = job(*settings)
-    assert with_kept_lanes(config) == config
+    assert with_checkpoint_lanes(config) == config
 
 
 def test_a_damaged_checkpoint_is_passed_over(job, tmp_path):

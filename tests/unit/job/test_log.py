@@ -10,14 +10,14 @@ def test_a_full_disk_loses_lines_and_ends_nothing(tmp_path: Path) -> None:
     path = tmp_path / "launcher.log"
     path.symlink_to("/dev/full")
 
-    with log.also_to(path, "launcher"):
+    with log.logging_to(path, "launcher"):
         logging.getLogger("edl_horovod.test").warning("lost")
 
 
 def test_warnings_about_the_result_are_events_once_a_job(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     for worker in ("host:0", "host:1"):
-        with events.EventLog(path, worker) as file, log.warnings_to(file):
+        with events.EventLog(path, worker) as file, log.warnings_as_events(file):
             logging.getLogger("edl_horovod.records.sources.csv_format").warning("left out %d", 3)
             logging.getLogger("edl_horovod.frameworks.keras.graph").warning("no loss")
             logging.getLogger("edl_horovod.frameworks.keras.graph").info("traced")

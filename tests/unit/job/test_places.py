@@ -170,7 +170,7 @@ def test_the_folders_above_an_output_need_not_be_there(place):
 
 @pytest.mark.parametrize(("output", "job_dir"), [("m", "m"), ("m/", "./m"), ("m", "m/job")])
 def test_a_job_directory_that_is_the_output_or_lies_in_it_is_refused(place, output, job_dir):
-    with pytest.raises(OutputError, match=r"output (is|holds) what job_dir names"):
+    with pytest.raises(OutputError, match=r"output (is|holds) .*job_dir="):
         check("train", f"output={output}", f"job_dir={job_dir}")
 
 
@@ -190,7 +190,7 @@ def test_a_path_of_what_is_there_that_goes_over_a_link_out_of_the_output_is_refu
     mark(place / "out")
     (place / "out" / "link").symlink_to("../ds")
     mark(place / "out")
-    with pytest.raises(OutputError, match="holds what data names"):
+    with pytest.raises(OutputError, match=r"output holds .*data="):
         check("train", "output=out", "data=out/link/train.recordio", "overwrite=true")
 
 
