@@ -1,8 +1,8 @@
-"""The verbs as Python calls; the command line is a thin skin over them.
+"""The verbs as Python calls, on which the command line is a thin layer.
 
-A call runs the job's processes beside the caller's and returns when they have ended. It works from
-any thread, under a running event loop, in a notebook and inside a program of its own: it changes no
-logging, no working directory, no state of Hydra, and leaves every signal handler as it was.
+A call runs the job's processes and returns when they have ended. It works from any thread, under a
+running event loop, in a notebook and inside a larger program: it does not change logging, the
+working directory, Hydra's state or signal handlers.
 """
 
 import os
@@ -47,7 +47,7 @@ Files = FilePath | Sequence[FilePath]
 Params = str | Mapping[str, Any]
 """`"hidden_units=[10, 100], learning_rate=0.01"`, or the same as a dict."""
 OnProgress = Callable[[int, int, int], None]
-"""Called with the input files that are done, all of them, and the records made so far."""
+"""Called with the number of finished input files, of all input files, and of records so far."""
 
 
 def train(
@@ -80,15 +80,15 @@ def train(
         optimizer: A function of the zoo or an optimizer of Keras, instead of the model's own.
         validation_data: Files to evaluate on during training.
         overwrite: Whether an earlier result may be replaced; nothing else ever is.
-        progress: Show on stderr where the job is.
+        progress: Show the progress of the job on stderr.
         on_events: Called with the job's new events while it runs.
-        settings: All others, as in `edl train`: `train={"epochs": 3}`, or
+        settings: All other settings, as in `edl train`: `train={"epochs": 3}`, or
             `**{"train.epochs": 3}`. Values may be strings.
 
     Raises:
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
-    values = _given(
+    values = _without_none(
         model_def=model_def,
         data=data,
         output=output,
@@ -120,14 +120,16 @@ def evaluate(
         data: Input files.
         output: Directory for `metrics.json`; None keeps the metrics in the result alone.
         overwrite: Whether an earlier result may be replaced; nothing else ever is.
-        progress: Show on stderr where the job is.
+        progress: Show the progress of the job on stderr.
         on_events: Called with the job's new events while it runs.
-        settings: All others, as in `edl evaluate`.
+        settings: All other settings, as in `edl evaluate`.
 
     Raises:
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
-    values = _given(trained_model=trained_model, data=data, output=output, overwrite=overwrite)
+    values = _without_none(
+        trained_model=trained_model, data=data, output=output, overwrite=overwrite
+    )
     return _run_job("evaluate", values | settings, on_events, progress)
 
 
@@ -149,14 +151,16 @@ def predict(
         output: Directory for the predictions, or one file that ends in `.recordio`; None where the
             model's file has a `PredictionOutputsProcessor` that takes them.
         overwrite: Whether an earlier result may be replaced; nothing else ever is.
-        progress: Show on stderr where the job is.
+        progress: Show the progress of the job on stderr.
         on_events: Called with the job's new events while it runs.
-        settings: All others, as in `edl predict`.
+        settings: All other settings, as in `edl predict`.
 
     Raises:
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
-    values = _given(trained_model=trained_model, data=data, output=output, overwrite=overwrite)
+    values = _without_none(
+        trained_model=trained_model, data=data, output=output, overwrite=overwrite
+    )
     return _run_job("predict", values | settings, on_events, progress)
 
 
@@ -180,9 +184,10 @@ def prepare(
         model_zoo: Folder of model files, one file, or a Git URL; None means `model_zoo` in the
             working directory.
         overwrite: Whether an earlier result may be replaced; nothing else ever is.
-        progress: Show on stderr how far it is.
-        on_progress: Called now and then with input files done, all of them, and records made.
-        settings: All others, as in `edl prepare`.
+        progress: Show the progress on stderr.
+        on_progress: Called now and then with the number of finished input files, of all input
+            files, and of records so far.
+        settings: All other settings, as in `edl prepare`.
 
     Raises:
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
@@ -192,21 +197,21 @@ def prepare(
     from edl_horovod.displays import open_displays
     from edl_horovod.displays.terminal import prepare_events
 
-    values = _given(
+    values = _without_none(
         model_def=model_def, data=data, output=output, model_zoo=model_zoo, overwrite=overwrite
     )
     overrides, values = from_keywords(values | settings, PrepareConfig)
     config = compose_as(PrepareConfig, overrides, values=values)
     with open_displays(is_quiet=not progress, unit="files") as show:
         shown = prepare_events(show) if progress else None
-        return run_prepare(config, on_progress=_both(on_progress, shown))
+        return run_prepare(config, on_progress=_combined(on_progress, shown))
 
 
 def build_image(*, push: bool = False, **settings: Any) -> "BuiltImage":
     """Build the image of a model zoo.
 
     Args:
-        push: Whether it goes to its registry; then the result has its digest.
+        push: Whether to push it to its registry; then the result has its digest.
         settings: As in `edl image`: `base_image`, `image_repository`, `model_zoo`.
 
     Raises:
@@ -233,18 +238,18 @@ def sweep(
 ) -> "SweepResult":
     """Train with every combination of some settings, one job after another.
 
-    Each job has its own folder in `output`, where `sweep.json` and `sweep.csv` say how all ended.
-    A job that fails does not stop the others. Called again, it leaves out what is finished.
+    Each job has its own folder in `output`, where `sweep.json` and `sweep.csv` list all results.
+    A job that fails does not stop the others. Another call skips finished jobs.
 
     Args:
         over: Keys to the values that each takes:
             `{"train.learning_rate": [0.1, 0.01], "params.hidden_units": [[10], [20]]}`.
-        model_def: Which model in the zoo, unless `over` says it.
-        data: Input files, unless `over` says it.
+        model_def: Which model in the zoo, unless it is in `over`.
+        data: Input files, unless they are in `over`.
         output: Folder of the results.
-        progress: Show on stderr where the job is.
+        progress: Show the progress of the job on stderr.
         on_events: Called with the new events of the job that runs.
-        settings: All others, the same for all jobs, as in `train`.
+        settings: All other settings, the same for all jobs, as in `train`.
 
     Raises:
         EdlError: The sweep cannot start; `Interrupted` after Ctrl-C. A job's error is in its row.
@@ -253,7 +258,7 @@ def sweep(
     from edl_horovod.config.sweep import product
     from edl_horovod.sweeps import run as sweeps
 
-    values = _given(model_def=model_def, data=data, output=output)
+    values = _without_none(model_def=model_def, data=data, output=output)
     overrides, values = from_keywords(values | settings, JobConfig)
     plan = sweeps.make_plan(product(overrides, values, over))
 
@@ -263,22 +268,23 @@ def sweep(
     result = sweeps.run(plan, run_job)
     if result.is_interrupted:
         raise Interrupted(
-            f"The sweep was interrupted. {result.output}/sweep.json says what is finished; "
-            "the same call again goes on with the rest."
+            f"The sweep was interrupted. {result.output}/sweep.json lists the finished jobs; "
+            "repeat the call to run the others."
         )
     return result
 
 
 def submit(task: str, **settings: Any) -> "SubmittedJob":
-    """Submit a job to a cluster, as `edl train launch=kubernetes` does; returns once it is there.
+    """Submit a job to a cluster, as `edl train launch=kubernetes` does; returns once it exists.
 
     Args:
         task: `train`, `evaluate` or `predict`.
         settings: As in `train`, for instance `data=..., kubernetes={"namespace": "ml"}`;
-            `launch={"kind": "kubernetes"}` need not be said.
+            `launch={"kind": "kubernetes"}` is implied.
 
     Raises:
-        EdlError: The job was not created; nothing of it is left, or what is left is named.
+        EdlError: The job was not created; its objects were removed, or the message names those
+            that are left.
     """
     from edl_horovod.config.compose import compose
     from edl_horovod.config.schema import JobConfig
@@ -286,8 +292,8 @@ def submit(task: str, **settings: Any) -> "SubmittedJob":
 
     overrides, values = from_keywords(settings, JobConfig)
     config = compose(task, [*overrides, "launch.kind=kubernetes"], values=values)
-    kubernetes = target.find(config.launch.kind)
-    submitted: SubmittedJob = kubernetes.launch(kubernetes.plan(config))
+    launcher = target.find(config.launch.kind)
+    submitted: SubmittedJob = launcher.launch(launcher.plan(config))
     return submitted
 
 
@@ -297,12 +303,12 @@ def run(
     on_events: OnEvents | None = None,
     warm: "WarmServer | None" = None,
 ) -> "JobResult":
-    """Run a job whose settings are composed already.
+    """Run a job with composed settings.
 
     Args:
         config: All settings.
         on_events: Called with the job's new events while it runs.
-        warm: Holds what workers are forked from, between the jobs of a program.
+        warm: Keeps the processes from which workers are forked, for several jobs of a program.
 
     Raises:
         EdlError: A subclass says what went wrong.
@@ -310,23 +316,24 @@ def run(
     from edl_horovod.launch import target
 
     target.require_here(config)
-    here = target.find(config.launch.kind)
+    launcher = target.find(config.launch.kind)
     try:
-        result: JobResult = here.launch(here.plan(config), on_events=on_events, warm=warm)
+        result: JobResult = launcher.launch(launcher.plan(config), on_events=on_events, warm=warm)
         return result
     except KeyboardInterrupt as error:
-        # Before the job began, or a second time while it ended.
+        # Ctrl-C before the job began, or a second Ctrl-C while it was ending.
         raise Interrupted("The job was interrupted.") from error
 
 
 def run_prepare(
     config: "PrepareConfig", *, on_progress: OnProgress | None = None
 ) -> "PrepareResult":
-    """Prepare with settings that are composed already.
+    """Prepare records with composed settings.
 
     Args:
         config: All settings.
-        on_progress: Called now and then with input files done, all of them, and records made.
+        on_progress: Called now and then with the number of finished input files, of all input
+            files, and of records so far.
 
     Raises:
         EdlError: A subclass says what went wrong.
@@ -338,7 +345,7 @@ def run_prepare(
         zoo = git_zoo.ensure_local(config.model_zoo)
         return data_prepare.run(replace(config, model_zoo=str(zoo.path)), on_progress)
     except KeyboardInterrupt as error:
-        raise Interrupted("prepare was interrupted; all its processes have ended.") from error
+        raise Interrupted("prepare was interrupted, and all its processes have ended.") from error
 
 
 def _run_job(
@@ -355,11 +362,11 @@ def _run_shown(config: "JobConfig", on_events: OnEvents | None, progress: bool) 
     from edl_horovod.displays import open_displays
 
     with open_displays(is_quiet=not progress) as show:
-        return run(config, on_events=_both(on_events, show if progress else None))
+        return run(config, on_events=_combined(on_events, show if progress else None))
 
 
-def _both(*hooks: Callable[..., None] | None) -> Callable[..., None] | None:
-    """One function that calls those of the hooks that are not None; None if there are none."""
+def _combined(*hooks: Callable[..., None] | None) -> Callable[..., None] | None:
+    """A function that calls all hooks that are not None; None if all are None."""
     present = [hook for hook in hooks if hook is not None]
 
     def call(*values: Any) -> None:
@@ -369,6 +376,6 @@ def _both(*hooks: Callable[..., None] | None) -> Callable[..., None] | None:
     return call if present else None
 
 
-def _given(**named: Any) -> dict[str, Any]:
-    """The named settings of a call without those that were left out."""
+def _without_none(**named: Any) -> dict[str, Any]:
+    """The named settings of a call, without those that are None."""
     return {key: value for key, value in named.items() if value is not None}

@@ -1,9 +1,9 @@
-"""Callbacks for `create_callbacks` that belong to no framework.
+"""Callbacks for `create_callbacks` that do not depend on a framework.
 
 `LearningRateScheduler` and `MaxSteps` act on every step, for models of any framework. They depend
-on nothing but the step's number, so every rank does the same without asking, whatever the ring
-does.
-`Callback` is what those of a PyTorch model extend; those of a Keras model extend Keras' own class.
+only on the step's number, so all ranks do the same without communicating, also while the ring
+changes.
+Callbacks of a PyTorch model extend `Callback`; those of a Keras model extend Keras' own class.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,20 +15,20 @@ __all__ = ["Callback", "LearningRateScheduler", "MaxSteps"]
 
 
 class Callback:
-    """A callback of a PyTorch model: called on the leader, and what it changes reaches all ranks.
+    """A callback of a PyTorch model: it is called on the leader, and its changes reach all ranks.
 
-    Its attributes that are numbers, texts, or lists or dicts of these travel with the ring's state.
+    Attributes that are numbers, texts, or lists or dicts of these are part of the ring's state.
     """
 
     model: Any
     """The module that is trained; set before the first call."""
     optimizer: Any
-    """Its `torch.optim.Optimizer`; set before the first call."""
+    """The module's `torch.optim.Optimizer`; set before the first call."""
     stop_training: bool = False
-    """Set it in `on_epoch_end` to end the training."""
+    """Set it to True in `on_epoch_end` to end the training."""
 
     def on_train_begin(self) -> None:
-        """Called before the first step, and in each process that comes to lead the ring."""
+        """Called before the first step, and in each process that becomes the leader later."""
 
     def on_epoch_begin(self, epoch: int) -> None:
         """Called as an epoch begins, counted from 0."""
@@ -39,7 +39,7 @@ class Callback:
         Args:
             epoch: Counted from 0.
             logs: Means over the epoch, `loss` and the metrics of the training, and as `val_...`
-                the numbers of the last evaluation.
+                the results of the last evaluation.
         """
 
     def on_train_end(self) -> None:
@@ -48,15 +48,20 @@ class Callback:
     def on_train_batch_begin(self, batch: int) -> None:
         """Called before each step, counted from 0 in its epoch, with `callbacks.per_step=true`.
 
-        It may look, and change nothing.
+        It must not change anything.
         """
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Called after each step with the means of the epoch so far, as `on_train_batch_begin`."""
+        """Called after each step, with `callbacks.per_step=true`; it must not change anything.
+
+        Args:
+            batch: Counted from 0 in its epoch.
+            logs: The means over the epoch so far.
+        """
 
 
 class MaxSteps:
-    """Ends the training after a number of steps; the smallest of all such bounds counts."""
+    """Ends the training after a number of steps; of several such callbacks the smallest counts."""
 
     def __init__(self, max_steps: int) -> None:
         """Set the bound.
@@ -65,7 +70,7 @@ class MaxSteps:
             max_steps: Steps of the job, 1 or more.
 
         Raises:
-            UserCodeError: It is no such number.
+            UserCodeError: The bound is not an integer of 1 or more.
         """
         if not isinstance(max_steps, int) or max_steps < 1:
             raise UserCodeError(
@@ -75,13 +80,13 @@ class MaxSteps:
 
 
 class LearningRateScheduler:
-    """Sets the learning rate of each step; Keras' class of that name does so for each epoch."""
+    """Sets the learning rate of each step; Keras' class of the same name does so for each epoch."""
 
     def __init__(self, schedule: Callable[[int], float]) -> None:
-        """Keep the schedule.
+        """Store the schedule.
 
         Args:
-            schedule: From the step of the job, counted from 0, to its learning rate. It must give
-                the same for the same step in every process.
+            schedule: Takes the step of the job, counted from 0, and returns its learning rate. It
+                must return the same rate for the same step in every process.
         """
         self.schedule = schedule

@@ -37,49 +37,49 @@ __all__ = [
     "hint_of",
     "did_you_mean",
     "how_to_install",
-    "kind_of",
+    "error_kind",
     "meaning_of",
-    "of_kind",
+    "error_of_kind",
 ]
 
 
 class EdlError(Exception):
-    """Base of every error that a user is meant to read. Never raised itself.
+    """Base of all errors for users; it is not raised itself.
 
     Args:
-        what: What is wrong and where, in sentences.
+        problem: What is wrong and where, in sentences.
         received: The settings at fault with their values, or a phrase where no setting is.
-        hint: What to do about it, in sentences.
+        hint: What the user can do about it, in sentences.
     """
 
     exit_code = 1
 
     def __init__(
-        self, what: str, *, received: Mapping[str, object] | str = "", hint: str = ""
+        self, problem: str, *, received: Mapping[str, object] | str = "", hint: str = ""
     ) -> None:
-        self.what = what.strip()
+        self.problem = problem.strip()
         self.received = received
         self.hint = hint.strip(" ")
         if isinstance(received, Mapping):
             received = _settings(received)
         received_text = f"Received: {received.removesuffix('.')}." if received else ""
         # A hint may begin a line of its own.
-        parts = filter(None, (self.what, received_text, self.hint))
+        parts = filter(None, (self.problem, received_text, self.hint))
         super().__init__(" ".join(parts).replace(" \n", "\n").strip())
 
     def with_more_hint(self, more: str) -> Self:
-        """The same error with more sentences about what to do; they bring their own space."""
-        return type(self)(self.what, received=self.received, hint=f"{self.hint}{more}")
+        """The same error with more text after its hint; the text begins with a space if needed."""
+        return type(self)(self.problem, received=self.received, hint=f"{self.hint}{more}")
 
     def with_received(self, more: Mapping[str, object]) -> Self:
-        """The same error with more settings at fault."""
+        """The same error with more settings and values."""
         if isinstance(self.received, Mapping):
-            return type(self)(self.what, received={**self.received, **more}, hint=self.hint)
+            return type(self)(self.problem, received={**self.received, **more}, hint=self.hint)
         received = f"{self.received.removesuffix('.')}; " if self.received else ""
-        return type(self)(self.what, received=f"{received}{_settings(more)}", hint=self.hint)
+        return type(self)(self.problem, received=f"{received}{_settings(more)}", hint=self.hint)
 
     def reworded(self, change: Callable[[str], str]) -> Self:
-        """The same error with all of its texts changed, and the values that show such a text."""
+        """The same error with all its texts changed, including the values of its settings."""
         received = self.received
         if isinstance(received, str):
             received = change(received)
@@ -88,11 +88,11 @@ class EdlError(Exception):
                 key: value if change(_shown(value)) == _shown(value) else change(str(value))
                 for key, value in received.items()
             }
-        return type(self)(change(self.what), received=received, hint=change(self.hint))
+        return type(self)(change(self.problem), received=received, hint=change(self.hint))
 
 
 class JobFailed(EdlError):
-    """The job ended without a result, for a reason that none of the classes below names."""
+    """The job ended without a result, for a reason that no other exit code names."""
 
     exit_code = 1
 
@@ -116,7 +116,7 @@ class DataError(EdlError):
 
 
 class TrainingError(EdlError):
-    """Training itself went wrong: a loss or gradients that are not finite."""
+    """Training failed: the loss or the gradients are not finite."""
 
     exit_code = 5
 
@@ -134,7 +134,7 @@ class OutputError(EdlError):
 
 
 class MissingDependency(EdlError):
-    """Something that the request needs is not installed or not built in on this machine."""
+    """A required program or package is not installed on this machine, or lacks a feature."""
 
     exit_code = 8
 
@@ -146,13 +146,13 @@ class ProofFailed(EdlError):
 
 
 class ClusterError(EdlError):
-    """The cluster refused a request or failed at it, for a reason that no code below names."""
+    """The cluster refused a request or failed, for a reason that no other exit code names."""
 
     exit_code = 10
 
 
 class NoCluster(ClusterError):
-    """No cluster is configured: no usable kubeconfig or context, and this is no pod."""
+    """No cluster is configured: there is no usable kubeconfig or context, and this is not a pod."""
 
     exit_code = 11
 
@@ -182,31 +182,31 @@ class ObjectNotFound(ClusterError):
 
 
 class ObjectConflict(ClusterError):
-    """An object of that name exists, or it was changed or replaced in between (409)."""
+    """An object with that name exists, or was changed or replaced at the same time (409)."""
 
     exit_code = 16
 
 
 class QuotaExceeded(ClusterError):
-    """A quota of the namespace refuses what was asked for."""
+    """A quota of the namespace does not allow the request."""
 
     exit_code = 17
 
 
 class ManifestRefused(ClusterError):
-    """The API server, or a policy in it, finds a manifest not valid."""
+    """The API server, or a policy in it, rejected a manifest as invalid."""
 
     exit_code = 18
 
 
 class NoMPIJobs(ClusterError):
-    """The cluster knows no MPIJobs: mpi-operator is not installed there."""
+    """The cluster has no MPIJobs: mpi-operator is not installed there."""
 
     exit_code = 19
 
 
 class TimedOut(EdlError):
-    """What was waited for did not happen in the time that was given."""
+    """The condition that was waited for was not met within the time limit."""
 
     exit_code = 20
 
@@ -218,7 +218,7 @@ class ImageError(EdlError):
 
 
 class RegistryError(EdlError):
-    """An image's registry does not answer, or refuses to take or to give it."""
+    """An image's registry does not answer, or refuses to push or pull the image."""
 
     exit_code = 31
 
@@ -237,13 +237,13 @@ def _shown(value: object) -> str:
     return repr(os.fspath(value)) if isinstance(value, str | os.PathLike) else str(value)
 
 
-def kind_of(error: EdlError) -> str:
-    """The name of an error's kind, for another process: the nearest class that has an exit code."""
+def error_kind(error: EdlError) -> str:
+    """The name of an error's class, or of its nearest base in this module, for other processes."""
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in __all__)
 
 
-def of_kind(kind: str, message: str) -> EdlError:
-    """The error that another process had, by `kind_of` there; an unknown kind is a `JobFailed`."""
+def error_of_kind(kind: str, message: str) -> EdlError:
+    """Recreate another process's error from its kind and text; an unknown kind is a JobFailed."""
     error_type = globals()[kind] if kind in __all__ else None
     if isinstance(error_type, type) and issubclass(error_type, EdlError):
         return error_type(message)
@@ -251,7 +251,7 @@ def of_kind(kind: str, message: str) -> EdlError:
 
 
 def meaning_of(exit_code: int) -> str:
-    """What a job's exit code says of its end, as a phrase; empty for one that says nothing."""
+    """The meaning of a job's exit code, as a phrase; empty for a code without a meaning."""
     for kind in EdlError.__subclasses__():
         if kind.exit_code == exit_code and kind is not JobFailed:
             sentence = (kind.__doc__ or "").partition("\n")[0].removesuffix(".")
@@ -260,33 +260,34 @@ def meaning_of(exit_code: int) -> str:
 
 
 def hint_of(error: OSError) -> str:
-    """What to do about something that cannot be written, as a sentence."""
+    """What to do about a path that cannot be written, as a sentence."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "Make room on its disk, or choose another place."
     if error.errno in (errno.EACCES, errno.EPERM):
-        return "Have this user allowed to write there, or choose another place."
+        return "Get write permission for this user, or choose another place."
     if error.errno == errno.EROFS:
-        return "Its file system is read-only: choose another place, or have it made writable."
+        return "Its file system is read-only: choose another place, or mount it writable."
     if error.errno == errno.ENAMETOOLONG:
         return "Choose a shorter name."
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
         return (
-            "A file stands where a folder is needed, or the other way round: choose another place."
+            "There is a file where a folder is needed, or a folder where a file is needed: choose"
+            " another place."
         )
     if error.errno == errno.ENOENT:
-        return "Make the folder that it is to be in, or choose another place."
-    return "See to its disk, or choose another place."
+        return "Create the folder above it, or choose another place."
+    return "Check its disk, or choose another place."
 
 
 def did_you_mean(
     word: str, allowed: Iterable[str], *, instead: Mapping[str, str] | None = None
 ) -> str:
-    """A sentence with the allowed word nearest to the one that a user wrote, or an empty string.
+    """A sentence with the allowed word nearest to the user's word; empty if none is near.
 
     Args:
-        word: As the user wrote it.
-        allowed: What it may be.
-        instead: What the sentence says for an allowed word; None says the word.
+        word: The word that the user wrote.
+        allowed: The allowed words.
+        instead: The text to show for an allowed word; None shows the word itself.
     """
     by_lower_case = {
         word_allowed.lower(): (instead or {}).get(word_allowed, word_allowed)
@@ -297,5 +298,5 @@ def did_you_mean(
 
 
 def how_to_install(extra: str) -> str:
-    """A clause on how to get the packages of an extra; edl_horovod is on no package index."""
+    """A clause on how to install an extra; edl_horovod is not on a package index."""
     return f"in a clone of edl_horovod, run pip install -c constraints.txt '.[{extra}]'"

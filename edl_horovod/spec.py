@@ -13,11 +13,11 @@ __all__ = ["ElasticDLSpec", "Mode", "Padding", "padded", "padding_of"]
 
 _PADDING = "edl_horovod_padding"
 _ALL = 1 << 22
-"""More than a rank's examples of a step; TensorFlow reserves memory for so many at once."""
+"""A batch size above any rank's examples of a step; TensorFlow reserves memory for all of them."""
 
 
 class Mode(enum.Enum):
-    """What a dataset or a metric is made for."""
+    """The purpose of a dataset or a metric."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -25,14 +25,14 @@ class Mode(enum.Enum):
 
 
 class ElasticDLSpec(ABC):
-    """How to make the model, its data, its loss, its optimizer and its metrics.
+    """How to create a model, its data, its loss, its optimizer and its metrics.
 
-    A method is handed only those of its parameters that it declares: a `create_metrics(self,
-    outputs, labels)` is as good as one that also takes `mode` and `predictions`. Parameters that
-    the user sets for the job (`params.hidden_units=[10,100]`) go to the constructor, and to
+    A method gets only the parameters that it declares, so `create_metrics(self, outputs, labels)`
+    works as well as one that also takes `mode` and `predictions`. Parameters that the user sets for
+    the job (`params.hidden_units=[10,100]`) are passed to the constructor, and to
     `create_optimizer` where it declares them.
 
-    The types below are those of a Keras model; docs/reference/pytorch.md names PyTorch's.
+    The types below are for a Keras model; docs/reference/pytorch.md lists PyTorch's.
     """
 
     parses_batches = False
@@ -43,19 +43,19 @@ class ElasticDLSpec(ABC):
     """
 
     outputs_processor: type | None = None
-    """A class with `process(self, predictions, worker_id)` that is handed what the model predicts.
+    """A class with `process(self, predictions, worker_id)` that receives the predictions.
 
-    A class `PredictionOutputsProcessor` in the same file is as good.
+    A class `PredictionOutputsProcessor` in the same file is used, too.
     """
 
     framework: str = "keras"
-    """What the job computes with, `keras` or `torch`: for a spec that is written for both."""
+    """The framework of the job, `keras` or `torch`, for a spec that is written for both."""
 
     adapted: Any = None
-    """What `adapt` has returned for the training data, in evaluation and prediction, too."""
+    """The result of `adapt` for the training data, also in evaluation and prediction."""
 
     def __init__(self, context: dict[str, Any] | None = None) -> None:
-        """Remember the context.
+        """Store the context.
 
         Args:
             context: Facts about the process: `worker_id` (str), `master_ip` (str). None outside a
@@ -64,26 +64,26 @@ class ElasticDLSpec(ABC):
         self._context = context
 
     def adapt(self, records: Iterator[Any], tell: Callable[[str], None]) -> Any:
-        """Look once at all records of a training, before the model is made; here nothing.
+        """Look once at all records of a training, before the model is created.
 
-        For vocabularies, means, or the types of columns. One process of the job does so; all have
-        what it returned in `adapted`, and the trained model keeps it. It is called where a class
-        has its own, and handed what that declares.
+        It computes vocabularies, means or the types of columns. One process of the job calls it;
+        all processes have the result in `adapted`, and the trained model keeps it. It is called
+        only for classes that override it, with the parameters that they declare.
 
-        Instead of `records`, or beside them, it may declare `blocks`: the records of data with
-        columns as dicts of NumPy's arrays, some thousand records at a time, in which dates and
+        Instead of `records`, or in addition, it may declare `blocks`: the records of data with
+        columns as dicts of NumPy arrays, some thousand records at a time, in which dates and
         timestamps are datetime64 and texts are bytes; None where records have no columns.
 
-        It may also declare `examples`: what `create_dataset` makes
-        of all of them in `Mode.TRAINING`, in batches, as layers of Keras adapt to them
+        It may also declare `examples`: the result of `create_dataset` for all records in
+        `Mode.TRAINING`, in batches, as Keras layers adapt to them
         (`layer.adapt(examples.map(lambda features, labels: features["text"]))`).
 
         Args:
             records: All training records, as `create_dataset` gets them, in their order.
-            tell: Tells people a line, for instance what was found.
+            tell: Shows a line to people, for instance the size of a vocabulary.
 
         Returns:
-            What JSON can hold: dicts with text keys, lists, texts, finite numbers.
+            A value that JSON can hold: dicts with text keys, lists, texts, finite numbers.
         """
         return None
 
@@ -95,10 +95,10 @@ class ElasticDLSpec(ABC):
         """Turn a `tf.data.Dataset` of records into one of single, unbatched examples.
 
         Leave it out where the records are examples already, as those of a user's own
-        `tf.data.Dataset` are (`data=dataset:module.name`).
+        `tf.data.Dataset` (`data=dataset:module.name`).
 
         It may parse, filter, expand and shuffle. It is applied to the records of one step at a
-        time, so what it does never crosses a step.
+        time, so it never mixes records of different steps.
 
         Args:
             dataset: Scalar string tensors, one a record; of data with columns (Parquet and others,
@@ -119,8 +119,8 @@ class ElasticDLSpec(ABC):
         With a parameter `sample_weight` it receives the weights of the examples, if there are any.
 
         Args:
-            outputs: What the model returned, shape (batch, ...).
-            labels: What `create_dataset` returned, shape (batch, ...).
+            outputs: The outputs of the model, shape (batch, ...).
+            labels: The labels of `create_dataset`, shape (batch, ...).
         """
         raise NotImplementedError("create_loss")
 
@@ -130,23 +130,23 @@ class ElasticDLSpec(ABC):
         Leave it out where the model was compiled with one.
 
         Args:
-            lr: Learning rate; the job's `learning_rate` reaches it where it is set.
+            lr: Learning rate; the job's `train.learning_rate` if it is set.
         """
         raise NotImplementedError("create_optimizer")
 
     def create_metrics(
         self, mode: Mode = Mode.TRAINING, outputs: Any = None, labels: Any = None
     ) -> dict[str, Any]:
-        """Return metrics by name: means over a batch, one value an example, or Keras metrics.
+        """Return metrics by name: means over a batch, one value per example, or Keras metrics.
 
-        The framework weighs each batch by its number of examples, so the result is the mean over
-        all examples. Keras metrics, made once and returned in `Mode.EVALUATION` only, are told of
-        all labels and outputs.
+        The framework weights each batch by its number of examples, so the result is the mean over
+        all examples. Keras metrics, created once and returned in `Mode.EVALUATION` only, are
+        updated with all labels and outputs.
 
         Args:
             mode: `Mode.TRAINING` or `Mode.EVALUATION`.
-            outputs: What the model returned, shape (batch, ...).
-            labels: What `create_dataset` returned, shape (batch, ...).
+            outputs: The outputs of the model, shape (batch, ...).
+            labels: The labels of `create_dataset`, shape (batch, ...).
         """
         return {}
 
@@ -164,16 +164,19 @@ class Padding:
 
 
 def padded(dataset: Any, padding_values: Any = None, lengths: Sequence[int] = ()) -> Any:
-    """Pad examples of different lengths; what `create_dataset` returns at its end.
+    """Pad examples of different lengths; `create_dataset` returns the result.
 
-    Each rank pads its examples of a step to the longest of them. With `lengths` it pads further, to
-    the first of these that is long enough, so that batches of few shapes occur.
+    Each rank pads its examples of a step to the longest of them. With `lengths` it pads to the
+    first of these lengths that is long enough, so that batches have few different shapes.
 
     Args:
-        dataset: A `tf.data.Dataset` of single examples, as `create_dataset` gives them.
+        dataset: A `tf.data.Dataset` of single examples, as `create_dataset` returns them.
         padding_values: As in `tf.data.Dataset.padded_batch`; None pads with 0 and empty text.
-        lengths: Rising sizes for every axis in which examples may differ. A longer example is an
-            error.
+        lengths: Increasing sizes for every axis in which examples may differ. A longer example is
+            an error.
+
+    Raises:
+        UserCodeError: The lengths do not increase.
     """
     if any(lower >= upper for lower, upper in pairwise([0, *lengths])):
         raise UserCodeError(
@@ -187,6 +190,6 @@ def padded(dataset: Any, padding_values: Any = None, lengths: Sequence[int] = ()
 
 
 def padding_of(dataset: Any) -> Padding | None:
-    """How `padded` made this data set, which gives a step's examples as one batch; else None."""
+    """The padding of a data set that `padded` returned; None for other data sets."""
     padding = getattr(dataset, _PADDING, None)
     return padding if isinstance(padding, Padding) else None

@@ -304,7 +304,7 @@ def _keys(cells: Mapping[str, Array], name: str, data_type: DataType | None) -> 
     try:
         return keys_of(cells[name], data_type)
     except DataError as error:
-        problem = f"{error.what[:1].lower()}{error.what[1:]}"
+        problem = f"{error.problem[:1].lower()}{error.problem[1:]}"
         raise DataError(
             f"The column {name!r} cannot be read as categories: {problem}",
             received=error.received,

@@ -325,7 +325,7 @@ def _counted(counts: Counter[str], keys: Iterable[str]) -> Counter[str] | None:
 
 
 def _for_column(name: str, error: DataError) -> DataError:
-    problem = f"{error.what[:1].lower()}{error.what[1:]}"
+    problem = f"{error.problem[:1].lower()}{error.problem[1:]}"
     return DataError(
         f"The column {name!r} cannot be used for training: {problem}",
         received=error.received,

@@ -43,7 +43,7 @@ def load(path: Path) -> JobConfig:
     try:
         return build(JobConfig, values)
     except ConfigError as e:
-        raise ConfigError(f"{path}: {e.what}", received=e.received, hint=e.hint) from e
+        raise ConfigError(f"{path}: {e.problem}", received=e.received, hint=e.hint) from e
 
 
 def dump(config: JobConfig, path: Path, *, is_private: bool = False) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
-from edl_horovod.errors import EdlError, kind_of, of_kind
+from edl_horovod.errors import EdlError, error_kind, error_of_kind
 from edl_horovod.files.whole_file import read_json, write_json
 from edl_horovod.job.json_fields import FieldError, Format
 
@@ -33,17 +33,17 @@ class Failure:
     worker: str | None = None
     """The worker that reported the failure to the coordinator, as `host:slot`."""
     error: str
-    """Name of the error's class; see `kind_of`."""
+    """Name of the error's class; see `error_kind`."""
     message: str
 
     @classmethod
     def of(cls, error: EdlError) -> Self:
         """The failure for an error that ends the job."""
-        return cls(error=kind_of(error), message=str(error))
+        return cls(error=error_kind(error), message=str(error))
 
     def as_error(self) -> EdlError:
         """The error, with its class in the process that reported it."""
-        return of_kind(self.error, self.message)
+        return error_of_kind(self.error, self.message)
 
 
 Outcome: TypeAlias = Success | Failure

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from edl_horovod.errors import EdlError, JobFailed, kind_of, of_kind
+from edl_horovod.errors import EdlError, JobFailed, error_kind, error_of_kind
 
 __all__ = ["answer_parent", "call_in_child"]
 
@@ -44,7 +44,7 @@ def call_in_child(module: str, request: Mapping[str, Any]) -> Any:
                 hint="See its output above.",
             ) from e
     if "error" in reply:
-        raise of_kind(reply["error"], reply["message"])
+        raise error_of_kind(reply["error"], reply["message"])
     return reply["answer"]
 
 
@@ -60,6 +60,6 @@ def answer_parent(function: Callable[[dict[str, Any]], Any]) -> int:
     try:
         text = json.dumps({"answer": function(request)})
     except EdlError as e:
-        text = json.dumps({"error": kind_of(e), "message": str(e)})
+        text = json.dumps({"error": error_kind(e), "message": str(e)})
     (folder / _ANSWER).write_text(text, encoding="utf-8")
     return 0

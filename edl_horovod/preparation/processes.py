@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, Self
 
-from edl_horovod.errors import JobFailed, of_kind
+from edl_horovod.errors import JobFailed, error_of_kind
 from edl_horovod.preparation.groups import ENVIRONMENT, Group, GroupDone, GroupSettings
 from edl_horovod.preparation.pool import OnWork
 from edl_horovod.preparation.position import open_position_file, read_position
@@ -157,7 +157,7 @@ class ProcessPool:
             for line in lines:
                 message = json.loads(line)
                 if "error" in message:
-                    raise of_kind(message["error"], message["message"])
+                    raise error_of_kind(message["error"], message["message"])
                 yield process, message
         for process in self._processes:
             # A child of the user's code may keep the output pipe of a dead process open.

@@ -15,7 +15,7 @@ import threading
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
-from edl_horovod.errors import EdlError, kind_of
+from edl_horovod.errors import EdlError, error_kind
 from edl_horovod.preparation.groups import Group, GroupSettings, prepare_group, source_digest
 from edl_horovod.preparation.position import write_position
 
@@ -42,7 +42,7 @@ def main() -> int:
             )
             send({"done": asdict(done)})
     except EdlError as e:
-        send({"error": kind_of(e), "message": str(e)})
+        send({"error": error_kind(e), "message": str(e)})
         return e.exit_code
     return 0
 

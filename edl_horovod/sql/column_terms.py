@@ -54,7 +54,7 @@ def _checked_dict(term: ColumnTerm) -> dict[str, Any]:
     try:
         read_clauses([column], parts=())
     except ConfigError as e:
-        raise StatementError(e.what, term.position, hint=e.hint) from e
+        raise StatementError(e.problem, term.position, hint=e.hint) from e
     return column
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import EdlError, UserCodeError, kind_of, of_kind
+from edl_horovod.errors import EdlError, UserCodeError, error_kind, error_of_kind
 from edl_horovod.frameworks.base import Framework
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.lookup import import_root
@@ -79,7 +79,7 @@ class Prover:
             )
             return None
         failure = json.loads(answer)
-        return of_kind(failure["kind"], failure["message"]) if failure else None
+        return error_of_kind(failure["kind"], failure["message"]) if failure else None
 
 
 @contextlib.contextmanager
@@ -117,7 +117,7 @@ def _serve(channel: socket.socket, config: JobConfig, framework: Framework) -> N
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
         if text := channel.recv(_MAX_MESSAGE_BYTES):
             error = _wrong_with(Request(**json.loads(text)), config, framework)
-            answer = {"kind": kind_of(error), "message": str(error)} if error is not None else {}
+            answer = {"kind": error_kind(error), "message": str(error)} if error is not None else {}
             channel.send(json.dumps(answer).encode()[: _MAX_MESSAGE_BYTES // 2])
     finally:
         os._exit(0)

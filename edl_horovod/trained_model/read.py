@@ -11,7 +11,7 @@ from pathlib import Path
 from edl_horovod.config import resolved
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, DataError, EdlError, kind_of, of_kind
+from edl_horovod.errors import ConfigError, DataError, EdlError, error_kind, error_of_kind
 from edl_horovod.files.json_text import numbers
 from edl_horovod.frameworks.values import Variable
 from edl_horovod.models import zoo, zoo_files
@@ -131,7 +131,7 @@ def naming_versions(files: TrainedModelFiles) -> Iterator[None]:
         others = _other_versions(files)
         if not others:
             raise
-        raise of_kind(kind_of(e), f"{e} {others} Install those versions.") from e
+        raise error_of_kind(error_kind(e), f"{e} {others} Install those versions.") from e
 
 
 def restore_weights(files: TrainedModelFiles, weights: Mapping[str, Variable]) -> None:

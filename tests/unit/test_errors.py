@@ -15,10 +15,10 @@ from edl_horovod.errors import (
     JobFailed,
     UserCodeError,
     did_you_mean,
+    error_kind,
+    error_of_kind,
     hint_of,
     how_to_install,
-    kind_of,
-    of_kind,
 )
 
 
@@ -96,18 +96,18 @@ def test_only_the_error_classes_spell_how_received_values_are_shown():
     ],
 )
 def test_an_error_comes_back_as_the_kind_with_its_exit_code(error, kind):
-    back = of_kind(kind_of(error), str(error))
+    back = error_of_kind(error_kind(error), str(error))
     assert (type(back), str(back)) == (kind, "x")
 
 
 @pytest.mark.parametrize("kind", ["", "None", "KeyError", "did_you_mean", "__name__"])
 def test_what_is_no_kind_of_ours_is_a_job_that_failed(kind):
-    assert type(of_kind(kind, "x")) is JobFailed
+    assert type(error_of_kind(kind, "x")) is JobFailed
 
 
 def test_all_kinds_are_known_by_name():
     kinds = [name for name in errors.__all__ if isinstance(getattr(errors, name), type)]
-    assert {type(of_kind(name, "")).__name__ for name in kinds} == set(kinds)
+    assert {type(error_of_kind(name, "")).__name__ for name in kinds} == set(kinds)
 
 
 def test_the_nearest_word_is_found_whatever_its_capitals():
@@ -119,11 +119,11 @@ def test_the_nearest_word_is_found_whatever_its_capitals():
     [
         (errno.ENOSPC, "Make room"),
         (errno.EDQUOT, "Make room"),
-        (errno.EACCES, "allowed to write"),
-        (errno.EPERM, "allowed to write"),
+        (errno.EACCES, "permission"),
+        (errno.EPERM, "permission"),
         (errno.EROFS, "read-only"),
         (errno.ENAMETOOLONG, "shorter name"),
-        (errno.EIO, "See to its disk"),
+        (errno.EIO, "disk"),
     ],
 )
 def test_each_reason_why_something_cannot_be_written_has_its_own_hint(number, hint):

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import torch
 
-from edl_horovod.errors import EdlError, kind_of, of_kind
+from edl_horovod.errors import EdlError, error_kind, error_of_kind
 from edl_horovod.frameworks.torch.structures import map_leaves
 from edl_horovod.frameworks.torch.variables import from_numpy, to_numpy
 from edl_horovod.frameworks.values import Batch
@@ -103,7 +103,7 @@ class _Process:
         if isinstance(answer, Batch):
             return _map_batch(from_numpy, answer)
         if answer is not None:
-            raise of_kind(*answer)
+            raise error_of_kind(*answer)
         return None
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ def _answer(make: Make, step: int, records: Records) -> Batch | tuple[str, str] 
     try:
         batch = make(step, records)
     except EdlError as error:
-        return kind_of(error), str(error)
+        return error_kind(error), str(error)
     return None if batch is None else _map_batch(to_numpy, batch)
 
 

@@ -112,7 +112,7 @@ def _readable_runs(
         half = len(payload) // 2
         middle = payload.rfind(b"\n", 0, half) + 1 or payload.find(b"\n", half) + 1
         if middle in (0, len(payload)):
-            log.warning("%s: skipped a line: %s (data_plan.damaged=skip)", path, error.what)
+            log.warning("%s: skipped a line: %s (data_plan.damaged=skip)", path, error.problem)
             yield offset, payload, None
             return
         for start, part in ((0, payload[:middle]), (middle, payload[middle:])):

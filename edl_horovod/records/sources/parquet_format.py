@@ -139,7 +139,7 @@ def _can_be_read(file: InputFile, chunk: ChunkInfo, metadata: Any) -> bool:
             file.path,
             chunk.number,
             chunk.num_records,
-            error.what,
+            error.problem,
         )
         return False
     return True

@@ -182,7 +182,7 @@ def test_a_path_that_is_too_long_is_told(place):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_folder_that_may_not_be_read_is_told(place):
     (place / "out").mkdir(mode=0o000)
-    with pytest.raises(OutputError, match=r"Permission denied.*allowed"):
+    with pytest.raises(OutputError, match=r"Permission denied.*permission"):
         check("train", "output=out")
 
 
