@@ -1,24 +1,46 @@
-"""Model zoos in Git: the command fetches a zoo once, and the job records its commit.
+"""Model zoos in Git: parse the URL, run Git, and fetch a zoo into a cache.
 
-The files of a commit never change, so a folder of the cache is written once and then only read.
+The URL has the syntax of pip for packages in Git: `git+https://host/repo.git@REF#subdirectory=path`;
+`git+` may be left out, and `@REF` for the default branch. The command that starts a job fetches the
+zoo once, and the job records its commit. The files of a commit never change, so a folder of the
+cache is written once and then only read.
+
+Git runs without a terminal, apart from a surrounding repository, and with a time limit. A password
+is passed in the environment, as Git's configuration: all users of a machine can see command lines,
+but only the owner of a process can see its environment.
 """
 
 import contextlib
 import hashlib
 import logging
+import os
 import re
 import shutil
+import signal
+import subprocess
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edl_horovod.errors import ConfigError, MissingDependency, OutputError, did_you_mean, hint_of
+from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.files.user_cache import user_cache
-from edl_horovod.models.git_command import GitError, git
-from edl_horovod.models.git_url import GitZoo, parse
 
-__all__ = ["FetchedZoo", "GitZoo", "ensure_local", "cache", "fetch", "parse"]
+__all__ = [
+    "FetchedZoo",
+    "GitZoo",
+    "ensure_local",
+    "cache",
+    "fetch",
+    "parse",
+    "AUTHENTICATED_SCHEMES",
+    "DEFAULT_REF",
+    "GitError",
+    "environment",
+    "git",
+]
 
 _LIST_SECONDS = 60.0
 _PART_OF_COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -26,6 +48,39 @@ _ALL_REFS = ("+refs/heads/*:refs/fetched/heads/*", "+refs/tags/*:refs/fetched/ta
 """Refspecs that keep the remote's branches and tags apart from the names Git uses itself."""
 
 log = logging.getLogger(__name__)
+
+AUTHENTICATED_SCHEMES = ("https", "ssh", "file")
+"""Schemes over which an attacker on the network cannot forge a branch or a tag."""
+
+DEFAULT_REF = "HEAD"
+"""The default branch, where a URL names no ref."""
+
+_SCHEMES = (*AUTHENTICATED_SCHEMES, "http", "git")
+_WITH_LOGIN = ("https", "http")
+_FORM = "Write git+https://host/repo.git@REF, and #subdirectory=path for a part of it."
+_URL = re.compile(r"(?P<git>git\+)?(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)://")
+_SCP = re.compile(r"(?:git\+)?(?P<host>[\w.-]+@[\w.-]+):(?P<path>.+)")
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?", re.IGNORECASE)
+
+FETCH_SECONDS = 300.0
+"""Time limit of one Git command."""
+
+_REPOSITORY_VARIABLES = (
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_WORK_TREE",
+)
+
+_CREDENTIAL_HELPER = (
+    "!f() { if test \"$1\" = get; then printf 'username=%s\\npassword=%s\\n'"
+    ' "$EDL_GIT_USER" "$EDL_GIT_PASSWORD"; fi; }; f'
+)
+"""A credential helper for Git that stores nothing; the shell runs it."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +93,33 @@ class FetchedZoo:
     """URL without a password; empty if the zoo was on this machine."""
     commit: str
     """Commit of the ref at the time of fetching."""
+
+
+@dataclass(frozen=True)
+class GitZoo:
+    """A model zoo in a Git repository."""
+
+    url: str
+    """URL without a password and, except for ssh, without a user."""
+    ref: str
+    """A branch, a tag, a commit, or HEAD for the default branch."""
+    subdirectory: str = ""
+    user: str = field(default="", repr=False)
+    """User or token of the URL; the user of an ssh URL stays in the URL."""
+    password: str = field(default="", repr=False)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the ref is the full hash of a commit."""
+        return _COMMIT.fullmatch(self.ref) is not None
+
+    def __str__(self) -> str:
+        part = f"#subdirectory={self.subdirectory}" if self.subdirectory else ""
+        return f"git+{self.url}@{self.ref}{part}"
+
+
+class GitError(ConfigError):
+    """A Git command failed."""
 
 
 def ensure_local(model_zoo: str) -> FetchedZoo:
@@ -80,6 +162,91 @@ def fetch(zoo: GitZoo) -> FetchedZoo:
             received={"model_zoo": str(zoo)},
             hint=f"{hint_of(e)} XDG_CACHE_HOME names the folder that the cache is in.",
         ) from e
+
+
+def parse(model_zoo: str) -> GitZoo | None:
+    """Parse a Git URL; return None if `model_zoo` is a path.
+
+    Raises:
+        ConfigError: It is a URL, but not one of a Git repository.
+    """
+    if not (match := _URL.match(model_zoo)):
+        if scp := _SCP.fullmatch(model_zoo):
+            raise ConfigError(
+                "model_zoo is not a URL of a known form.",
+                received={"model_zoo": model_zoo},
+                hint=f"Write git+ssh://{scp['host']}/{scp['path']}.",
+            )
+        return None
+    try:
+        url = urllib.parse.urlsplit(model_zoo[len(match["git"] or "") :])
+    except ValueError as e:
+        raise ConfigError(
+            f"model_zoo is not a valid URL: {e}.",
+            received={"model_zoo": without_secrets(model_zoo)},
+            hint=_FORM,
+        ) from e
+    path, at, ref = url.path.rpartition("@")
+    if not at:
+        path, ref = url.path, DEFAULT_REF
+    ref = ref.lower() if _COMMIT.fullmatch(ref) else ref
+    bare = url._replace(path=path, fragment="")
+    user, password = _url_login(url)
+    if user or password:
+        bare = bare._replace(netloc=url.netloc.rpartition("@")[2])
+    zoo = GitZoo(bare.geturl(), ref, _subdirectory(url.fragment), user, password)
+    _check_url(zoo, url.scheme, url.hostname or "", path)
+    return zoo
+
+
+def git(zoo: GitZoo, arguments: Sequence[str], *, seconds: float = FETCH_SECONDS) -> str:
+    """Run a Git command and return its output.
+
+    Raises:
+        GitError: The command failed or took too long.
+    """
+    # A session of its own, so nothing can prompt at the terminal and all its helpers end with it.
+    process = subprocess.Popen(
+        ["git", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(zoo),
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    with process:
+        try:
+            printed, complaints = process.communicate(timeout=seconds)
+        except BaseException as e:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(e, subprocess.TimeoutExpired):
+                raise _git_error(zoo, f"no answer within {seconds:.0f} s") from e
+            raise
+    if process.returncode != 0:
+        raise _git_error(zoo, complaints)
+    return printed
+
+
+def environment(zoo: GitZoo) -> dict[str, str]:
+    """The environment of a Git command for a zoo."""
+    inherited = {k: v for k, v in os.environ.items() if k not in _REPOSITORY_VARIABLES}
+    schemes = (*AUTHENTICATED_SCHEMES, "http", "git") if zoo.is_pinned else AUTHENTICATED_SCHEMES
+    return (
+        inherited
+        | _login_variables(zoo)
+        | {
+            "LC_ALL": "C",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ASKPASS": "",
+            "SSH_ASKPASS_REQUIRE": "never",
+            # This covers redirects, too: `ext::` and others run commands, and over http an
+            # attacker on the network can forge a branch.
+            "GIT_ALLOW_PROTOCOL": ":".join(schemes),
+        }
+    )
 
 
 def _fetch_into(repository: Path, zoo: GitZoo, partial: Path) -> Path:
@@ -199,3 +366,98 @@ def _fetched(zoo: GitZoo, checkout: Path) -> FetchedZoo:
             hint=f"At its root: {', '.join(inside[:20])}.{did_you_mean(zoo.subdirectory, inside)}",
         )
     return FetchedZoo(path, str(zoo), checkout.name)
+
+
+def _url_login(url: urllib.parse.SplitResult) -> tuple[str, str]:
+    """The user and the password in an https URL."""
+    if url.scheme in _WITH_LOGIN:
+        user, password = url.username or "", url.password or ""
+        return urllib.parse.unquote(user), urllib.parse.unquote(password)
+    if url.password is not None or (url.username and url.scheme != "ssh"):
+        raise ConfigError(
+            "Only https takes a user and a password in the URL of a model zoo, and ssh a user.",
+            received={"model_zoo": without_secrets(url.geturl())},
+            hint="Leave them out.",
+        )
+    return "", ""
+
+
+def _subdirectory(fragment: str) -> str:
+    """The subdirectory in a URL's fragment; pip's `egg` is ignored."""
+    pairs = dict(urllib.parse.parse_qsl(fragment, keep_blank_values=True))
+    if fragment and (not pairs or pairs.keys() - {"subdirectory", "egg"}):
+        raise ConfigError(
+            "The part after # in a model zoo's URL is not known.",
+            received=f"#{fragment}",
+            hint=_FORM,
+        )
+    return pairs.get("subdirectory", "").strip("/")
+
+
+def _check_url(zoo: GitZoo, scheme: str, host: str, path: str) -> None:
+    received = {"model_zoo": str(zoo)}
+    if scheme not in _SCHEMES:
+        raise ConfigError(
+            f"A model zoo is a folder, a file or a Git URL of the kinds {', '.join(_SCHEMES)}.",
+            received=received,
+            hint=_FORM,
+        )
+    if (not host and scheme != "file") or not path.strip("/"):
+        raise ConfigError("The Git URL names no repository.", received=received, hint=_FORM)
+    if not zoo.ref:
+        raise ConfigError(
+            "The Git URL names no ref after its @.",
+            received={"model_zoo": f"git+{zoo.url}@"},
+            hint="Add a tag, a branch or a commit, or leave out the @ for the default branch.",
+        )
+    if scheme not in AUTHENTICATED_SCHEMES and not zoo.is_pinned:
+        raise ConfigError(
+            f"Over {scheme}:// an attacker on the network can forge a branch or a tag, and the"
+            " zoo's code runs here.",
+            received=received,
+            hint="Give the full hash of a commit as the ref, or use https or ssh.",
+        )
+    # Git would interpret these as options, ranges or other expressions.
+    has_operator = (
+        zoo.ref.startswith("-") or host.startswith("-") or re.search(r"[\s~^:?*\[\\]", zoo.ref)
+    )
+    if (
+        has_operator
+        or ".." in zoo.ref
+        or any(part == ".." for part in Path(zoo.subdirectory).parts)
+    ):
+        raise ConfigError(
+            "The Git URL holds a name that no ref or folder can have.", received=received
+        )
+
+
+def _login_variables(zoo: GitZoo) -> dict[str, str]:
+    """Configuration that gives a zoo's user and password to its server only."""
+    server = "://".join(urllib.parse.urlsplit(zoo.url)[:2])
+    settings: list[tuple[str, str]] = []
+    if zoo.password:
+        # The empty helper disables the user's own helpers, which would store the password.
+        settings = [(f"credential.{server}.helper", helper) for helper in ("", _CREDENTIAL_HELPER)]
+    elif zoo.user:
+        settings = [(f"credential.{server}.username", zoo.user)]
+    if not settings:
+        return {}
+    count = os.environ.get("GIT_CONFIG_COUNT", "")
+    first = int(count) if count.isdecimal() else 0
+    login = {"EDL_GIT_USER": zoo.user, "EDL_GIT_PASSWORD": zoo.password}
+    for number, (key, value) in enumerate(settings, first):
+        login |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return login | {"GIT_CONFIG_COUNT": str(first + len(settings))}
+
+
+def _git_error(zoo: GitZoo, complaints: str) -> GitError:
+    lines = [line.strip() for line in without_secrets(complaints).splitlines()]
+    lines = [line for line in lines if line] or ["git printed no reason"]
+    # The message of ssh comes before that of git, which gives no reason.
+    reasons = (line for line in lines if line.startswith(("ssh:", "fatal:", "error:")))
+    reason = next(reasons, lines[-1])
+    return GitError(
+        f"The Git repository of the model zoo cannot be read: {reason.rstrip('.')}.",
+        received={"model_zoo": str(zoo)},
+        hint="Check the URL, the network and your access to it.",
+    )

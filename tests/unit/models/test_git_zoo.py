@@ -15,7 +15,7 @@ import pytest
 
 import edl_horovod
 from edl_horovod.errors import ConfigError, MissingDependency
-from edl_horovod.models import git_command, git_zoo
+from edl_horovod.models import git_zoo
 from edl_horovod.models.git_zoo import GitZoo, ensure_local, fetch, parse
 
 
@@ -318,7 +318,7 @@ def test_what_nobody_vouches_for_is_named_by_its_hash(scheme, ref):
 
 
 def test_https_does_not_become_http_on_the_way():
-    allowed = git_command.environment(GitZoo("https://host/a", "main"))["GIT_ALLOW_PROTOCOL"]
+    allowed = git_zoo.environment(GitZoo("https://host/a", "main"))["GIT_ALLOW_PROTOCOL"]
     assert "http" not in allowed.split(":")
-    allowed = git_command.environment(GitZoo("http://host/a", "ab" * 20))["GIT_ALLOW_PROTOCOL"]
+    allowed = git_zoo.environment(GitZoo("http://host/a", "ab" * 20))["GIT_ALLOW_PROTOCOL"]
     assert "http" in allowed.split(":")
