@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.models import Model
 from edl_horovod.frameworks.values import Batch, Rows, StateGroup, StepSums, Variable
-from edl_horovod.models.plain_models import PlainModels
+from edl_horovod.models.parts import PlainModels
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids, StepSpans
 from edl_horovod.records.source import RecordSource

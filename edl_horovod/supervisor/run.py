@@ -218,7 +218,7 @@ def check_inputs(config: JobConfig) -> None:
 
 def _check_outputs_are_taken(trained_model: Path) -> None:
     # Here, because no other start of a job needs protocol buffers or the files of a zoo.
-    from edl_horovod.models.elasticdl_module import may_process_outputs, no_place_for_outputs
+    from edl_horovod.models.parts import may_process_outputs, no_place_for_outputs
     from edl_horovod.models.trained_model_file import read_message
 
     zoo = trained_model / "zoo"

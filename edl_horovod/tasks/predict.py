@@ -31,7 +31,7 @@ from edl_horovod.job.events import EventLog, LogEvent, ProgressEvent
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.outcome import Success
 from edl_horovod.models.calling import user_code
-from edl_horovod.models.elasticdl_module import no_place_for_outputs
+from edl_horovod.models.parts import no_place_for_outputs
 from edl_horovod.records.plan import Ids
 from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.ring.loop import Work

@@ -21,7 +21,7 @@ from edl_horovod.errors import EdlError, UserCodeError, error_kind, error_of_kin
 from edl_horovod.frameworks.base import Framework
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.lookup import import_root
-from edl_horovod.models.overrides import Overrides
+from edl_horovod.models.zoo import Overrides
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.models.zoo_reads import CODE, watching_opens
 from edl_horovod.trained_model.adapted import read_adapted

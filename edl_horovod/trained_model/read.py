@@ -15,7 +15,7 @@ from edl_horovod.errors import ConfigError, DataError, EdlError, error_kind, err
 from edl_horovod.files.json_text import numbers
 from edl_horovod.frameworks.values import Variable
 from edl_horovod.models import zoo, zoo_files
-from edl_horovod.models.plain_models import PlainModels
+from edl_horovod.models.parts import PlainModels
 from edl_horovod.models.trained_model_file import FILE_NAME, damaged_model, read_message
 from edl_horovod.models.zoo import LoadedSpec, Overrides
 from edl_horovod.proto.trained_model_pb2 import TrainedModel

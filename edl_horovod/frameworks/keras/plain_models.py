@@ -3,7 +3,7 @@
 import keras
 
 from edl_horovod.frameworks.keras import parts
-from edl_horovod.models.plain_models import PlainModels
+from edl_horovod.models.parts import PlainModels
 
 __all__ = ["PLAIN_MODELS"]
 

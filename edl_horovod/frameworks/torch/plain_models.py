@@ -7,7 +7,7 @@ Loss, metrics and optimizer may be methods of the class: `loss` or `training_ste
 from torch import nn
 
 from edl_horovod.frameworks.torch import parts
-from edl_horovod.models.plain_models import PlainModels
+from edl_horovod.models.parts import PlainModels
 
 __all__ = ["PLAIN_MODELS"]
 
