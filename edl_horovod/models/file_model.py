@@ -1,13 +1,24 @@
-"""A model in files, as a model spec describes it, and what a framework does with one."""
+"""A model in files, as a model spec describes it: its parts, its custom code, its framework's API.
 
+Custom classes and functions that the model's files refer to are imported from Python files, if
+these may run.
+"""
+
+import hashlib
+import importlib.util
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 from edl_horovod.config.model_spec import COMPILE_KEYS, MODEL_KINDS, map_paths
-from edl_horovod.errors import UserCodeError
+from edl_horovod.errors import UserCodeError, did_you_mean
+from edl_horovod.models.calling import user_code
+from edl_horovod.models.lookup import import_root
+from edl_horovod.models.modules import load_module, zoo_in_use
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import ElasticDLSpec
 
@@ -22,9 +33,14 @@ __all__ = [
     "column_roles",
     "file_model",
     "records_without_columns",
+    "import_object",
+    "load_custom_objects",
+    "may_import",
 ]
 
 _LABELS = re.compile(r"(?:y|label|labels|target|targets)(?:_\w+)?")
+
+_MODULE_PREFIX = "_edl_custom_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,8 +219,77 @@ def records_without_columns(label: str, received: str) -> UserCodeError:
     )
 
 
+def may_import(path: Path, *, is_trusted: bool) -> bool:
+    """Whether a Python file that a spec names may run: a trusted one, or one of the zoo in use."""
+    zoo = zoo_in_use()
+    return is_trusted or (zoo is not None and path.resolve().is_relative_to(import_root(zoo)))
+
+
+def load_custom_objects(model: FileModel) -> dict[str, Any]:
+    """The classes and functions that a model spec lists, by the names in the model's files.
+
+    Raises:
+        UserCodeError: A file may not be imported, does not exist, raises, or lacks a name.
+    """
+    return {
+        custom_object.key: import_object(custom_object, is_trusted=model.is_trusted)
+        for custom_object in model.custom_objects
+    }
+
+
+def import_object(custom_object: CustomObject, *, is_trusted: bool) -> Any:
+    """Import a class or function from the Python file that a model spec names.
+
+    Raises:
+        UserCodeError: The file may not be imported, does not exist, raises, or lacks the name.
+    """
+    path = custom_object.path.resolve()
+    if not path.is_file() or path.suffix != ".py":
+        raise UserCodeError(
+            f"{custom_object.key!r} is to come from {path}, which is not an existing Python file.",
+            hint="Give the path of a .py file.",
+        )
+    if not may_import(path, is_trusted=is_trusted):
+        raise UserCodeError(
+            f"{custom_object.key!r} is to come from {path}, whose code would run here.",
+            hint="Put the file into the model zoo, or set trust=model.",
+        )
+    names = vars(_custom_module(path))
+    if custom_object.value not in names:
+        public_names = [name for name in names if not name.startswith("_")]
+        raise UserCodeError(
+            f"{path} does not define {custom_object.value!r}.",
+            received={"key": custom_object.key, "value": custom_object.value},
+            hint=f"It defines: {', '.join(public_names) or 'nothing'}."
+            f"{did_you_mean(custom_object.value, public_names)}",
+        )
+    return names[custom_object.value]
+
+
 def _compile_options(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     if MODEL_KINDS[name].framework != "torch":
         return dict(next((spec[key] for key in COMPILE_KEYS if spec.get(key)), {}))
     options = {"optimizer": spec.get("optimizer"), "loss": spec.get("loss_criterion")}
     return {key: value for key, value in options.items() if value}
+
+
+def _custom_module(path: Path) -> ModuleType:
+    zoo = zoo_in_use()
+    if zoo is not None and path.is_relative_to(zoo):
+        return load_module(path, zoo=zoo)
+    # `load_module` would make this folder the zoo in use, whose files must stay importable.
+    name = f"{_MODULE_PREFIX}{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with user_code(f"Loading {path}", root=path.parent):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -3,15 +3,25 @@
 import hashlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+from edl_horovod.errors import UserCodeError
 from edl_horovod.models import elasticdl_imports
 from edl_horovod.models.calling import user_code
-from edl_horovod.models.lookup import import_root
+from edl_horovod.models.lookup import file_groups, import_root, require_zoo
 
-__all__ = ["PACKAGE", "load_module", "loaded_files", "make_importable", "zoo_in_use"]
+__all__ = [
+    "PACKAGE",
+    "load_module",
+    "loaded_files",
+    "make_importable",
+    "zoo_in_use",
+    "load_function",
+]
 
 _PREFIX = "_edl_zoo_"
 _IMPORTS_ATTRIBUTE = "__edl_zoo__"
@@ -71,6 +81,39 @@ def zoo_in_use() -> Path | None:
         if imports is not None and not imports.is_replaced:
             return Path(imports.root)
     return None
+
+
+def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., Any]:
+    """Return a function of the file that a `model_def` means; the file need not hold a spec.
+
+    Raises:
+        ConfigError: The zoo does not exist.
+        UserCodeError: The file or the function does not exist, or the file raised an exception.
+    """
+    zoo = require_zoo(model_zoo)
+    files: list[Path] = []
+    for group in file_groups(zoo, model_def):
+        modules = [load_module(file, zoo=zoo) for file in group.files]
+        modules_by_function: dict[Callable[..., Any], ModuleType] = {
+            vars(module)[name]: module for module in modules if name in vars(module)
+        }
+        if len(modules_by_function) > 1:
+            listed = ", ".join(
+                sorted(str(module.__file__) for module in modules_by_function.values())
+            )
+            raise UserCodeError(
+                f"{model_def!r} may mean {len(modules_by_function)} files with {name!r}: {listed}.",
+                received={"model_def": model_def},
+                hint="Write folder.file to name one.",
+            )
+        for function in modules_by_function:
+            return function
+        files += group.files
+    raise UserCodeError(
+        f"{', '.join(map(str, files))} has no function {name!r}.",
+        received={"model_def": model_def},
+        hint="Write it there, at the top level.",
+    )
 
 
 def _run(name: str, file: Path, imports: _ZooImports) -> ModuleType:

@@ -81,7 +81,7 @@ class Overrides:
             input_fn=config.input_fn,
             loss=config.loss,
             optimizer=config.optimizer,
-            has_own_dataset=config.data.startswith(f"{own_dataset.SCHEME}:"),
+            has_own_dataset=config.data.startswith(f"{user_dataset.SCHEME}:"),
         )
 
     @property

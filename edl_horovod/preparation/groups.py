@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import call_declared, declared, user_code
-from edl_horovod.models.functions import load_function
 from edl_horovod.models.lookup import import_root, require_zoo
+from edl_horovod.models.modules import load_function
 from edl_horovod.records.sources.recordio import Codec, Writer
 from edl_horovod.records.sources.recordio_format import MAX_RECORD_BYTES
 

@@ -33,7 +33,7 @@ from edl_horovod.launch.target import require_here
 from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import with_framework
 from edl_horovod.models.lookup import require_zoo
-from edl_horovod.models.zoo_reads import CODE, files_of
+from edl_horovod.models.zoo_files import CODE_SUFFIXES, model_files
 from edl_horovod.records import user_dataset
 from edl_horovod.records.sources.table import kind_of
 
@@ -346,11 +346,15 @@ def _code_of(model_zoo: str, model_def: str, data: Sequence[str]) -> str:
     ]
     digest = hashlib.sha256()
     try:
-        files = files_of(require_zoo(model_zoo), model_def, modules)
+        files = model_files(require_zoo(model_zoo), model_def, modules)
     except EdlError:
         return ""  # The job will say what is wrong.
     for file in files:
-        content = file.read_bytes() if file.suffix in CODE else _states_below([str(file)]).encode()
+        content = (
+            file.read_bytes()
+            if file.suffix in CODE_SUFFIXES
+            else _states_below([str(file)]).encode()
+        )
         digest.update(f"{file}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
 

@@ -13,7 +13,7 @@ from edl_horovod.frameworks.models import Model
 from edl_horovod.models import zoo_files
 from edl_horovod.models.lookup import require_zoo
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.models.zoo_reads import ZooReads
+from edl_horovod.models.zoo_files import ZooReads
 from edl_horovod.records.sources.patterns import local_paths, parts_of
 from edl_horovod.tasks.proof import Prover, Request
 from edl_horovod.trained_model.adapted import write_adapted

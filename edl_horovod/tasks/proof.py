@@ -21,9 +21,8 @@ from edl_horovod.errors import EdlError, UserCodeError, error_kind, error_of_kin
 from edl_horovod.frameworks.base import Framework
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.lookup import import_root
-from edl_horovod.models.zoo import Overrides
-from edl_horovod.models.zoo import load_spec
-from edl_horovod.models.zoo_reads import CODE, watching_opens
+from edl_horovod.models.zoo import Overrides, load_spec
+from edl_horovod.models.zoo_files import CODE_SUFFIXES, watching_opens
 from edl_horovod.trained_model.adapted import read_adapted
 
 __all__ = ["Prover", "Request", "forked_prover"]
@@ -128,7 +127,7 @@ def _wrong_with(request: Request, config: JobConfig, framework: Framework) -> Ed
 
     def refuse(name: str) -> None:
         # Code of the zoo may be imported as part of an installed package, too.
-        if not name.endswith(CODE) and (copy / Path(name).relative_to(root)).is_file():
+        if not name.endswith(CODE_SUFFIXES) and (copy / Path(name).relative_to(root)).is_file():
             raise UserCodeError(
                 f"The model reads {name} by a path that leads to the model zoo itself, where the"
                 " trained model's copy of the zoo must do.",

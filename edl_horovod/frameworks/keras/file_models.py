@@ -19,8 +19,7 @@ from edl_horovod.frameworks.keras.files.examples import examples_of
 from edl_horovod.frameworks.keras.files.summary import summary_of
 from edl_horovod.frameworks.keras.files.unsafe import all_findings, reject_findings
 from edl_horovod.frameworks.keras.files.writing import write
-from edl_horovod.models.custom_objects import load_custom_objects
-from edl_horovod.models.file_model import FileModel, FileModelSummary
+from edl_horovod.models.file_model import FileModel, FileModelSummary, load_custom_objects
 from edl_horovod.models.parts import METHODS
 from edl_horovod.spec import ElasticDLSpec, Mode
 

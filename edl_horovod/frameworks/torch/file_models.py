@@ -28,13 +28,13 @@ from edl_horovod.frameworks.torch.weight_files import (
     restore,
     safetensors_shapes,
 )
-from edl_horovod.models.custom_objects import import_object
 from edl_horovod.models.file_model import (
     CustomObject,
     FileModel,
     FileModelSummary,
     LayerSummary,
     column_roles,
+    import_object,
     records_without_columns,
 )
 from edl_horovod.spec import ElasticDLSpec, Mode

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.errors import ConfigError, UserCodeError
-from edl_horovod.models.functions import load_function
 from edl_horovod.models.lookup import list_parameters
+from edl_horovod.models.modules import load_function
 from edl_horovod.models.zoo import list_definitions, load_spec
 from edl_horovod.spec import Mode
 

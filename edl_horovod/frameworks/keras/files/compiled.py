@@ -12,8 +12,7 @@ from edl_horovod.errors import UserCodeError, did_you_mean
 from edl_horovod.frameworks.keras.files.definition import Definition
 from edl_horovod.frameworks.keras.files.optimizers import known_optimizers, make_optimizer
 from edl_horovod.models.calling import user_code, wrong_optimizer
-from edl_horovod.models.custom_objects import import_object
-from edl_horovod.models.file_model import CustomObject, FileModel
+from edl_horovod.models.file_model import CustomObject, FileModel, import_object
 
 __all__ = ["CompileArguments", "missing_parts"]
 

@@ -14,9 +14,8 @@ from edl_horovod.frameworks.keras.framework import FRAMEWORK as KERAS
 from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.torch.batches import TorchBatches
 from edl_horovod.frameworks.torch.framework import TorchFramework
-from edl_horovod.models.functions import load_function
-from edl_horovod.models.zoo import Overrides
-from edl_horovod.models.zoo import load_spec
+from edl_horovod.models.modules import load_function
+from edl_horovod.models.zoo import Overrides, load_spec
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
 from edl_horovod.spec import Mode

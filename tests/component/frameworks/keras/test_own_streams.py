@@ -9,8 +9,7 @@ import tensorflow as tf
 from edl_horovod.config.schema import DataConfig
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.batches import KerasBatches
-from edl_horovod.models.zoo import Overrides
-from edl_horovod.models.zoo import load_spec
+from edl_horovod.models.zoo import Overrides, load_spec
 from edl_horovod.records.job_data import open_source, plan_of
 from edl_horovod.records.source import JobFolders
 from edl_horovod.spec import Mode

@@ -6,7 +6,7 @@ import pytest
 from edl_horovod.errors import OutputError
 from edl_horovod.models import zoo_files
 from edl_horovod.models.modules import load_module
-from edl_horovod.models.zoo_reads import ZooReads, watching_opens
+from edl_horovod.models.zoo_files import ZooReads, watching_opens
 
 MODEL = """
 from pathlib import Path
