@@ -15,8 +15,7 @@ from edl_horovod.errors import Interrupted
 from edl_horovod.job.events import OnEvents
 
 if TYPE_CHECKING:
-    from edl_horovod.config.prepare import PrepareConfig
-    from edl_horovod.config.schema import JobConfig
+    from edl_horovod.config.schema import JobConfig, PrepareConfig
     from edl_horovod.image import BuiltImage
     from edl_horovod.launch.target import SubmittedJob
     from edl_horovod.preparation import PrepareResult
@@ -193,7 +192,7 @@ def prepare(
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
     from edl_horovod.config.compose import compose_as
-    from edl_horovod.config.prepare import PrepareConfig
+    from edl_horovod.config.schema import PrepareConfig
     from edl_horovod.displays import open_displays
     from edl_horovod.displays.terminal import prepare_events
 
@@ -219,7 +218,7 @@ def build_image(*, push: bool = False, **settings: Any) -> "BuiltImage":
     """
     from edl_horovod import image
     from edl_horovod.config.compose import compose_as
-    from edl_horovod.config.image import ImageConfig
+    from edl_horovod.config.schema import ImageConfig
 
     overrides, values = from_keywords(settings, ImageConfig)
     config = compose_as(ImageConfig, overrides, values=values)

@@ -1,17 +1,49 @@
 """Compose a checked configuration from the user's settings and files, with Hydra."""
 
+import dataclasses
+import functools
+import json
+import os
+import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
-from edl_horovod.config.composer import Composer, Sweeper
-from edl_horovod.config.conf_files import NO_FILES, ConfigFiles
-from edl_horovod.config.image import ImageConfig
-from edl_horovod.config.prepare import PrepareConfig
-from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.session import open_hydra
-from edl_horovod.errors import ConfigError
+import hydra
+import yaml
+from hydra import version as hydra_version
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.utils import JobRuntime
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+
+from edl_horovod.config import model_spec, resolved
+from edl_horovod.config.checks import check_choice
+from edl_horovod.config.conf_files import NO_FILES, ConfigFiles, conf_dir
+from edl_horovod.config.fields import FILE_LISTS, SET_BY_US, flat, is_within, needed, settings
+from edl_horovod.config.overrides import Override, SortedSettings, Sorter, split
+from edl_horovod.config.schema import (
+    SAMPLERS,
+    ImageConfig,
+    JobConfig,
+    PrepareConfig,
+    SamplerConfig,
+    SearchConfig,
+)
+from edl_horovod.config.secrets import check_no_secrets, secrets_in
+from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.files.url_secrets import without_secrets
+from edl_horovod.records.sources.table import kind_of
 
 __all__ = [
     "compose",
@@ -19,12 +51,37 @@ __all__ = [
     "compose_sweep",
     "describe",
     "sweeper_of",
+    "Sweeper",
 ]
 
 ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig, ImageConfig)
 
 _STARTS: dict[type, str] = {JobConfig: "config", PrepareConfig: "prepare", ImageConfig: "image"}
 """The file of conf/ that each class starts from."""
+
+_MISSING = "???"
+_HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError)
+
+_SCHEMA = "edl_horovod_"
+_LOCK = threading.Lock()
+"""Hydra's state is global to the process, and two threads may each start a job."""
+
+_PATHS = ("output", "job_dir", "model_zoo", "trained_model", "init_from")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_URL_OR_REMOTE = re.compile(rf"{_URL.pattern}|[\w.-]+@[\w.-]+:")
+_VARIABLE = re.compile(r"^\$(?:(\w+)|\{(\w+)\})(?=/|$)")
+
+
+@dataclass(frozen=True)
+class Sweeper:
+    """The settings of Hydra's sweeper: `hydra/sweeper` and `hydra.sweeper`."""
+
+    params: dict[str, str]
+    """Settings with several values from a file, in Hydra's grammar."""
+    search: SearchConfig | None
+    """How Optuna searches; None runs all combinations."""
+    loader: ConfigLoader
+    """Lists the files that a glob may match."""
 
 
 def compose(
@@ -45,7 +102,7 @@ def compose(
     Raises:
         ConfigError: A setting is unknown, missing, malformed or contradicts another.
     """
-    with _composer(JobConfig, task, files) as composer:
+    with _open_composer(JobConfig, task, files) as composer:
         config: JobConfig = composer.config(overrides, values or {})
         return config
 
@@ -58,7 +115,7 @@ def compose_sweep(
     Raises:
         ConfigError: A setting is unknown, missing, malformed or contradicts another.
     """
-    with _composer(JobConfig, "train", files) as composer:
+    with _open_composer(JobConfig, "train", files) as composer:
         return [composer.config(overrides, values) for overrides, values in points]
 
 
@@ -75,7 +132,7 @@ def compose_as(
         ConfigError: A setting is unknown, missing or malformed.
     """
     # The files of conf/ that these classes start from have the names of the verbs.
-    with _composer(config_class, _STARTS[config_class], files) as composer:
+    with _open_composer(config_class, _STARTS[config_class], files) as composer:
         config: ConfigT = composer.config(overrides, values or {})
         return config
 
@@ -91,7 +148,7 @@ def sweeper_of(overrides: Sequence[str], for_sweeper: Sequence[str], files: Conf
     Raises:
         ConfigError: A setting is unknown or malformed.
     """
-    with _composer(JobConfig, "train", files) as composer:
+    with _open_composer(JobConfig, "train", files) as composer:
         return composer.sweeper(overrides, for_sweeper)
 
 
@@ -105,17 +162,440 @@ def describe(verb: str, overrides: Sequence[str], files: ConfigFiles) -> str:
         ConfigError: A setting is unknown or malformed.
     """
     classes: dict[str, type] = {"prepare": PrepareConfig, "image": ImageConfig}
-    with _composer(classes.get(verb, JobConfig), verb, files) as composer:
+    with _open_composer(classes.get(verb, JobConfig), verb, files) as composer:
         return composer.description(overrides)
 
 
+class _Composer:
+    """Composes configurations of one class while Hydra is open."""
+
+    def __init__(
+        self, config_class: type, verb: str, *, start: str, name: str, loader: ConfigLoader
+    ) -> None:
+        self._class = config_class
+        self._verb = verb
+        self._start = start
+        self._name = name or start
+        self._loader = loader
+        self._sorter = Sorter(config_class, name=self._name, loader=loader)
+        self._first: DictConfig | None = None
+
+    def config(self, overrides: Sequence[str], values: Mapping[str, Any]) -> Any:
+        """The configuration, checked.
+
+        Raises:
+            ConfigError: A setting is unknown, missing, malformed or contradicts another.
+        """
+        sorted_settings = self._sort(overrides, values)
+        composed = self._compose(sorted_settings)
+        try:
+            resolved_values = OmegaConf.to_container(composed, resolve=True)
+        except OmegaConfBaseException as e:
+            raise self._explained(e, sorted_settings) from e
+        assert isinstance(resolved_values, dict)
+        values_by_name = {
+            str(key): value for key, value in resolved_values.items() if value != _MISSING
+        }
+        try:
+            if "model" in self._sorter.annotations:
+                model_spec.expand(values_by_name)
+            self._check_needed(values_by_name)
+            check_no_secrets(values_by_name)
+            _make_absolute(values_by_name)
+            return resolved.build(self._class, values_by_name)
+        except ConfigError as e:
+            keys = list(e.received) if isinstance(e.received, Mapping) else []
+            location = next(
+                (file for key in keys if (file := self._location(key, sorted_settings))), ""
+            )
+            if not location:
+                raise
+            raise e.with_more_hint(location) from e
+
+    def description(self, overrides: Sequence[str]) -> str:
+        """The settings as YAML, with comments."""
+        sorted_settings = self._sort(overrides, {})
+        tree = OmegaConf.to_container(self._compose(sorted_settings), resolve=False)
+        files_by_key = _origins(self._loader, self._name, sorted_settings.for_hydra)
+        assert isinstance(tree, dict)
+        return "\n".join(self._lines(tree, "", sorted_settings, files_by_key))
+
+    def _lines(
+        self,
+        tree: dict[Any, Any],
+        prefix: str,
+        sorted_settings: SortedSettings,
+        files_by_key: dict[str, str],
+    ) -> Iterator[str]:
+        indent = "  " * prefix.count(".")
+        for name, value in tree.items():
+            key = f"{prefix}{name}"
+            if key not in self._sorter.annotations:
+                yield f"{indent}{name}:"
+                yield from self._lines(value, f"{key}.", sorted_settings, files_by_key)
+                continue
+            dumped = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+            lines = dumped.removesuffix("...\n").splitlines()
+            text = lines[0] if len(lines) == 1 else json.dumps(value, ensure_ascii=False)
+            origin = self._origin(key, sorted_settings, files_by_key)
+            yield f"{indent}{name}: {without_secrets(text)}  # {origin}"
+
+    def sweeper(self, overrides: Sequence[str], for_sweeper: Sequence[str]) -> Sweeper:
+        """The settings of Hydra's sweeper; see `sweeper_of`.
+
+        Raises:
+            ConfigError: A setting is unknown or malformed.
+        """
+        for override in map(split, for_sweeper):
+            _check_for_sweeper(override)
+        sorted_settings = self._sort(overrides, {})
+        words = [*sorted_settings.for_hydra, *for_sweeper]
+        try:
+            composed = hydra.compose(self._name, overrides=words, return_hydra_config=True)
+            self._check_secrets(composed, sorted_settings, "hydra.sweeper")
+            name = composed.hydra.runtime.choices["hydra/sweeper"]
+            sweeper_settings = OmegaConf.to_container(composed.hydra.sweeper, resolve=True)
+        except _HYDRA_ERRORS as e:
+            raise self._explained(e, sorted_settings) from e
+        assert isinstance(sweeper_settings, dict)
+        check_choice("hydra/sweeper", str(name), ("basic", "optuna"))
+        sweeper_params = sweeper_settings.pop("params") or {}
+        if not isinstance(sweeper_params, Mapping):
+            raise ConfigError(
+                "hydra.sweeper.params must be a dict of settings with several values.",
+                received={"hydra.sweeper.params": sweeper_params},
+                hint=f"{self._location('hydra.sweeper.params', sorted_settings)}"
+                " Write {key: 'a,b'}.",
+            )
+        for key, value in sweeper_params.items():
+            if isinstance(value, Mapping):
+                raise ConfigError(
+                    "hydra.sweeper.params takes keys with dots.",
+                    received=f"hydra.sweeper.params.{key}={value}",
+                    hint=f"Write {key}.{next(iter(value), 'key')}: a,b in one line.",
+                )
+        params = {str(key): str(value) for key, value in sweeper_params.items()}
+        search = resolved.build(SearchConfig, sweeper_settings) if name == "optuna" else None
+        return Sweeper(params, search, self._loader)
+
+    def _origin(
+        self, key: str, sorted_settings: SortedSettings, files_by_key: dict[str, str]
+    ) -> str:
+        if key == "task":
+            return f"edl {self._verb}"
+        parts = [file for name, file in files_by_key.items() if is_within(name, key)]
+        if any(is_within(key, name) for name in sorted_settings.typed):
+            parts = []
+        if sorted_settings.typed_as(key):
+            parts.append("command line")
+        return ", ".join(dict.fromkeys(parts)) or "default"
+
+    def _sort(self, overrides: Sequence[str], values: Mapping[str, Any]) -> SortedSettings:
+        try:
+            return self._sorter.sort(overrides, values)
+        except _HYDRA_ERRORS as e:
+            raise self._explained(e, SortedSettings()) from e
+
+    def _compose(self, sorted_settings: SortedSettings) -> DictConfig:
+        """The merged settings; interpolations are not resolved.
+
+        Raises:
+            ConfigError: The settings cannot be merged.
+        """
+        self._check_name()
+        try:
+            composed = hydra.compose(self._name, overrides=sorted_settings.for_hydra)
+            self._check_is_complete(composed)
+            for key, value in sorted_settings.values.items():
+                OmegaConf.update(composed, key, value, force_add=True)
+        except _HYDRA_ERRORS as e:
+            raise self._explained(e, sorted_settings) from e
+        self._check_set_by_us(composed, sorted_settings)
+        if "task" in self._sorter.annotations:
+            composed.task = self._verb
+        if self._first is None:
+            self._first = composed
+        OmegaConf.copy_cache(self._first, composed)
+        self._check_secrets(composed, sorted_settings)
+        return composed
+
+    def _check_name(self) -> None:
+        if not any(source.is_config(self._name) for source in self._loader.get_sources()):
+            options = self._loader.get_group_options("")
+            names = [name for name in options if not name.startswith(("_", "edl_horovod_"))]
+            raise ConfigError(
+                f"There is no file {self._name}.yaml.{did_you_mean(self._name, names)}",
+                received=f"--config-name={self._name}",
+                hint=f"Give one of {', '.join(names)}, or its directory by --config-dir.",
+            )
+
+    def _check_is_complete(self, composed: DictConfig) -> None:
+        """Refuse a --config-name file that does not start from the settings of the verb."""
+        if OmegaConf.get_type(composed) is not self._class:
+            raise ConfigError(
+                f"{self._name}.yaml does not start from the settings of edl {self._verb}.",
+                received=f"--config-name={self._name}",
+                hint=f"Begin it with the line `defaults: [{self._start}, _self_]`.",
+            )
+
+    def _check_set_by_us(self, composed: DictConfig, sorted_settings: SortedSettings) -> None:
+        """Refuse a file that sets a key which only a command sets."""
+        raw = OmegaConf.to_container(composed, resolve=False)
+        assert isinstance(raw, dict)
+        for key, value in flat(raw):
+            if key in SET_BY_US and value not in ("", _MISSING):
+                raise self._sorter.unknown(
+                    key, f"{key}={value}", location=self._location(key, sorted_settings)
+                )
+
+    def _check_secrets(
+        self, composed: DictConfig, sorted_settings: SortedSettings, section: str = ""
+    ) -> None:
+        """Refuse secrets, because all settings are written to the job's directory.
+
+        Only the password in the URL of a model zoo is not written, so it may come from a variable.
+        `check_no_secrets` reports URLs of data.
+        """
+        for secret in secrets_in(composed, section):
+            key, variable = secret.key, secret.variable
+            if key == "model_zoo" or (key in FILE_LISTS and not variable):
+                continue
+            hint = "Leave it out; the ranks can read a secret from their environment"
+            if variable:
+                hint = f"Leave it out; the ranks can read {variable} from their environment"
+            raise ConfigError(
+                f"{key} takes a value that seems to be a secret, and settings are written to the"
+                " job's directory.",
+                received=f"{key}={secret.text}",
+                hint=f"{self._location(key, sorted_settings)} {hint}, and pods get it by"
+                " kubernetes.secret_env.",
+            )
+
+    def _check_needed(self, values: dict[str, Any]) -> None:
+        """Report all missing settings in one error, each with its meaning."""
+        needed_keys = needed(self._verb)
+        missing = [key for key in needed_keys if not values.get(key)]
+        is_file = values["model_zoo"].endswith(".py")
+        if "model_def" in missing and (is_file or values.get("model")):
+            missing.remove("model_def")  # The file may hold a single model; opening it will tell.
+        if missing:
+            meanings = {setting.key: setting.meaning for setting in settings(self._class)}
+            lines = "".join(f"\n  {key}=...  {' '.join(meanings[key].split())}" for key in missing)
+            names = " and ".join(
+                [", ".join(needed_keys[:-1]), needed_keys[-1]][len(needed_keys) == 1 :]
+            )
+            raise ConfigError(f"{self._verb} needs {names}. Give what is missing:{lines}")
+
+    def _location(self, key: str, sorted_settings: SortedSettings) -> str:
+        """A sentence with the file that sets a value; empty where a command sets it."""
+        if sorted_settings.typed_as(key):
+            return ""
+        try:
+            files_by_key = _origins(self._loader, self._name, sorted_settings.for_hydra)
+        except _HYDRA_ERRORS:
+            return ""
+        files = [file for name, file in files_by_key.items() if is_within(name, key)]
+        return f" It is set in {files[-1]}." if files else ""
+
+    def _explained(self, error: Exception, sorted_settings: SortedSettings) -> ConfigError:
+        """A ConfigError for an error of Hydra, with the key, the user's text and the file."""
+        if isinstance(error, UnicodeDecodeError):
+            # The error has the bytes that Hydra read, but not the path of their file.
+            folders = [
+                entry.path for entry in self._loader.get_sources() if entry.scheme() == "file"
+            ]
+            files = [file for folder in folders for file in Path(folder).rglob("*.yaml")]
+            broken_files = [str(file) for file in files if error.object in file.read_bytes()]
+            return ConfigError(
+                "A file of settings is not text in UTF-8.",
+                received=", ".join(broken_files),
+                hint="Save it in UTF-8.",
+            )
+        cause: BaseException | None = error
+        while cause is not None and not getattr(cause, "full_key", None):
+            cause = cause.__cause__ or cause.__context__
+        key = str(getattr(cause, "full_key", None) or "")
+        typed = (
+            sorted_settings.typed_as(key)
+            if key
+            else " ".join([*sorted_settings.choices, *sorted_settings.typed.values()])
+        )
+        location = self._location(key, sorted_settings) if key else ""
+        if isinstance(cause, InterpolationResolutionError):
+            reason = str(cause).partition("\n")[0]
+            return ConfigError(
+                f"The value of {key} cannot be resolved: {reason}.",
+                received=typed or key,
+                hint=f"{location} Write ${{oc.env:NAME}}, ${{now:%Y-%m-%d}} or ${{key}}.",
+            )
+        if key in self._sorter.annotations:
+            value = typed.partition("=")[2] if key in sorted_settings.typed else "..."
+            (meaning,) = (entry.meaning for entry in settings(self._class) if entry.key == key)
+            hint = f"{location} {meaning}"
+            return resolved.wrong_type(key, value, self._sorter.annotations[key], hint=hint)
+        is_unknown = not any(name.startswith(f"{key}.") for name in self._sorter.annotations)
+        if key and is_unknown and not is_within(key, "hydra"):
+            group = key.partition(".")[0]
+            if location and group not in self._sorter.sections and self._sorter.choices(group):
+                location += " Begin the file with the line `# @package _global_`."
+            return self._sorter.unknown(key, typed or f"{key}=...", location=location)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return ConfigError(
+            f"The settings cannot be merged. {' '.join(lines).rstrip('.')}.",
+            received=typed or "",
+            hint=location,
+        )
+
+
 @contextmanager
-def _composer(config_class: type[ConfigT], verb: str, files: ConfigFiles) -> Iterator[Composer]:
+def _open_composer(
+    config_class: type[ConfigT], verb: str, files: ConfigFiles
+) -> Iterator[_Composer]:
     start = _STARTS[config_class]
     try:
-        with open_hydra(config_class, start, files) as loader:
-            yield Composer(config_class, verb, start=start, name=files.name, loader=loader)
+        with _open_hydra(config_class, start, files) as loader:
+            yield _Composer(config_class, verb, start=start, name=files.name, loader=loader)
     except ConfigError as e:
         if without_secrets(str(e)) == str(e):
             raise
         raise e.reworded(without_secrets) from None  # Its cause shows what was typed, too.
+
+
+@contextmanager
+def _open_hydra(config_class: type, verb_file: str, files: ConfigFiles) -> Iterator[ConfigLoader]:
+    """Open Hydra with our directory, the user's directory and a schema.
+
+    The Hydra of the program that calls us is restored at the end.
+
+    Raises:
+        ConfigError: The user's directory cannot be used.
+    """
+    search_path = create_config_search_path(str(conf_dir()))
+    if (user_dir := files.path) is not None:
+        before = SearchPathQuery(provider="schema")
+        search_path.prepend("command-line", f"file://{user_dir}", anchor=before)
+    with _LOCK, _outer_hydra_kept():
+        hydra_version.setbase("1.3")
+        ConfigStore.instance().store(name=_SCHEMA + verb_file, node=_schema_node(config_class))
+        _store_sweeper()
+        hydra = Hydra.create_main_hydra2("edl_horovod", search_path)
+        yield hydra.config_loader
+
+
+def _origins(loader: ConfigLoader, config_name: str, overrides: Sequence[str]) -> dict[str, str]:
+    """The file that sets each key, by the key with dots; keys that no file sets are left out."""
+    defaults = loader.compute_defaults_list(config_name, list(overrides), RunMode.RUN).defaults
+    files_by_key: dict[str, str] = {}
+    for default in defaults:
+        path = default.config_path or ""
+        source = next(
+            (
+                source_option
+                for source_option in loader.get_sources()
+                if source_option.is_config(path)
+            ),
+            None,
+        )
+        if path.startswith(("hydra/", _SCHEMA)) or source is None:
+            continue
+        content = OmegaConf.to_container(source.load_config(path).config, resolve=False)
+        package = (default.package or "").removeprefix("_global_").strip(".")
+        prefix = f"{package}." if package else ""
+        file = _shown_path(Path(source.path) / f"{path.removesuffix('.yaml')}.yaml")
+        files_by_key |= {key: file for key, _ in flat(content, prefix)}
+    return files_by_key
+
+
+def _make_absolute(values: dict[str, Any]) -> None:
+    """Make paths absolute: a relative path means the directory where the command runs."""
+    for key in FILE_LISTS:
+        if values.get(key):
+            values[key] = kind_of(values[key]).absolute(values[key], _absolute)
+    for key in _PATHS:
+        if values.get(key):
+            values[key] = _absolute(values[key])
+            if key != "model_zoo" and _URL.match(values[key]):
+                raise ConfigError(
+                    f"{key} must be a path in a file system that the ranks can access; only data is"
+                    " read from URLs.",
+                    received={key: values[key]},
+                    hint="Mount the bucket, or copy its content and give a local path.",
+                )
+
+
+def _check_for_sweeper(override: Override) -> None:
+    """Refuse settings of Hydra that a command may not set."""
+    if not override.key.startswith(("hydra/sweeper", "hydra.sweeper.")):
+        reason = "Only hydra/sweeper and hydra.sweeper of Hydra's own settings can be set."
+        raise ConfigError(reason, received=override.typed, hint="Leave it out.")
+    if is_within(override.key, "hydra.sweeper.params"):
+        name = override.key.removeprefix("hydra.sweeper.params").removeprefix(".")
+        raise ConfigError(
+            "In a command, the values of a sweep are written at the setting itself.",
+            received=override.typed,
+            hint=f"Write {name or 'key'}=a,b.",
+        )
+
+
+def _shown_path(file: Path) -> str:
+    """A file's path for people: our files from `conf/` on, others relative to the directory."""
+    if file.is_relative_to(conf_dir()):
+        return f"conf/{file.relative_to(conf_dir())}"
+    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
+
+
+@contextmanager
+def _outer_hydra_kept() -> Iterator[None]:
+    """Restore Hydra's process-wide state at the end, also inside a function of `@hydra.main`."""
+    outer, outer_base = GlobalHydra.instance().hydra, hydra_version.VersionBase.instance().getbase()
+    outer_job = JobRuntime.instance().conf.copy()
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+        hydra_version.VersionBase.instance().version_base = outer_base
+        JobRuntime.instance().conf = outer_job
+
+
+@functools.cache
+def _store_sweeper() -> None:
+    """Register `hydra/sweeper=optuna` and its samplers, with the keys of Hydra's plugin.
+
+    The plugin itself does not work with current versions of Optuna.
+    """
+    store = ConfigStore.instance()
+    search = dataclasses.asdict(SearchConfig()) | {"defaults": [{"sampler": "tpe"}], "params": None}
+    store.store(group="hydra/sweeper", name="optuna", node=search)
+    for name in SAMPLERS:
+        sampler = dataclasses.asdict(SamplerConfig(name=name))
+        store.store(group="hydra/sweeper/sampler", name=name, node=sampler)
+
+
+@functools.cache  # Hydra copies the nodes of its store.
+def _schema_node(config_class: type) -> DictConfig:
+    """The schema for Hydra, writable: OmegaConf makes nodes of frozen dataclasses read-only."""
+    node: DictConfig = OmegaConf.structured(config_class)
+    _make_writable(node)
+    return node
+
+
+def _make_writable(node: DictConfig) -> None:
+    OmegaConf.set_readonly(node, None)
+    for key in node:
+        if isinstance(child := node.get(key), DictConfig):
+            _make_writable(child)
+
+
+def _absolute(path: str) -> str:
+    path = _VARIABLE.sub(_variable, path)
+    if _URL_OR_REMOTE.match(path):
+        return path
+    if path.startswith("@"):  # A list of input files, for prepare.
+        return f"@{_absolute(path[1:])}"
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _variable(match: re.Match[str]) -> str:
+    """The value of a variable at the start of a path: a Python call has no shell to expand it."""
+    return os.environ.get(match[1] or match[2], match[0])

@@ -1,16 +1,25 @@
-"""One setting as a user typed it, `key=value`."""
+"""Settings as a user typed them, `key=value`: read, and sorted by how their values are read.
+
+Text settings (paths, globs, names) are used verbatim, so a path needs quotes only for the shell. A
+value in the quotes of Hydra's grammar is the text within the quotes. Hydra parses other settings.
+"""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 
+from edl_horovod.config import model_spec
 from edl_horovod.config import params as params_text
-from edl_horovod.errors import ConfigError
+from edl_horovod.config.conf_files import conf_dir
+from edl_horovod.config.fields import SET_BY_US, dict_key_of, is_within, settings, unknown_key
+from edl_horovod.errors import ConfigError, did_you_mean
 
 __all__ = [
     "Override",
@@ -22,8 +31,9 @@ __all__ = [
     "split",
     "unquoted",
     "unreadable",
+    "SortedSettings",
+    "Sorter",
 ]
-
 
 _INTERPOLATION = re.compile(r"(?P<slashes>\\*)\$\{(?=(?:(?P<name>[\w.]+)(?P<after>[:}]))?)")
 
@@ -178,3 +188,140 @@ def gathered_errors() -> Iterator[Callable[[], AbstractContextManager[None]]]:
     if errors:
         lines = "".join(f"\n  {error}" for error in errors)
         raise ConfigError(f"{len(errors)} settings cannot be taken:{lines}")
+
+
+@dataclass(frozen=True)
+class SortedSettings:
+    """The settings of one composition, sorted by how their values are read."""
+
+    for_hydra: list[str] = field(default_factory=list)
+    """Overrides that Hydra parses."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """Keys with dots to values; OmegaConf resolves the interpolations that are left in them."""
+    typed: dict[str, str] = field(default_factory=dict)
+    """Keys to the text that the user typed, for errors."""
+    choices: list[str] = field(default_factory=list)
+    """Choices of files, as the user typed them."""
+
+    def typed_as(self, key: str) -> str:
+        """The text that set a key, its section or the dict around it; empty if none was typed."""
+        names = [name for name in self.typed if is_within(key, name) or is_within(name, key)]
+        return self.typed[names[-1]] if names else ""
+
+
+class Sorter:
+    """Decides how a setting is read, and knows which settings exist."""
+
+    def __init__(self, config_class: type, *, name: str, loader: ConfigLoader) -> None:
+        self._class = config_class
+        self._name = name
+        self._loader = loader
+        self.annotations = {setting.key: setting.annotation for setting in settings(config_class)}
+        self.sections = {key.partition(".")[0] for key in self.annotations if "." in key}
+
+    def sort(self, overrides: Sequence[str], values: Mapping[str, Any]) -> SortedSettings:
+        """Sort settings by how they are read.
+
+        Raises:
+            ConfigError: Settings are unknown or malformed; the message names all of them.
+        """
+        sorted_settings = SortedSettings()
+        params: dict[str, Any] = {}
+        with gathered_errors() as collecting_errors:
+            for text in overrides:
+                with collecting_errors():
+                    override = split(text)
+                    self._sort_one(override, sorted_settings, params)
+            for key, value in values.items():
+                with collecting_errors():
+                    sorted_settings.typed[key] = f"{key}={value}"
+                    if dict_key_of(key, self.annotations) == "params":
+                        params_text.put(
+                            params, key, escaped(value), received=sorted_settings.typed[key]
+                        )
+                    elif key in self.annotations or dict_key_of(key, self.annotations):
+                        sorted_settings.values[key] = escaped(value)
+                    else:
+                        raise self.unknown(key, sorted_settings.typed[key])
+        if params:
+            params_text.check(params)
+            sorted_settings.values["params"] = params
+        return sorted_settings
+
+    def _sort_one(
+        self, override: Override, sorted_settings: SortedSettings, params: dict[str, Any]
+    ) -> None:
+        key, value = override.key, override.value
+        in_dict = dict_key_of(key, self.annotations)
+        is_text = not value.startswith("{")
+        # The user may have a group of this name: +model=resnet takes model/resnet.yaml.
+        is_group = in_dict == key and key != "params" and is_text and bool(self.choices(key))
+        if is_group:
+            in_dict = ""
+        is_choice = is_group or (not in_dict and key not in self.annotations and is_text)
+        if is_choice:
+            sorted_settings.choices.append(override.typed)
+        else:
+            sorted_settings.typed[key] = override.typed
+        if in_dict == "params":
+            param = escaped(param_of(override), self._is_reference)
+            params_text.put(params, key, param, received=override.typed)
+        elif in_dict:
+            sorted_settings.for_hydra.append(f"++{checked_for_hydra(override)}")
+        elif is_group or key in SET_BY_US or key not in self.annotations:
+            sorted_settings.for_hydra.append(self._group_choice(override))
+        elif self.annotations[key] is str:
+            sorted_settings.values[key] = escaped(unquoted(value), self._is_reference)
+        else:
+            sorted_settings.for_hydra.append(checked_for_hydra(override))
+
+    def _group_choice(self, override: Override) -> str:
+        """The override for Hydra that chooses a file of a group, or sets several keys of it."""
+        group = override.key.partition("@")[0]
+        is_own_section = group in self.sections
+        choices = self.choices(group)
+        if not is_own_section and (not choices or (conf_dir() / group).is_dir()):
+            raise self.unknown(override.key, override.typed)
+        if is_own_section and override.value.startswith("{"):
+            return checked_for_hydra(override)
+        if override.value not in (*choices, "null"):
+            keys = f", or set one of its keys: {group}.key=value" if is_own_section else ""
+            raise ConfigError(
+                f"{group} must be one of {', '.join(choices)}{keys}.",
+                received=override.typed,
+                hint=did_you_mean(override.value, choices),
+            )
+        # Our own groups are in the list of defaults already, so a + would change nothing.
+        prefix = "" if is_own_section else override.prefix
+        return f"{prefix}{override.key}={override.value}"
+
+    def choices(self, group: str) -> list[str]:
+        """The files of a group; empty for Hydra's own groups."""
+        if group.partition("/")[0].partition(".")[0] == "hydra":
+            return []
+        return list(self._loader.get_group_options(group, config_name=self._name))
+
+    def unknown(self, key: str, received: str, *, location: str = "") -> ConfigError:
+        """The error for an unknown key, with the keys that exist."""
+        instead = getattr(self._class, "INSTEAD_OF_A_MODEL_IN_FILES", None)
+        if instead is not None and key.partition(".")[0] in model_spec.SETTINGS:
+            return ConfigError(instead[0], received=received, hint=f"{location} {instead[1]}")
+        user_groups = [
+            group
+            for group in self._loader.list_groups("")
+            if group != "hydra" and not (conf_dir() / group).is_dir()
+        ]
+        groups = ""
+        if user_groups:
+            listed = ", ".join(user_groups)
+            groups = f" Groups of --config-dir: {listed}.{did_you_mean(key, user_groups)}"
+        elif received.startswith("+"):
+            groups = " Your own groups are in the directory that --config-dir names."
+        reason = unknown_key(key, self._class, hidden=SET_BY_US)
+        return ConfigError(f"{reason}{groups}", received=received, hint=location)
+
+    def _is_reference(self, name: str, is_call: bool) -> bool:
+        """Whether `${name}` or `${name:...}` in a text means another value."""
+        if is_call:
+            return bool(OmegaConf.has_resolver(name))
+        return name in self.annotations or bool(dict_key_of(name, self.annotations))

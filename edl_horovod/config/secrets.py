@@ -9,11 +9,12 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from edl_horovod.config.fields import flat, is_within
+from edl_horovod.config.fields import FILE_LISTS, flat, is_within
 from edl_horovod.config.overrides import escaped
+from edl_horovod.errors import ConfigError
 from edl_horovod.files.url_secrets import without_secrets
 
-__all__ = ["Secret", "secrets_in"]
+__all__ = ["Secret", "check_no_secrets", "secrets_in"]
 
 _NAME = re.compile(r"passw|secret|token(?!iz)|credential|api_?key|access_?key|private_?key", re.I)
 _ENVIRONMENT = "oc.env"
@@ -55,6 +56,21 @@ def secrets_in(settings: DictConfig, section: str = "") -> Iterator[Secret]:
     part = OmegaConf.select(copy, section) if section else copy
     with _variables_read() as variables:
         yield from _walk(part, section, (), variables)
+
+
+def check_no_secrets(values: dict[str, Any]) -> None:
+    """Refuse passwords in URLs of data, which are written to the job's directory."""
+    for key in FILE_LISTS:
+        text = values.get(key) or ""
+        if (shown := without_secrets(text)) != text:
+            raise ConfigError(
+                f"{key} holds a password or a token, which would be written to the job's directory"
+                " and into the trained model.",
+                received={key: shown},
+                hint="Leave it out, and give it where the ranks find it: AWS_ACCESS_KEY_ID and its"
+                " like for s3://, GOOGLE_APPLICATION_CREDENTIALS for gs://, FSSPEC_HTTP or a"
+                " .netrc file for https:// (docs/how-to/data.md).",
+            )
 
 
 def _urls(plain: dict[Any, Any], section: str) -> Iterator[Secret]:

@@ -1,4 +1,4 @@
-"""Expand settings with several values, in Hydra's grammar, to the settings of each job.
+"""Expand settings with several values, in Hydra's grammar, to jobs or to the space of a search.
 
 `train.learning_rate=0.1,0.01`, `train.epochs=range(1,4)`, `launch=glob(*)`: each combination is one
 job. In lists of files and strings of parameters, where a comma has another meaning, several values
@@ -21,12 +21,19 @@ from edl_horovod.config.conf_files import NO_FILES, ConfigFiles
 from edl_horovod.config.fields import settings
 from edl_horovod.config.keywords import from_keywords
 from edl_horovod.config.overrides import hydra_value, split, unreadable
-from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.search import SearchConfig
-from edl_horovod.config.space import Candidates, Interval, space_of
+from edl_horovod.config.schema import JobConfig, SearchConfig
 from edl_horovod.errors import ConfigError
 
-__all__ = ["Point", "Search", "expand", "product", "text_of"]
+__all__ = [
+    "Point",
+    "Search",
+    "expand",
+    "product",
+    "text_of",
+    "Candidates",
+    "Interval",
+    "space_of",
+]
 
 _KEYS_WITH_COMMAS = ("data", "validation_data", "params")
 _SHARED_KEYS = ("output", "job_dir", "overwrite", "log_level")
@@ -42,6 +49,32 @@ class Point:
     """All settings, as typed in a command for this job alone."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """Settings that a Python call passes as values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """The numbers between two bounds, both included."""
+
+    low: int | float
+    high: int | float
+    is_whole: bool
+    """Whether only whole numbers are chosen; then the bounds are whole numbers, too."""
+    is_log: bool = False
+    """Whether numbers are chosen uniformly on a logarithmic scale."""
+    step: int = 1
+    """Difference between neighbouring whole numbers."""
+    written: str
+    """As the user wrote it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """A list of values."""
+
+    names: tuple[str, ...]
+    """The text of each value."""
+    written: str
+    """As the user wrote it."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +167,34 @@ def product(
 def text_of(value: Any) -> str:
     """A value as text for the table of a sweep."""
     return "null" if value is None else str(value)
+
+
+def space_of(key: str, parsed: Parsed) -> Interval | Candidates:
+    """The search space of a setting that Hydra parsed; names of candidates are as typed.
+
+    Raises:
+        ConfigError: The setting has no value.
+    """
+    value, written = parsed.value(), str(parsed.input_line)
+    if parsed.is_interval_sweep():
+        annotations = {setting.key: setting.annotation for setting in settings(JobConfig)}
+        low, high, is_log = value.start, value.end, "log" in value.tags
+        if annotations.get(key) is int or all(isinstance(end, int) for end in (low, high)):
+            low, high = int(low), int(high)
+            return Interval(low=low, high=high, is_whole=True, is_log=is_log, written=written)
+        return Interval(low=low, high=high, is_whole=False, is_log=is_log, written=written)
+    texts = tuple(parsed.sweep_string_iterator())
+    if not texts:
+        raise ConfigError(
+            f"{key} has no value to choose from.",
+            received=written,
+            hint=f"Write {key}=choice(a,b) or {key}=interval(low,high).",
+        )
+    step = parsed.is_range_sweep() and not value.shuffle and value.step
+    if isinstance(step, int) and step > 0 and isinstance(value.start, int):
+        low, high = value.start, int(texts[-1])
+        return Interval(low=low, high=high, is_whole=True, step=step, written=written)
+    return Candidates(names=texts, written=written)
 
 
 def _parse(overrides: Sequence[str]) -> tuple[list[str], dict[str, Parsed]]:

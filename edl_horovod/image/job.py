@@ -4,8 +4,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from edl_horovod.config.image import ImageConfig
-from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.schema import ImageConfig, JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import ConfigError
 from edl_horovod.image import engine, reference

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edl_horovod.config.prepare import PrepareConfig
+from edl_horovod.config.schema import PrepareConfig
 from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted
 from edl_horovod.files.output_dir import check_output, writing
 from edl_horovod.job.places import check_apart, check_not_in_work_folder

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from edl_horovod.config.prepare import PrepareConfig
+from edl_horovod.config.schema import PrepareConfig
 from edl_horovod.errors import DataError, OutputError
 from edl_horovod.files.output_dir import writing
 from edl_horovod.files.whole_file import write_text

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from edl_horovod.config.fields import settings
-from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.search import SAMPLERS, SamplerConfig, SearchConfig
-from edl_horovod.config.space import Candidates, Interval
-from edl_horovod.config.sweep import Point, Search, product, text_of
+from edl_horovod.config.schema import SAMPLERS, JobConfig, SamplerConfig, SearchConfig
+from edl_horovod.config.sweep import Candidates, Interval, Point, Search, product, text_of
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed, did_you_mean
 from edl_horovod.sql.attributes import SortedAttributes
 from edl_horovod.sql.jobs import StatementJob

@@ -17,8 +17,7 @@ from typing import Any
 from edl_horovod.config import model_spec, resolved
 from edl_horovod.config.compose import compose_sweep
 from edl_horovod.config.conf_files import NO_FILES, ConfigFiles
-from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.search import SearchConfig
+from edl_horovod.config.schema import JobConfig, SearchConfig
 from edl_horovod.config.sweep import Point
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, OutputError, hint_of
 from edl_horovod.files import json_text, marker

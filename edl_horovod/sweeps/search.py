@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from edl_horovod.config.conf_files import ConfigFiles
-from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.search import SearchConfig
-from edl_horovod.config.space import Candidates, Interval
-from edl_horovod.config.sweep import Search
+from edl_horovod.config.schema import JobConfig, SearchConfig
+from edl_horovod.config.sweep import Candidates, Interval, Search
 from edl_horovod.errors import ConfigError, MissingDependency, how_to_install
 from edl_horovod.files.output_dir import writing
 from edl_horovod.files.url_secrets import without_secrets

@@ -7,7 +7,7 @@ from edl_horovod.cli.arguments import VerbParser, config_files, settings_parser
 from edl_horovod.job import log
 
 if TYPE_CHECKING:
-    from edl_horovod.config.image import ImageConfig
+    from edl_horovod.config.schema import ImageConfig
 
 __all__ = ["run"]
 
@@ -20,7 +20,7 @@ _EXAMPLES = """\
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl image`."""
     from edl_horovod.config.compose import compose_as, describe
-    from edl_horovod.config.image import ImageConfig
+    from edl_horovod.config.schema import ImageConfig
 
     flags, overrides = _parser(verb, summary).parse_with_settings(argv)
     if flags.cfg:
@@ -41,7 +41,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 
 def _parser(verb: str, summary: str) -> VerbParser:
-    from edl_horovod.config.image import ImageConfig
+    from edl_horovod.config.schema import ImageConfig
 
     flags = "build|push [--dry-run]"
     parser = settings_parser(verb, summary, ImageConfig, flags=flags, examples=_EXAMPLES)

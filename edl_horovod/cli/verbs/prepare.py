@@ -10,7 +10,7 @@ from edl_horovod.errors import EdlError
 from edl_horovod.job import log
 
 if TYPE_CHECKING:
-    from edl_horovod.config.prepare import PrepareConfig
+    from edl_horovod.config.schema import PrepareConfig
     from edl_horovod.preparation import PrepareResult
 
 __all__ = ["run"]
@@ -26,7 +26,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl prepare`."""
     from edl_horovod.config import resolved
     from edl_horovod.config.compose import compose_as, describe
-    from edl_horovod.config.prepare import PrepareConfig
+    from edl_horovod.config.schema import PrepareConfig
 
     usage = "[--dry-run]"
     parser = settings_parser(verb, summary, PrepareConfig, flags=usage, examples=_EXAMPLES)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from edl_horovod.config import fields, resolved
 from edl_horovod.config.compose import compose, compose_as
 from edl_horovod.config.conf_files import conf_dir
-from edl_horovod.config.prepare import PrepareConfig
-from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.schema import JobConfig, PrepareConfig
 from edl_horovod.errors import ConfigError
 
 THEIRS = """

@@ -10,9 +10,7 @@ import yaml
 
 from edl_horovod.config.compose import compose, compose_as
 from edl_horovod.config.conf_files import ConfigFiles
-from edl_horovod.config.image import ImageConfig
-from edl_horovod.config.prepare import PrepareConfig
-from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.schema import ImageConfig, JobConfig, PrepareConfig
 from edl_horovod.errors import ConfigError
 
 TRAIN = ["data=/d/*.npz", "output=/o"]

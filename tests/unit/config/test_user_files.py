@@ -13,9 +13,7 @@ from edl_horovod.cli.main import main
 from edl_horovod.config import fields
 from edl_horovod.config.compose import compose, compose_as, describe
 from edl_horovod.config.conf_files import ConfigFiles, choices_table, conf_dir
-from edl_horovod.config.image import ImageConfig
-from edl_horovod.config.prepare import PrepareConfig
-from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.schema import ImageConfig, JobConfig, PrepareConfig
 from edl_horovod.config.sweep import Search, expand
 from edl_horovod.errors import ConfigError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.config.prepare import PrepareConfig
+from edl_horovod.config.schema import PrepareConfig
 from edl_horovod.errors import (
     ConfigError,
     DataError,

@@ -8,8 +8,7 @@ import pytest
 
 from edl_horovod.config.conf_files import zoo_dir
 from edl_horovod.config.fields import settings
-from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.search import SamplerConfig, SearchConfig
+from edl_horovod.config.schema import JobConfig, SamplerConfig, SearchConfig
 from edl_horovod.config.sweep import Search
 from edl_horovod.sql.attributes import sort_attributes
 from edl_horovod.sql.models import About, ModelColumn, StoredModel
