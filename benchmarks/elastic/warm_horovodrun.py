@@ -10,7 +10,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import ElasticConfig
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.job import events
-from edl_horovod.job.handover import socket_folder
+from edl_horovod.job.warm_workers import socket_folder
 from edl_horovod.supervisor.processes import Child
 
 __all__ = ["measure"]

@@ -16,7 +16,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError, hint_of
 from edl_horovod.files import marker, whole_file
-from edl_horovod.job import checkpoint_files, handover
+from edl_horovod.job import checkpoint_files, warm_workers
 from edl_horovod.records.source import JobFolders
 
 __all__ = ["KIND", "JobDir", "with_job_dir"]
@@ -119,7 +119,7 @@ class JobDir:
     """Predictions that are not in the output yet."""
     discarded_segments = _Entry("segments.done", at_start=Cleanup.REMOVED, is_of_workers=True)
     """Predictions that are in the output; they are being removed."""
-    warm = _Entry(handover.FOLDER)
+    warm = _Entry(warm_workers.FOLDER)
     """Sockets of workers that wait for plain horovodrun to launch them; one folder a host."""
 
     @classmethod

@@ -10,9 +10,9 @@ from edl_horovod.config.tasks import TASKS
 from edl_horovod.coordinator.ring_size import check_start, num_workers
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir, with_job_dir
+from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.job.events import OnEvents
-from edl_horovod.job.kept_lanes import with_checkpoint_lanes
-from edl_horovod.job.places import check_is_free, check_paths
+from edl_horovod.job.output_checks import check_is_free, check_paths
 from edl_horovod.launch.target import DryRun, LaunchTarget
 from edl_horovod.models import git_zoo, spec_zoo
 from edl_horovod.models.framework_name import with_framework

@@ -7,7 +7,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import check_start
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir, with_job_dir
-from edl_horovod.job.kept_lanes import with_checkpoint_lanes
+from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.launch.local import LocalTarget, threads_of, worker_of
 from edl_horovod.models.framework_name import with_framework
 from edl_horovod.supervisor.mpirun import mpirun

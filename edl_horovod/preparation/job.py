@@ -10,7 +10,7 @@ from pathlib import Path
 from edl_horovod.config.schema import PrepareConfig
 from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted
 from edl_horovod.files.output_dir import check_output, writing
-from edl_horovod.job.places import check_apart, check_not_in_work_folder
+from edl_horovod.job.output_checks import check_apart, check_not_in_work_folder
 from edl_horovod.models import git_zoo, lookup
 from edl_horovod.preparation import report
 from edl_horovod.preparation.groups import FUNCTION, Group, GroupDone, GroupSettings

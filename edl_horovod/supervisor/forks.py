@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from edl_horovod.job.fork_server import MAX_REQUEST_BYTES, READY
+from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, READY
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import Child, Process, signals_held, start_process
 
@@ -195,7 +195,7 @@ class _Server(Child):
             # An interrupt would lose a worker's pid, and the next answer would be taken for it.
             with signals_held(), _subreaper():
                 socket.send_fds(self._channel, [request.encode()], [standard_input, output])
-                answer = int(self._channel.recv(MAX_REQUEST_BYTES) or -errno.EPIPE)
+                answer = int(self._channel.recv(MAX_MESSAGE_BYTES) or -errno.EPIPE)
             if answer < 0:
                 raise OSError(-answer, os.strerror(-answer))
             return _Forked(answer, os.fdopen(lifeline, "wb"))

@@ -19,7 +19,7 @@ from edl_horovod.config import resolved
 from edl_horovod.errors import EdlError, Interrupted
 from edl_horovod.job import log as logs
 from edl_horovod.job.events import EventLog
-from edl_horovod.job.handover import private_folder, socket_folder
+from edl_horovod.job.warm_workers import private_folder, socket_folder
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import end_all
 from edl_horovod.supervisor.slots import Slots

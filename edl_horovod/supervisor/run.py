@@ -41,7 +41,7 @@ from edl_horovod.job.events import (
 )
 from edl_horovod.job.hold import hold, was_filled_by
 from edl_horovod.job.outcome import Failure, Outcome, Success
-from edl_horovod.job.places import check_can_be_written, check_is_free, check_paths
+from edl_horovod.job.output_checks import check_can_be_written, check_is_free, check_paths
 from edl_horovod.models import git_zoo, lookup, spec_zoo
 from edl_horovod.models.framework_name import framework_name, with_framework
 from edl_horovod.records.sources.table import check_sources

@@ -27,7 +27,7 @@ from edl_horovod.files.whole_file import write_json, write_text
 from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.events import EvaluationEvent, JobEvent, StepEvent
-from edl_horovod.job.places import check_paths
+from edl_horovod.job.output_checks import check_paths
 from edl_horovod.launch.target import require_here
 from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import with_framework

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from edl_horovod.job.fork_server import MAX_REQUEST_BYTES, READY
+from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, READY
 
 __all__ = ["serve"]
 
@@ -34,7 +34,7 @@ def serve(channel: socket.socket) -> list[str]:
     channel.send(READY)
     while True:
         try:
-            message, files, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 2)
+            message, files, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 2)
         except TimeoutError:
             os._exit(0)
         if not message:

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from edl_horovod.job.handover import MAX_BYTES, TAKEN, private_folder, socket_folder
+from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, TAKEN, private_folder, socket_folder
 
 __all__ = ["Handover", "wait_for_place"]
 
@@ -45,7 +45,7 @@ class Handover:
     def _listen(self) -> None:
         unreadable = (OSError, ValueError, KeyError, TypeError)
         with contextlib.suppress(*unreadable), self._connection.makefile("rb") as lines:
-            while line := lines.readline(MAX_BYTES):
+            while line := lines.readline(MAX_MESSAGE_BYTES):
                 number = int(json.loads(line)["signal"])
                 if number in (signal.SIGTERM, signal.SIGINT):
                     os.kill(os.getpid(), number)
@@ -106,10 +106,10 @@ def _accept(listener: socket.socket) -> Handover | None:
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, str], list[int]]:
-    said, outputs, _, _ = socket.recv_fds(connection, MAX_BYTES, 2)
+    said, outputs, _, _ = socket.recv_fds(connection, MAX_MESSAGE_BYTES, 2)
     while not said.endswith(b"\n"):
-        part = connection.recv(MAX_BYTES)
-        if not part or len(said) > MAX_BYTES:
+        part = connection.recv(MAX_MESSAGE_BYTES)
+        if not part or len(said) > MAX_MESSAGE_BYTES:
             raise ValueError("no whole line")
         said += part
     message: Any = json.loads(said)

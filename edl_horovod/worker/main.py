@@ -14,7 +14,7 @@ from pathlib import Path
 from edl_horovod.config import resolved
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log as logs
-from edl_horovod.job.kept_lanes import with_checkpoint_lanes
+from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.job.lifeline import end_with_parent
 from edl_horovod.worker import container, fork_server
 from edl_horovod.worker.environment import WorkerEnvironment

@@ -11,7 +11,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
-from edl_horovod.job.places import check_can_be_written, check_is_free, check_paths
+from edl_horovod.job.output_checks import check_can_be_written, check_is_free, check_paths
 from edl_horovod.ring import loop
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Dismissed, Membership

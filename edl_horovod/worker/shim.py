@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from edl_horovod.job.handover import MAX_BYTES, TAKEN, socket_folder
+from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, TAKEN, socket_folder
 
 __all__ = ["main"]
 
@@ -87,7 +87,7 @@ def _follow(worker: socket.socket) -> int:
         signal.signal(number, forward)
     said = b""
     with contextlib.suppress(ConnectionResetError):
-        while part := worker.recv(MAX_BYTES):
+        while part := worker.recv(MAX_MESSAGE_BYTES):
             said += part
     if said.startswith(b"exit "):
         return int(said.split()[1])

@@ -25,7 +25,7 @@ from edl_horovod.coordinator.ring_size import check_start, largest_ring
 from edl_horovod.errors import EdlError, NotEnoughWorkers
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.kept_lanes import with_checkpoint_lanes
+from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.supervisor.mpirun import STATIC_RING, mpirun
 from edl_horovod.supervisor.plan import Command, LaunchPlan
 from edl_horovod.supervisor.run import run_plan

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.errors import ConfigError
-from edl_horovod.job.handover import private_folder, socket_folder
+from edl_horovod.job.warm_workers import private_folder, socket_folder
 from edl_horovod.worker.handover import wait_for_place
 
 LIMIT_SECONDS = 20.0

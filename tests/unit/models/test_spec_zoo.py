@@ -11,7 +11,7 @@ import pytest
 from edl_horovod.config.compose import compose
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError, UserCodeError
-from edl_horovod.job.places import check_paths
+from edl_horovod.job.output_checks import check_paths
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.models import lookup, spec_zoo, zoo_files
 from edl_horovod.sweeps.run import result_settings
