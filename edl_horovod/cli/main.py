@@ -21,8 +21,10 @@ class Verb:
 
     summary: str
     module: str
-    """Imported only when the verb is used. Its `run(verb, summary, argv)` takes the verb's name,
-    this summary and the words behind the verb, and returns the exit code."""
+    """The module in `cli.verbs`, which is imported only when the verb is used."""
+    function: str = "run"
+    """The function in it: it takes the verb's name, this summary and the words after the verb, and
+    returns the exit code."""
 
 
 VERBS: dict[str, Verb] = {
@@ -32,20 +34,24 @@ VERBS: dict[str, Verb] = {
     "serve-sql": Verb("Run statements in SQL for clients of SQLFlow.", "serve_sql"),
     "image": Verb("Build the image of a model zoo, and push it.", "image"),
     "spec": Verb("Show a model spec's files, or write a model of a zoo as one.", "spec"),
-    "scale": Verb("Change how many ranks a running job has.", "scale"),
-    "status": Verb("Show where a job is, and what it waits for.", "status"),
-    "dashboard": Verb("Serve a page that shows a job.", "dashboard"),
-    "list": Verb("List jobs on this machine and in a cluster.", "list"),
-    "logs": Verb("Show what the processes of a job wrote.", "logs"),
-    "events": Verb("Show what happened to a job.", "events"),
-    "wait": Verb("Wait until a job reaches a state.", "wait"),
-    "stop": Verb("Have a job save a checkpoint and end, to go on later.", "stop"),
-    "resume": Verb("Let a stopped job go on from its newest checkpoint.", "resume"),
-    "delete": Verb("Remove a job's directory, or a job from its cluster.", "delete"),
+    "scale": Verb("Change how many ranks a running job has.", "job_changes", "run_scale"),
+    "status": Verb("Show where a job is, and what it waits for.", "job_views", "run_status"),
+    "dashboard": Verb("Serve a page that shows a job.", "job_views", "run_dashboard"),
+    "list": Verb("List jobs on this machine and in a cluster.", "job_views", "run_list"),
+    "logs": Verb("Show what the processes of a job wrote.", "job_views", "run_logs"),
+    "events": Verb("Show what happened to a job.", "job_views", "run_events"),
+    "wait": Verb("Wait until a job reaches a state.", "job_views", "run_wait"),
+    "stop": Verb(
+        "Save a checkpoint of a job and end it, to go on later.", "job_changes", "run_stop"
+    ),
+    "resume": Verb("Resume a stopped job from its newest checkpoint.", "job_changes", "run_resume"),
+    "delete": Verb(
+        "Remove a job's directory, or a job from its cluster.", "job_changes", "run_delete"
+    ),
     "ledger": Verb("Prove that a job applied each record exactly once.", "ledger"),
     "chaos": Verb("Kill, stop, add and remove workers of a running job.", "chaos"),
 }
-"""Those beside the tasks, each of which is a verb, too."""
+"""The verbs in addition to the tasks, each of which is a verb, too."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,7 +112,8 @@ def _run(words: list[str]) -> int:
             f"Verbs: {', '.join(verbs)}. See edl --help."
         )
     verb = verbs[name]
-    code = import_module(f"edl_horovod.cli.verbs.{verb.module}").run(name, verb.summary, rest)
+    module = import_module(f"edl_horovod.cli.verbs.{verb.module}")
+    code = getattr(module, verb.function)(name, verb.summary, rest)
     sys.stdout.flush()
     return int(code)
 

@@ -1,1 +1,1 @@
-"""One file a verb."""
+"""The verbs: one module for each verb, or for several on one subject."""
