@@ -110,7 +110,7 @@ def _build(config_class: type[ConfigT], values: dict[str, Any], prefix: str, roo
             key = f"{prefix}{name}"
             raise ConfigError(unknown_key(key, root), received={key: value})
     fields = {
-        name: _checked(values[name], hint, f"{prefix}{name}", root)
+        name: _checked_value(values[name], hint, f"{prefix}{name}", root)
         for name, hint in hints.items()
         if name in values
     }
@@ -121,7 +121,7 @@ def _build(config_class: type[ConfigT], values: dict[str, Any], prefix: str, roo
     return config_class(**fields)
 
 
-def _checked(value: Any, annotation: Any, key: str, root: type) -> Any:
+def _checked_value(value: Any, annotation: Any, key: str, root: type) -> Any:
     if dataclasses.is_dataclass(annotation):
         assert isinstance(annotation, type)
         if isinstance(value, dict):

@@ -45,7 +45,7 @@ class DataConfig:
     """Number of lanes, the most ranks a ring can have; it divides the global batch. 0 takes the
     largest divisor up to 32, 4 * launch.np or elastic.max_np, whichever is most, and enough for
     both; with elastic.batching=per_rank, where they divide no batch, a multiple of launch.np and
-    of 12. A training that goes on keeps those of its checkpoint."""
+    of 12. A resumed training keeps the lanes of its checkpoint."""
     shuffle_window: int = 0
     """Number of records of a lane that are shuffled together; 0 takes 1024, or fewer where records
     are so large that a worker could not hold the windows of all lanes."""

@@ -87,7 +87,7 @@ def hold(
                 if not is_takeover:
                     earlier.require_same_model(config, job_dir)
                     earlier.settle_checkpoints(config, job_dir)
-                    _fill(job_dir, config, hosts, secret_file)
+                    _write_start_files(job_dir, config, hosts, secret_file)
                 elif not has_coordinator and not earlier.has_succeeded(job_dir):
                     job_dir.clear("at_takeover")
                     hosts_file.write(job_dir.hosts, hosts)
@@ -104,7 +104,7 @@ def _locks_directory(lock: TextIO, job_dir: JobDir) -> bool:
         return False
 
 
-def _fill(
+def _write_start_files(
     job_dir: JobDir, config: JobConfig, hosts: Mapping[str, int], secret_file: Path | None
 ) -> None:
     job_dir.clear("at_start")

@@ -174,7 +174,7 @@ def first_paragraph(error: BaseException) -> str:
 
 
 def wrong_optimizer(returned: object, label: str) -> UserCodeError:
-    """The error for what the function `label` returned where an optimizer of Keras 3 must be."""
+    """The error for a function, called `label` in messages, that returned no Keras 3 optimizer."""
     return UserCodeError(
         f"{label} must return a Keras 3 optimizer.",
         received=type(returned).__name__,

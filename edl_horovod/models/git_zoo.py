@@ -57,7 +57,7 @@ DEFAULT_REF = "HEAD"
 
 _SCHEMES = (*AUTHENTICATED_SCHEMES, "http", "git")
 _WITH_LOGIN = ("https", "http")
-_FORM = "Write git+https://host/repo.git@REF, and #subdirectory=path for a part of it."
+_URL_FORM = "Write git+https://host/repo.git@REF, and #subdirectory=path for a part of it."
 _URL = re.compile(r"(?P<git>git\+)?(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)://")
 _SCP = re.compile(r"(?:git\+)?(?P<host>[\w.-]+@[\w.-]+):(?P<path>.+)")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?", re.IGNORECASE)
@@ -184,7 +184,7 @@ def parse(model_zoo: str) -> GitZoo | None:
         raise ConfigError(
             f"model_zoo is not a valid URL: {e}.",
             received={"model_zoo": without_secrets(model_zoo)},
-            hint=_FORM,
+            hint=_URL_FORM,
         ) from e
     path, at, ref = url.path.rpartition("@")
     if not at:
@@ -389,7 +389,7 @@ def _subdirectory(fragment: str) -> str:
         raise ConfigError(
             "The part after # in a model zoo's URL is not known.",
             received=f"#{fragment}",
-            hint=_FORM,
+            hint=_URL_FORM,
         )
     return pairs.get("subdirectory", "").strip("/")
 
@@ -400,10 +400,10 @@ def _check_url(zoo: GitZoo, scheme: str, host: str, path: str) -> None:
         raise ConfigError(
             f"A model zoo is a folder, a file or a Git URL of the kinds {', '.join(_SCHEMES)}.",
             received=received,
-            hint=_FORM,
+            hint=_URL_FORM,
         )
     if (not host and scheme != "file") or not path.strip("/"):
-        raise ConfigError("The Git URL names no repository.", received=received, hint=_FORM)
+        raise ConfigError("The Git URL names no repository.", received=received, hint=_URL_FORM)
     if not zoo.ref:
         raise ConfigError(
             "The Git URL names no ref after its @.",

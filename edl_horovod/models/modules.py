@@ -53,7 +53,7 @@ def load_module(file: Path, *, zoo: Path) -> ModuleType:
     Raises:
         UserCodeError: The file raised an exception; the error names the line.
     """
-    imports = _enter(zoo, file.parent)
+    imports = _start_imports(zoo, file.parent)
     for module in list(sys.modules.values()):
         if _file_of(module) == str(file):
             return module
@@ -61,7 +61,7 @@ def load_module(file: Path, *, zoo: Path) -> ModuleType:
     dotted = ".".join(file.relative_to(import_root(zoo)).with_suffix("").parts)
     name = f"{_PREFIX}{digest}_{dotted.replace('.', '_')}"
     with user_code(f"Loading the model file {file}", root=zoo):
-        return _run(name, file, imports)
+        return _run_file(name, file, imports)
 
 
 def loaded_files(zoo: Path) -> list[Path]:
@@ -71,7 +71,7 @@ def loaded_files(zoo: Path) -> list[Path]:
 
 def make_importable(zoo: Path) -> None:
     """Let the files of a zoo, an absolute path, be imported by their plain names."""
-    _enter(zoo, zoo)
+    _start_imports(zoo, zoo)
 
 
 def zoo_in_use() -> Path | None:
@@ -116,7 +116,7 @@ def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., An
     )
 
 
-def _run(name: str, file: Path, imports: _ZooImports) -> ModuleType:
+def _run_file(name: str, file: Path, imports: _ZooImports) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
@@ -146,7 +146,7 @@ def _plain_names(file: Path, zoo: Path) -> list[str]:
     return [dotted] if is_hidden_by_folder else [dotted, file.stem]
 
 
-def _enter(zoo: Path, folder: Path) -> _ZooImports:
+def _start_imports(zoo: Path, folder: Path) -> _ZooImports:
     """Make the files of this zoo, and of no other one, importable by plain names."""
     current = None
     for module in list(sys.modules.values()):
@@ -154,7 +154,7 @@ def _enter(zoo: Path, folder: Path) -> _ZooImports:
         if imports is not None and imports.root == zoo:
             current = imports
         elif imports is not None and not imports.is_replaced:
-            _leave(imports)
+            _stop_imports(imports)
     if current is None:
         current = _ZooImports(zoo, added_paths=[], foreign=frozenset(_names_inside(zoo)))
         elasticdl_imports.install()
@@ -172,7 +172,7 @@ def _enter(zoo: Path, folder: Path) -> _ZooImports:
     return current
 
 
-def _leave(imports: _ZooImports) -> None:
+def _stop_imports(imports: _ZooImports) -> None:
     for name in _names_inside(imports.root):
         if name not in imports.foreign and not name.startswith(_PREFIX):
             del sys.modules[name]

@@ -78,11 +78,11 @@ def with_zoo(config: JobConfig) -> JobConfig:
     needs_user_zoo = _needs_user_zoo(config)
     is_local = git_zoo.parse(config.model_zoo) is None or not needs_user_zoo
     zoo = Path(config.model_zoo) if is_local else git_zoo.ensure_local(config.model_zoo).path
-    with _resolved(config.model, zoo, is_trusted=is_trusted) as section:
+    with _with_spec_mapping(config.model, zoo, is_trusted=is_trusted) as section:
         _require_usable(section, zoo, is_trusted=is_trusted)
         try:
             user_zoo = lookup.require_zoo(str(zoo)) if needs_user_zoo else None
-            written = _write(section, user_zoo, is_trusted=is_trusted)
+            written = _write_zoo(section, user_zoo, is_trusted=is_trusted)
         except OSError as e:
             raise OutputError(
                 f"The model zoo of the model spec cannot be kept in the cache: {e}.",
@@ -108,7 +108,7 @@ def model_in(zoo: Path) -> FileModel:
 
 
 @contextlib.contextmanager
-def _resolved(
+def _with_spec_mapping(
     section: Mapping[str, Any], zoo: Path, *, is_trusted: bool
 ) -> Iterator[dict[str, Any]]:
     """A section with its spec as a mapping; a function that returns the spec runs in a child.
@@ -185,7 +185,7 @@ def _require_usable(section: Mapping[str, Any], zoo: Path, *, is_trusted: bool) 
     map_paths(section["spec"], check_path)
 
 
-def _write(section: Mapping[str, Any], user_zoo: Path | None, *, is_trusted: bool) -> Path:
+def _write_zoo(section: Mapping[str, Any], user_zoo: Path | None, *, is_trusted: bool) -> Path:
     """Write the zoo unless the cache has it; returns its folder.
 
     Args:
@@ -197,7 +197,7 @@ def _write(section: Mapping[str, Any], user_zoo: Path | None, *, is_trusted: boo
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=cache()) as partial:
         tree = Path(partial, "zoo")
         tree.mkdir()
-        spec = map_paths(section["spec"], lambda key, path: _copied(tree, key, Path(path)))
+        spec = map_paths(section["spec"], lambda key, path: _copy_into_zoo(tree, key, Path(path)))
         files = _files_in(tree)
         if user_zoo is not None:
             zoo_files.copy(user_zoo, zoo_files.sources(user_zoo), to=tree)
@@ -222,14 +222,14 @@ def _files_in(tree: Path) -> list[str]:
     return sorted(file.relative_to(tree).as_posix() for file in tree.rglob("*") if file.is_file())
 
 
-def _copied(tree: Path, key: str, path: Path) -> str:
+def _copy_into_zoo(tree: Path, key: str, path: Path) -> str:
     """Copy a file or a folder into the zoo, with what code imports; returns its path in the zoo."""
     base = tree / f"{_NAME}_files" / re.sub(r"\W+", "_", key)
-    sources = [path, *_imported(path)] if path.suffix == ".py" else [path]
+    sources = [path, *_imported_files(path)] if path.suffix == ".py" else [path]
     # Files of two custom objects may have the same name.
     folders = itertools.chain([base], (base / str(number) for number in itertools.count(1)))
     folder = next(
-        candidate for candidate in folders if all(_has_room(candidate, file) for file in sources)
+        candidate for candidate in folders if all(_can_hold(candidate, file) for file in sources)
     )
     folder.mkdir(parents=True, exist_ok=True)
     for file in sources:
@@ -240,7 +240,7 @@ def _copied(tree: Path, key: str, path: Path) -> str:
     return (folder / path.name).relative_to(tree).as_posix()
 
 
-def _has_room(folder: Path, file: Path) -> bool:
+def _can_hold(folder: Path, file: Path) -> bool:
     """Whether a folder has no other file with this file's name."""
     existing = folder / file.name
     if not existing.exists():
@@ -248,7 +248,7 @@ def _has_room(folder: Path, file: Path) -> bool:
     return existing.is_file() and file.is_file() and existing.read_bytes() == file.read_bytes()
 
 
-def _imported(code: Path) -> list[Path]:
+def _imported_files(code: Path) -> list[Path]:
     """The files in a code file's folder that it imports, directly or through each other."""
     files: dict[Path, None] = {code: None}
     pending = [code]
