@@ -196,7 +196,7 @@ def test_a_param_inside_a_param_is_set():
         ("train.epochs=null", "train.epochs must be of type int"),
         ("train.epochs=", "train.epochs must be of type int"),
         ("train.epochs=1,2", "train.epochs takes one value"),
-        ("train.epochs=1,2", "To train with one value after the other: edl train -m."),
+        ("train.epochs=1,2", "edl train -m"),
         ("train.epochs=[1", "train.epochs cannot be read"),
         ("train={epoch: 3}", "Did you mean 'train.epochs'?"),
         ("train={epochs: x}", "train.epochs must be of type int"),
@@ -383,7 +383,7 @@ def test_a_list_of_input_files_is_a_path_like_others():
 
 
 def test_the_number_of_processes_is_not_for_mpirun():
-    with pytest.raises(ConfigError, match="mpirun -n says"):
+    with pytest.raises(ConfigError, match="mpirun -n"):
         compose_as(
             PrepareConfig, ["data=/in", "output=/o", "model_def=m", "launch=mpi", "processes=2"]
         )

@@ -104,12 +104,12 @@ def test_paths_are_no_urls(path):
         ("git+https://host/a@--upload-pack=x", "no ref or folder"),
         ("git+https://host/a@a..b", "no ref or folder"),
         ("git+https://host/a@main#subdirectory=../x", "no ref or folder"),
-        ("git+https://host/a@main#sub=x", "What follows #"),
+        ("git+https://host/a@main#sub=x", "#sub=x"),
         ("git+https://-oProxyCommand=x/a@main", "no ref or folder"),
         ("git+ext://sh/x@y", "kinds https, ssh, file, http, git"),
         ("s3://bucket/zoo@main", "kinds https, ssh, file, http, git"),
         ("git+https://@main", "names no repository"),
-        ("git+https://[::1/a@main", "no URL"),
+        ("git+https://[::1/a@main", "Invalid IPv6 URL"),
         ("git@github.com:a/b.git", "git+ssh://git@github.com/a/b.git"),
     ],
 )
@@ -222,7 +222,7 @@ def test_what_ssh_says_of_a_host_is_told():
 
 
 def test_a_server_that_says_nothing_is_given_up(monkeypatch):
-    monkeypatch.setattr(git_zoo, "_ASK_SECONDS", 1.0)
+    monkeypatch.setattr(git_zoo, "_LIST_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"git+https://127.0.0.1:{server.getsockname()[1]}/a@main"
         with pytest.raises(ConfigError, match="no answer within 1 s"):

@@ -118,7 +118,7 @@ def test_a_dry_run_shows_what_is_searched(edl, trainings, tmp_path: Path):
         (["hydra.sweeper.n_trials=0"], "n_trials must be 1 or more"),
         (["hydra.sweeper.n_trial=3"], "n_trial"),
         (["hydra/sweeper=optun"], "optun"),
-        (["hydra.run.dir=/x"], "only hydra/sweeper and hydra.sweeper count"),
+        (["hydra.run.dir=/x"], "Only hydra/sweeper and hydra.sweeper"),
         (["validation_data="], "Give validation_data"),
         (["train.epochs=1,many"], "train.epochs must be of type int"),
     ],
