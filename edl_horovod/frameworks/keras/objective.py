@@ -14,6 +14,12 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.class_weights import weights_of_classes
+from edl_horovod.frameworks.keras.compiled_objective import (
+    CompiledObjective,
+    any_number,
+    overrides,
+    sum_over_batch,
+)
 from edl_horovod.frameworks.keras.denominators import OverRing, Reductions, RingMean, depends_on
 from edl_horovod.frameworks.keras.functional import (
     MetricSums,
@@ -23,12 +29,6 @@ from edl_horovod.frameworks.keras.functional import (
     repeated,
     some_examples,
     without_effects,
-)
-from edl_horovod.frameworks.keras.own_parts import (
-    CompiledObjective,
-    any_number,
-    overrides,
-    sum_over_batch,
 )
 from edl_horovod.frameworks.values import BATCH_DEPENDENT, are_same_loss, is_sum_over_batch
 from edl_horovod.models.calling import call_declared, declared, logging_warnings, user_code

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from edl_horovod.frameworks.keras.own_parts import overrides
+from edl_horovod.frameworks.keras.compiled_objective import overrides
 from edl_horovod.frameworks.values import Output, flatten_outputs
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec

@@ -5,9 +5,9 @@ import functools
 import numpy as np
 import torch
 
-from edl_horovod.frameworks.torch.moving import unchanged
+from edl_horovod.frameworks.torch.buffers import unchanged
+from edl_horovod.frameworks.torch.module_loss import find_module_loss
 from edl_horovod.frameworks.torch.objective import Objective, metric_means
-from edl_horovod.frameworks.torch.own_loss import find_module_loss
 from edl_horovod.frameworks.torch.running import ModuleRunner
 from edl_horovod.frameworks.values import Batch, EvaluationSums
 from edl_horovod.models.calling import user_code

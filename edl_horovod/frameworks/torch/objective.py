@@ -27,7 +27,7 @@ from edl_horovod.frameworks.torch.denominators import (
     mean_of_pair,
     means_of,
 )
-from edl_horovod.frameworks.torch.own_loss import ModuleLoss
+from edl_horovod.frameworks.torch.module_loss import ModuleLoss
 from edl_horovod.frameworks.torch.parts import loss_part
 from edl_horovod.frameworks.torch.structures import (
     describe,

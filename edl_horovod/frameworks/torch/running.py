@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.buffers import unchanged
 from edl_horovod.frameworks.torch.compiling import compiled
-from edl_horovod.frameworks.torch.moving import unchanged
-from edl_horovod.frameworks.torch.own_loss import (
+from edl_horovod.frameworks.torch.module_loss import (
     ModuleLoss,
     has_training_step,
     takes_batch_index,

@@ -17,6 +17,7 @@ from edl_horovod.frameworks.torch.batch_norm import (
     RingStatistics,
     with_ring_statistics,
 )
+from edl_horovod.frameworks.torch.buffers import BufferSnapshot, TrackedBuffers, unchanged
 from edl_horovod.frameworks.torch.callbacks import TorchCallbacks, may_add_groups
 from edl_horovod.frameworks.torch.gradients import (
     StepOptions,
@@ -28,11 +29,10 @@ from edl_horovod.frameworks.torch.gradients import (
 from edl_horovod.frameworks.torch.groups import groups_of
 from edl_horovod.frameworks.torch.loss_scale import LossScale
 from edl_horovod.frameworks.torch.model import TorchModel
-from edl_horovod.frameworks.torch.moving import BufferSnapshot, TrackedBuffers, unchanged
+from edl_horovod.frameworks.torch.module_loss import find_module_loss
 from edl_horovod.frameworks.torch.objective import Objective, Outcome, metric_means
 from edl_horovod.frameworks.torch.optimizer import make_optimization
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
-from edl_horovod.frameworks.torch.own_loss import find_module_loss
 from edl_horovod.frameworks.torch.random_numbers import RandomNumbers
 from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.torch.structures import (
