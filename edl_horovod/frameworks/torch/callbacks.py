@@ -17,10 +17,9 @@ from torch import nn
 from edl_horovod.callbacks import Callback
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks, is_plain
-from edl_horovod.frameworks.torch.live import LiveVariable
 from edl_horovod.frameworks.torch.objective import metric_means
 from edl_horovod.frameworks.torch.optimizer import Schedule
-from edl_horovod.frameworks.torch.variables import bytes_of
+from edl_horovod.frameworks.torch.variables import LiveVariable, bytes_of
 from edl_horovod.frameworks.values import StepSums, checksum
 from edl_horovod.models.calling import referenced_names
 from edl_horovod.models.zoo import LoadedSpec

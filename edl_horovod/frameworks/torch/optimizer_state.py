@@ -4,8 +4,14 @@ PyTorch's optimizers create the state of a parameter at its first step, and some
 it with that step's gradient. The ring's state, however, has the same variables for the whole job.
 So a trial step determines the state's tensors, and the values of the real first step are copied to
 them.
+
+The numbers in an optimizer's groups and in a scheduler's state become one row. These structures
+also contain texts and functions, but all ranks create them from the same code, so only the numbers
+can differ.
 """
 
+import copy
+import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -15,17 +21,17 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.live import LiveVariable
-from edl_horovod.frameworks.torch.numbers import numbers_in, with_numbers, with_type_of
 from edl_horovod.frameworks.torch.optimizer import BY_ELEMENTS, BY_PARAMETERS, Optimization
-from edl_horovod.frameworks.torch.variables import TorchVariable
-from edl_horovod.frameworks.values import Variable
+from edl_horovod.frameworks.torch.variables import LiveVariable, TorchVariable
+from edl_horovod.frameworks.values import StateGroup, Variable, num_bytes
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = ["OptimizerState"]
+__all__ = ["OptimizerState", "groups_of"]
 
 _Number = bool | int | float
+
+_SMALL_BYTES = 1 << 16
 
 
 class OptimizerState:
@@ -62,7 +68,7 @@ class OptimizerState:
         held = {id(parameter) for group in self._first_groups for parameter in group}
         self._late = {name: p for name, p in self._parameters.items() if id(p) not in held}
         """Parameters in no group, which a callback may add later in new groups."""
-        settings = list(numbers_in(self._parts()))
+        settings = list(_numbers_in(self._parts()))
         for parameter in self._parameters.values():
             parameter.grad = None
         if self._late:
@@ -72,7 +78,7 @@ class OptimizerState:
                 self._try(name, parameter)
         del self._optimizer.param_groups[len(self._first_groups) :]
         self._set_parts(iter(settings))
-        numbers_per_group = len(list(numbers_in(self._optimizer.defaults))) + len(self._schedules)
+        numbers_per_group = len(list(_numbers_in(self._optimizer.defaults))) + len(self._schedules)
         self._num_settings = len(settings) + len(self._late) * numbers_per_group
         foreign = set(map(id, self._optimizer.state)) - set(map(id, self._parameters.values()))
         if foreign:
@@ -268,14 +274,14 @@ class OptimizerState:
         return [groups, states]
 
     def _set_parts(self, numbers: Iterator[float]) -> None:
-        groups, states = with_numbers(self._parts(), numbers)
+        groups, states = _with_numbers(self._parts(), numbers)
         for group, changed in zip(self._optimizer.param_groups, groups, strict=True):
             group.update(changed)
         for schedule, state in zip(self._schedules, states, strict=True):
             schedule.scheduler.load_state_dict(state)
 
     def _settings(self) -> list[float]:
-        numbers = list(numbers_in(self._parts()))
+        numbers = list(_numbers_in(self._parts()))
         if not self._late:
             return numbers
         if len(numbers) > self._num_settings:
@@ -284,7 +290,7 @@ class OptimizerState:
 
     def _set_settings(self, values: NDArray[Any]) -> None:
         numbers = iter(values.tolist())
-        if self._late and next(numbers) != len(list(numbers_in(self._parts()))):
+        if self._late and next(numbers) != len(list(_numbers_in(self._parts()))):
             raise self._unusable("schedulers whose numbers changed when a group was added,")
         self._set_parts(numbers)
 
@@ -328,9 +334,109 @@ class OptimizerState:
         for name, parameter in self._parameters.items():
             has_begun = bool(next(numbers))
             slot_numbers = {
-                key: with_type_of(zero, next(numbers)) for key, zero in self._numbers[name].items()
+                key: _with_type_of(zero, next(numbers)) for key, zero in self._numbers[name].items()
             }
             if has_begun:
                 self._optimizer.state[parameter] = {**self._tensors[name], **slot_numbers}
             else:
                 self._optimizer.state.pop(parameter, None)
+
+
+def groups_of(
+    variables: Mapping[str, Variable],
+    trained: Mapping[str, nn.Parameter],
+    state: OptimizerState,
+    optimizer: torch.optim.Optimizer,
+) -> list[StateGroup]:
+    """Return the groups of a training step's variables.
+
+    Args:
+        variables: All variables of the step, by name.
+        trained: The parameters that the optimizer holds, by name.
+        state: The optimizer's state.
+        optimizer: The optimizer of the training.
+
+    Returns:
+        The groups; none for optimizers that are not PyTorch's own, as it is unknown which variables
+        their updates depend on.
+    """
+    kind = type(optimizer)
+    if kind not in BY_ELEMENTS | BY_PARAMETERS:
+        return []
+    groups = []
+    for name, parameter in trained.items():
+        slots = state.slots_of(name)
+        # Scalars, such as the number of steps, are in no group.
+        slot_names = [key for key, tensor in slots.items() if tensor.ndim]
+        has_same_shapes = (
+            all(slots[key].shape == parameter.shape for key in slot_names) and parameter.ndim > 0
+        )
+        names = (name, *(f"optimizer/{name}/{key}" for key in slot_names))
+        groups.append(StateGroup(names, is_by_rows=has_same_shapes and kind in BY_ELEMENTS))
+    optimized = {name for group in groups for name in group.names}
+    # The model's other variables are buffers: each element depends only on the same element of
+    # a sum over the ring, or never changes.
+    groups += [
+        StateGroup((name,), is_by_rows=len(tuple(variable.shape)) > 0)
+        for name, variable in variables.items()
+        if name not in optimized
+        and not name.startswith("optimizer/")
+        and num_bytes(variable.shape, variable.dtype) > 0
+        and name not in ("random", "loss_scale")
+    ]
+    grouped = {name for group in groups for name in group.names}
+    ungrouped = [variable for name, variable in variables.items() if name not in grouped]
+    are_small = all(
+        num_bytes(variable.shape, variable.dtype) <= _SMALL_BYTES for variable in ungrouped
+    )
+    return groups if are_small else []
+
+
+def _numbers_in(value: Any) -> Iterator[float]:
+    """Yield the numbers of a structure, in order; texts, functions and None are skipped."""
+    if isinstance(value, bool | int | float):
+        yield float(value)
+    elif isinstance(value, torch.Tensor):
+        yield from value.double().flatten().tolist()
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _numbers_in(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _numbers_in(part)
+
+
+def _with_type_of(value: bool | int | float, number: float) -> bool | int | float:
+    """Convert a number to the type of `value`, unless that changes it.
+
+    The learning rate of `SGD(lr=1)` is an int first, and its schedule may set it to 0.5.
+    """
+    converted = type(value)(number) if math.isfinite(number) else number
+    return converted if converted == number else number
+
+
+def _with_numbers(value: Any, numbers: Iterator[float]) -> Any:
+    """Return a copy of a structure with other numbers; its tensors are changed in place.
+
+    Args:
+        value: A structure that `_numbers_in` accepts.
+        numbers: The new numbers, in the order of `_numbers_in`.
+    """
+    if isinstance(value, bool | int | float):
+        return _with_type_of(value, next(numbers))
+    if isinstance(value, torch.Tensor):
+        row = torch.tensor([next(numbers) for _ in range(value.numel())], dtype=torch.float64)
+        value.copy_(row.reshape(value.shape))
+        return value
+    if isinstance(value, Mapping):
+        # A Counter must stay a Counter: schedulers read missing keys from it.
+        changed = copy.copy(value)
+        for key in value:
+            changed[key] = _with_numbers(value[key], numbers)  # type: ignore[index]  # A dict or its like.
+        return changed
+    if isinstance(value, list | tuple):
+        parts = [_with_numbers(part, numbers) for part in value]
+        if isinstance(value, list):
+            return parts
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value

@@ -26,13 +26,12 @@ from edl_horovod.frameworks.torch.gradients import (
     clip,
     sparse_parameters,
 )
-from edl_horovod.frameworks.torch.groups import groups_of
 from edl_horovod.frameworks.torch.loss_scale import LossScale
 from edl_horovod.frameworks.torch.model import TorchModel
 from edl_horovod.frameworks.torch.module_loss import find_module_loss
 from edl_horovod.frameworks.torch.objective import Objective, Outcome, metric_means
 from edl_horovod.frameworks.torch.optimizer import make_optimization
-from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
+from edl_horovod.frameworks.torch.optimizer_state import OptimizerState, groups_of
 from edl_horovod.frameworks.torch.random_numbers import RandomNumbers
 from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.torch.structures import (

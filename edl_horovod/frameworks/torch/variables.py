@@ -1,15 +1,19 @@
-"""Conversion between PyTorch tensors and the ring's state: names, NumPy's types, and bytes."""
+"""Variables of the ring's state: tensors, or values that are stored elsewhere in another form.
 
+Tensors are converted to and from NumPy's types and bytes.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from edl_horovod.errors import UserCodeError
 
-__all__ = ["TorchVariable", "bytes_of", "from_numpy", "numpy_dtype", "to_numpy"]
+__all__ = ["LiveVariable", "TorchVariable", "bytes_of", "from_numpy", "numpy_dtype", "to_numpy"]
 
 _NUMPY_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
     torch.bool: np.dtype(np.bool_),
@@ -77,29 +81,6 @@ class TorchVariable:
         self.tensor.copy_(from_numpy(np.asarray(value, self.dtype)))
 
 
-def _require_storable(name: str, tensor: torch.Tensor) -> None:
-    if tensor.layout is not torch.strided:
-        raise UserCodeError(
-            f"{name!r} is a sparse tensor, but a checkpoint can store only dense ones.",
-            received=str(tensor.layout),
-            hint="If training does not change it, make it a buffer with persistent=False:"
-            " self.register_buffer(name, tensor, persistent=False). Otherwise make it dense.",
-        )
-    if tensor.dtype not in _NUMPY_DTYPES:
-        raise UserCodeError(
-            f"{name!r} has a type that a checkpoint cannot store.",
-            received=str(tensor.dtype),
-            hint=f"Use one of {', '.join(str(dtype)[6:] for dtype in _NUMPY_DTYPES)}.",
-        )
-    if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
-        raise UserCodeError(
-            f"Several elements of {name!r} share the same memory, as after expand(), so no value"
-            " can be written to it.",
-            received=f"shape {list(tensor.shape)}, strides {list(tensor.stride())}",
-            hint="Write .expand(...).clone().",
-        )
-
-
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     """Return NumPy's type for a type of PyTorch."""
     return _NUMPY_DTYPES[dtype]
@@ -125,3 +106,67 @@ def from_numpy(array: NDArray[Any]) -> torch.Tensor:
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor's bytes in C order, with one axis; a view if the tensor is contiguous."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+class LiveVariable:
+    """Implements `values.Variable` by functions that read and write an array of numbers."""
+
+    def __init__(
+        self,
+        read: Callable[[], ArrayLike],
+        write: Callable[[NDArray[Any]], None],
+        dtype: Any = np.float64,
+    ) -> None:
+        """Create the variable.
+
+        Args:
+            read: Returns the current value, always with the same shape.
+            write: Stores a new value.
+            dtype: NumPy's type of the value.
+        """
+        self._read, self._write = read, write
+        self._dtype: np.dtype[Any] = np.dtype(dtype)
+        self._shape = self.numpy().shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The value's shape."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The value's type."""
+        return self._dtype
+
+    def numpy(self) -> NDArray[Any]:
+        """A copy of the current value."""
+        return np.array(self._read(), self._dtype)
+
+    def assign(self, value: ArrayLike) -> None:
+        """Write a value of the same shape."""
+        array = np.array(value, self._dtype)
+        assert array.shape == self._shape, (array.shape, self._shape)
+        self._write(array)
+
+
+def _require_storable(name: str, tensor: torch.Tensor) -> None:
+    if tensor.layout is not torch.strided:
+        raise UserCodeError(
+            f"{name!r} is a sparse tensor, but a checkpoint can store only dense ones.",
+            received=str(tensor.layout),
+            hint="If training does not change it, make it a buffer with persistent=False:"
+            " self.register_buffer(name, tensor, persistent=False). Otherwise make it dense.",
+        )
+    if tensor.dtype not in _NUMPY_DTYPES:
+        raise UserCodeError(
+            f"{name!r} has a type that a checkpoint cannot store.",
+            received=str(tensor.dtype),
+            hint=f"Use one of {', '.join(str(dtype)[6:] for dtype in _NUMPY_DTYPES)}.",
+        )
+    if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise UserCodeError(
+            f"Several elements of {name!r} share the same memory, as after expand(), so no value"
+            " can be written to it.",
+            received=f"shape {list(tensor.shape)}, strides {list(tensor.stride())}",
+            hint="Write .expand(...).clone().",
+        )

@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler as schedulers
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.gradients import StepOptions
-from edl_horovod.frameworks.torch.groups import groups_of
+from edl_horovod.frameworks.torch.optimizer_state import groups_of
 from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
