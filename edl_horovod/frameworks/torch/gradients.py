@@ -1,4 +1,8 @@
-"""The options of a step's gradients, the interface that reduces them, and clipping."""
+"""The options of a step's gradients, the interface that reduces them, clipping, and loss scaling.
+
+Overflows of float16 are detected in the reduced gradients, which are the same on all ranks; so all
+ranks skip the same steps and continue with the same factor.
+"""
 
 import cmath
 from collections.abc import Sequence
@@ -10,7 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-__all__ = ["StepOptions", "StepReducer", "are_finite", "clip", "sparse_parameters"]
+from edl_horovod.frameworks.values import Array
+
+__all__ = ["LossScale", "StepOptions", "StepReducer", "are_finite", "clip", "sparse_parameters"]
+
+_INITIAL_LOSS_SCALE, _LOSS_SCALE_GROWTH_STEPS = 2.0**16, 2000
 
 
 class StepReducer(Protocol):
@@ -98,3 +106,32 @@ def sparse_parameters(module: nn.Module) -> set[str]:
         id(part.weight) for part in module.modules() if isinstance(part, kinds) and part.sparse
     }
     return {name for name, parameter in module.named_parameters() if id(parameter) in sparse_ids}
+
+
+class LossScale:
+    """Halves the factor after a gradient that is not finite; doubles it after many finite steps."""
+
+    def __init__(self) -> None:
+        """Start with the same factor as `torch.amp.GradScaler`."""
+        self.variable = Array(np.array([_INITIAL_LOSS_SCALE, 0.0]))
+        """The factor, and the number of steps since it changed; part of the ring's state."""
+
+    @property
+    def factor(self) -> float:
+        """The current factor."""
+        return float(self.variable.numpy()[0])
+
+    @property
+    def is_least(self) -> bool:
+        """Whether the factor is at its minimum."""
+        return self.factor <= 1.0
+
+    def update(self, *, is_finite: bool) -> None:
+        """Update the factor after a step."""
+        factor, num_steps = self.variable.numpy().tolist()
+        if not is_finite:
+            self.variable.assign([max(1.0, factor / 2), 0.0])
+        elif num_steps + 1 == _LOSS_SCALE_GROWTH_STEPS:
+            self.variable.assign([factor * 2, 0.0])
+        else:
+            self.variable.assign([factor, num_steps + 1])

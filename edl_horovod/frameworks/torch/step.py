@@ -1,8 +1,10 @@
 """A PyTorch training step on a ring: weighted, all or nothing (D6, D7, D17)."""
 
 import contextlib
+import hashlib
 import logging
 import math
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -20,19 +22,18 @@ from edl_horovod.frameworks.torch.batch_norm import (
 from edl_horovod.frameworks.torch.buffers import BufferSnapshot, TrackedBuffers, unchanged
 from edl_horovod.frameworks.torch.callbacks import TorchCallbacks, may_add_groups
 from edl_horovod.frameworks.torch.gradients import (
+    LossScale,
     StepOptions,
     StepReducer,
     are_finite,
     clip,
     sparse_parameters,
 )
-from edl_horovod.frameworks.torch.loss_scale import LossScale
 from edl_horovod.frameworks.torch.model import TorchModel
 from edl_horovod.frameworks.torch.module_loss import find_module_loss
 from edl_horovod.frameworks.torch.objective import Objective, Outcome, metric_means
 from edl_horovod.frameworks.torch.optimizer import make_optimization
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState, groups_of
-from edl_horovod.frameworks.torch.random_numbers import RandomNumbers
 from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.torch.structures import (
     batch_of,
@@ -42,7 +43,7 @@ from edl_horovod.frameworks.torch.structures import (
     slice_batch,
 )
 from edl_horovod.frameworks.torch.variables import TorchVariable
-from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
+from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
@@ -83,7 +84,7 @@ class TorchStep:
             UserCodeError: One of the spec's methods raised or returned something unusable.
         """
         self._loaded, self._options = loaded, options
-        self._random_numbers = RandomNumbers()
+        self._random_numbers = _RandomNumbers()
         self.model = TorchModel(loaded, example, compute)
         self._runner = self.model.runner
         self._statistics = RingStatistics()
@@ -579,3 +580,38 @@ def _unfrozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     yield
     for parameter in frozen:
         parameter.requires_grad_(False)
+
+
+class _RandomNumbers:
+    """Seeds PyTorch's generators, so that a resumed training draws the same random numbers."""
+
+    def __init__(self) -> None:
+        """Take the seed that was set in PyTorch before the user's code ran."""
+        seed = torch.initial_seed() % (1 << 63)
+        self.variable = Array(np.array([seed, 0], np.int64))
+        """The seed, and the number of completed steps; part of the ring's state."""
+
+    @property
+    def num_steps(self) -> int:
+        """The number of completed steps."""
+        return int(self.variable.numpy()[1])
+
+    def begin_step(self, salt: int) -> None:
+        """Seed PyTorch's generators for a step.
+
+        Args:
+            salt: Part of the seed, different on each rank.
+        """
+        seed, step = self.variable.numpy().tolist()
+        digest = hashlib.blake2b(struct.pack("<qqq", seed, step, salt), digest_size=8).digest()
+        step_seed = int.from_bytes(digest, "little") >> 1
+        # `torch.manual_seed` would be slow: it also queries unused devices, and formats a traceback
+        # in each call.
+        torch.default_generator.manual_seed(step_seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(step_seed)
+
+    def end_step(self) -> None:
+        """Count the step as completed."""
+        seed, step = self.variable.numpy().tolist()
+        self.variable.assign([seed, step + 1])
