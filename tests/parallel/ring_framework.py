@@ -73,8 +73,12 @@ def _torch():
     import torch
     from horovod.common.exceptions import HorovodInternalError
 
-    from edl_horovod.frameworks.torch.collectives import HOROVOD, TorchCollectives
-    from edl_horovod.frameworks.torch.travels import PendingCollectives, sum_in_place
+    from edl_horovod.frameworks.torch.collectives import (
+        HOROVOD,
+        PendingCollectives,
+        TorchCollectives,
+        sum_in_place,
+    )
     from edl_horovod.frameworks.torch.variables import TorchVariable, from_numpy
 
     def add_by_unknown_op():

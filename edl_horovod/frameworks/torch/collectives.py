@@ -3,10 +3,15 @@
 This module uses only Horovod's operations on single tensors. Horovod's optimizer and state classes
 leave the sums of a failed step in the gradients, and its grouped operations report only the
 completion of the last tensor.
+
+Some collectives run beside the rest of the program. Such a `Collective` is a generator: it starts
+operations of Horovod one after the other, yields the handle of each, and receives its result. All
+ranks run the same collectives under the same names. A rank may start them in any order, as Horovod
+pairs operations by name.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeAlias
 
 import horovod.torch as hvd
 import numpy as np
@@ -19,31 +24,24 @@ from edl_horovod.frameworks.packs import LARGE_BYTES, packs, sizes
 from edl_horovod.frameworks.torch.variables import TorchVariable, bytes_of, from_numpy, to_numpy
 from edl_horovod.frameworks.values import Array, Rows, Variable, checksum
 
-__all__ = ["HOROVOD", "TorchCollectives", "catch_failures", "wait_for_all"]
+__all__ = [
+    "HOROVOD",
+    "Collective",
+    "PendingCollectives",
+    "TorchCollectives",
+    "catch_failures",
+    "sum_compressed",
+    "sum_in_place",
+]
 
 HOROVOD = Horovod(hvd)
 catch_failures = HOROVOD.catch_failures
 
+Collective: TypeAlias = Generator[int, Any, None]
 
-def wait_for_all(handles: Sequence[int]) -> list[Any]:
-    """Wait for all of these operations, even if one of them fails.
-
-    Returns:
-        The result of each operation.
-
-    Raises:
-        CollectiveFailed: One of them failed; none of them writes to its tensor any more.
-    """
-    results, failure = [], None
-    for handle in handles:
-        try:
-            with catch_failures():
-                results.append(hvd.synchronize(handle))
-        except CollectiveFailed as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    return results
+_COMPRESSED_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_TRANSFER_DTYPE = torch.int16
+"""Horovod copies integers unchanged; it does not support bfloat16, and sums float16 in float16."""
 
 
 class TorchCollectives:
@@ -77,7 +75,7 @@ class TorchCollectives:
                 for number, view in enumerate(views):
                     handles.append(hvd.broadcast_async_(view, root, name=f"{name}.{number}"))
         finally:
-            wait_for_all(handles)
+            _wait_for_all(handles)
         for number, pack in enumerate(packs(small)):
             packed = torch.cat([_bytes(variable) for variable in pack])
             _run(hvd.broadcast_async_, packed, root, name=f"{name}.pack.{number}")
@@ -111,6 +109,123 @@ class TorchCollectives:
     def checksum(self, variable: Variable) -> int:
         """Return a 63-bit checksum of a variable's value."""
         return checksum(_bytes(variable).numpy())
+
+
+class PendingCollectives:
+    """Unfinished collectives of one step."""
+
+    def __init__(self) -> None:
+        """Create an empty set."""
+        self._pending: list[tuple[Collective, int]] = []
+        self._failure: CollectiveFailed | None = None
+
+    def start(self, collective: Collective) -> None:
+        """Start a collective. `wait` raises failures, as this is called in a backward pass."""
+        if self._failure is None:
+            self._advance(collective, None)
+
+    def run(self, collective: Collective) -> None:
+        """Run a collective to its end. `wait` raises failures."""
+        handle = None
+        while self._failure is None:
+            try:
+                with catch_failures():
+                    result = None if handle is None else hvd.synchronize(handle)
+                    handle = collective.send(result)
+            except CollectiveFailed as error:
+                self._failure = error
+            except StopIteration:
+                return
+
+    def poll(self) -> None:
+        """Advance collectives whose current operation has finished; does not block."""
+        pending, self._pending = self._pending, []
+        for collective, handle in pending:
+            if self._failure is None and hvd.poll(handle):
+                self._advance(collective, handle)
+            else:
+                self._pending.append((collective, handle))
+
+    def wait(self) -> None:
+        """Wait until all collectives have finished.
+
+        Raises:
+            CollectiveFailed: One of them failed. None of them writes to its tensors any more.
+        """
+        while self._pending:
+            pending, self._pending = self._pending, []
+            for collective, handle in pending:
+                self._advance(collective, handle)
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def _advance(self, collective: Collective, handle: int | None) -> None:
+        try:
+            with catch_failures():
+                result = None if handle is None else hvd.synchronize(handle)
+                if self._failure is None:
+                    self._pending.append((collective, collective.send(result)))
+        except CollectiveFailed as error:
+            self._failure = self._failure or error
+        except StopIteration:
+            pass
+
+
+def sum_in_place(values: torch.Tensor, name: str) -> Collective:
+    """Replace a rank's values by the ring's sums, with the same bits on all ranks.
+
+    Args:
+        values: float32, float64 or int64, contiguous, with the same shape on all ranks.
+        name: Pairs the calls of the ranks.
+    """
+    yield hvd.allreduce_async_(values, op=hvd.Sum, name=name)
+
+
+def sum_compressed(values: torch.Tensor, name: str, compression: str) -> Collective:
+    """Replace a rank's values by the ring's sums, sent with 16 bits for each number.
+
+    Each rank receives one part of the values from all ranks, sums it in float32, and sends the sum
+    to all ranks. That is the same number of bytes as in a ring allreduce of 16-bit numbers (its
+    reduce-scatter and allgather), but each number is rounded only twice, for any number of ranks.
+
+    Args:
+        values: float32, one axis, of the same length on all ranks.
+        name: Pairs the calls of the ranks.
+        compression: `bf16` or `fp16`. With `fp16`, values are divided by the number of ranks, so
+            that their sums fit in float16.
+    """
+    num_ranks = hvd.size()
+    base, remainder = divmod(len(values), num_ranks)
+    splits = torch.tensor(
+        [base + (rank < remainder) for rank in range(num_ranks)], dtype=torch.int32
+    )
+    compressed = _compress(values, compression, num_ranks)
+    parts, _ = yield hvd.alltoall_async(compressed, splits, name=f"{name}.parts")
+    total = _decompress(parts, compression).reshape(num_ranks, len(parts) // num_ranks).sum(0)
+    gathered = yield hvd.allgather_async(_compress(total, compression), name=f"{name}.whole")
+    values.copy_(_decompress(gathered, compression, num_ranks))
+
+
+def _wait_for_all(handles: Sequence[int]) -> list[Any]:
+    """Wait for all of these operations, even if one of them fails.
+
+    Returns:
+        The result of each operation.
+
+    Raises:
+        CollectiveFailed: One of them failed; none of them writes to its tensor any more.
+    """
+    results, failure = [], None
+    for handle in handles:
+        try:
+            with catch_failures():
+                results.append(hvd.synchronize(handle))
+        except CollectiveFailed as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return results
 
 
 def _run(begin: Callable[..., int], *args: Any, **kwargs: Any) -> Any:
@@ -152,3 +267,31 @@ def _write(rows: Rows, flat: torch.Tensor) -> None:
     target = changed if rows.last is None else changed[rows.first : rows.last]
     target.reshape(-1).view(np.uint8)[:] = flat.numpy()
     variable.assign(changed)
+
+
+def _compress(values: torch.Tensor, compression: str, scale: int = 1) -> torch.Tensor:
+    """Round float32 numbers to 16 bits.
+
+    Args:
+        values: The numbers, which are not changed.
+        compression: `bf16` or `fp16`.
+        scale: Divisor of the numbers for `fp16`, whose largest number is 65,504; larger ones are
+            clamped to it.
+
+    Returns:
+        The bits of the 16-bit numbers as int16, of the same shape.
+    """
+    dtype = _COMPRESSED_DTYPES[compression]
+    if dtype == torch.float16:
+        values = values / scale
+        largest = torch.finfo(dtype).max
+        # Infinite numbers and NaN must stay: loss scaling checks for them.
+        values = torch.where(values.isfinite(), values.clamp(-largest, largest), values)
+    return values.to(dtype).view(_TRANSFER_DTYPE)
+
+
+def _decompress(values: torch.Tensor, compression: str, scale: int = 1) -> torch.Tensor:
+    """Return the rounded float32 numbers for the result of `_compress`."""
+    dtype = _COMPRESSED_DTYPES[compression]
+    numbers = values.view(dtype).to(torch.float32)
+    return numbers.mul_(scale) if dtype == torch.float16 else numbers

@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.buckets import NAME, Bucket, Reduction, in_buckets
-from edl_horovod.frameworks.torch import travels
+from edl_horovod.frameworks.torch.collectives import (
+    PendingCollectives,
+    sum_compressed,
+    sum_in_place,
+)
 from edl_horovod.frameworks.torch.rows import RowSum
 from edl_horovod.frameworks.torch.variables import from_numpy
 
@@ -97,7 +101,7 @@ class Reducer:
         self._last_buffer: _BucketBuffer | None = None
         self._early_buffers: list[_BucketBuffer] = []
         self._buffer_of: dict[int, _BucketBuffer] = {}
-        self._pending = travels.PendingCollectives()
+        self._pending = PendingCollectives()
         self._is_active = False
         self._weight = self._usual_weight = 0.0
         self._hooks = [
@@ -154,7 +158,7 @@ class Reducer:
         counts = [row_sum.num_rows for row_sum in row_sums]
         numbers = np.concatenate([[weight], small, has_gradient, counts])
         last = self._fill_last(numbers)
-        self._pending.start(travels.sum_in_place(last.array, last.bucket.name))
+        self._pending.start(sum_in_place(last.array, last.bucket.name))
         self._pending.wait()
         ends = np.cumsum([1, len(small), len(has_gradient)])
         sums = last.array[last.num_gradients :].double().numpy()
@@ -185,7 +189,7 @@ class Reducer:
             values: float32, float64 or int64, contiguous, with the same shape on all ranks.
             name: Pairs the calls of the ranks.
         """
-        self._pending.run(travels.sum_in_place(values, name))
+        self._pending.run(sum_in_place(values, name))
 
     def abandon(self) -> None:
         """Discard a step that failed, possibly during its backward pass.
@@ -197,7 +201,7 @@ class Reducer:
         self._last_buffer = None
         self._early_buffers.clear()
         self._buffer_of.clear()
-        self._pending = travels.PendingCollectives()
+        self._pending = PendingCollectives()
         for parameter in self._parameters:
             parameter.grad = None
 
@@ -313,9 +317,9 @@ class Reducer:
         if self._factor != 1.0:
             array.mul_(self._factor)
         if self._is_compressed(buffer.bucket.places[0]):
-            self._pending.start(travels.sum_compressed(array, name, self._options.compression))
+            self._pending.start(sum_compressed(array, name, self._options.compression))
         else:
-            self._pending.start(travels.sum_in_place(array, name))
+            self._pending.start(sum_in_place(array, name))
         self._pending.poll()
 
     def _set_gradients(

@@ -4,7 +4,7 @@ import horovod.torch as hvd
 import torch
 
 from edl_horovod.frameworks.buckets import NAME
-from edl_horovod.frameworks.torch.travels import Collective
+from edl_horovod.frameworks.torch.collectives import Collective
 
 __all__ = ["RowSum"]
 
