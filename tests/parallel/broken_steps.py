@@ -15,7 +15,7 @@ import torch
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.buckets import Reduction
 from edl_horovod.frameworks.torch.collectives import HOROVOD
-from edl_horovod.frameworks.torch.reduction import Reducer
+from edl_horovod.frameworks.torch.ring import Reducer
 from edl_horovod.job.lifeline import end_with_parent
 from tests.parallel.lost_member import PATIENCE_SECONDS, fork, serve
 from tests.parallel.places import place_of

@@ -10,7 +10,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.buckets import Reduction
 from edl_horovod.frameworks.torch.collectives import PendingCollectives, sum_compressed
 from edl_horovod.frameworks.torch.gradients import sparse_parameters
-from edl_horovod.frameworks.torch.reduction import Reducer
+from edl_horovod.frameworks.torch.ring import Reducer
 from tests.parallel.agreement import assert_same_everywhere
 
 BATCH, STEPS, NUM_IDS = 12, 7, 40
