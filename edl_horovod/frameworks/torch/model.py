@@ -1,24 +1,30 @@
-"""A user's PyTorch model: its named weights, and how they are loaded and saved."""
+"""A user's PyTorch model: its named weights, their files, its evaluation and its predictions."""
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from edl_horovod.frameworks.models import Evaluation, Prediction
 from edl_horovod.frameworks.torch import exporting
-from edl_horovod.frameworks.torch.evaluation import TorchEvaluation
-from edl_horovod.frameworks.torch.prediction import TorchPrediction
+from edl_horovod.frameworks.torch.buffers import unchanged
+from edl_horovod.frameworks.torch.module_loss import find_module_loss
+from edl_horovod.frameworks.torch.objective import Objective, metric_means
 from edl_horovod.frameworks.torch.running import ComputeOptions, ModuleRunner
-from edl_horovod.frameworks.torch.variables import TorchVariable
+from edl_horovod.frameworks.torch.structures import detach, map_leaves
+from edl_horovod.frameworks.torch.variables import TorchVariable, numpy_dtype, to_numpy
 from edl_horovod.frameworks.torch.weight_files import read_weights, restore
-from edl_horovod.frameworks.values import Batch, Variable
+from edl_horovod.frameworks.values import Batch, EvaluationSums, Output, Variable, flatten_outputs
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.spec import Mode
 
-__all__ = ["TorchModel"]
+__all__ = ["TorchEvaluation", "TorchModel", "TorchPrediction"]
 
 
 class TorchModel:
@@ -77,6 +83,88 @@ class TorchModel:
         return {name: TorchVariable(name, tensor) for name, tensor in first_names.values()}
 
 
+class TorchEvaluation:
+    """Implements `models.Evaluation`."""
+
+    def __init__(self, runner: ModuleRunner, example: Batch) -> None:
+        """Test the evaluation on the sample examples.
+
+        Raises:
+            UserCodeError: Loss or metrics cannot be computed for these examples, or not be summed.
+        """
+        self._runner = runner
+        self._module_loss = find_module_loss(runner.loaded, runner.module, Mode.EVALUATION)
+        self._objective = Objective(
+            runner.loaded, runner.module, Mode.EVALUATION, module_loss=self._module_loss
+        )
+        self._doing = f"The evaluation of {runner.loaded.label}"
+        example = runner.batch_to_device(example)
+        with unchanged(runner.module):
+            rerun = functools.partial(self._outputs, keeps_graph=True)
+            self._objective.begin(
+                example, rerun(example), None if self._module_loss is None else rerun
+            )
+        self.names = ["loss", *self._objective.metric_names]
+        self.zeros = EvaluationSums.zeros(self._objective.num_metric_sums)
+
+    def sums(self, batch: Batch) -> EvaluationSums:
+        """Return the sums of a batch."""
+        batch = self._runner.batch_to_device(batch)
+        outputs = self._outputs(batch, keeps_graph=self._objective.needs_graph)
+        with torch.no_grad():
+            outcome = self._objective.of_batch(batch, outputs)
+        return EvaluationSums(
+            batch.num_examples,
+            outcome.loss_sum,
+            outcome.loss_weight,
+            np.array(outcome.metric_sums),
+        )
+
+    def values(self, sums: EvaluationSums) -> dict[str, float]:
+        """Return loss and metrics by name."""
+        means = [sums.mean_loss, *metric_means(sums.metrics)]
+        return dict(zip(self.names, map(float, means), strict=True))
+
+    def _outputs(self, batch: Batch, *, keeps_graph: bool) -> object:
+        runner = self._runner
+        runner.module.eval()
+        with (
+            user_code(self._doing, root=runner.loaded.zoo),
+            self._objective.recording(),
+            runner.evaluating(keeps_graph=keeps_graph),
+        ):
+            return runner.outputs(batch, self._module_loss)
+
+
+class TorchPrediction:
+    """Implements `models.Prediction`; thread-safe."""
+
+    def __init__(self, runner: ModuleRunner, example: Batch) -> None:
+        """Run the model once, on the sample examples.
+
+        Raises:
+            UserCodeError: The model failed.
+        """
+        self._runner = runner
+        runner.module.eval()
+        with user_code(f"Running the model of {runner.loaded.label}", root=runner.loaded.zoo):
+            self._example = self.outputs(example.features)
+
+    def describe(self) -> tuple[Output, ...]:
+        """Describe the outputs, sorted by name."""
+        named = flatten_outputs(self._example)
+        return tuple(_describe_output(name, output) for name, output in sorted(named.items()))
+
+    def outputs(self, features: Any) -> Any:
+        """Return the model's outputs for a batch's features."""
+        with self._runner.evaluating():  # This setting belongs to the current thread.
+            return map_leaves(detach, self._runner.predict(self._runner.to_device(features)))
+
+    def arrays(self, outputs: Any) -> dict[str, NDArray[Any]]:
+        """Return such outputs as arrays by name."""
+        return {name: to_numpy(tensor) for name, tensor in flatten_outputs(outputs).items()}
+
+
 def _without_sharing(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Prepare tensors for the safetensors format: no shared memory, and tied tensors only once."""
     writable: dict[str, torch.Tensor] = {}
@@ -94,3 +182,12 @@ def _without_sharing(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
         numbers = torch.view_as_real(tensor) if tensor.dtype == torch.complex128 else tensor
         writable[name] = numbers.contiguous()
     return writable
+
+
+def _describe_output(name: str, value: Any) -> Output:
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        problem = "it is not a dense tensor"
+        return Output(name=name, dtype=type(value).__name__, batch_shape=None, problem=problem)
+    sizes = tuple(value.shape)
+    shape = (None, *sizes[1:]) if sizes else ()
+    return Output(name=name, dtype=numpy_dtype(value.dtype).name, batch_shape=shape)
