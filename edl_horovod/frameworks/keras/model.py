@@ -1,24 +1,29 @@
-"""Build, load and save a user's Keras model."""
+"""A user's Keras model: its named variables, its files, its evaluation and its predictions."""
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, UserCodeError
-from edl_horovod.frameworks.keras.evaluation import KerasEvaluation
+from edl_horovod.frameworks.keras.compiled_objective import overrides
+from edl_horovod.frameworks.keras.functional import MetricSums, num_examples, running
 from edl_horovod.frameworks.keras.keras_2 import name_only_input, require_keras_3
 from edl_horovod.frameworks.keras.metrics import first_examples
-from edl_horovod.frameworks.keras.prediction import KerasPrediction
+from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.models import Evaluation, Prediction
-from edl_horovod.frameworks.values import Variable
+from edl_horovod.frameworks.values import Batch, EvaluationSums, Output, Variable, flatten_outputs
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.spec import Mode
 
-__all__ = ["KerasModel", "by_name"]
+__all__ = ["KerasEvaluation", "KerasModel", "KerasPrediction", "by_name", "describe_outputs"]
 
 log = logging.getLogger(__name__)
 
@@ -112,3 +117,119 @@ def by_name(variables: Sequence[keras.Variable]) -> dict[str, Variable]:
         repeated = seen[variable.path] = seen.get(variable.path, -1) + 1
         named[f"{variable.path}:{repeated}" if repeated else variable.path] = variable.value
     return named
+
+
+class KerasEvaluation:
+    """The traced evaluation of one batch."""
+
+    def __init__(self, loaded: LoadedSpec, model: keras.Model, element_spec: Any) -> None:
+        """Trace the evaluation.
+
+        Args:
+            loaded: The user's spec.
+            model: The built model.
+            element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
+
+        Raises:
+            UserCodeError: The loss or a metric cannot be built for these examples, or its values
+                cannot be added up.
+        """
+        self._loaded = loaded
+        self._objective = Objective(loaded, model, element_spec, Mode.EVALUATION)
+        self._metrics: list[MetricSums] = []
+        with user_code(f"Building the evaluation of {loaded.label}", root=loaded.zoo):
+            self._sums = tf.function(self._trace, autograph=False).get_concrete_function(
+                element_spec
+            )
+        size = sum(metric.size for metric in self._metrics)
+        self.names = ["loss", *self._values(np.zeros(size), 1.0)]
+        self.zeros = EvaluationSums.zeros(size)
+
+    def sums(self, batch: Batch) -> EvaluationSums:
+        """Compute the sums of a batch."""
+        self._objective.require_mean(batch.examples)
+        with running("The evaluation", self._loaded, batch.examples):
+            count, loss, weight, *metrics = self._sums(batch.examples).numpy()
+        return EvaluationSums(count, loss, weight, np.array(metrics))
+
+    def values(self, sums: EvaluationSums) -> dict[str, float]:
+        """Compute the loss and the metrics by name from the sums of at least one example."""
+        # Keras defines a fully masked loss as 0.
+        loss = sums.mean_loss if sums.loss_weight else 0.0
+        return {"loss": loss, **self._values(sums.metrics, sums.num_examples)}
+
+    def _values(self, sums: NDArray[np.float64], count: float) -> dict[str, float]:
+        values: dict[str, float] = {}
+        start = 0
+        for metric in self._metrics:
+            stop = start + metric.size
+            counted = metric.counted(sums[start:stop], count)
+            named = metric.values(counted, count)
+            values |= {name: float(value) for name, value in named.items()}
+            start = stop
+        return values
+
+    def _trace(self, examples: tuple[Any, ...]) -> tf.Tensor:
+        count = tf.cast(num_examples(examples[0]), tf.float32)
+        outcome = self._objective.of_batch(*examples)
+        self._metrics = outcome.metrics
+        loss = tf.stack([outcome.loss.total, outcome.loss.weight])
+        numbers = [[count], tf.cast(loss, tf.float32)]
+        return tf.cast(tf.concat([*numbers, *(m.sums for m in outcome.metrics)], 0), tf.float64)
+
+
+class KerasPrediction:
+    """The traced prediction of one batch."""
+
+    def __init__(self, loaded: LoadedSpec, model: keras.Model, element_spec: Any) -> None:
+        """Trace the prediction.
+
+        Args:
+            loaded: The user's spec.
+            model: The built model.
+            element_spec: The `tf.TypeSpec`s of a batch's features, and None for the labels.
+
+        Raises:
+            UserCodeError: The model raised an exception.
+        """
+        with user_code(f"Running the model of {loaded.label}", root=loaded.zoo):
+            self._outputs = tf.function(
+                _predict_function(model), autograph=False
+            ).get_concrete_function(element_spec[0])
+
+    def describe(self) -> tuple[Output, ...]:
+        """Describe the outputs, sorted by name."""
+        return describe_outputs(self._outputs.structured_outputs)
+
+    def outputs(self, features: Any) -> Any:
+        """Compute the model's outputs for a batch's features."""
+        return self._outputs(features)
+
+    def arrays(self, outputs: Any) -> dict[str, NDArray[Any]]:
+        """Convert the outputs to arrays by name."""
+        return {name: np.asarray(value) for name, value in flatten_outputs(outputs).items()}
+
+
+def describe_outputs(outputs: Any) -> tuple[Output, ...]:
+    """Describe tensors or `tf.TypeSpec`s in the structure that a model returns, sorted by name."""
+    return tuple(
+        _describe_output(name, tensor) for name, tensor in sorted(flatten_outputs(outputs).items())
+    )
+
+
+def _predict_function(model: keras.Model) -> Callable[[Any], Any]:
+    """Return the function from a batch's features to the model's outputs."""
+    if overrides(model, "predict_step"):
+        # predict_step would unpack a tuple of features as (features, labels, weights).
+        return lambda features: model.predict_step(
+            (features,) if isinstance(features, tuple) else features
+        )
+    return lambda features: model(features, training=False)
+
+
+def _describe_output(name: str, tensor: Any) -> Output:
+    if not isinstance(tensor, tf.Tensor | tf.TensorSpec):
+        problem = "it is not a dense tensor"
+        return Output(name=name, dtype=type(tensor).__name__, batch_shape=None, problem=problem)
+    shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+    return Output(name=name, dtype=tensor.dtype.name, batch_shape=shape)

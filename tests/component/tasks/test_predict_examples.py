@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.prediction import describe_outputs
+from edl_horovod.frameworks.keras.model import describe_outputs
 from edl_horovod.frameworks.values import Output, flatten_outputs
 from edl_horovod.tasks.examples import ExampleEncoder, require_encodable
 
