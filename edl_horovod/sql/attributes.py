@@ -129,20 +129,17 @@ def sort_attributes(
         if prefix in ("", "model"):
             target, key = _model_target(attributes_by_use, rest, attribute)
         else:
-            target, key = (
-                attributes_by_use.settings,
-                _setting(attribute, prefix, rest, option_types),
-            )
+            target = attributes_by_use.settings
+            key = _setting(attribute, prefix, rest, option_types)
         if is_confined and target is attributes_by_use.settings:
             _check_permitted(attribute, key)
         if earlier := attributes_by_key.get(key):
-            problem = f"{attribute.name} and {earlier.name} set the same."
+            problem = f"{attribute.name} and {earlier.name} are names of the same attribute."
             raise StatementError(problem, attribute.position, hint="Leave one of them out.")
         attributes_by_key[key] = attribute
         if isinstance(attribute.value, Hparam):
-            attributes_by_use.varied[
-                f"params.{key}" if target is attributes_by_use.params else key
-            ] = attribute
+            is_param = target is attributes_by_use.params
+            attributes_by_use.varied[f"params.{key}" if is_param else key] = attribute
         else:
             target[key] = attribute.value
     if is_confined:
@@ -153,12 +150,12 @@ def sort_attributes(
 def _model_target(
     sorted_attributes: SortedAttributes, name: str, attribute: Attribute
 ) -> tuple[dict[str, Any], str]:
+    """The values that an attribute of the model belongs to, and its key among them."""
     if "." in name:
         problem = f"Names of model parameters have no dots: {name} has one."
         raise StatementError(problem, attribute.position, hint="Write model.name=value.")
-    return (
-        sorted_attributes.settings if name in _MODEL_SETTINGS else sorted_attributes.params
-    ), name
+    is_setting = name in _MODEL_SETTINGS
+    return (sorted_attributes.settings if is_setting else sorted_attributes.params), name
 
 
 def _setting(attribute: Attribute, prefix: str, rest: str, option_types: Collection[str]) -> str:
@@ -169,6 +166,7 @@ def _setting(attribute: Attribute, prefix: str, rest: str, option_types: Collect
         key = rest if rest.partition(".")[0] in _ENGINE_SETTINGS else ""
     if key in setting_types or dict_key_of(key, setting_types):
         return key
+    # The error lists the attributes with this prefix.
     options = [name for name in option_types if name.startswith(f"{prefix}.")]
     section_settings = [name for name in setting_types if name.startswith(f"{prefix}.")]
     renamed_settings = [name for name in _RENAMED if name.startswith(f"{prefix}.")]

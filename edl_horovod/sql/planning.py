@@ -428,7 +428,7 @@ def _translate_sqlflow(statement: Train, zoo: Path) -> tuple[Train, tuple[str, .
     """Replace SQLFlow's names in a training; returns it with sentences about the changes.
 
     Raises:
-        StatementError: The zoo lacks the model, or two attributes set the same.
+        StatementError: The zoo lacks the model, or an attribute is set twice under two names.
     """
     model, attributes = statement.model, statement.attributes
     notes: tuple[str, ...] = ()
@@ -461,7 +461,7 @@ def _params(statement: Train, attributes: SortedAttributes, label: str) -> dict[
     for name, clause in clauses.items():
         if name in attributes.param_names:
             raise StatementError(
-                f"The attribute {name} and {clause} set the same.",
+                f"The attribute {name} and {clause} exclude each other.",
                 _position_of(statement, name),
                 hint=f"Write {clause} alone.",
             )

@@ -125,7 +125,7 @@ def translate(
         The attributes under the names used here, and sentences about attributes without effect.
 
     Raises:
-        StatementError: Two attributes set the same.
+        StatementError: An attribute is set twice under two names.
     """
     translated: dict[str, Attribute] = {}
     notes = []
@@ -139,7 +139,7 @@ def translate(
         if name.removeprefix("model.") not in parameters:
             name = _ATTRIBUTES.get(name, name)
         if name in translated:
-            problem = f"Another attribute sets the same as {attribute.name}."
+            problem = f"{attribute.name} is set twice, under two names."
             hint = f"It is on line {translated[name].position.line}. Leave one of them out."
             raise StatementError(problem, attribute.position, hint=hint)
         translated[name] = replace(
