@@ -1,22 +1,349 @@
-"""Keras models without a spec: a `keras.Model` subclass or a function that returns a model."""
+"""Keras models without a spec: a `keras.Model` subclass or a function that returns a model.
+
+The parts of a spec are built from functions, Keras objects, or their names.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
+import tensorflow as tf
 
-from edl_horovod.frameworks.keras import parts
+from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
+from edl_horovod.frameworks.keras.metrics import MetricCall, as_keras_metric
+from edl_horovod.models.calling import wrong_optimizer
 from edl_horovod.models.parts import PlainModels
+from edl_horovod.models.roles import DATASET_ROLES, LOSS_ROLES, declares_roles, with_roles
+from edl_horovod.spec import Mode
 
-__all__ = ["PLAIN_MODELS"]
+__all__ = [
+    "PLAIN_MODELS",
+    "callbacks_part",
+    "dataset_part",
+    "loss_part",
+    "metrics_part",
+    "model_part",
+    "optimizer_part",
+]
+
+Part = Callable[..., Any]
+
+_DATASET = ("dataset", "mode")
+_WEIGHTS = "sample_weight"
+_NOT_NAMES = frozenset(
+    {"Loss", "Optimizer", "deserialize", "get", "legacy", "schedules", "serialize"}
+)
+"""Names in Keras' modules of losses and optimizers that are neither."""
+
+
+def model_part(maker: Any, *, label: str) -> Part:
+    """Build a `create_model` that calls a class or a function.
+
+    Args:
+        maker: A `keras.Model` subclass, or a function that returns a model.
+        label: Name of `maker` in messages.
+    """
+
+    def create_model(**params: Any) -> Any:
+        model = maker(**params)
+        if not isinstance(model, keras.Model):
+            raise UserCodeError(
+                f"{label} must return a keras.Model.", received=type(model).__name__
+            )
+        return model
+
+    parameters = (
+        _constructor_parameters(maker) if inspect.isclass(maker) else _named_parameters(maker)
+    )
+    by_keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    create_model.__signature__ = inspect.Signature(by_keyword)  # type: ignore[attr-defined]
+    create_model.__qualname__ = label
+    return create_model
+
+
+def dataset_part(function: Any, *, label: str) -> Part:
+    """Build a `create_dataset` from a function of the data set and, if declared, the mode."""
+    make = with_roles(_function(function, label), DATASET_ROLES, label=label)
+    user_parameters = list(inspect.signature(make).parameters.values())[len(DATASET_ROLES) :]
+
+    def create_dataset(dataset: Any, mode: Mode, **params: Any) -> Any:
+        result = make(dataset, mode, None, **params)
+        if not isinstance(result, tf.data.Dataset):
+            raise UserCodeError(
+                f"{label} must return a tf.data.Dataset.", received=type(result).__name__
+            )
+        return result
+
+    role_parameters = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in _DATASET
+    ]
+    create_dataset.__signature__ = inspect.Signature([*role_parameters, *user_parameters])  # type: ignore[attr-defined]
+    create_dataset.__qualname__ = label
+    return create_dataset
+
+
+def loss_part(loss: Any, *, label: str) -> Part:
+    """Build a `create_loss` from a function of labels and outputs, a Keras loss, or its name."""
+    if isinstance(loss, str):
+        loss = _keras_object(loss, keras.losses, "loss")
+    if inspect.isclass(loss) and issubclass(loss, keras.losses.Loss):
+        loss = loss()
+    if isinstance(loss, keras.losses.Loss):
+        loss = _mean_loss(loss, label)
+    function = _function(loss, label)
+    takes_weights = _WEIGHTS in inspect.signature(function).parameters
+    if takes_weights:
+        function = functools.partial(function, sample_weight=None)
+    make = with_roles(function, LOSS_ROLES, label=label)
+
+    def create_loss(*args: Any, sample_weight: Any = None, **kwargs: Any) -> tf.Tensor:
+        value = make(*args, **kwargs, **({_WEIGHTS: sample_weight} if takes_weights else {}))
+        if value is None:
+            raise UserCodeError(f"{label} must return the loss.", received="None")
+        if sample_weight is not None and not takes_weights:
+            value = _weighted(value, sample_weight, label)
+        # One value for each example or position is accepted, too.
+        return tf.reduce_mean(value)
+
+    signature = inspect.signature(make)
+    user_parameters = [
+        parameter for name, parameter in signature.parameters.items() if name != _WEIGHTS
+    ]
+    weights = inspect.Parameter(_WEIGHTS, inspect.Parameter.KEYWORD_ONLY, default=None)
+    create_loss.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*user_parameters, weights]
+    )
+    create_loss.__qualname__ = label
+    return create_loss
+
+
+def optimizer_part(optimizer: Any, *, label: str) -> Part:
+    """Build a `create_optimizer` from a function, a Keras optimizer, its class, or its name.
+
+    An optimizer object in the model file is copied, because it would carry its state into the next
+    job of the same process.
+    """
+    if isinstance(optimizer, str):
+        optimizer = _keras_object(optimizer, keras.optimizers, "optimizer")
+    if inspect.isclass(optimizer) and issubclass(optimizer, keras.optimizers.Optimizer):
+        optimizer = optimizer()
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        return _checked_optimizer(_function(optimizer, label), label)
+    optimizer_class, config = type(optimizer), optimizer.get_config()
+    excluded_pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+
+    def create_optimizer(lr: float | None = None) -> Any:
+        override = {} if lr is None else {"learning_rate": lr}
+        copy = optimizer_class.from_config({**config, **override})
+        if excluded_pattern is not None:  # get_config leaves it out.
+            copy.exclude_from_weight_decay(var_names=[excluded_pattern.pattern])
+        return copy
+
+    return create_optimizer
+
+
+def metrics_part(function: Any, *, label: str) -> Part:
+    """Build a `create_metrics` from ElasticDL's `eval_metrics_fn`, for `Mode.EVALUATION` only.
+
+    Args:
+        function: Takes labels and outputs and returns a dict of values. Or takes nothing and
+            returns a dict of functions of labels and outputs or of Keras metrics, by name, or one
+            such dict for each output.
+        label: Name of `function` in messages.
+    """
+    function = _function(function, label)
+    if declares_roles(function):
+        make = with_roles(function, LOSS_ROLES, label=label)
+        return lambda mode, labels, outputs: _reduce_values(
+            make(labels=labels, outputs=outputs) if mode is Mode.EVALUATION else {}, label
+        )
+    metrics_by_name: dict[str, tuple[Part, str | None]] = {}
+
+    def create_metrics(mode: Mode, labels: Any, outputs: Any) -> dict[str, Any]:
+        if mode is not Mode.EVALUATION:
+            return {}
+        if not metrics_by_name:
+            with tf.init_scope():  # Metrics create variables; tracing forbids it.
+                metrics_by_name.update(_flatten_metrics(function(), label))
+        values = {
+            name: metric(labels=labels, outputs=_output(outputs, output, label))
+            for name, (metric, output) in metrics_by_name.items()
+        }
+        return _reduce_values(values, label)
+
+    return create_metrics
+
+
+def callbacks_part(function: Any, *, label: str) -> Part:
+    """Build a `create_callbacks` from a function."""
+    return _function(function, label)
+
+
+def _weighted(value: Any, weights: tf.Tensor, label: str) -> tf.Tensor:
+    """Multiply the loss of each example or position by the weight of its example."""
+    value = tf.convert_to_tensor(value)
+    if not value.shape.rank:
+        raise UserCodeError(
+            f"{label} must return one value for each example, because create_dataset returns"
+            " example weights.",
+            received="a scalar",
+            hint="Do not take the mean over the examples, or declare sample_weight and apply it.",
+        )
+    weights = tf.cast(weights, value.dtype)
+    num_missing_axes = value.shape.rank - (weights.shape.rank or 0)
+    if num_missing_axes > 0:
+        weights = tf.reshape(weights, tf.concat([tf.shape(weights), [1] * num_missing_axes], 0))
+    elif num_missing_axes < 0:  # Weights of shape (examples, 1) for losses of shape (examples,).
+        weights = tf.reshape(weights, tf.shape(value))
+    return value * weights
+
+
+def _function(value: Any, label: str) -> Part:
+    if callable(value):
+        parameters = inspect.signature(value).parameters
+        if next(iter(parameters), "") != "self":
+            return value  # type: ignore[no-any-return]  # callable() narrows to object.
+        raise UserCodeError(
+            f"{label} is called on the class, before a model exists. Decorate it with"
+            " @staticmethod and remove self."
+        )
+    raise UserCodeError(f"{label} must be a function.", received=repr(value))
+
+
+def _named_parameters(function: Any) -> list[inspect.Parameter]:
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p for p in inspect.signature(function).parameters.values() if p.kind not in variable]
+
+
+def _constructor_parameters(model_class: type) -> list[inspect.Parameter]:
+    """List the parameters of a class's constructor and those that it passes on to bases.
+
+    Bases that Keras defines are left out.
+    """
+    by_name: dict[str, inspect.Parameter] = {}
+    for base in model_class.__mro__:
+        if base.__module__.partition(".")[0] == "keras":
+            break
+        if "__init__" in vars(base):
+            parameters = _named_parameters(vars(base)["__init__"])[1:]
+            by_name = {p.name: p for p in parameters} | by_name
+            if not _takes_any_keyword(vars(base)["__init__"]):
+                break
+    return sorted(by_name.values(), key=lambda p: p.default is not inspect.Parameter.empty)
+
+
+def _takes_any_keyword(function: Any) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+
+
+def _keras_object(name: str, module: Any, setting: str) -> Any:
+    """Look up a loss or an optimizer of Keras by its name."""
+    try:
+        return module.get(name)
+    except (TypeError, ValueError) as e:
+        known = [k for k in dir(module) if k[0] != "_" and k not in _NOT_NAMES]
+        # Keras has each loss as a function and as a class; show the functions only.
+        shown = [name for name in known if name.islower()] or known
+        raise ConfigError(
+            f"Neither the model zoo nor Keras has this {setting}.",
+            received=f"{setting}={name}",
+            hint=(
+                f"{did_you_mean(name, known)} Set it to file.function, to a function of the"
+                f" model's file, or to one of Keras: {', '.join(shown)}."
+            ),
+        ) from e
+
+
+def _mean_loss(loss: Any, label: str) -> Part:
+    """Turn a Keras loss object into a function that returns the mean over a batch."""
+    if loss.reduction in ("sum", None):
+        raise UserCodeError(
+            f"{label} must be the mean over a batch.",
+            received=f"a {type(loss).__name__} with reduction={loss.reduction!r}",
+            hint="Keep the default of Keras, reduction='sum_over_batch_size'.",
+        )
+    return lambda labels, outputs, sample_weight=None: loss(labels, outputs, sample_weight)
+
+
+def _checked_optimizer(function: Part, label: str) -> Part:
+    @functools.wraps(function)
+    def create_optimizer(*args: Any, **kwargs: Any) -> Any:
+        optimizer = function(*args, **kwargs)
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
+            raise wrong_optimizer(optimizer, label)
+        return optimizer
+
+    return create_optimizer
+
+
+def _flatten_metrics(metrics: Any, label: str) -> Iterator[tuple[str, tuple[Part, str | None]]]:
+    """Yield each metric's name, its function, and the name of its output, None for all."""
+    for name, metric in _require_dict(metrics, label).items():
+        if isinstance(metric, dict):
+            for inner_name, inner in metric.items():
+                yield f"{name}_{inner_name}", (_metric(inner, f"{inner_name} of {label}"), name)
+        else:
+            yield name, (_metric(metric, f"{name} of {label}"), None)
+
+
+def _metric(metric: Any, label: str) -> Part:
+    """Turn a metric into a function of labels and outputs.
+
+    The function returns one value for each example, their mean, or a `MetricCall`.
+    """
+    keras_metric = as_keras_metric(metric)
+    if keras_metric is None:
+        return with_roles(_function(metric, label), LOSS_ROLES, label=label)
+    return lambda labels, outputs: MetricCall(keras_metric, labels, outputs, label)
+
+
+def _output(outputs: Any, name: str | None, label: str) -> Any:
+    if name is None:
+        return outputs
+    if isinstance(outputs, dict) and name in outputs:
+        return outputs[name]
+    available = ", ".join(map(repr, outputs)) if isinstance(outputs, dict) else "one without a name"
+    raise UserCodeError(
+        f"{label} has metrics of the output {name!r}, which the model does not have."
+        f" Outputs of the model: {available}."
+    )
+
+
+def _require_dict(value: Any, label: str) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise UserCodeError(f"{label} must return a dict.", received=type(value).__name__)
+
+
+def _reduce_values(metrics: Any, label: str) -> dict[str, Any]:
+    """Reduce each metric to a scalar or to one value for each example; keep Keras metrics."""
+    values: dict[str, Any] = {}
+    for name, value in _require_dict(metrics, label).items():
+        if isinstance(value, MetricCall):
+            values[name] = value
+            continue
+        tensor = tf.cast(tf.convert_to_tensor(value), tf.float32)
+        rank = tensor.shape.rank
+        if rank is None:  # As after tf.squeeze of a batch of unknown size.
+            values[name] = tf.reduce_mean(tensor)
+            continue
+        values[name] = tf.reduce_mean(tensor, axis=list(range(1, rank))) if rank > 1 else tensor
+    return values
+
 
 PLAIN_MODELS = PlainModels(
     "keras",
     keras.Model,
     make={
-        "model": parts.model_part,
-        "input_fn": parts.dataset_part,
-        "loss": parts.loss_part,
-        "optimizer": parts.optimizer_part,
-        "metrics": parts.metrics_part,
-        "callbacks": parts.callbacks_part,
+        "model": model_part,
+        "input_fn": dataset_part,
+        "loss": loss_part,
+        "optimizer": optimizer_part,
+        "metrics": metrics_part,
+        "callbacks": callbacks_part,
     },
     hints={
         "input_fn": "the class default_input, or its file a function feed",

@@ -12,7 +12,7 @@ from torch import nn
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.file_parts import loss_of, optimizer_of
 from edl_horovod.frameworks.torch.file_writing import write
-from edl_horovod.frameworks.torch.parts import model_part
+from edl_horovod.frameworks.torch.plain_models import model_part
 from edl_horovod.frameworks.torch.pt_files import load_pt, unsafe_globals
 from edl_horovod.frameworks.torch.pt_inspection import (
     entries_of,

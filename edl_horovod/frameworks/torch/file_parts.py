@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
-from edl_horovod.frameworks.torch.parts import (
+from edl_horovod.frameworks.torch.plain_models import (
     loss_part,
     mean_loss_part,
     named_loss,

@@ -28,7 +28,7 @@ from edl_horovod.frameworks.torch.denominators import (
     means_of,
 )
 from edl_horovod.frameworks.torch.module_loss import ModuleLoss
-from edl_horovod.frameworks.torch.parts import loss_part
+from edl_horovod.frameworks.torch.plain_models import loss_part
 from edl_horovod.frameworks.torch.structures import (
     describe,
     detach,

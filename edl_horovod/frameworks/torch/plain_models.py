@@ -1,26 +1,223 @@
 """PyTorch models without a spec: an `nn.Module` subclass, or a function that returns a module.
 
-Loss, metrics and optimizer may be methods of the class: `loss` or `training_step`, `metrics`,
+The parts of a spec are created from functions, PyTorch's classes and objects, or their names. Loss,
+metrics and optimizer may also be methods of the class: `loss` or `training_step`, `metrics`,
 `configure_optimizers`.
 """
 
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
 from torch import nn
 
-from edl_horovod.frameworks.torch import parts
+from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
+from edl_horovod.models.calling import declared
 from edl_horovod.models.parts import PlainModels
+from edl_horovod.models.roles import DATASET_ROLES, LOSS_ROLES, with_roles
+from edl_horovod.spec import Mode
 
-__all__ = ["PLAIN_MODELS"]
+__all__ = [
+    "PLAIN_MODELS",
+    "callbacks_part",
+    "dataset_part",
+    "loss_part",
+    "mean_loss_part",
+    "metrics_part",
+    "model_part",
+    "named_loss",
+    "named_optimizer",
+    "optimizer_part",
+]
+
+Part = Callable[..., Any]
+
+_WEIGHTS = "sample_weight"
+
+
+def model_part(maker: Any, *, label: str) -> Part:
+    """Create a `create_model` from a class or a function.
+
+    Args:
+        maker: An `nn.Module` subclass, or a function that returns a module.
+        label: Its name in messages.
+    """
+
+    def create_model(**params: Any) -> Any:
+        return maker(**params)
+
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in inspect.signature(maker).parameters.values()
+        if parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    ]
+    create_model.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    create_model.__qualname__ = label
+    return create_model
+
+
+def dataset_part(function: Any, *, label: str) -> Part:
+    """Create a `create_dataset` from a function of the records and, if declared, the mode."""
+    make = with_roles(_function(function, label), DATASET_ROLES, label=label)
+    additional = list(inspect.signature(make).parameters.values())[len(DATASET_ROLES) :]
+
+    def create_dataset(dataset: Any, mode: Mode, **params: Any) -> Any:
+        return make(dataset, mode, None, **params)
+
+    standard = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        for name in ("dataset", "mode")
+    ]
+    signature = inspect.Signature([*standard, *additional])
+    create_dataset.__signature__ = signature  # type: ignore[attr-defined]
+    create_dataset.__qualname__ = label
+    return create_dataset
+
+
+def loss_part(loss: Any, *, label: str) -> Part:
+    """Create a `create_loss` from a function of outputs and labels, a PyTorch loss, or its name.
+
+    A function whose parameters have none of the usual names is called with labels, then outputs, as
+    in ElasticDL; a PyTorch loss is called with outputs, then labels.
+    """
+    if isinstance(loss, str):
+        return mean_loss_part(named_loss(loss), label=label)
+    if inspect.isclass(loss) and issubclass(loss, nn.Module):
+        loss = loss()
+    if not isinstance(loss, nn.Module):
+        return _with_loss_roles(loss, label)
+    is_by_example = getattr(loss, "reduction", "") == "none"
+
+    def create_loss(outputs: Any, labels: Any) -> Any:
+        value = loss(outputs, labels)
+        return value.flatten(1).mean(1) if is_by_example and value.ndim > 1 else value
+
+    create_loss.__qualname__ = label
+    return create_loss
+
+
+def mean_loss_part(make: Callable[..., nn.Module], *, label: str) -> Part:
+    """Create a `create_loss` with PyTorch's mean; with weights, it returns weighted values.
+
+    Args:
+        make: Creates the loss for a `reduction`.
+        label: Its name in messages.
+    """
+    mean, by_example = make(reduction="mean"), make(reduction="none")
+
+    def create_loss(outputs: Any, labels: Any, sample_weight: Any = None) -> Any:
+        if sample_weight is None:
+            return mean(outputs, labels)
+        values = by_example(outputs, labels)
+        return values.reshape(len(values), -1).mean(1) * sample_weight.flatten()
+
+    create_loss.__qualname__ = label
+    return create_loss
+
+
+def optimizer_part(optimizer: Any, *, label: str) -> Part:
+    """Create a `create_optimizer` from a function, a PyTorch optimizer class, or its name."""
+    if isinstance(optimizer, str):
+        optimizer = named_optimizer(optimizer)
+    if not inspect.isclass(optimizer) or not issubclass(optimizer, torch.optim.Optimizer):
+        return _function(optimizer, label)
+    kind: Any = optimizer
+
+    def create_optimizer(model: nn.Module, lr: float | None = None) -> Any:
+        return kind(model.parameters(), **({} if lr is None else {"lr": lr}))
+
+    create_optimizer.__qualname__ = label
+    return create_optimizer
+
+
+def named_loss(name: str) -> Any:
+    """Return PyTorch's loss class of this name.
+
+    Raises:
+        ConfigError: There is no such class.
+    """
+    return _class_named(name, nn, "loss", _is_loss)
+
+
+def named_optimizer(name: str) -> Any:
+    """Return PyTorch's optimizer class of this name.
+
+    Raises:
+        ConfigError: There is no such class.
+    """
+    return _class_named(name, torch.optim, "optimizer", _is_optimizer)
+
+
+def metrics_part(function: Any, *, label: str) -> Part:
+    """Create a `create_metrics` from a function of labels and outputs, for evaluation only."""
+    make = _with_loss_roles(function, label)
+    takes = declared(make)
+    return lambda mode, labels, outputs, features: (
+        takes.call(make, {"labels": labels, "outputs": outputs, "features": features})
+        if mode is Mode.EVALUATION
+        else {}
+    )
+
+
+def callbacks_part(function: Any, *, label: str) -> Part:
+    """Create a `create_callbacks` from a function."""
+    return _function(function, label)
+
+
+def _with_loss_roles(function: Any, label: str) -> Part:
+    """Adapt a function of labels, outputs and, if declared, features, for a loss or metrics."""
+    make = _function(function, label)
+    takes_features = "features" in declared(make).names
+    features = {"features": frozenset({"features"})} if takes_features else {}
+    return with_roles(make, {**LOSS_ROLES, **features}, label=label)
+
+
+def _function(value: Any, label: str) -> Part:
+    if callable(value):
+        return functools.partial(value) if inspect.isclass(value) else value
+    raise UserCodeError(
+        f"{label} must be a function, or the name of a loss or optimizer of PyTorch.",
+        received=type(value).__name__,
+    )
+
+
+def _class_named(name: str, module: ModuleType, role: str, is_role: Callable[[Any], bool]) -> Any:
+    """Return a class of PyTorch by its name, without regard to upper and lower case."""
+    known = {key: value for key, value in vars(module).items() if is_role(value)}
+    by_lower_case = {key.lower(): value for key, value in known.items()}
+    kind = by_lower_case.get(name.lower())
+    if kind is None:
+        raise ConfigError(
+            f"PyTorch has no {role} {name!r}.",
+            received={role: name},
+            hint=f"It has {', '.join(sorted(known))}.{did_you_mean(name, known)}",
+        )
+    return kind
+
+
+def _is_loss(value: Any) -> bool:
+    is_module = inspect.isclass(value) and issubclass(value, nn.Module)
+    return is_module and value.__name__.endswith("Loss")
+
+
+def _is_optimizer(value: Any) -> bool:
+    is_optimizer = inspect.isclass(value) and issubclass(value, torch.optim.Optimizer)
+    return is_optimizer and value is not torch.optim.Optimizer
+
 
 PLAIN_MODELS = PlainModels(
     "torch",
     nn.Module,
     make={
-        "model": parts.model_part,
-        "input_fn": parts.dataset_part,
-        "loss": parts.loss_part,
-        "optimizer": parts.optimizer_part,
-        "metrics": parts.metrics_part,
-        "callbacks": parts.callbacks_part,
+        "model": model_part,
+        "input_fn": dataset_part,
+        "loss": loss_part,
+        "optimizer": optimizer_part,
+        "metrics": metrics_part,
+        "callbacks": callbacks_part,
     },
     hints={
         "input_fn": "its file a function feed(records, mode) (not needed with your own Dataset,"

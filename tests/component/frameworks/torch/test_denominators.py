@@ -10,7 +10,7 @@ from torch import nn
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.gradients import StepOptions
 from edl_horovod.frameworks.torch.model import TorchEvaluation
-from edl_horovod.frameworks.torch.parts import loss_part
+from edl_horovod.frameworks.torch.plain_models import loss_part
 from edl_horovod.frameworks.torch.structures import map_leaves
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
