@@ -1,18 +1,29 @@
-"""PyTorch models in files that a model spec names; implements `models.file_model.FileModels`."""
+"""PyTorch models in files that a model spec names; implements `models.file_model.FileModels`.
 
+The optimizer and the loss are named, such as `optim.Adam`, with arguments.
+"""
+
+import functools
 import inspect
 import math
+import shutil
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.file_parts import loss_of, optimizer_of
-from edl_horovod.frameworks.torch.file_writing import write
-from edl_horovod.frameworks.torch.plain_models import model_part
+from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
+from edl_horovod.frameworks.torch.plain_models import (
+    loss_part,
+    mean_loss_part,
+    model_part,
+    named_loss,
+    named_optimizer,
+)
 from edl_horovod.frameworks.torch.pt_files import load_pt, unsafe_globals
 from edl_horovod.frameworks.torch.pt_inspection import (
     entries_of,
@@ -28,20 +39,31 @@ from edl_horovod.frameworks.torch.weight_files import (
     restore,
     safetensors_shapes,
 )
+from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.file_model import (
     CustomObject,
     FileModel,
     FileModelSummary,
     LayerSummary,
+    WrittenModel,
     column_roles,
     import_object,
     records_without_columns,
 )
+from edl_horovod.models.lookup import import_root
+from edl_horovod.models.modules import loaded_files
+from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import ElasticDLSpec, Mode
 
 __all__ = ["spec_of", "summarize", "write"]
 
 _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
+
+_NAME_KEYS = ("name", "value")
+_PREFIXES = {"optimizer": ("torch.optim.", "optim."), "loss_criterion": ("torch.nn.", "nn.")}
+
+_FILE = "model.pt"
+_PLAIN = (bool, int, float, type(None))
 
 
 def spec_of(model: FileModel) -> type[ElasticDLSpec]:
@@ -57,9 +79,9 @@ def spec_of(model: FileModel) -> type[ElasticDLSpec]:
         "create_dataset": lambda dataset, mode: _split_columns(dataset, mode, label),
     }
     if optimizer := options.get("optimizer"):
-        parts["create_optimizer"] = optimizer_of(optimizer, label=label)
+        parts["create_optimizer"] = _optimizer_of(optimizer, label=label)
     if loss := options.get("loss"):
-        parts["create_loss"] = loss_of(loss, label=label)
+        parts["create_loss"] = _loss_of(loss, label=label)
     methods = {name: staticmethod(part) for name, part in parts.items()}
     return type("FileSpec", (ElasticDLSpec,), {"__module__": __name__, **methods})
 
@@ -111,6 +133,57 @@ def summarize(model: FileModel) -> FileModelSummary:
     )
 
 
+def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
+    """Write the whole module, and the files of the zoo that define its classes.
+
+    Raises:
+        UserCodeError: The module cannot be created or saved, or a class is not defined in a file.
+    """
+    doing = f"Creating and saving the model of {loaded.label}"
+    with user_code(doing, root=loaded.zoo):
+        module = call_declared(loaded.spec.create_model, {})
+        if not isinstance(module, nn.Module) or any(map(is_lazy, module.parameters())):
+            raise UserCodeError(
+                f"create_model of {loaded.label} must return a module whose parameters have known"
+                " shapes.",
+                received=type(module).__name__,
+                hint="Replace lazy layers by layers with sizes.",
+            )
+        torch.save(module, folder / _FILE)
+    spec: dict[str, Any] = {"model_definition": _FILE}
+    if global_names := unsafe_globals(inspect_pt(folder / _FILE)):
+        files = {name: _file_of(name, loaded) for name in global_names}
+        code = loaded_files(loaded.zoo)
+        if len({file.name for file in code}) < len(code):
+            raise UserCodeError(
+                f"The model of {loaded.label} imports files of the zoo that have the same name, but"
+                " all files of a model spec are in one folder.",
+                received=", ".join(map(str, code)),
+                hint="Rename them so that their names differ.",
+            )
+        for file in code:
+            shutil.copyfile(file, folder / file.name)
+        spec["custom_objects"] = [
+            {
+                "key": _key_of(name, global_names),
+                "value": name.rpartition(".")[2],
+                "path": file.name,
+            }
+            for name, file in files.items()
+        ]
+    left_out = []
+    if loaded.overrides_method("create_optimizer"):
+        optimizer = loaded.optimizer(None, model=module)
+        option = _option_of(optimizer)
+        spec |= {"optimizer": option} if option else {}
+        left_out += (
+            [] if option else ["the optimizer, which has groups or is not a class of PyTorch"]
+        )
+    if loaded.overrides_method("create_loss"):
+        left_out.append("the loss, which is code: set loss=... to train the model")
+    return WrittenModel(spec, tuple(left_out))
+
+
 def _create_model_for(model: FileModel) -> Callable[..., nn.Module]:
     """Return a `create_model` for the files, with the parameters of the module's class."""
     if model.definition is not None:
@@ -124,8 +197,8 @@ def _create_model_for(model: FileModel) -> Callable[..., nn.Module]:
             hint="Write net.py:Net.",
         )
     name = model.architecture_class
-    wanted = CustomObject(key=name, value=name, path=model.architecture)
-    kind = import_object(wanted, is_trusted=model.is_trusted)
+    class_reference = CustomObject(key=name, value=name, path=model.architecture)
+    kind = import_object(class_reference, is_trusted=model.is_trusted)
     if not inspect.isclass(kind) or not issubclass(kind, nn.Module):
         raise UserCodeError(
             f"{model.architecture_class} of {model.architecture} must be a class that extends"
@@ -233,3 +306,144 @@ def _option_text(option: Any) -> str:
     arguments = option.get("args") or {}
     name = option.get("name", option.get("value", ""))
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def _optimizer_of(option: Any, *, label: str) -> Callable[..., Any]:
+    """Create a `create_optimizer` from the setting `model.spec.optimizer`.
+
+    Args:
+        option: `optim.X`, or a mapping with the keys name (or value) and args.
+        label: Name of the model, for messages.
+
+    Raises:
+        ConfigError: PyTorch has no such optimizer, or it has no such argument.
+    """
+    name, arguments = _name_and_arguments("optimizer", option)
+    kind = named_optimizer(name)
+    _check_arguments("optimizer", kind, arguments, excluded=("params",))
+
+    def create_optimizer(model: nn.Module, lr: float | None = None) -> Any:
+        learning_rate = {} if lr is None else {"lr": lr}
+        parameters = list(model.parameters())
+        if not parameters:
+            raise UserCodeError(
+                f"The module of {label} has no parameters, so there is nothing to train.",
+                received=type(model).__name__,
+            )
+        return kind(parameters, **{**arguments, **learning_rate})
+
+    return create_optimizer
+
+
+def _loss_of(option: Any, *, label: str) -> Callable[..., Any]:
+    """Create a `create_loss` from the setting `model.spec.loss_criterion`.
+
+    Args:
+        option: `nn.X`, or a mapping with the keys name (or value) and args.
+        label: Name of the model, for messages.
+
+    Raises:
+        ConfigError: PyTorch has no such loss, it has no such argument, or is set to return a sum.
+    """
+    name, arguments = _name_and_arguments("loss_criterion", option)
+    kind = named_loss(name)
+    _check_arguments("loss_criterion", kind, arguments)
+    if arguments.get("reduction", "mean") not in ("mean", "none"):
+        raise ConfigError(
+            "The loss of a step must be the mean over its examples, for any size of the ring.",
+            received={"model.spec.loss_criterion": option},
+            hint="Leave out reduction in its args.",
+        )
+    if "weight" in arguments:
+        raise ConfigError(
+            "Weights of classes are a setting of the training, not of the loss.",
+            received={"model.spec.loss_criterion": option},
+            hint="Set train.class_weight=[...], and leave out weight in its args.",
+        )
+    try:
+        if arguments.pop("reduction", "mean") == "none":
+            return loss_part(kind(**arguments, reduction="none"), label=label)
+        return mean_loss_part(functools.partial(kind, **arguments), label=label)
+    except (TypeError, ValueError) as e:
+        raise ConfigError(
+            f"nn.{kind.__name__} cannot be created: {e}.",
+            received={"model.spec.loss_criterion": option},
+            hint="Check its arguments: {name: nn.X, args: {...}}.",
+        ) from e
+
+
+def _name_and_arguments(setting: str, option: Any) -> tuple[str, dict[str, Any]]:
+    """Return the name without its prefix, and the arguments."""
+    arguments: Any = {}
+    name = option
+    if isinstance(option, Mapping):
+        name_keys = [key for key in _NAME_KEYS if key in option]
+        if len(name_keys) != 1 or not set(option) <= {*_NAME_KEYS, "args"}:
+            raise ConfigError(
+                f"model.spec.{setting} must be a name, or {{name: ..., args: {{...}}}}. The key"
+                " value may be used in place of name.",
+                received={f"model.spec.{setting}": option},
+            )
+        name, arguments = option[name_keys[0]], option.get("args") or {}
+    if not isinstance(name, str) or not isinstance(arguments, Mapping):
+        raise ConfigError(
+            f"In model.spec.{setting}, the name must be text, and args must be keys and values.",
+            received={f"model.spec.{setting}": option},
+        )
+    for prefix in _PREFIXES[setting]:
+        if name.startswith(prefix):
+            return name.removeprefix(prefix), dict(arguments)
+    return name, dict(arguments)
+
+
+def _check_arguments(
+    setting: str, kind: type, arguments: Mapping[str, Any], *, excluded: tuple[str, ...] = ()
+) -> None:
+    allowed = [name for name in inspect.signature(kind).parameters if name not in excluded]
+    for name in arguments:
+        if name not in allowed:
+            raise ConfigError(
+                f"{kind.__name__} has no argument {name!r}.",
+                received={f"model.spec.{setting}.args.{name}": arguments[name]},
+                hint=f"It has {', '.join(allowed)}.{did_you_mean(name, allowed)}",
+            )
+
+
+def _file_of(name: str, loaded: LoadedSpec) -> Path:
+    """Return the file of the zoo that defines a global."""
+    module = name.rpartition(".")[0]
+    file = Path(str(vars(sys.modules[module]).get("__file__"))) if module in sys.modules else None
+    if file is None or file.suffix != ".py" or not file.is_relative_to(import_root(loaded.zoo)):
+        raise UserCodeError(
+            f"The model of {loaded.label} contains {name}, which no file of the zoo defines,"
+            " so a model spec cannot name it.",
+            hint="Define it in a file of the zoo.",
+        )
+    return file
+
+
+def _key_of(name: str, global_names: list[str]) -> str:
+    """Return the last part of a global's name, or the whole name if that is ambiguous."""
+    symbol = name.rpartition(".")[2]
+    symbols = [other.rpartition(".")[2] for other in global_names]
+    return symbol if symbols.count(symbol) == 1 else name
+
+
+def _is_plain(value: Any) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(part, _PLAIN) for part in parts)
+
+
+def _option_of(optimizer: Any) -> dict[str, Any] | None:
+    """Return the setting for an optimizer; None if it has several groups or is not PyTorch's."""
+    kind = type(optimizer)
+    if getattr(torch.optim, kind.__name__, None) is not kind or len(optimizer.param_groups) != 1:
+        return None
+    parameters = inspect.signature(kind).parameters
+    arguments = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in optimizer.defaults.items()
+        if key == "lr"
+        or (key in parameters and value != parameters[key].default and _is_plain(value))
+    }
+    return {"name": f"optim.{kind.__name__}", "args": arguments}
