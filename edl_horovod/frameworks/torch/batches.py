@@ -1,6 +1,7 @@
 """Batches of a rank's steps: the user's `create_dataset` is applied to one step at a time (D5).
 
-A thread, or processes of the rank, prepare the examples of the next steps while a step is computed.
+It receives the step's records as bytes or columns. A thread, or processes of the rank, prepare the
+examples of the next steps while a step is computed.
 """
 
 import threading
@@ -17,7 +18,6 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from edl_horovod.errors import DataError, UserCodeError
 from edl_horovod.frameworks.torch.decoding import Decoders
-from edl_horovod.frameworks.torch.record_tensors import num_records, records_for_user
 from edl_horovod.frameworks.torch.structures import (
     describe,
     leaves,
@@ -28,6 +28,8 @@ from edl_horovod.frameworks.torch.structures import (
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.columns import Ragged, Values
+from edl_horovod.records.layout import BYTES, Layout
 from edl_horovod.records.plan import DataPlan, Ids, StepSpans
 from edl_horovod.records.source import Records, RecordSource
 from edl_horovod.records.steps import NO_IDS, NO_STEP, ExpectedRestart, StepRecords
@@ -188,7 +190,7 @@ class TorchBatches:
     def _make(self, run: int, number: int, salt: int) -> tuple[int, Batch | None]:
         with self._source_lock:  # A source need not be thread-safe.
             step, records = self._records.read(run, number)
-        if step == NO_STEP or records is None or not num_records(records):
+        if step == NO_STEP or records is None or not _num_records(records):
             return step, None
         if self._decoders is None:
             return step, self._examples(step, records)
@@ -203,7 +205,7 @@ class TorchBatches:
 
         with user_code(doing, root=self._loaded.zoo):
             dataset = self._loaded.spec.create_dataset(
-                records_for_user(records, self._layout), self._mode
+                _records_for_user(records, self._layout), self._mode
             )
             if isinstance(dataset, Dataset | GeneratorType):
                 dataset = _collate(dataset)
@@ -306,3 +308,42 @@ def _collate(dataset: Iterable[Any]) -> Any:
 def _as_tensor(value: Any) -> Any:
     """Convert arrays to tensors; other values are returned as they are, and refused later."""
     return torch.as_tensor(value) if hasattr(value, "__array__") else value
+
+
+def _num_records(records: Records) -> int:
+    """Return the number of records."""
+    first = records[0] if records else b""
+    return len(records) if isinstance(first, bytes) else len(first)
+
+
+def _records_for_user(records: Records, layout: Layout | None) -> Any:
+    """Convert a step's records for the user's code.
+
+    Args:
+        records: The records as the source returned them.
+        layout: The source's columns; None if a record is bytes.
+
+    Returns:
+        A list of bytes; or, packed as the source packs a record, one value for each column: a
+        tensor of shape (records, ...), a list of tensors if the records differ in length, or a list
+        of bytes for text.
+    """
+    if layout is None:
+        return records
+    return layout.pack(
+        [
+            _column(values, is_text=column.dtype == BYTES)
+            for column, values in zip(layout.columns, records, strict=True)
+            if not isinstance(values, bytes)
+        ]
+    )
+
+
+def _column(values: Values, *, is_text: bool) -> Any:
+    if isinstance(values, Ragged):
+        lengths = values.lengths.tolist()
+        if is_text:
+            remaining = iter(values.values)
+            return [[next(remaining) for _ in range(length)] for length in lengths]
+        return list(torch.split(torch.as_tensor(values.values), lengths))
+    return values.tolist() if is_text else torch.as_tensor(values)
