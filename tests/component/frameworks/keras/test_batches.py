@@ -1,18 +1,21 @@
-"""What a user reads where `create_dataset` and records do not fit. These tests load TensorFlow."""
+"""Batches of Keras: errors in pipelines, padding to lengths, and maps that run inline."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from edl_horovod import padded
 from edl_horovod.errors import DataError, UserCodeError
-from edl_horovod.frameworks.keras.batches import KerasBatches
+from edl_horovod.frameworks.keras.batches import KerasBatches, inline_maps, pad_to_lengths
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.index import Index
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.reader import Reader
-from edl_horovod.spec import Mode
+from edl_horovod.spec import Mode, padding_of
 from tests.records import write_records
 
 SPEC = """
@@ -31,6 +34,15 @@ class Mine(ElasticDLSpec):
 PARSE = (
     'return tf.io.parse_single_example(record, {{"{name}": tf.io.FixedLenFeature([], tf.int64)}})'
 )
+
+ID = """return tf.io.parse_single_example(
+                record, {"id": tf.io.FixedLenFeature([], tf.int64)})["id"]"""
+
+LENGTHS = [4, 8]
+
+RECORDS = [b"a", b"bcd", b"", b"ef"]
+
+Pipeline = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
 @pytest.fixture
@@ -92,10 +104,6 @@ def test_python_conditions_in_a_mapped_function_still_become_those_of_tensorflow
     found = stream(parse)
     found.restart(range(2), 0, 1)
     assert found.next_batch().features.numpy().tolist() == [1, 1, 1, 1]
-
-
-ID = """return tf.io.parse_single_example(
-                record, {"id": tf.io.FixedLenFeature([], tf.int64)})["id"]"""
 
 
 @pytest.mark.parametrize(
@@ -173,3 +181,109 @@ def test_examples_of_different_lengths_are_padded_or_ragged(stream, made, kind):
         assert (batch.features.numpy() == -1).sum() == 4 * longest - sum(
             row.max() + 1 for row in batch.features.numpy()
         )
+
+
+def only_batch(dataset, **options):
+    made = padded(dataset, lengths=LENGTHS, **options)
+    (batch,) = pad_to_lengths(made, padding_of(made))
+    return batch
+
+
+def examples():
+    rows = tf.data.Dataset.range(1, 4)
+    return rows.map(
+        lambda n: (
+            {"ids": tf.range(n), "words": tf.fill([n], "w"), "grid": tf.fill([n, 2 * n, 3], n)},
+            n,
+        )
+    )
+
+
+def test_every_axis_that_differs_is_padded_and_no_other():
+    features, labels = only_batch(examples())
+    assert features["ids"].numpy().tolist() == [[0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 2, 0]]
+    assert features["words"].numpy().tolist()[0] == [b"w", b"", b"", b""]
+    assert features["grid"].shape == (3, 4, 8, 3)
+    assert int(tf.reduce_sum(features["grid"])) == sum(n * n * 2 * n * 3 for n in (1, 2, 3))
+    assert labels.numpy().tolist() == [1, 2, 3]
+
+
+def test_the_values_are_those_that_are_given():
+    minus = tf.constant(-1, tf.int64)
+    values = ({"ids": minus, "words": "-", "grid": minus}, None)
+    features, _ = only_batch(examples(), padding_values=values)
+    assert features["ids"].numpy()[0].tolist() == [0, -1, -1, -1]
+    assert features["words"].numpy()[0].tolist() == [b"w", b"-", b"-", b"-"]
+    assert features["grid"].numpy()[2, 3, 7].tolist() == [-1, -1, -1]
+
+
+def test_one_tensor_an_example_is_padded_with_one_value():
+    rows = tf.data.Dataset.range(1, 3).map(tf.range)
+    batch = only_batch(rows, padding_values=tf.constant(7, tf.int64))
+    assert batch.numpy().tolist() == [[0, 7, 7, 7], [0, 1, 7, 7]]
+
+
+@pytest.mark.parametrize("lengths", [[8, 4], [4, 4], [0, 4]])
+def test_lengths_that_do_not_rise_are_refused(lengths):
+    with pytest.raises(UserCodeError, match="must rise, from 1 on"):
+        padded(examples(), lengths=lengths)
+
+
+def _by_autograph(record: tf.Tensor) -> tf.Tensor:
+    total = tf.constant(0)
+    for n in tf.range(tf.strings.length(record)):
+        total += n
+    return total
+
+
+def _length(record: bytes) -> np.int64:
+    return np.int64(len(record))
+
+
+def _run(pipeline: Pipeline, *, is_inlined: bool) -> tuple[list[Any], int]:
+    """The elements that a pipeline makes of the records, and how many maps were set."""
+    num_set = 0
+
+    def build(records: tf.Tensor) -> tf.data.Dataset:
+        nonlocal num_set
+        dataset = pipeline(tf.data.Dataset.from_tensor_slices(records))
+        if is_inlined:
+            num_set = inline_maps(tf.compat.v1.get_default_graph())
+        return dataset
+
+    elements = tf.data.Dataset.from_tensors(RECORDS).flat_map(build)
+    return [element.numpy().tolist() for element in elements], num_set
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "num_maps"),
+    [
+        (lambda records: records.map(tf.strings.length), 1),
+        (lambda records: records.map(tf.strings.length).filter(lambda n: n > 0), 1),
+        (lambda records: records.map(tf.strings.length).map(lambda n: 2 * n), 2),
+        (lambda records: records.map(lambda r: tf.numpy_function(_length, [r], tf.int64)), 1),
+        (lambda records: records.map(lambda r: tf.strings.split([r], "c").values), 1),
+    ],
+    ids=["map", "filter", "two maps", "python", "ragged"],
+)
+def test_maps_without_control_flow_run_inline(pipeline: Pipeline, num_maps: int) -> None:
+    elements, num_set = _run(pipeline, is_inlined=True)
+    assert num_set == num_maps
+    assert elements == _run(pipeline, is_inlined=False)[0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda r: tf.cond(tf.strings.length(r) > 1, lambda: 1, lambda: 2),
+        lambda r: tf.while_loop(lambda n: n < tf.strings.length(r), lambda n: n + 1, [0])[0],
+        lambda r: tf.map_fn(lambda n: 2 * n, tf.range(tf.strings.length(r))),
+        tf.autograph.experimental.do_not_convert(lambda r: tf.function(_by_autograph)(r)),
+        _by_autograph,
+    ],
+    ids=["cond", "while_loop", "map_fn", "tf.function", "autograph"],
+)
+def test_control_flow_is_left_to_the_thread_pool(function: Callable[..., Any]) -> None:
+    elements, num_set = _run(lambda records: records.map(function), is_inlined=True)
+    assert num_set == 0
+    assert len(elements) == len(RECORDS)
