@@ -1,9 +1,13 @@
 """Keras callbacks on a ring: the leader runs them, and their changes reach every rank.
 
 After the leader has run them the ring's state is synchronized, so a callback may change any
-variable of the model or the optimizer, such as the learning rate. The callbacks' attributes (such
-as the number of epochs without improvement) are part of that state as JSON, so that a new leader
-continues where the lost one stopped.
+variable of the model or the optimizer, such as the learning rate, and which layers are trained. The
+callbacks' attributes (such as the number of epochs without improvement) are part of that state as
+JSON, so that a new leader continues where the lost one stopped.
+
+Between two steps the ring does not synchronize, so a change could not reach every rank. The hooks
+for each batch therefore run in a scope in which each variable reads as its current value and cannot
+change.
 """
 
 import contextlib
@@ -14,18 +18,85 @@ from typing import Any, Protocol
 
 import keras
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks, is_plain
-from edl_horovod.frameworks.keras.batch_hooks import BatchHooks
-from edl_horovod.frameworks.keras.trainable import Trainable
 from edl_horovod.frameworks.values import StepSums
+from edl_horovod.models.calling import user_code
 
-__all__ = ["KerasCallbacks", "may_freeze"]
+__all__ = ["KerasCallbacks", "Trainable", "may_freeze"]
 
 _KEEPS_WEIGHTS = "keeps weights in one process only, which the ring may lose"
 _TEST_HOOKS = ("on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end")
+
+_BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_BATCH_HINT = (
+    "If it only reads (logging, time stamps, profiling), set callbacks.per_step=true to call it on"
+    " the leader. To change something at each step, use edl_horovod.callbacks.LearningRateScheduler"
+    " or MaxSteps."
+)
+
+
+class Trainable:
+    """A variable of the ring's state with 1 for each trainable layer and variable, else 0.
+
+    A callback may change this on the leader between epochs (`layer.trainable = True`). As part of
+    the state, the change reaches all ranks, joining ranks and checkpoints.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        """Read the current value from a built model."""
+        # Keras has no public API for nested layers. Setting a layer's flag sets those of its inner
+        # layers, too, so outer layers come first.
+        layers = {id(layer): layer for layer in model._flatten_layers()}.values()
+        self._layers = sorted(layers, key=lambda layer: -len(layer._flatten_layers()))
+        self._model = model
+        self._value = self._read()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of layers and variables."""
+        return self._value.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the flags."""
+        return self._value.dtype
+
+    def numpy(self) -> NDArray[np.uint8]:
+        """The current value; every change of the value makes a new array."""
+        return self._value
+
+    def assign(self, value: ArrayLike) -> None:
+        """Set which layers and variables are trained."""
+        value = np.array(value, np.uint8)
+        flags = iter(value.astype(bool).tolist())
+        for part in (*self._layers, *self._model.variables):
+            part.trainable = next(flags)
+        self._set(value)
+
+    def refresh(self) -> bool:
+        """Read the current value from the model; return whether it has changed."""
+        return self._set(self._read())
+
+    def trainable_if_unfrozen(self) -> list[keras.Variable]:
+        """List the variables that are trained if a callback unfreezes all layers."""
+        for layer in self._layers:
+            layer.trainable = True
+        variables = list(self._model.trainable_variables)
+        self.assign(self._value)
+        return variables
+
+    def _set(self, value: NDArray[np.uint8]) -> bool:
+        has_changed = not np.array_equal(value, self._value)
+        if has_changed:
+            self._value = value
+        return has_changed
+
+    def _read(self) -> NDArray[np.uint8]:
+        parts = (*self._layers, *self._model.variables)
+        return np.array([bool(part.trainable) for part in parts], np.uint8)
 
 
 class EpochMetrics(Protocol):
@@ -78,7 +149,7 @@ class KerasCallbacks(EpochCallbacks):
         )
         for callback in self._callbacks:
             _require_usable(callback)
-        self._batches = BatchHooks(self._callbacks, model, optimizer, is_on=per_step, zoo=zoo)
+        self._batches = _BatchHooks(self._callbacks, model, optimizer, is_on=per_step, zoo=zoo)
         self._model = model
         self._optimizer = optimizer
         self._metrics = metrics
@@ -241,3 +312,120 @@ def _require_usable(callback: Any) -> None:
             hint = "Read the values of an evaluation in the logs of on_epoch_end, as val_..."
     if problem:
         raise UserCodeError(f"{name} {problem}.", received=f"{name} in create_callbacks", hint=hint)
+
+
+class _BatchHooks:
+    """Calls those hooks of a training's callbacks that Keras calls for each batch."""
+
+    def __init__(
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        *,
+        is_on: bool,
+        zoo: Path,
+    ) -> None:
+        """Select the callbacks that have such hooks.
+
+        Args:
+            callbacks: The user's callbacks.
+            model: The model that is trained.
+            optimizer: The optimizer that trains it.
+            is_on: Whether the hooks are called at all (`callbacks.per_step`).
+            zoo: The folder of the user's files.
+
+        Raises:
+            UserCodeError: A callback has such hooks, but they are not called.
+        """
+        selected = [callback for callback in callbacks if _acts_per_batch(callback)]
+        if selected and not is_on:
+            name = type(selected[0]).__name__
+            hooks = " and ".join(_batch_hooks_of(selected[0])) or "by a setting"
+            raise UserCodeError(
+                f"{name} acts at each batch ({hooks}), but on a ring callbacks are only called"
+                " between epochs.",
+                received=f"{name} in create_callbacks",
+                hint=_BATCH_HINT,
+            )
+        self._callbacks = selected
+        self._model, self._optimizer = model, optimizer
+        self._zoo = zoo
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to call."""
+        return bool(self._callbacks)
+
+    def begin(self, batch: int) -> None:
+        """Call on_train_batch_begin before a step; `batch` counts from 0 in each epoch.
+
+        Raises:
+            UserCodeError: A hook raised an exception or tried to change something.
+        """
+        self._call("on_train_batch_begin", batch, {})
+
+    def end(self, batch: int, logs: Mapping[str, float]) -> None:
+        """Call on_train_batch_end after a step, with the means of the epoch so far.
+
+        Raises:
+            UserCodeError: A hook raised an exception or tried to change something.
+        """
+        self._call("on_train_batch_end", batch, dict(logs))
+
+    def _call(self, hook: str, batch: int, logs: dict[str, float]) -> None:
+        for callback in self._callbacks:
+            name = f"{hook} of {type(callback).__name__}"
+            if isinstance(callback, keras.callbacks.ModelCheckpoint):
+                # It only writes. Saving a model creates variables, which would fail in a scope.
+                with user_code(name, root=self._zoo):
+                    getattr(callback, hook)(batch, logs)
+                continue
+            variables = [*self._model.variables, *self._optimizer.variables]
+            values = [(variable, variable.value) for variable in variables]
+            were_trainable = [variable.trainable for variable in variables]
+            with keras.StatelessScope(state_mapping=values) as scope:
+                before = [scope.get_current_value(variable) for variable in variables]
+                with user_code(name, root=self._zoo):
+                    getattr(callback, hook)(batch, logs)
+            changed = [
+                variable.path
+                for variable, value, was_trainable in zip(
+                    variables, before, were_trainable, strict=True
+                )
+                if scope.get_current_value(variable) is not value
+                or variable.trainable != was_trainable
+            ]
+            if getattr(self._model, "stop_training", False):
+                changed.append("stop_training")
+            if changed:
+                raise UserCodeError(
+                    f"{name} changes {changed[0]}, but on the leader only, so the ranks would"
+                    " differ; with callbacks.per_step=true it may only read.",
+                    hint="Change it in on_epoch_end, whose changes reach all ranks; or use"
+                    " edl_horovod.callbacks.LearningRateScheduler or MaxSteps, which act at every"
+                    " step.",
+                )
+
+
+def _acts_per_batch(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback has work to do at each batch."""
+    match callback:
+        case keras.callbacks.TerminateOnNaN():
+            return False  # Every training ends at a non-finite loss.
+        case keras.callbacks.ModelCheckpoint():
+            return bool(callback.save_freq != "epoch")
+        case keras.callbacks.TensorBoard():
+            # Keras has no public attribute for whether profiling is enabled.
+            is_profiled = bool(getattr(callback, "_should_trace", False))
+            is_written = callback.update_freq != "epoch" or callback.write_steps_per_second
+            return bool(is_profiled or is_written)
+    return bool(_batch_hooks_of(callback))
+
+
+def _batch_hooks_of(callback: keras.callbacks.Callback) -> list[str]:
+    base = keras.callbacks.Callback
+    return [
+        hook
+        for hook in _BATCH_HOOKS
+        if getattr(type(callback), hook) is not getattr(base, hook) or hook in vars(callback)
+    ]

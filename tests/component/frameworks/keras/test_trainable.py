@@ -6,10 +6,10 @@ import pytest
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras import graph
+from edl_horovod.frameworks.keras.callbacks import Trainable
 from edl_horovod.frameworks.keras.groups import groups_of
 from edl_horovod.frameworks.keras.model import by_name
 from edl_horovod.frameworks.keras.step import KerasStep
-from edl_horovod.frameworks.keras.trainable import Trainable
 from tests.fitting import (
     SPEC,
     assert_same_weights,
