@@ -13,7 +13,6 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.class_weights import weights_of_classes
 from edl_horovod.frameworks.keras.compiled_objective import (
     CompiledObjective,
     any_number,
@@ -164,7 +163,7 @@ class Objective:
             features, labels, weights = (*examples, None)[:3]
             if self._class_weight:
                 label = self._loaded.label
-                weights = weights_of_classes(labels, self._class_weight, label=label)
+                weights = _weights_of_classes(labels, self._class_weight, label=label)
             count = num_examples(features)
             with without_effects(self._model):
                 if self._compiled is None or not self._uses_model_loss:
@@ -271,7 +270,7 @@ class Objective:
         training = self._mode is Mode.TRAINING
         if self._class_weight:
             label = self._loaded.label
-            weights = weights_of_classes(labels, self._class_weight, label=label)
+            weights = _weights_of_classes(labels, self._class_weight, label=label)
         count = tf.cast(num_examples(features), tf.float32)
         compiled_metrics = compiled.metrics if compiled is not None else ()
         with without_effects(model, moving=moving, metrics=compiled_metrics) as scope:
@@ -369,3 +368,30 @@ def _reject_custom_step(model: keras.Model, mode: Mode, label: str) -> None:
                 " and the metrics as compute_metrics(self, x, y, y_pred, sample_weight), and"
                 f" remove {method}.",
             )
+
+
+def _weights_of_classes(labels: Any, weights: Sequence[float], *, label: str) -> tf.Tensor:
+    """Compute the weight of each example like `class_weight` of Keras' `fit`.
+
+    Args:
+        labels: Class numbers of shape (examples,) or (examples, 1), or one-hot vectors.
+        weights: The weight of each class, by class number; further classes have weight 1.
+        label: Name of the model in messages.
+
+    Raises:
+        UserCodeError: The labels are not one class for each example.
+    """
+    rank = None if tf.nest.is_nested(labels) else labels.shape.rank
+    if rank not in (1, 2):
+        raise UserCodeError(
+            f"train.class_weight needs one class for each example of {label}.",
+            received=f"labels {labels}",
+            hint="Remove it, and return (features, labels, sample_weight) from create_dataset.",
+        )
+    if rank == 2:
+        has_one_column = labels.shape[1] == 1
+        labels = labels[:, 0] if has_one_column else tf.argmax(labels, 1)
+    classes = tf.cast(labels, tf.int32)
+    is_weighted = (classes >= 0) & (classes < len(weights))
+    class_weights = tf.gather(tf.constant(weights, tf.float32), tf.where(is_weighted, classes, 0))
+    return tf.where(is_weighted, class_weights, 1.0)
