@@ -371,7 +371,7 @@ def _reject_custom_step(model: keras.Model, mode: Mode, label: str) -> None:
 
 
 def _weights_of_classes(labels: Any, weights: Sequence[float], *, label: str) -> tf.Tensor:
-    """Compute the weight of each example like `class_weight` of Keras' `fit`.
+    """Compute the weight of each example, shape (examples,), float32, as Keras' `fit` does.
 
     Args:
         labels: Class numbers of shape (examples,) or (examples, 1), or one-hot vectors.

@@ -7,8 +7,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from edl_horovod.frameworks.buckets import NAME, Bucket, Reduction, in_buckets
-from edl_horovod.frameworks.keras.collectives import sum_grouped
-from edl_horovod.frameworks.keras.compression import sum_compressed
+from edl_horovod.frameworks.keras.collectives import sum_compressed, sum_grouped
 
 __all__ = ["Sum", "add_over_ring", "unique_rows", "with_values"]
 
