@@ -12,9 +12,9 @@ from edl_horovod.frameworks.keras.denominators import OverRing
 from edl_horovod.frameworks.keras.functional import MetricSums, num_examples
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, are_usable, clip
 from edl_horovod.frameworks.keras.inlined import inlined
-from edl_horovod.frameworks.keras.learning_rate import ScaledLearningRate
 from edl_horovod.frameworks.keras.moving import assign_from_sum, salted, sum_dtype, to_sum
 from edl_horovod.frameworks.keras.objective import Objective
+from edl_horovod.frameworks.keras.optimizer import ScaledLearningRate
 from edl_horovod.frameworks.keras.reduction import (
     Sum,
     add_over_ring,

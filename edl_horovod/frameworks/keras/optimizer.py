@@ -1,20 +1,58 @@
-"""Make a training's optimizer: the spec's, else the one that the model was compiled with."""
+"""A training's optimizer: the spec's, else the one that the model was compiled with.
 
+Its learning rate can be scaled where the optimizer uses it, and nowhere else. Scaling the gradients
+would only be equivalent for plain SGD: Adam and others divide by the gradients' magnitude. So the
+optimizer itself must see the scaled rate, also for its weight decay. Its learning-rate variable
+holds the scaled value only while an update is applied: the user's callbacks, the ring's state and
+checkpoints see the unscaled value.
+"""
+
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.values import StateGroup, Variable, num_bytes
 from edl_horovod.models.calling import user_code, wrong_optimizer
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = ["InitialOptimizerState", "inner_optimizer", "make_optimizer", "slots_of"]
+__all__ = [
+    "InitialOptimizerState",
+    "ScaledLearningRate",
+    "groups_of",
+    "inner_optimizer",
+    "make_optimizer",
+]
 
 log = logging.getLogger(__name__)
+
+_ELEMENTWISE = {
+    keras.optimizers.Adadelta,
+    keras.optimizers.Adagrad,
+    keras.optimizers.Adam,
+    keras.optimizers.AdamW,
+    keras.optimizers.Adamax,
+    keras.optimizers.Ftrl,
+    keras.optimizers.Lion,
+    keras.optimizers.Nadam,
+    keras.optimizers.RMSprop,
+    keras.optimizers.SGD,
+}
+"""Optimizers whose update of an element uses only the same element of slots and gradient."""
+_VARIABLEWISE = {
+    keras.optimizers.Adafactor,
+    keras.optimizers.Lamb,
+    keras.optimizers.Muon,
+}
+"""Optimizers whose update uses only the variable's slots and gradient, but norms over all of it."""
+_SMALL_BYTES = 1 << 16
 
 
 def make_optimizer(
@@ -51,38 +89,7 @@ def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
     return optimizer
 
 
-class InitialOptimizerState:
-    """The state of a newly built optimizer, to restore it later."""
-
-    def __init__(
-        self, optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
-    ) -> None:
-        """Copy the state; a variable whose elements are all equal takes one number.
-
-        Args:
-            optimizer: The optimizer, just built.
-            trained: The variables that the optimizer was built for.
-        """
-        inner = inner_optimizer(optimizer)
-        self._copies = [
-            pair for slots in slots_of(inner, trained) if _are_copies(slots) for pair in slots
-        ]
-        excluded = {id(slot) for _, slot in self._copies} | {id(vars(inner).get("_learning_rate"))}
-        self._values = [
-            (variable, _compact(variable.numpy()))
-            for variable in optimizer.variables
-            if id(variable) not in excluded
-        ]
-
-    def restore(self) -> None:
-        """Reset the optimizer's variables except its learning rate."""
-        for variable, value in self._values:
-            variable.assign(np.broadcast_to(value, variable.shape))
-        for variable, slot in self._copies:
-            slot.assign(variable)
-
-
-def slots_of(
+def _slots_of(
     optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
 ) -> list[list[tuple[keras.Variable, keras.Variable]]]:
     """List the slots of a built optimizer: for each kind of slot, pairs (variable, slot)."""
@@ -100,6 +107,142 @@ def slots_of(
         ]
         for slots in slot_lists
     ]
+
+
+class InitialOptimizerState:
+    """The state of a newly built optimizer, to restore it later."""
+
+    def __init__(
+        self, optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
+    ) -> None:
+        """Copy the state; a variable whose elements are all equal takes one number.
+
+        Args:
+            optimizer: The optimizer, just built.
+            trained: The variables that the optimizer was built for.
+        """
+        inner = inner_optimizer(optimizer)
+        self._copies = [
+            pair for slots in _slots_of(inner, trained) if _are_copies(slots) for pair in slots
+        ]
+        excluded = {id(slot) for _, slot in self._copies} | {id(vars(inner).get("_learning_rate"))}
+        self._values = [
+            (variable, _compact(variable.numpy()))
+            for variable in optimizer.variables
+            if id(variable) not in excluded
+        ]
+
+    def restore(self) -> None:
+        """Reset the optimizer's variables except its learning rate."""
+        for variable, value in self._values:
+            variable.assign(np.broadcast_to(value, variable.shape))
+        for variable, slot in self._copies:
+            slot.assign(variable)
+
+
+class ScaledLearningRate:
+    """The learning rate of an optimizer, multiplied by a variable factor."""
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer, *, label: str) -> None:
+        """Prepare the optimizer; call this before any function that applies it is traced.
+
+        Args:
+            optimizer: The user's optimizer. A schedule in it is replaced by a scaled one.
+            label: Name of the model in messages.
+
+        Raises:
+            UserCodeError: The learning rate is stored in an unknown way and cannot be scaled.
+        """
+        self._factor = tf.Variable(1.0, trainable=False)
+        self._variable: keras.Variable | None = None
+        optimizer = inner_optimizer(optimizer)
+        # The public property returns the value of a schedule, not the schedule.
+        rate = vars(optimizer).get("_learning_rate")
+        if isinstance(rate, keras.Variable):
+            self._variable = rate
+        elif isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+            optimizer.learning_rate = _ScaledSchedule(rate, self._factor)
+        elif callable(rate):
+            optimizer.learning_rate = lambda: _scaled(rate(), self._factor)
+        else:
+            raise UserCodeError(
+                f"The learning rate of the optimizer of {label} cannot be scaled by the size of"
+                " the ring.",
+                received=f"{type(optimizer).__name__} with learning rate {rate!r}",
+                hint="Pass learning_rate to the constructor of keras.optimizers.Optimizer, or set"
+                " elastic.batching=global.",
+            )
+
+    def scale(self, factor: float) -> None:
+        """Set the factor for the following updates."""
+        self._factor.assign(factor)
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Scale the optimizer's rate for the ops that are traced within this context."""
+        if self._variable is None:
+            yield
+            return
+        # A traced function runs reads and assignments of one variable in program order.
+        unscaled = tf.convert_to_tensor(self._variable.value)
+        self._variable.assign(_scaled(unscaled, self._factor))
+        yield
+        self._variable.assign(unscaled)
+
+
+def groups_of(
+    variables: Mapping[str, Variable],
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    trained: Sequence[keras.Variable],
+) -> list[StateGroup]:
+    """Group a training step's variables.
+
+    A variable that is frozen now is grouped as if it were trained: steps do not change it, so its
+    group stays consistent.
+
+    Args:
+        variables: All variables of the model and the optimizer, by name.
+        model: The model that is trained.
+        optimizer: The built optimizer.
+        trained: The variables that the optimizer was built for.
+
+    Returns:
+        The groups. Empty for optimizers that Keras does not define, because the dependencies of
+        their updates are unknown. Empty also for an optimizer that accumulates gradients over
+        steps, because it may clip the sum by a norm over all variables.
+    """
+    optimizer = inner_optimizer(optimizer)
+    optimizer_class = type(optimizer)
+    if optimizer_class not in _ELEMENTWISE | _VARIABLEWISE or optimizer.gradient_accumulation_steps:
+        return []
+    names = {id(variable): name for name, variable in variables.items()}
+    slots: dict[int, list[keras.Variable]] = defaultdict(list)
+    for pairs in _slots_of(optimizer, trained):
+        for variable, slot in pairs:
+            slots[id(variable)].append(slot)
+    trained_ids = {id(variable) for variable in trained}
+    groups = []
+    for variable in trained:
+        members = [variable, *slots[id(variable)]]
+        has_one_shape = (
+            len({tuple(member.shape) for member in members}) == 1 and len(variable.shape) > 0
+        )
+        # A constraint may limit a norm over rows.
+        by_rows = has_one_shape and optimizer_class in _ELEMENTWISE and variable.constraint is None
+        groups.append(StateGroup(tuple(names[id(member.value)] for member in members), by_rows))
+    # Each element depends on the same element of a sum over the ring, or never changes.
+    groups += [
+        StateGroup((names[id(variable.value)],), is_by_rows=len(variable.shape) > 0)
+        for variable in model.variables
+        if id(variable) not in trained_ids
+    ]
+    grouped = {name for group in groups for name in group.names}
+    ungrouped = [variable for name, variable in variables.items() if name not in grouped]
+    all_small = all(
+        num_bytes(variable.shape, variable.dtype) <= _SMALL_BYTES for variable in ungrouped
+    )
+    return groups if all_small else []
 
 
 def _are_copies(slots: Sequence[tuple[keras.Variable, keras.Variable]]) -> bool:
@@ -154,3 +297,22 @@ def _warn_unused(loaded: LoadedSpec, model: keras.Model) -> None:
             " and ".join(unused),
             ", ".join(methods[key] for key in unused),
         )
+
+
+class _ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]  # Keras has no types.
+    """A user's schedule, multiplied by a factor."""
+
+    def __init__(self, schedule: Any, factor: tf.Variable) -> None:
+        self._schedule, self._factor = schedule, factor
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        return _scaled(self._schedule(step), self._factor)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the user's schedule, so that a saved model never refers to this class."""
+        return dict(self._schedule.get_config())
+
+
+def _scaled(rate: Any, factor: tf.Variable) -> tf.Tensor:
+    rate = tf.convert_to_tensor(rate)
+    return rate * tf.cast(factor, rate.dtype)

@@ -22,12 +22,12 @@ from edl_horovod.frameworks.keras.graph import (
     WANTS_CHANGE,
     StepGraph,
 )
-from edl_horovod.frameworks.keras.groups import groups_of
-from edl_horovod.frameworks.keras.learning_rate import ScaledLearningRate
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.optimizer import (
     InitialOptimizerState,
+    ScaledLearningRate,
+    groups_of,
     inner_optimizer,
     make_optimizer,
 )

@@ -7,8 +7,8 @@ import pytest
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras import graph
 from edl_horovod.frameworks.keras.callbacks import Trainable
-from edl_horovod.frameworks.keras.groups import groups_of
 from edl_horovod.frameworks.keras.model import by_name
+from edl_horovod.frameworks.keras.optimizer import groups_of
 from edl_horovod.frameworks.keras.step import KerasStep
 from tests.fitting import (
     SPEC,

@@ -1,0 +1,189 @@
+"""Keras' optimizers: groups of variables, and the scaled learning rate."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.model import by_name
+from edl_horovod.frameworks.keras.optimizer import ScaledLearningRate, groups_of
+
+RATE = 0.1
+FACTORS = [1.0, 1.5, 3.0, 3.0, 2.0]
+START = [[1.0, -2.0], [0.5, 3.0]]
+
+
+class Own(keras.optimizers.Adam):
+    """Changes variables in a way that nobody else knows."""
+
+
+def groups(optimizer, **dense):
+    x = keras.Input((4,))
+    hidden = keras.layers.BatchNormalization()(keras.layers.Dense(3, **dense)(x))
+    model = keras.Model(x, keras.layers.Dense(300)(hidden))
+    optimizer.build(model.trainable_variables)
+    variables = by_name([*model.variables, *optimizer.variables])
+    return groups_of(variables, model, optimizer, model.trainable_variables), variables
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "num_slots"),
+    [
+        (keras.optimizers.SGD(), 0),
+        (keras.optimizers.SGD(momentum=0.9), 1),
+        (keras.optimizers.Adam(amsgrad=True, use_ema=True), 4),
+        (keras.optimizers.RMSprop(centered=True, momentum=0.1), 3),
+        (keras.optimizers.LossScaleOptimizer(keras.optimizers.AdamW()), 2),
+        (keras.optimizers.Nadam(), 2),
+        (keras.optimizers.Ftrl(), 2),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_a_variable_goes_row_by_row_with_its_slots(optimizer, num_slots):
+    found, variables = groups(optimizer)
+    kernel = next(group for group in found if "kernel" in group.names[0])
+    assert kernel.is_by_rows
+    assert len(kernel.names) == 1 + num_slots
+    assert {tuple(variables[name].shape) for name in kernel.names} == {(4, 3)}
+    grouped = [name for group in found for name in group.names]
+    assert len(grouped) == len(set(grouped))
+    rest = set(variables) - set(grouped)
+    assert all(variables[name].shape.rank == 0 for name in rest)
+    assert any("learning_rate" in name for name in rest)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [keras.optimizers.Lamb(), keras.optimizers.Muon(), keras.optimizers.Adafactor()],
+    ids=lambda optimizer: optimizer.name,
+)
+def test_with_norms_over_a_variable_it_goes_whole(optimizer):
+    found, _ = groups(optimizer)
+    trained = [group for group in found if "kernel" in group.names[0]]
+    assert len(trained) == 2
+    assert not any(group.is_by_rows for group in trained)
+    assert all(len(group.names) > 1 for group in trained)
+
+
+def test_a_variable_with_a_constraint_goes_whole():
+    found, _ = groups(keras.optimizers.Adam(), kernel_constraint=keras.constraints.MaxNorm(1))
+    by_rows = {group.names[0]: group.is_by_rows for group in found}
+    assert [each for name, each in by_rows.items() if "kernel" in name] == [False, True]
+
+
+def test_what_an_optimizer_of_the_users_looks_at_nobody_knows():
+    assert groups(Own())[0] == []
+
+
+def test_gradients_that_are_added_up_over_steps_may_be_bounded_together():
+    assert groups(keras.optimizers.Adam(gradient_accumulation_steps=2))[0] == []
+
+
+def plain(make):
+    """Make an optimizer of a rate."""
+    return lambda rate: make(learning_rate=rate)
+
+
+class Decaying(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule of the user's, times a constant."""
+
+    def __init__(self, rate):
+        self._rate = rate
+
+    def __call__(self, step):
+        return self._rate / (1.0 + tf.cast(step, tf.float32))
+
+
+def gradients(step):
+    return [tf.constant(np.random.default_rng(step).normal(size=(2, 2)), tf.float32)]
+
+
+def set_rate(optimizer, rate):
+    """What a user does between two steps to train with another rate."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    schedule = vars(inner)["_learning_rate"]
+    if isinstance(schedule, Decaying):
+        inner.learning_rate = Decaying(rate)
+    elif callable(schedule) and not isinstance(schedule, keras.Variable):
+        inner.learning_rate = lambda: tf.constant(rate)
+    else:
+        inner.learning_rate = rate
+
+
+OPTIMIZERS = {
+    "sgd": plain(keras.optimizers.SGD),
+    "momentum": lambda rate: keras.optimizers.SGD(rate, momentum=0.9),
+    "adam": plain(keras.optimizers.Adam),
+    "decay": lambda rate: keras.optimizers.AdamW(rate, weight_decay=0.1),
+    "rmsprop": plain(keras.optimizers.RMSprop),
+    "adagrad": plain(keras.optimizers.Adagrad),
+    "adafactor": plain(keras.optimizers.Adafactor),
+    "ftrl": plain(keras.optimizers.Ftrl),
+    "lion": plain(keras.optimizers.Lion),
+    "loss scale": lambda rate: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(rate)),
+    "schedule": lambda rate: keras.optimizers.Adam(Decaying(rate)),
+    "function": lambda rate: keras.optimizers.SGD(lambda: tf.constant(rate)),
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
+def test_each_step_is_that_of_the_optimizer_with_that_rate(make):
+    ours, theirs = keras.Variable(START), keras.Variable(START)
+    optimizer, other = make(RATE), make(RATE)
+    rate = ScaledLearningRate(optimizer, label="m")
+    optimizer.build([ours])
+    other.build([theirs])
+    names = [variable.path for variable in optimizer.variables]
+
+    @tf.function
+    def step(gradient):
+        def change():
+            with rate.applied():
+                optimizer.apply_gradients([(gradient, ours)])
+            return tf.constant(True)
+
+        return tf.cond(
+            tf.reduce_all(tf.math.is_finite(gradient)), change, lambda: tf.constant(False)
+        )
+
+    for number, factor in enumerate(FACTORS):
+        rate.scale(factor)
+        step(*gradients(number))
+        set_rate(other, RATE * factor)
+        other.apply_gradients([(*gradients(number), theirs)])
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-5)
+
+    assert [variable.path for variable in optimizer.variables] == names
+    if make is OPTIMIZERS["adam"]:
+        assert float(optimizer.learning_rate) == np.float32(RATE)
+
+
+def test_a_callback_that_sets_the_rate_finds_and_changes_its_own_value():
+    variable = keras.Variable([0.0])
+    optimizer = keras.optimizers.SGD(RATE)
+    rate = ScaledLearningRate(optimizer, label="m")
+    optimizer.build([variable])
+
+    @tf.function
+    def step():
+        with rate.applied():
+            optimizer.apply_gradients([(tf.constant([-1.0]), variable)])
+
+    rate.scale(4.0)
+    step()
+    assert float(optimizer.learning_rate) == np.float32(RATE)
+    optimizer.learning_rate = RATE / 2
+    step()
+    assert float(optimizer.learning_rate) == np.float32(RATE / 2)
+    np.testing.assert_allclose(variable.numpy(), [4 * RATE + 4 * RATE / 2], rtol=1e-6)
+
+
+def test_an_optimizer_that_keeps_its_rate_elsewhere_is_refused_by_name():
+    class Odd(keras.optimizers.SGD):
+        def __init__(self):
+            super().__init__(RATE)
+            self._learning_rate = None
+
+    with pytest.raises(UserCodeError, match=r"optimizer of m .*Odd.*elastic.batching=global"):
+        ScaledLearningRate(Odd(), label="m")
