@@ -11,8 +11,6 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.denominators import OverRing
 from edl_horovod.frameworks.keras.functional import MetricSums, num_examples
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, are_usable, clip
-from edl_horovod.frameworks.keras.inlined import inlined
-from edl_horovod.frameworks.keras.moving import assign_from_sum, salted, sum_dtype, to_sum
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.optimizer import ScaledLearningRate
 from edl_horovod.frameworks.keras.reduction import (
@@ -23,7 +21,7 @@ from edl_horovod.frameworks.keras.reduction import (
 )
 from edl_horovod.frameworks.keras.ring_sums import RingSums, after_sums, sum_row
 
-__all__ = ["EXAMPLES", "LOSS", "LOSS_WEIGHT", "METRICS", "WANTS_CHANGE", "StepGraph"]
+__all__ = ["EXAMPLES", "LOSS", "LOSS_WEIGHT", "METRICS", "WANTS_CHANGE", "StepGraph", "inlined"]
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +160,7 @@ class StepGraph:
         count = _count(examples)
         before = [tf.convert_to_tensor(variable.value) for variable in self._non_trainable]
         salted_values = [
-            salted(variable, value, salt)
+            _salted(variable, value, salt)
             for variable, value in zip(self._non_trainable, before, strict=True)
         ]
 
@@ -188,7 +186,7 @@ class StepGraph:
             sum_specs=part_sums.structured_outputs[0],
         )
         state_sums = [
-            to_sum(old, new, salted_value, count)
+            _to_sum(old, new, salted_value, count)
             for old, new, salted_value, is_assigned in zip(
                 before, after, salted_values, self._is_assigned, strict=True
             )
@@ -293,7 +291,7 @@ class StepGraph:
             for spec in specs[:-1]
         ]
         state_sums = [
-            tf.fill(variable.shape, tf.cast(zero, sum_dtype(variable.value)))
+            tf.fill(variable.shape, tf.cast(zero, _sum_dtype(variable.value)))
             for variable in self._assigned
         ]
         metric_sums = [zero for _ in range(self.num_metric_sums)]
@@ -350,7 +348,7 @@ class StepGraph:
                     # copies all of it.
                     tf.raw_ops.DisableCopyOnRead(resource=variable.value.handle)
             for variable, total in zip(self._assigned, state_sums, strict=True):
-                assign_from_sum(variable.value, total, count, numbers[CONTRIBUTORS])
+                _assign_from_sum(variable.value, total, count, numbers[CONTRIBUTORS])
             return tf.constant(True)
 
         are_finite = are_usable(gradient_sums, self._optimizer)
@@ -376,6 +374,38 @@ class StepGraph:
     def _scale(self) -> tf.Tensor:
         """The factor by which the optimizer expects the loss and the gradients to be scaled."""
         return tf.convert_to_tensor(self._optimizer.scale_loss(tf.constant(1.0)))
+
+
+def inlined(function: Any, *arguments: Any) -> Any:
+    """Add the ops of `function(*arguments)` to the graph that is being traced.
+
+    A call is one node of a graph: its outputs are only ready when its last op is done. Copied ops
+    are ready one by one. Tracing a large model takes seconds of Python, and copying its ops far
+    less. So a function that several graphs need is traced once, called where it runs alone, and
+    copied where other ops should run concurrently with it.
+
+    Args:
+        function: A `tf.types.experimental.ConcreteFunction`.
+        *arguments: Structures of tensors that match the function's signature.
+
+    Returns:
+        The function's result, in tensors of the current graph.
+    """
+    inner = function.graph
+    outer = tf.compat.v1.get_default_graph()
+    captures = [outer.capture(value) for value in function.captured_inputs]
+    inputs = [*tf.nest.flatten(arguments, expand_composites=True), *captures]
+    feeds = {
+        placeholder.name: tensor for placeholder, tensor in zip(inner.inputs, inputs, strict=True)
+    }
+    copied = tf.graph_util.import_graph_def(
+        inner.as_graph_def(),
+        input_map=feeds,
+        return_elements=[output.name for output in inner.outputs],
+        name="",
+    )
+    outputs = inner.structured_outputs
+    return tf.nest.pack_sequence_as(outputs, copied, expand_composites=True)
 
 
 def _trace(function: Any, *signature: Any) -> Any:
@@ -410,3 +440,33 @@ def _flat(sums: list[Sum]) -> list[tf.Tensor]:
 def _count(examples: tuple[Any, ...]) -> tf.Tensor:
     """Compute the number of examples as a float32 scalar."""
     return tf.cast(num_examples(examples[0]), tf.float32)
+
+
+def _salted(variable: keras.Variable, value: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:
+    """Add this rank's salt to the state of a seed generator; return other values unchanged."""
+    if variable.value.dtype == tf.uint32 and value.shape == (2,):
+        return value + tf.stack([salt, tf.constant(0, tf.uint32)])
+    return value
+
+
+def _sum_dtype(value: tf.Variable | tf.Tensor) -> tf.DType:
+    """Return the type in which a variable's value is summed."""
+    return value.dtype if value.dtype.is_floating else tf.float32
+
+
+def _to_sum(before: tf.Tensor, after: Any, salted_value: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Compute a rank's summand: the value times `count`, or the increment of an integer."""
+    after = tf.convert_to_tensor(after)
+    if before.dtype.is_floating:
+        return after * tf.cast(count, after.dtype)
+    return tf.cast(tf.cast(after, tf.int64) - tf.cast(salted_value, tf.int64), tf.float32)
+
+
+def _assign_from_sum(
+    variable: tf.Variable, total: tf.Tensor, count: tf.Tensor, contributors: tf.Tensor
+) -> None:
+    """Set a variable to the weighted mean over the ring, or advance an integer by the mean."""
+    if variable.dtype.is_floating:
+        variable.assign(total / tf.cast(count, total.dtype))
+    else:
+        variable.assign_add(tf.cast(tf.round(total / contributors), variable.dtype))

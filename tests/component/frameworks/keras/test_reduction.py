@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_horovod.frameworks.keras.inlined import inlined
+from edl_horovod.frameworks.keras.graph import inlined
 from edl_horovod.frameworks.keras.reduction import unique_rows
 
 
