@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed
-from edl_horovod.frameworks.keras.batch_norm import RingStatistics
 from edl_horovod.frameworks.keras.callbacks import KerasCallbacks, Trainable, may_freeze
 from edl_horovod.frameworks.keras.collectives import catch_failures
 from edl_horovod.frameworks.keras.functional import running, some_examples
@@ -31,7 +30,7 @@ from edl_horovod.frameworks.keras.optimizer import (
     inner_optimizer,
     make_optimizer,
 )
-from edl_horovod.frameworks.keras.ring_sums import RingSums
+from edl_horovod.frameworks.keras.ring_sums import RingStatistics, RingSums
 from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
