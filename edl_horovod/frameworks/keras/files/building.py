@@ -8,8 +8,12 @@ from typing import Any
 import keras
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.files.config_upgrade import (
+    ConfigUpgrade,
+    known_layers,
+    unknown_layer,
+)
 from edl_horovod.frameworks.keras.files.definition import Definition, is_archive
-from edl_horovod.frameworks.keras.files.older import ConfigUpgrade, known_layers, unknown_layer
 from edl_horovod.frameworks.keras.files.program import SavedProgram
 from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
 from edl_horovod.frameworks.keras.files.weights import (

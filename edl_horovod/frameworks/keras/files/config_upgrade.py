@@ -1,7 +1,9 @@
 """Translate model configurations of Keras 2, or of Keras 3 in HDF5, to the format of Keras 3.
 
 Where Keras 3 computes differently, the setting is translated to an equivalent or rejected by name.
-The names of layers stay the same, because weights are assigned by them.
+The names of layers stay the same, because weights are assigned by them. The layer calls of a
+functional model are translated, too. Convolutions for channels-first models are replaced, because
+TensorFlow's own do not support them on CPUs.
 """
 
 import inspect
@@ -12,8 +14,6 @@ from typing import Any
 import keras
 
 from edl_horovod.errors import UserCodeError, did_you_mean
-from edl_horovod.frameworks.keras.files.channels import CHANNELS_FIRST
-from edl_horovod.frameworks.keras.files.nodes import input_settings, to_current_graph
 
 __all__ = ["HARD_SIGMOID", "ConfigUpgrade", "hard_sigmoid", "known_layers", "unknown_layer"]
 
@@ -65,6 +65,18 @@ _OBJECTS = {
 _INNER_LAYERS = ("backward_layer", "cell", "forward_layer", "layer")
 _ALIASES = ("hard_swish", "swish")
 _ACTIVATIONS = ("activation", "recurrent_activation")
+
+_NESTED = ("Functional", "Sequential")
+
+_CHANNELS_FIRST = {
+    "Conv1D": "edl_horovod>ChannelsFirstConv1D",
+    "Conv2D": "edl_horovod>ChannelsFirstConv2D",
+    "Conv3D": "edl_horovod>ChannelsFirstConv3D",
+}
+"""The registered names of these layers by the Keras layers that they replace.
+
+TensorFlow's convolutions for CPUs do not support channels first; Keras 2 transposed the tensors.
+"""
 
 
 @keras.saving.register_keras_serializable(  # type: ignore[untyped-decorator]  # Keras ships no types.
@@ -135,8 +147,8 @@ class ConfigUpgrade:
         if current_name not in layers:
             raise unknown_layer(class_name, self._name(config), self.file)
         settings = self._settings(class_name, current_name, layers[current_name], config)
-        if settings.get("data_format") == "channels_first" and current_name in CHANNELS_FIRST:
-            return _serialized(None, current_name, settings, CHANNELS_FIRST[current_name])
+        if settings.get("data_format") == "channels_first" and current_name in _CHANNELS_FIRST:
+            return _serialized(None, current_name, settings, _CHANNELS_FIRST[current_name])
         return _serialized("keras.layers", current_name, settings)
 
     def _model(self, class_name: str, config: Any) -> dict[str, Any]:
@@ -158,7 +170,7 @@ class ConfigUpgrade:
             }
             for layer in config["layers"]
         ]
-        graph = to_current_graph(
+        graph = _to_current_graph(
             {**config, "layers": layers}, file=self.file, is_keras_2=self.is_keras_2
         )
         settings = {key: config[key] for key in ("name", "trainable") if key in config}
@@ -168,7 +180,7 @@ class ConfigUpgrade:
         """Translate a sequential model; add an input layer if the first layer defines the input."""
         layers = [self.layer(layer) for layer in config["layers"]]
         first = config["layers"][0] if config["layers"] else {}
-        input_config = input_settings(first)
+        input_config = _input_settings(first)
         if input_config is not None and first.get("class_name") != "InputLayer":
             settings = {**input_config, "name": f"{layers[0]['config'].get('name', 'first')}_input"}
             layers.insert(0, _serialized("keras.layers", "InputLayer", settings))
@@ -322,3 +334,177 @@ def _accepted_settings(layer: type) -> set[str]:
 
 def _module(name: str) -> Any:
     return getattr(keras, name.removeprefix("keras."))
+
+
+def _to_current_graph(config: Mapping[str, Any], *, file: str, is_keras_2: bool) -> dict[str, Any]:
+    """Translate the calls of the layers, the inputs and the outputs of a functional model.
+
+    Args:
+        config: The model's configuration; its layers have the format of Keras 3 except for
+            `inbound_nodes`.
+        file: Name of the file in messages.
+        is_keras_2: Whether Keras 2 wrote the file.
+
+    Raises:
+        UserCodeError: The configuration refers to a layer that it does not contain.
+    """
+    layers = config["layers"]
+    class_names = {layer["name"]: layer["class_name"] for layer in layers}
+    calls = _Calls(class_names, file, is_keras_2=is_keras_2)
+    translated = [
+        {**layer, "inbound_nodes": [calls.node(node) for node in layer["inbound_nodes"]]}
+        for layer in layers
+    ]
+    return {
+        "layers": translated,
+        "input_layers": calls.endpoints(config["input_layers"]),
+        "output_layers": calls.endpoints(config["output_layers"]),
+    }
+
+
+def _input_settings(layer: Any) -> dict[str, Any] | None:
+    """Determine the input shape and type of a layer of Keras 2 or of a nested model.
+
+    Returns:
+        The settings `batch_shape` and `dtype` of an input layer; None if they are not specified.
+    """
+    config = layer.get("config") if isinstance(layer, Mapping) else None
+    if isinstance(config, list):
+        config = {"layers": config}
+    if not isinstance(config, Mapping):
+        return None
+    shape = config.get("batch_input_shape") or config.get("batch_shape")
+    if shape is not None:
+        # Keras 2 used float32 for ids, too, which rounds ids above 2 ** 24.
+        is_embedding = layer.get("class_name") == "Embedding"
+        is_input = layer.get("class_name") == "InputLayer"
+        dtype = config.get("dtype", "float32") if is_input else "float32"
+        return {"batch_shape": list(shape), "dtype": "int32" if is_embedding else dtype}
+    layers = config.get("layers")
+    if not isinstance(layers, list) or not layers:
+        return _input_settings(config.get("layer"))
+    inputs = config.get("input_layers")
+    if inputs is None:
+        return _input_settings(layers[0])
+    while isinstance(inputs, list) and len(inputs) == 1:
+        inputs = inputs[0]
+    name = inputs[0] if isinstance(inputs, list) and inputs and isinstance(inputs[0], str) else None
+    return next((_input_settings(inner) for inner in layers if inner.get("name") == name), None)
+
+
+class _Calls:
+    """Translates references to the outputs of layers, and calls on them."""
+
+    def __init__(self, class_names: Mapping[str, str], file: str, *, is_keras_2: bool) -> None:
+        self._class_names = class_names
+        self._file = file
+        # Keras 2 counts the calls of a nested model from 1. Keras 3 does so only in the outputs,
+        # and only for functional models.
+        nested = {name for name, class_name in class_names.items() if class_name in _NESTED}
+        self._counted_from_1 = nested if is_keras_2 else set()
+
+    def node(self, node: Any) -> dict[str, Any]:
+        """Translate the arguments of one call."""
+        if isinstance(node, Mapping):
+            return dict(node)
+        if _is_reference(node, self._class_names):  # A call of an operator has a single reference.
+            node = [node]
+        keywords: dict[str, Any] = {}
+        tensors = []
+        for reference in node:
+            tensors.append(self._tensor(reference))
+            if len(reference) > 3:
+                keywords.update(reference[3])
+        arguments = tensors if len(tensors) == 1 else [tensors]
+        return {
+            "args": arguments,
+            "kwargs": {key: self._keyword(value) for key, value in keywords.items()},
+        }
+
+    def endpoints(self, references: Any) -> Any:
+        """Translate the model's inputs or outputs; a single one is returned without a list."""
+        if isinstance(references, Mapping):
+            return {key: self.endpoints(value) for key, value in references.items()}
+        if _is_reference(references, self._class_names):
+            name, call, tensor = references[:3]
+            is_offset = name in self._counted_from_1 and self._class_names[name] == "Sequential"
+            return [name, call - 1 if is_offset else call, tensor]
+        if not isinstance(references, list | tuple):
+            raise UserCodeError(
+                f"{self._file} refers to an unknown input or output.", received=str(references)
+            )
+        if references and isinstance(references[0], str):
+            self._require_known(references[0])
+        translated = [self.endpoints(reference) for reference in references]
+        return translated[0] if len(translated) == 1 else translated
+
+    def _keyword(self, value: Any) -> Any:
+        if _is_reference(value, self._class_names):
+            return self._tensor(value)
+        if isinstance(value, list):
+            return [self._keyword(item) for item in value]
+        return value
+
+    def _tensor(self, reference: Any) -> dict[str, Any]:
+        if not isinstance(reference, list | tuple) or len(reference) < 3:
+            raise UserCodeError(
+                f"{self._file} contains a layer call that does not have the format of Keras 2.",
+                received=str(reference)[:80],
+            )
+        name, call, tensor = reference[:3]
+        self._require_known(name)
+        history = [name, call - 1 if name in self._counted_from_1 else call, tensor]
+        # Keras ignores this shape and type and uses those of the layer's output.
+        config = {"shape": [1], "dtype": "float32", "keras_history": history}
+        return {"class_name": "__keras_tensor__", "config": config}
+
+    def _require_known(self, name: Any) -> None:
+        if name not in self._class_names:
+            raise UserCodeError(
+                f"{self._file} calls a layer on the output of {name!r}, but has no such layer.",
+                received=f"the layers {', '.join(self._class_names)}",
+            )
+
+
+def _is_reference(value: Any, class_names: Mapping[str, str]) -> bool:
+    """Whether a value refers to a layer's output: name, call, output, and optional keywords."""
+    return (
+        isinstance(value, list | tuple)
+        and len(value) in (3, 4)
+        and isinstance(value[0], str)
+        and value[0] in class_names
+        and isinstance(value[1], int)
+    )
+
+
+class _ChannelsLastConvolution:
+    """Transposes inputs to channels last for the convolution, and its outputs back."""
+
+    def convolution_op(self, inputs: Any, kernel: Any) -> Any:
+        """Convolve channels-first inputs; the kernel has the same layout in both formats."""
+        num_axes = len(inputs.shape)
+        channels_last = keras.ops.transpose(inputs, (0, *range(2, num_axes), 1))
+        outputs = keras.ops.conv(
+            channels_last,
+            kernel,
+            strides=list(self.strides),  # type: ignore[attr-defined]  # An attribute of Keras' convolutions.
+            padding=self.padding,  # type: ignore[attr-defined]  # As above.
+            dilation_rate=self.dilation_rate,  # type: ignore[attr-defined]  # As above.
+            data_format="channels_last",
+        )
+        return keras.ops.transpose(outputs, (0, num_axes - 1, *range(1, num_axes - 1)))
+
+
+@keras.saving.register_keras_serializable("edl_horovod", "ChannelsFirstConv1D")
+class _Conv1D(_ChannelsLastConvolution, keras.layers.Conv1D):  # type: ignore[misc]  # Keras ships no types.
+    pass
+
+
+@keras.saving.register_keras_serializable("edl_horovod", "ChannelsFirstConv2D")
+class _Conv2D(_ChannelsLastConvolution, keras.layers.Conv2D):  # type: ignore[misc]  # As above.
+    pass
+
+
+@keras.saving.register_keras_serializable("edl_horovod", "ChannelsFirstConv3D")
+class _Conv3D(_ChannelsLastConvolution, keras.layers.Conv3D):  # type: ignore[misc]  # As above.
+    pass
