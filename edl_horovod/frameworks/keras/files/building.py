@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.files.config_upgrade import (
@@ -14,7 +15,6 @@ from edl_horovod.frameworks.keras.files.config_upgrade import (
     unknown_layer,
 )
 from edl_horovod.frameworks.keras.files.definition import Definition, is_archive
-from edl_horovod.frameworks.keras.files.program import SavedProgram
 from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
 from edl_horovod.frameworks.keras.files.weights import (
     assign_archive_weights,
@@ -24,7 +24,7 @@ from edl_horovod.frameworks.keras.files.weights import (
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.file_model import FileModel
 
-__all__ = ["build_model", "require_trainable", "current_config"]
+__all__ = ["SavedProgram", "build_model", "current_config", "require_trainable"]
 
 
 def current_config(definition: Definition, custom: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,6 +81,72 @@ def require_trainable(model: keras.Model, path: Path) -> None:
         )
 
 
+class SavedProgram(keras.Model):  # type: ignore[misc]  # Keras ships no types.
+    """Calls the program of a SavedModel and owns its trainable variables."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        """Load the program.
+
+        Args:
+            path: The SavedModel's folder. Its program must be trusted.
+            name: Name of the model.
+
+        Raises:
+            UserCodeError: The program cannot be called, or has variables that it changes itself.
+        """
+        super().__init__(name=name)
+        self._program = tf.saved_model.load(str(path))
+        if not callable(self._program):
+            raise UserCodeError(
+                f"The SavedModel {path} does not contain a callable model.",
+                received=type(self._program).__name__,
+                hint="Write it with model.save of Keras 2.",
+            )
+        trained = list(getattr(self._program, "trainable_variables", ()))
+        untrained_names = {variable.name for variable in getattr(self._program, "variables", ())}
+        untrained_names -= {variable.name for variable in trained}
+        if untrained_names:
+            # The program would change them within a step, even if that step fails and is repeated.
+            raise UserCodeError(
+                f"The program of the SavedModel {path} has variables that it changes itself.",
+                received=", ".join(sorted(untrained_names)),
+                hint="Rewrite the class as a Keras 3 model in the model zoo.",
+            )
+        for variable in trained:
+            self._track_variable(
+                keras.Variable(
+                    initializer=variable,
+                    dtype=variable.dtype,
+                    shape=variable.shape,
+                    name=variable.name.partition(":")[0].replace("/", "_"),
+                )
+            )
+        self.built = True
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        """Run the program on a batch, with `training` if the program accepts it."""
+        inputs = self._cast_inputs(inputs)
+        try:
+            return self._program(inputs, training=training)
+        except (TypeError, ValueError):
+            # The program lacks `training` if the `call` of its class does.
+            return self._program(inputs)
+
+    def _cast_inputs(self, inputs: Any) -> Any:
+        """Cast floats to the types of the program's signature, as TensorFlow requires.
+
+        The signature often has float64, the default of NumPy.
+        """
+        for function in getattr(self._program.__call__, "concrete_functions", ()):
+            (first, *_), _ = function.structured_input_signature
+            try:
+                tf.nest.assert_same_structure(inputs, first)
+            except (TypeError, ValueError):
+                continue
+            return tf.nest.map_structure(_cast, inputs, first)
+        return inputs
+
+
 def _require_layers(config: Any, file: str, custom: Mapping[str, Any]) -> None:
     """Require that Keras has every layer that a configuration of Keras 3 names."""
     known = {*known_layers(), *custom}
@@ -129,3 +195,8 @@ def _create(model: FileModel, definition: Definition, custom: Mapping[str, Any])
     else:
         assign_file_weights(built, weights)
     return built
+
+
+def _cast(value: Any, spec: Any) -> Any:
+    is_float = tf.is_tensor(value) and value.dtype.is_floating and spec.dtype.is_floating
+    return tf.cast(value, spec.dtype) if is_float else value
