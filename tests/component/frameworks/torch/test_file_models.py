@@ -1,4 +1,6 @@
-"""Jobs whose model is in PyTorch's files, as a model spec names them."""
+"""Models in PyTorch's files: jobs that a model spec describes, and a zoo's models as files."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,10 +9,13 @@ import yaml
 from safetensors.torch import save_model
 from torch import nn
 
+from edl_horovod.config.model_spec import section_of
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.frameworks.torch import file_models
+from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
 from edl_horovod.models import spec_zoo
 from edl_horovod.models.file_model import FileModel
+from edl_horovod.models.zoo import Overrides, load_spec
 
 NET = """
 from torch import nn
@@ -32,6 +37,73 @@ ADAM = "model.spec.optimizer=optim.Adam"
 CLASSES = "model.spec.loss_criterion=nn.CrossEntropyLoss"
 RANDOM = np.random.default_rng(5)
 NUM_RECORDS = 24
+
+CHECKPOINTS = {
+    "of Lightning": lambda weights: {"epoch": 3, "state_dict": weights, "optimizer_states": []},
+    "of a tutorial": lambda weights: {"model_state_dict": weights, "loss": torch.ones(())},
+    "of DistributedDataParallel": lambda weights: {f"module.{n}": w for n, w in weights.items()},
+    "of a compiled wrapper": lambda weights: {
+        "state_dict": {f"net._orig_mod.{n}": w for n, w in weights.items()}
+    },
+}
+
+WRONG = {
+    "an optimizer": (["model.spec.optimizer=optim.Adamm"], r"no optimizer 'Adamm'.*mean 'Adam"),
+    "a loss": (["model.spec.loss_criterion=nn.NLLoss"], r"no loss 'NLLoss'.*mean 'NLLLoss'"),
+    "an argument": (
+        ["model.spec.optimizer={name: optim.Adam, args: {beta: 1}}"],
+        r"Adam has no argument 'beta'.*mean 'betas'",
+    ),
+    "both words": (["model.spec.optimizer={name: optim.Adam, value: a}"], "value.*name"),
+    "a sum": (
+        ["model.spec.loss_criterion={name: nn.NLLLoss, args: {reduction: sum}}"],
+        "reduction",
+    ),
+    "weights of classes": (
+        ["model.spec.loss_criterion={name: nn.NLLLoss, args: {weight: [1, 2]}}"],
+        "train.class_weight",
+    ),
+    "a key of Keras": (["model.spec.compile_options={}"], "no key 'compile_options'"),
+    "no loss": ([], "lacks loss"),
+}
+
+LAYERS = """
+import torch
+from edl_horovod import ElasticDLSpec
+
+class Line(ElasticDLSpec):
+    def __init__(self, context=None, width=4):
+        super().__init__(context)
+        self._width = width
+
+    def create_model(self):
+        return torch.nn.Sequential(torch.nn.Linear(4, self._width), torch.nn.Linear(self._width, 1))
+
+    def create_dataset(self, dataset, mode):
+        return dataset
+
+    def create_loss(self, outputs, labels):
+        return (outputs - labels).square().mean()
+
+    def create_optimizer(self, model, lr=0.02):
+        return torch.optim.SGD(model.parameters(), lr, momentum=0.5)
+"""
+IMPORTS = (
+    "import other.line\nfrom torch import nn\n\nclass Net(nn.Module):\n    default_loss = len\n"
+)
+LAZY = "import torch\n\ndef custom_model():\n    return torch.nn.LazyLinear(1)\n"
+ROWS = """
+import torch
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, place):
+        x = torch.full((4,), place / 48)
+        return x, x.sum(0, keepdim=True)
+"""
+ZOO = Path(__file__).parents[3] / "zoo"
 
 
 def sequence():
@@ -141,16 +213,6 @@ def test_a_class_with_its_weights_trains(run, rows, net, kind, tmp_path):
     assert done.losses[1] == pytest.approx(loss.item(), rel=1e-5)
 
 
-CHECKPOINTS = {
-    "of Lightning": lambda weights: {"epoch": 3, "state_dict": weights, "optimizer_states": []},
-    "of a tutorial": lambda weights: {"model_state_dict": weights, "loss": torch.ones(())},
-    "of DistributedDataParallel": lambda weights: {f"module.{n}": w for n, w in weights.items()},
-    "of a compiled wrapper": lambda weights: {
-        "state_dict": {f"net._orig_mod.{n}": w for n, w in weights.items()}
-    },
-}
-
-
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS.values(), ids=CHECKPOINTS)
 def test_weights_in_a_checkpoint_of_another_training_are_taken(
     run, rows, net, checkpoint, tmp_path
@@ -203,27 +265,6 @@ def test_settings_take_the_place_of_what_a_spec_says(run, rows, tmp_path):
     given = whole(tmp_path, sequence())
     done = run("train", *given, rows, ADAM, "optimizer=sgd", "loss=NLLLoss", "train.max_steps=1")
     assert type(done.step.optimizer).__name__ == "SGD"
-
-
-WRONG = {
-    "an optimizer": (["model.spec.optimizer=optim.Adamm"], r"no optimizer 'Adamm'.*mean 'Adam"),
-    "a loss": (["model.spec.loss_criterion=nn.NLLoss"], r"no loss 'NLLoss'.*mean 'NLLLoss'"),
-    "an argument": (
-        ["model.spec.optimizer={name: optim.Adam, args: {beta: 1}}"],
-        r"Adam has no argument 'beta'.*mean 'betas'",
-    ),
-    "both words": (["model.spec.optimizer={name: optim.Adam, value: a}"], "value.*name"),
-    "a sum": (
-        ["model.spec.loss_criterion={name: nn.NLLLoss, args: {reduction: sum}}"],
-        "reduction",
-    ),
-    "weights of classes": (
-        ["model.spec.loss_criterion={name: nn.NLLLoss, args: {weight: [1, 2]}}"],
-        "train.class_weight",
-    ),
-    "a key of Keras": (["model.spec.compile_options={}"], "no key 'compile_options'"),
-    "no loss": ([], "lacks loss"),
-}
 
 
 @pytest.mark.parametrize(("settings", "message"), WRONG.values(), ids=WRONG)
@@ -304,3 +345,68 @@ def test_a_summary_of_weights_groups_them(tmp_path):
     for name in ("w.pt", "w.safetensors"):
         found = file_models.summarize(FileModel(name="x", weights=tmp_path / name))
         assert [(each.name, each.num_parameters) for each in found.layers] == [("0", 30), ("2", 21)]
+
+
+@pytest.fixture
+def zoo(tmp_path):
+    folder = tmp_path / "zoo"
+    folder.mkdir()
+    for name, text in (("line", LAYERS), ("rows", ROWS), ("imports", IMPORTS), ("lazy", LAZY)):
+        (folder / f"{name}.py").write_text(text)
+    (folder / "other").mkdir()
+    (folder / "other" / "line.py").write_text("import line\n")
+    return folder
+
+
+def loaded(zoo, model_def, **params):
+    without_data = Overrides(has_own_dataset=True)
+    return load_spec(
+        str(zoo), model_def, params=params, plain_models=PLAIN_MODELS, overrides=without_data
+    )
+
+
+def written(zoo, model_def, **params):
+    folder = zoo.parent / "written"
+    folder.mkdir()
+    made = file_models.write(loaded(zoo, model_def, **params), folder)
+    section = section_of("torch", {"model_name": "line", **made.spec})
+    (folder / "config.yml").write_text(yaml.safe_dump({"model": section}))
+    return made, f"model_spec={folder / 'config.yml'}"
+
+
+def test_layers_of_pytorch_are_written_with_their_optimizer(run, zoo):
+    made, given = written(zoo, "line.Line", width=3)
+    assert made.spec["optimizer"] == {"name": "optim.SGD", "args": {"lr": 0.02, "momentum": 0.5}}
+    assert "custom_objects" not in made.spec
+    (note,) = made.left_out
+    assert "the loss" in note
+    rows = ("data=dataset:rows.Rows", f"model_zoo={zoo}")
+    done = run("train", given, *rows, "loss=MSELoss", "train.epochs=10")
+    assert done.state["0.weight"].shape == (3, 4)
+    assert done.losses[20] < 0.5 * done.losses[1]
+
+
+def test_files_of_own_classes_come_along(run, tmp_path):
+    zoo = tmp_path / "zoo"
+    zoo.mkdir()
+    text = (ZOO / "torch_modules.py").read_text()
+    (zoo / "torch_modules.py").write_text(f"import beside\n{text}")
+    (zoo / "beside.py").write_text("NUMBER = 1\n")
+    made, given = written(zoo, "torch_modules.Regression")
+    (named,) = made.spec["custom_objects"]
+    assert named == {"key": "Regression", "value": "Regression", "path": "torch_modules.py"}
+    assert (tmp_path / "written" / "beside.py").is_file()
+    rows = ("data=dataset:torch_modules.Points", f"model_zoo={zoo}")
+    done = run(
+        "train", given, *rows, "input_fn=torch_modules.feed", "trust=model", "train.epochs=20"
+    )
+    assert done.losses[80] < 0.05 * done.losses[1]
+
+
+@pytest.mark.parametrize(
+    ("model_def", "message"),
+    [("imports.Net", "line.py"), ("lazy", "create_model of .*lazy")],
+)
+def test_what_files_cannot_hold_is_told(zoo, model_def, message):
+    with pytest.raises(UserCodeError, match=message):
+        file_models.write(loaded(zoo, model_def), zoo)
