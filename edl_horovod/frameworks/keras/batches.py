@@ -17,6 +17,7 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.autograph.core import ag_ctx
 
 from edl_horovod.errors import DataError, UserCodeError
+from edl_horovod.frameworks.batches import MAX_PARTS, StepBatches, wrong_parts
 from edl_horovod.frameworks.keras.functional import num_examples
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
@@ -24,16 +25,13 @@ from edl_horovod.models.parts import overrides_method
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.columns import Ragged, Values, empty
 from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure
-from edl_horovod.records.plan import DataPlan, Ids, StepSpans
+from edl_horovod.records.plan import DataPlan, StepSpans
 from edl_horovod.records.source import Records, RecordSource
-from edl_horovod.records.steps import NO_IDS, ExpectedRestart, StepRecords
 from edl_horovod.spec import Mode, Padding, padding_of
 
 __all__ = ["KerasBatches", "all_examples", "inline_maps", "pad_to_lengths"]
 
 STEPS_IN_PARALLEL = 2
-MAX_PARTS = 3
-"""The maximum number of parts in an element: features, labels and weights."""
 _GRAPH_LOCATION = re.compile(
     r"\{\{function_node [^}]*\}\} "
     r"|Error in user-defined function passed to .*? with iterator: \S+ "
@@ -54,8 +52,8 @@ _CONTROL_FLOW = frozenset(
 )
 
 
-class KerasBatches:
-    """Batches of consecutive steps; `restart` starts a new run at other lanes or another step.
+class KerasBatches(StepBatches):
+    """Implements `base.Batches` for Keras.
 
     The tf.data graph is built and traced once. The iterator continues from one run to the next
     unless a run was read to its end, because a new iterator takes some 40 ms before its first
@@ -78,9 +76,8 @@ class KerasBatches:
             UserCodeError: `create_dataset` raised, or returned something that is not a dataset of
                 `(features, labels)` (of features in `Mode.PREDICTION`).
         """
-        self._records = StepRecords(source, plan)
+        super().__init__(source, plan)
         self._tensors = _RecordTensors(source.layout)
-        self._plan = plan
         self._spec = loaded.spec
         self._zoo = loaded.zoo
         self._label = loaded.label
@@ -97,29 +94,13 @@ class KerasBatches:
         self._num_iterators = 0
         self._may_be_stale = False
         """Whether the iterator may still return elements of an earlier run."""
-        self._next_step = 0
         self._buffered: tuple[int, Batch] | None = None
-        self._expected = ExpectedRestart(self._restart_and_pull)
-        self.record_ids: Ids = NO_IDS
 
     @property
     def element_spec(self) -> tuple[Any, ...]:
         """Specs of a batch's features, labels (None in `Mode.PREDICTION`), and weights if any."""
         _, _, *parts = self._dataset.element_spec
         return (*parts, None) if self._mode is Mode.PREDICTION else tuple(parts)
-
-    def restart(
-        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
-    ) -> None:
-        """Read these lanes from `first_step` on; prefetched batches are dropped."""
-        if not self._expected.is_this(lanes, first_step, last_step, spans):
-            self._restart(lanes, first_step, last_step, spans)
-
-    def expect(
-        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
-    ) -> None:
-        """Run a `restart` with these arguments in a thread, because it is likely to follow."""
-        self._expected.begin(lanes, first_step, last_step, spans)
 
     def try_first(self) -> Batch | None:
         """Build the examples of the first lane's first records; None if these yield no example."""
@@ -131,37 +112,31 @@ class KerasBatches:
     def close(self) -> None:
         """Do nothing: all resources end with the process."""
 
-    def next_batch(self) -> Batch | None:
-        """Return the examples of the next step; None if this rank has none in it."""
-        step, self._next_step = self._next_step, self._next_step + 1
-        if step not in self._records:
-            self.record_ids = NO_IDS
-            return None
-        if self._buffered is None:
-            self._buffered = self._pull(step)
-        # `_buffered` may already hold a later step; None means the end of the run.
-        self.record_ids = self._records.take_ids(step)
-        if self._buffered is None or self._buffered[0] != step:
-            return None
-        batch = self._buffered[1]
-        self._buffered = None
-        return batch
-
     def _restart(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None
     ) -> None:
-        self._records.restart(lanes, first_step, last_step, spans)
-        self._next_step, self._buffered = first_step, None
+        super()._restart(lanes, first_step, last_step, spans)
+        self._buffered = None
         if self._iterator is None:
             self._start_iterator()
         else:
             self._may_be_stale = True
 
-    def _restart_and_pull(
+    def _restart_ahead(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None
     ) -> None:
         self._restart(lanes, first_step, last_step, spans)
         self._buffered = self._pull(first_step)
+
+    def _take(self, step: int) -> Batch | None:
+        if self._buffered is None:
+            self._buffered = self._pull(step)
+        # `_buffered` may already hold a later step; None means the end of the run.
+        if self._buffered is None or self._buffered[0] != step:
+            return None
+        batch = self._buffered[1]
+        self._buffered = None
+        return batch
 
     def _start_iterator(self) -> None:
         self._iterator = None
@@ -312,9 +287,9 @@ class KerasBatches:
                     " that are a tuple in another tuple: (features,).",
                 )
         elif not isinstance(element, tuple) or len(element) not in (2, MAX_PARTS):
-            raise UserCodeError(
-                f"{name} must return (features, labels) or (features, labels, sample_weight) in"
-                f" mode {self._mode.value}.",
+            raise wrong_parts(
+                name,
+                self._mode,
                 received=str(element),
                 hint="Return a tuple of two or three parts.",
             )
@@ -337,18 +312,13 @@ def all_examples(
 
     def epoch() -> Iterator[tuple[Any, ...]]:
         # New batches for each iteration, because two may run at the same time, as in `zip`.
-        batches, spans = open_batches(), plan.spans(1)
-        num_steps = spans.first_step_of(1)
-        batches.restart(range(plan.num_lanes), 0, num_steps, spans)
-        for _ in range(num_steps):
-            try:
-                batch = batches.next_batch()
-            except DataError as e:
-                failures.append(e)
-                raise
-            if batch is not None:
-                weights = () if batch.weights is None else (batch.weights,)
-                yield (batch.features, batch.labels, *weights)
+        batches = open_batches()
+        try:
+            for batch in batches.epoch():
+                yield batch.examples
+        except DataError as e:
+            failures.append(e)
+            raise
 
     try:
         yield tf.data.Dataset.from_generator(epoch, output_signature=open_batches().element_spec)

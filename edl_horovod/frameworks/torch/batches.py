@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from edl_horovod.errors import DataError, UserCodeError
+from edl_horovod.frameworks.batches import MAX_PARTS, StepBatches, wrong_parts
 from edl_horovod.frameworks.torch.decoding import Decoders
 from edl_horovod.frameworks.torch.structures import (
     describe,
@@ -30,15 +31,13 @@ from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.columns import Ragged, Values
 from edl_horovod.records.layout import BYTES, Layout
-from edl_horovod.records.plan import DataPlan, Ids, StepSpans
+from edl_horovod.records.plan import DataPlan, StepSpans
 from edl_horovod.records.source import Records, RecordSource
-from edl_horovod.records.steps import NO_IDS, NO_STEP, ExpectedRestart, StepRecords
+from edl_horovod.records.steps import NO_STEP
 from edl_horovod.spec import Mode
 
 __all__ = ["AllExamples", "TorchBatches"]
 
-MAX_PARTS = 3
-"""Maximum length of the tuple that `create_dataset` returns: features, labels and weights."""
 _NUM_SAMPLES = 2
 """The number of sample examples; two, because BatchNorm cannot work on one."""
 _ITERATOR = 0
@@ -51,8 +50,8 @@ _COLLATE = {**default_collate_fn_map, type(None): lambda _examples, **_: None}
 """Collates single examples to a batch as `default_collate` does, and also labels that are None."""
 
 
-class TorchBatches:
-    """Batches of consecutive steps; `restart` moves it to other lanes or to another step."""
+class TorchBatches(StepBatches):
+    """Implements `base.Batches` for PyTorch."""
 
     def __init__(
         self,
@@ -76,9 +75,8 @@ class TorchBatches:
                 received=source.describe(),
                 hint="Use lists, tensors of the same shape, or encoded images as bytes.",
             )
-        self._records = StepRecords(source, plan)
+        super().__init__(source, plan)
         self._layout = source.layout
-        self._plan = plan
         self._loaded = loaded
         self._mode = mode
         self._prefetch = prefetch
@@ -94,10 +92,7 @@ class TorchBatches:
         self._num_in_thread = prefetch
         """The number of steps that are still to be made in the thread."""
         self._make_seconds = 0.0
-        self._next_step = 0
         self._samples: Batch | None = None
-        self._expected = ExpectedRestart(self._restart)
-        self.record_ids: Ids = NO_IDS
 
     @property
     def element_spec(self) -> Batch:
@@ -110,19 +105,6 @@ class TorchBatches:
             self._samples = self._find_samples()
         return self._samples
 
-    def restart(
-        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
-    ) -> None:
-        """Read these lanes from `first_step`; prepared batches are discarded."""
-        if not self._expected.is_this(lanes, first_step, last_step, spans):
-            self._restart(lanes, first_step, last_step, spans)
-
-    def expect(
-        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
-    ) -> None:
-        """Start in a thread the `restart` that is expected next, with the same arguments."""
-        self._expected.begin(lanes, first_step, last_step, spans)
-
     def try_first(self) -> Batch | None:
         """Make the examples of the first lane's first step; None if there are none."""
         self.restart(range(1), 0, 1, self._plan.spans(1))
@@ -130,18 +112,6 @@ class TorchBatches:
         if first is not None:
             self._samples = _samples_of(first)
         return first
-
-    def next_batch(self) -> Batch | None:
-        """Return this rank's examples of the next step; None if it has none."""
-        step, self._next_step = self._next_step, self._next_step + 1
-        self.record_ids = NO_IDS
-        if step not in self._records:
-            return None
-        made_step, batch = self._pending.popleft().result() if self._pending else self._make_now()
-        assert made_step == step, (made_step, step)
-        self._submit()
-        self.record_ids = self._records.take_ids(step)
-        return batch
 
     def close(self) -> None:
         """Stop the threads and processes."""
@@ -155,12 +125,18 @@ class TorchBatches:
         for future in self._pending:
             future.cancel()
         self._pending.clear()
-        self._records.restart(lanes, first_step, last_step, spans)
-        self._next_step, self._salt = first_step, lanes.start
+        super()._restart(lanes, first_step, last_step, spans)
+        self._salt = lanes.start
         _, self._num_steps = self._records.take_run(_ITERATOR)
         self._num_submitted = 0
         self._num_in_thread = max(self._num_in_thread, self._prefetch)
         self._submit()
+
+    def _take(self, step: int) -> Batch | None:
+        made_step, batch = self._pending.popleft().result() if self._pending else self._make_now()
+        assert made_step == step, (made_step, step)
+        self._submit()
+        return batch
 
     def _submit(self) -> None:
         """Submit the next steps to the thread, up to the limits of prefetching."""
@@ -224,9 +200,9 @@ class TorchBatches:
         elif is_tuple and len(returned) in (2, MAX_PARTS):
             parts = returned
         else:
-            raise UserCodeError(
-                f"{name} must return (features, labels) or (features, labels, sample_weight) in"
-                f" mode {self._mode.value}.",
+            raise wrong_parts(
+                name,
+                self._mode,
                 received=str(describe(returned)),
                 hint="Return a tuple of two or three: tensors of all examples of the step, or a"
                 " torch.utils.data.Dataset of single examples. If there are no labels, return"
@@ -249,12 +225,8 @@ class TorchBatches:
         return features, labels, weights
 
     def _find_samples(self) -> Batch:
-        spans = self._plan.spans(1)
-        self.restart(range(self._plan.num_lanes), 0, spans.first_step_of(1), spans)
-        for _ in range(spans.first_step_of(1)):
-            batch = self.next_batch()
-            if batch is not None:
-                return _samples_of(batch)
+        for batch in self.epoch():
+            return _samples_of(batch)
         raise DataError(
             f"create_dataset of {self._loaded.label} returns no examples in mode"
             f" {self._mode.value}.",
@@ -273,14 +245,8 @@ class AllExamples:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Yield the batches from the first record on."""
         batches = TorchBatches(self._source, self._plan, self._loaded, Mode.TRAINING, prefetch=1)
-        spans = self._plan.spans(1)
-        num_steps = spans.first_step_of(1)
-        batches.restart(range(self._plan.num_lanes), 0, num_steps, spans)
-        for _ in range(num_steps):
-            batch = batches.next_batch()
-            if batch is not None:
-                weights = () if batch.weights is None else (batch.weights,)
-                yield (batch.features, batch.labels, *weights)
+        for batch in batches.epoch():
+            yield batch.examples
 
 
 def _samples_of(batch: Batch) -> Batch:

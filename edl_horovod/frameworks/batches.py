@@ -1,0 +1,99 @@
+"""The part of `base.Batches` that does not depend on a framework."""
+
+from collections.abc import Iterator
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.records.plan import DataPlan, Ids, StepSpans
+from edl_horovod.records.source import RecordSource
+from edl_horovod.records.steps import NO_IDS, ExpectedRestart, StepRecords
+from edl_horovod.spec import Mode
+
+__all__ = ["MAX_PARTS", "StepBatches", "wrong_parts"]
+
+MAX_PARTS = 3
+"""The maximum number of parts of examples: features, labels and weights."""
+
+
+class StepBatches:
+    """Batches of consecutive steps; `restart` continues at other lanes or another step."""
+
+    def __init__(self, source: RecordSource, plan: DataPlan) -> None:
+        """Prepare to read; nothing is read before the first `restart`.
+
+        Args:
+            source: Reads the records.
+            plan: Determines the records of a step.
+        """
+        self._records = StepRecords(source, plan)
+        self._plan = plan
+        self._next_step = 0
+        self._expected = ExpectedRestart(self._restart_ahead)
+        self.record_ids: Ids = NO_IDS
+
+    def restart(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
+    ) -> None:
+        """Read these lanes from `first_step`; prepared batches are discarded."""
+        if not self._expected.is_this(lanes, first_step, last_step, spans):
+            self._restart(lanes, first_step, last_step, spans)
+
+    def expect(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
+    ) -> None:
+        """Start in a thread the `restart` that is expected next, with the same arguments."""
+        self._expected.begin(lanes, first_step, last_step, spans)
+
+    def next_batch(self) -> Batch | None:
+        """Return this rank's examples of the next step; None if it has none."""
+        step, self._next_step = self._next_step, self._next_step + 1
+        self.record_ids = NO_IDS
+        if step not in self._records:
+            return None
+        batch = self._take(step)
+        self.record_ids = self._records.take_ids(step)
+        return batch
+
+    def epoch(self) -> Iterator[Batch]:
+        """Yield the batches of the first epoch, with the examples of all lanes."""
+        spans = self._plan.spans(1)
+        num_steps = spans.first_step_of(1)
+        self.restart(range(self._plan.num_lanes), 0, num_steps, spans)
+        for _ in range(num_steps):
+            batch = self.next_batch()
+            if batch is not None:
+                yield batch
+
+    def _restart(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None
+    ) -> None:
+        """Begin a new run; frameworks extend it."""
+        self._records.restart(lanes, first_step, last_step, spans)
+        self._next_step = first_step
+
+    def _restart_ahead(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None
+    ) -> None:
+        """Begin a run that is expected; called in another thread."""
+        self._restart(lanes, first_step, last_step, spans)
+
+    def _take(self, step: int) -> Batch | None:
+        """Return the examples of a step with records; None if all of these are filtered out."""
+        raise NotImplementedError
+
+
+def wrong_parts(name: str, mode: Mode, *, received: str, hint: str) -> UserCodeError:
+    """Create the error for examples that are not features, labels and perhaps weights.
+
+    Args:
+        name: The function that returned them.
+        mode: The mode that it was called with.
+        received: Describes what it returned.
+        hint: What the user can do.
+    """
+    return UserCodeError(
+        f"{name} must return (features, labels) or (features, labels, sample_weight) in mode"
+        f" {mode.value}.",
+        received=received,
+        hint=hint,
+    )
