@@ -5,17 +5,19 @@ The parts of a spec are built from functions, Keras objects, or their names.
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
+from edl_horovod.frameworks import plain_models as parts
 from edl_horovod.frameworks.keras.metrics import MetricCall, as_keras_metric
+from edl_horovod.frameworks.plain_models import Part
 from edl_horovod.models.calling import wrong_optimizer
 from edl_horovod.models.parts import PlainModels
-from edl_horovod.models.roles import DATASET_ROLES, LOSS_ROLES, declares_roles, with_roles
+from edl_horovod.models.roles import LOSS_ROLES, declares_roles, with_roles
 from edl_horovod.spec import Mode
 
 __all__ = [
@@ -28,9 +30,6 @@ __all__ = [
     "optimizer_part",
 ]
 
-Part = Callable[..., Any]
-
-_DATASET = ("dataset", "mode")
 _WEIGHTS = "sample_weight"
 _NOT_NAMES = frozenset(
     {"Loss", "Optimizer", "deserialize", "get", "legacy", "schedules", "serialize"}
@@ -46,7 +45,7 @@ def model_part(maker: Any, *, label: str) -> Part:
         label: Name of `maker` in messages.
     """
 
-    def create_model(**params: Any) -> Any:
+    def create(**params: Any) -> Any:
         model = maker(**params)
         if not isinstance(model, keras.Model):
             raise UserCodeError(
@@ -54,34 +53,21 @@ def model_part(maker: Any, *, label: str) -> Part:
             )
         return model
 
-    parameters = (
-        _constructor_parameters(maker) if inspect.isclass(maker) else _named_parameters(maker)
-    )
-    by_keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
-    create_model.__signature__ = inspect.Signature(by_keyword)  # type: ignore[attr-defined]
-    create_model.__qualname__ = label
-    return create_model
+    is_class = inspect.isclass(maker)
+    parameters = _constructor_parameters(maker) if is_class else parts.named_parameters(maker)
+    return parts.model_part(create, parameters, label=label)
 
 
 def dataset_part(function: Any, *, label: str) -> Part:
     """Build a `create_dataset` from a function of the data set and, if declared, the mode."""
-    make = with_roles(_function(function, label), DATASET_ROLES, label=label)
-    user_parameters = list(inspect.signature(make).parameters.values())[len(DATASET_ROLES) :]
 
-    def create_dataset(dataset: Any, mode: Mode, **params: Any) -> Any:
-        result = make(dataset, mode, None, **params)
-        if not isinstance(result, tf.data.Dataset):
+    def require_dataset(examples: Any) -> None:
+        if not isinstance(examples, tf.data.Dataset):
             raise UserCodeError(
-                f"{label} must return a tf.data.Dataset.", received=type(result).__name__
+                f"{label} must return a tf.data.Dataset.", received=type(examples).__name__
             )
-        return result
 
-    role_parameters = [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in _DATASET
-    ]
-    create_dataset.__signature__ = inspect.Signature([*role_parameters, *user_parameters])  # type: ignore[attr-defined]
-    create_dataset.__qualname__ = label
-    return create_dataset
+    return parts.dataset_part(_function(function, label), label=label, check=require_dataset)
 
 
 def loss_part(loss: Any, *, label: str) -> Part:
@@ -212,11 +198,6 @@ def _function(value: Any, label: str) -> Part:
     raise UserCodeError(f"{label} must be a function.", received=repr(value))
 
 
-def _named_parameters(function: Any) -> list[inspect.Parameter]:
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p for p in inspect.signature(function).parameters.values() if p.kind not in variable]
-
-
 def _constructor_parameters(model_class: type) -> list[inspect.Parameter]:
     """List the parameters of a class's constructor and those that it passes on to bases.
 
@@ -227,7 +208,7 @@ def _constructor_parameters(model_class: type) -> list[inspect.Parameter]:
         if base.__module__.partition(".")[0] == "keras":
             break
         if "__init__" in vars(base):
-            parameters = _named_parameters(vars(base)["__init__"])[1:]
+            parameters = parts.named_parameters(vars(base)["__init__"])[1:]
             by_name = {p.name: p for p in parameters} | by_name
             if not _takes_any_keyword(vars(base)["__init__"]):
                 break

@@ -15,9 +15,11 @@ import torch
 from torch import nn
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
+from edl_horovod.frameworks import plain_models as parts
+from edl_horovod.frameworks.plain_models import Part
 from edl_horovod.models.calling import declared
 from edl_horovod.models.parts import PlainModels
-from edl_horovod.models.roles import DATASET_ROLES, LOSS_ROLES, with_roles
+from edl_horovod.models.roles import LOSS_ROLES, with_roles
 from edl_horovod.spec import Mode
 
 __all__ = [
@@ -33,8 +35,6 @@ __all__ = [
     "optimizer_part",
 ]
 
-Part = Callable[..., Any]
-
 _WEIGHTS = "sample_weight"
 
 
@@ -45,36 +45,12 @@ def model_part(maker: Any, *, label: str) -> Part:
         maker: An `nn.Module` subclass, or a function that returns a module.
         label: Its name in messages.
     """
-
-    def create_model(**params: Any) -> Any:
-        return maker(**params)
-
-    parameters = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in inspect.signature(maker).parameters.values()
-        if parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    ]
-    create_model.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    create_model.__qualname__ = label
-    return create_model
+    return parts.model_part(maker, parts.named_parameters(maker), label=label)
 
 
 def dataset_part(function: Any, *, label: str) -> Part:
     """Create a `create_dataset` from a function of the records and, if declared, the mode."""
-    make = with_roles(_function(function, label), DATASET_ROLES, label=label)
-    additional = list(inspect.signature(make).parameters.values())[len(DATASET_ROLES) :]
-
-    def create_dataset(dataset: Any, mode: Mode, **params: Any) -> Any:
-        return make(dataset, mode, None, **params)
-
-    standard = [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        for name in ("dataset", "mode")
-    ]
-    signature = inspect.Signature([*standard, *additional])
-    create_dataset.__signature__ = signature  # type: ignore[attr-defined]
-    create_dataset.__qualname__ = label
-    return create_dataset
+    return parts.dataset_part(_function(function, label), label=label)
 
 
 def loss_part(loss: Any, *, label: str) -> Part:
