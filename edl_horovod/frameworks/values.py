@@ -20,12 +20,14 @@ __all__ = [
     "Variable",
     "are_same_loss",
     "checksum",
+    "complete_groups",
     "flatten_outputs",
     "is_sum_over_batch",
     "num_bytes",
 ]
 
 _CHUNK_BYTES = 1 << 16
+_SMALL_BYTES = 1 << 16
 
 
 class Variable(Protocol):
@@ -85,6 +87,23 @@ class StateGroup:
     is_by_rows: bool = False
     """Whether the update of a row depends only on the same row of the group's other variables. Then
     all of them have the same number of rows."""
+
+
+def complete_groups(
+    groups: list[StateGroup], variables: Mapping[str, Variable]
+) -> list[StateGroup]:
+    """Return the groups if all variables outside of them are small; else none.
+
+    Args:
+        groups: Groups of these variables.
+        variables: All variables of a training step, by name.
+    """
+    grouped = {name for group in groups for name in group.names}
+    ungrouped = [variable for name, variable in variables.items() if name not in grouped]
+    are_small = all(
+        num_bytes(variable.shape, variable.dtype) <= _SMALL_BYTES for variable in ungrouped
+    )
+    return groups if are_small else []
 
 
 @dataclass(frozen=True)

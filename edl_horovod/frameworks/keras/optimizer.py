@@ -19,7 +19,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.values import StateGroup, Variable, num_bytes
+from edl_horovod.frameworks.values import StateGroup, Variable, complete_groups
 from edl_horovod.models.calling import user_code, wrong_optimizer
 from edl_horovod.models.zoo import LoadedSpec
 
@@ -52,7 +52,6 @@ _VARIABLEWISE = {
     keras.optimizers.Muon,
 }
 """Optimizers whose update uses only the variable's slots and gradient, but norms over all of it."""
-_SMALL_BYTES = 1 << 16
 
 
 def make_optimizer(
@@ -237,12 +236,7 @@ def groups_of(
         for variable in model.variables
         if id(variable) not in trained_ids
     ]
-    grouped = {name for group in groups for name in group.names}
-    ungrouped = [variable for name, variable in variables.items() if name not in grouped]
-    all_small = all(
-        num_bytes(variable.shape, variable.dtype) <= _SMALL_BYTES for variable in ungrouped
-    )
-    return groups if all_small else []
+    return complete_groups(groups, variables)
 
 
 def _are_copies(slots: Sequence[tuple[keras.Variable, keras.Variable]]) -> bool:

@@ -23,15 +23,13 @@ from torch import nn
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.optimizer import BY_ELEMENTS, BY_PARAMETERS, Optimization
 from edl_horovod.frameworks.torch.variables import LiveVariable, TorchVariable
-from edl_horovod.frameworks.values import StateGroup, Variable, num_bytes
+from edl_horovod.frameworks.values import StateGroup, Variable, complete_groups, num_bytes
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = ["OptimizerState", "groups_of"]
 
 _Number = bool | int | float
-
-_SMALL_BYTES = 1 << 16
 
 
 class OptimizerState:
@@ -384,12 +382,7 @@ def groups_of(
         and num_bytes(variable.shape, variable.dtype) > 0
         and name not in ("random", "loss_scale")
     ]
-    grouped = {name for group in groups for name in group.names}
-    ungrouped = [variable for name, variable in variables.items() if name not in grouped]
-    are_small = all(
-        num_bytes(variable.shape, variable.dtype) <= _SMALL_BYTES for variable in ungrouped
-    )
-    return groups if are_small else []
+    return complete_groups(groups, variables)
 
 
 def _numbers_in(value: Any) -> Iterator[float]:
