@@ -10,6 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "BATCH_DEPENDENT",
+    "CONTRIBUTORS",
+    "EXAMPLES",
+    "LOSS",
+    "LOSS_WEIGHT",
+    "METRICS",
+    "WANTS_CHANGE",
     "Array",
     "Batch",
     "EvaluationSums",
@@ -26,6 +32,12 @@ __all__ = [
     "num_bytes",
 ]
 
+EXAMPLES, LOSS, LOSS_WEIGHT, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(6)
+"""Indices into the row of numbers that the ranks sum in a step.
+
+They are the number of examples, the loss and its divisor, the flag of `StepSums.wants_change`, and
+the number of ranks that have examples. The sums of the metrics start at METRICS.
+"""
 _CHUNK_BYTES = 1 << 16
 _SMALL_BYTES = 1 << 16
 

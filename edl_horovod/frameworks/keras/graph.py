@@ -20,13 +20,17 @@ from edl_horovod.frameworks.keras.reduction import (
     with_values,
 )
 from edl_horovod.frameworks.keras.ring_sums import RingSums, after_sums, sum_row
+from edl_horovod.frameworks.values import (
+    CONTRIBUTORS,
+    EXAMPLES,
+    LOSS,
+    LOSS_WEIGHT,
+    METRICS,
+)
 
-__all__ = ["EXAMPLES", "LOSS", "LOSS_WEIGHT", "METRICS", "WANTS_CHANGE", "StepGraph", "inlined"]
+__all__ = ["StepGraph", "inlined"]
 
 log = logging.getLogger(__name__)
-
-# Indices into the row of a step's numbers; the metrics' sums start at METRICS.
-EXAMPLES, LOSS, LOSS_WEIGHT, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(6)
 
 
 class StepGraph:

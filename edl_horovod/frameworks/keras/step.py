@@ -13,14 +13,7 @@ from edl_horovod.frameworks.keras.callbacks import KerasCallbacks, Trainable, ma
 from edl_horovod.frameworks.keras.collectives import catch_failures
 from edl_horovod.frameworks.keras.functional import running, some_examples
 from edl_horovod.frameworks.keras.gradients import GradientOptions
-from edl_horovod.frameworks.keras.graph import (
-    EXAMPLES,
-    LOSS,
-    LOSS_WEIGHT,
-    METRICS,
-    WANTS_CHANGE,
-    StepGraph,
-)
+from edl_horovod.frameworks.keras.graph import StepGraph
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.optimizer import (
@@ -31,7 +24,17 @@ from edl_horovod.frameworks.keras.optimizer import (
     make_optimizer,
 )
 from edl_horovod.frameworks.keras.ring_sums import RingStatistics, RingSums
-from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
+from edl_horovod.frameworks.values import (
+    EXAMPLES,
+    LOSS,
+    LOSS_WEIGHT,
+    METRICS,
+    WANTS_CHANGE,
+    Batch,
+    StateGroup,
+    StepSums,
+    Variable,
+)
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode

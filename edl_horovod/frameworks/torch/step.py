@@ -43,7 +43,19 @@ from edl_horovod.frameworks.torch.structures import (
     slice_batch,
 )
 from edl_horovod.frameworks.torch.variables import TorchVariable
-from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
+from edl_horovod.frameworks.values import (
+    CONTRIBUTORS,
+    EXAMPLES,
+    LOSS,
+    LOSS_WEIGHT,
+    METRICS,
+    WANTS_CHANGE,
+    Array,
+    Batch,
+    StateGroup,
+    StepSums,
+    Variable,
+)
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
@@ -51,9 +63,6 @@ from edl_horovod.spec import Mode
 __all__ = ["TorchStep"]
 
 log = logging.getLogger(__name__)
-
-# The step's numbers in this order; the sums of the metrics and of the buffers follow.
-EXAMPLES, LOSS, LOSS_WEIGHT, WANTS_CHANGE, CONTRIBUTORS, FIXED = range(6)
 
 
 class TorchStep:
@@ -332,7 +341,7 @@ class TorchStep:
 
     @property
     def _metrics_at(self) -> slice:
-        return slice(FIXED, FIXED + self._objective.num_metric_sums)
+        return slice(METRICS, METRICS + self._objective.num_metric_sums)
 
     def _clear_gradients(self) -> None:
         for parameter in self._trained.values():
