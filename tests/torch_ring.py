@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import torch
 
-from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.torch.step import TorchStep
 from edl_horovod.frameworks.values import Batch

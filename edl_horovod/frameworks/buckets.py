@@ -7,7 +7,7 @@ content of a bucket depends on the variables alone.
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["NAME", "Bucket", "Reduction", "in_buckets"]
+__all__ = ["NAME", "Bucket", "in_buckets"]
 
 NAME = "edl.step"
 """Prefix of the names of a step's collectives, which pair ranks with and without examples."""
@@ -21,18 +21,6 @@ class Bucket:
     """Pairs the bucket with the same one on the other ranks."""
     places: tuple[int, ...]
     """Indices of its tensors in the list of all tensors."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reduction:
-    """How a step's gradients are summed over the ring."""
-
-    bucket_bytes: int = 4 << 20
-    """Maximum size of a bucket of gradients."""
-    compression: str = "none"
-    """How float32 gradients are sent: `none` (as they are), `bf16` or `fp16`."""
-    batch_size: int = 1
-    """Approximate number of examples in a sum; it scales sums to means, which fit in float16."""
 
 
 def in_buckets(

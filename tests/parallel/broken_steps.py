@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from edl_horovod.frameworks.base import CollectiveFailed
-from edl_horovod.frameworks.buckets import Reduction
+from edl_horovod.frameworks.step_options import Reduction
 from edl_horovod.frameworks.torch.collectives import HOROVOD
 from edl_horovod.frameworks.torch.ring import Reducer
 from edl_horovod.job.lifeline import end_with_parent

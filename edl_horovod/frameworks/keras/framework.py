@@ -9,15 +9,14 @@ import tensorflow as tf
 from edl_horovod.config.schema import TrainConfig
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import Batches, Framework, Step
-from edl_horovod.frameworks.buckets import Reduction
 from edl_horovod.frameworks.keras import keras_2
 from edl_horovod.frameworks.keras.batches import KerasBatches, all_examples
 from edl_horovod.frameworks.keras.collectives import HOROVOD, KerasCollectives
-from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.model import KerasModel
 from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
 from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.models import Model
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
@@ -87,25 +86,12 @@ class KerasFramework:
         scales_learning_rate: bool = False,
     ) -> Step:
         """Build the user's model and optimizer, and trace the step."""
-        gradients = GradientOptions(
-            clip_norm=config.clip_norm,
-            clip_value=config.clip_value,
-            num_parts=config.accumulate_steps,
-            sums_batch_norm=config.batch_norm == "synchronized",
-            scales_loss=config.precision == "mixed_float16",
-            reduction=Reduction(
-                bucket_bytes=config.bucket_bytes,
-                compression=config.compression,
-                batch_size=config.batch_size,
-            ),
-        )
         return KerasStep(
             loaded,
             element_spec,
             learning_rate=config.learning_rate,
-            gradients=gradients,
+            options=StepOptions.of(config),
             scales_learning_rate=scales_learning_rate,
-            class_weight=config.class_weight,
         )
 
 

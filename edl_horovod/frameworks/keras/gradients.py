@@ -1,38 +1,19 @@
 """Accumulate and clip a step's gradients before the optimizer applies them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from edl_horovod.frameworks.buckets import Reduction
 from edl_horovod.frameworks.keras.functional import num_examples, some_examples
 from edl_horovod.frameworks.keras.reduction import Sum, with_values
+from edl_horovod.frameworks.step_options import StepOptions
 
-__all__ = ["GradientOptions", "add_over_parts", "are_usable", "clip"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientOptions:
-    """How gradients are computed, clipped and reduced."""
-
-    clip_norm: float = 0.0
-    """Maximum global norm of the gradients; 0 disables clipping."""
-    clip_value: float = 0.0
-    """Maximum absolute value of a gradient element; 0 disables clipping."""
-    num_parts: int = 1
-    """Number of parts in which a rank processes its examples of a step."""
-    sums_batch_norm: bool = False
-    """Whether BatchNormalization computes its statistics over the examples of all ranks."""
-    scales_loss: bool = False
-    """Whether the loss is scaled up so that float16 can hold its gradients."""
-    reduction: Reduction = field(default_factory=Reduction)
-    """How gradients are reduced over a ring."""
+__all__ = ["add_over_parts", "are_usable", "clip"]
 
 
-def clip(gradients: Sequence[Sum], options: GradientOptions, scale: tf.Tensor | float) -> list[Sum]:
+def clip(gradients: Sequence[Sum], options: StepOptions, scale: tf.Tensor | float) -> list[Sum]:
     """Clip the mean gradients of a step. All ranks clip equal gradients, so they stay equal.
 
     Args:

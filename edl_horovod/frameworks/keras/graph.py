@@ -10,7 +10,7 @@ import tensorflow as tf
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.denominators import OverRing
 from edl_horovod.frameworks.keras.functional import MetricSums, num_examples
-from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, are_usable, clip
+from edl_horovod.frameworks.keras.gradients import add_over_parts, are_usable, clip
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.optimizer import ScaledLearningRate
 from edl_horovod.frameworks.keras.reduction import (
@@ -20,6 +20,7 @@ from edl_horovod.frameworks.keras.reduction import (
     with_values,
 )
 from edl_horovod.frameworks.keras.ring_sums import RingSums, after_sums, sum_row
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import (
     CONTRIBUTORS,
     EXAMPLES,
@@ -49,7 +50,7 @@ class StepGraph:
         optimizer: keras.optimizers.Optimizer,
         element_spec: tuple[Any, ...],
         *,
-        options: GradientOptions,
+        options: StepOptions,
         ring_sums: RingSums,
         is_synchronized: bool,
         rate: ScaledLearningRate | None,

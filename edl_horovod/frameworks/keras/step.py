@@ -1,7 +1,6 @@
 """One Keras 3 training step on a ring: weighted, all or nothing (D6, D7, D17)."""
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.keras.callbacks import KerasCallbacks, Trainable, may_freeze
 from edl_horovod.frameworks.keras.collectives import catch_failures
 from edl_horovod.frameworks.keras.functional import running, some_examples
-from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.graph import StepGraph
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
 from edl_horovod.frameworks.keras.objective import Objective
@@ -24,6 +22,7 @@ from edl_horovod.frameworks.keras.optimizer import (
     make_optimizer,
 )
 from edl_horovod.frameworks.keras.ring_sums import RingStatistics, RingSums
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import (
     EXAMPLES,
     LOSS,
@@ -41,7 +40,7 @@ from edl_horovod.spec import Mode
 
 __all__ = ["KerasStep"]
 
-NO_OPTIONS = GradientOptions()
+NO_OPTIONS = StepOptions()
 
 
 class KerasStep:
@@ -53,9 +52,8 @@ class KerasStep:
         element_spec: tuple[Any, ...],
         *,
         learning_rate: float | None,
-        gradients: GradientOptions = NO_OPTIONS,
+        options: StepOptions = NO_OPTIONS,
         scales_learning_rate: bool = False,
-        class_weight: Sequence[float] = (),
     ) -> None:
         """Build the model and the optimizer, and trace the step for one rank and for a ring.
 
@@ -63,32 +61,31 @@ class KerasStep:
             loaded: The user's spec.
             element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
             learning_rate: Passed to `create_optimizer`; None keeps its default.
-            gradients: How gradients are computed, clipped and reduced.
+            options: How gradients are computed, clipped and reduced.
             scales_learning_rate: Whether `scale_learning_rate` will be called.
-            class_weight: Example weight for each class, by class number; empty for equal weights.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.
         """
         self._loaded = loaded
-        self._element_spec, self._options = element_spec, gradients
+        self._element_spec, self._options = element_spec, options
         self.model = KerasModel(loaded, element_spec[0])
         self._ring_sums = RingSums()
         self._statistics = RingStatistics(
-            self.model.keras, self._ring_sums, sums_all=gradients.sums_batch_norm
+            self.model.keras, self._ring_sums, sums_all=options.sums_batch_norm
         )
-        if self._statistics and gradients.num_parts > 1:
+        if self._statistics and options.num_parts > 1:
             raise UserCodeError(
                 f"{loaded.label} has BatchNormalization layers with synchronized=True, which needs"
                 " train.accumulate_steps=1: the parts of a step cannot share batch statistics.",
-                received={"train.accumulate_steps": gradients.num_parts},
+                received={"train.accumulate_steps": options.num_parts},
                 hint="Set train.accumulate_steps=1 or remove synchronized=True.",
             )
         self._objective = Objective(
-            loaded, self.model.keras, element_spec, Mode.TRAINING, class_weight=class_weight
+            loaded, self.model.keras, element_spec, Mode.TRAINING, class_weight=options.class_weight
         )
         self.optimizer = make_optimizer(
-            loaded, self.model.keras, learning_rate, scales_loss=gradients.scales_loss
+            loaded, self.model.keras, learning_rate, scales_loss=options.scales_loss
         )
         self._rate: ScaledLearningRate | None = None
         if scales_learning_rate:

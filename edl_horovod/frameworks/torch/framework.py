@@ -11,10 +11,11 @@ from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.base import Batches, Collectives, Step
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.models import Model
+from edl_horovod.frameworks.step_options import Reduction, StepOptions
 from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
 from edl_horovod.frameworks.torch.compiling import require_compiler
 from edl_horovod.frameworks.torch.exporting import require_exporters
-from edl_horovod.frameworks.torch.gradients import StepOptions, StepReducer
+from edl_horovod.frameworks.torch.gradients import StepReducer
 from edl_horovod.frameworks.torch.model import TorchModel
 from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
 from edl_horovod.frameworks.torch.running import ComputeOptions
@@ -26,7 +27,7 @@ from edl_horovod.spec import Mode
 
 __all__ = ["ReducerMaker", "TorchFramework"]
 
-ReducerMaker = Callable[[Mapping[str, nn.Parameter], set[str], TrainConfig], StepReducer]
+ReducerMaker = Callable[[Mapping[str, nn.Parameter], set[str], Reduction], StepReducer]
 
 _DTYPES = {"float32": None, "mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
 
@@ -46,7 +47,7 @@ class TorchFramework:
             horovod: PyTorch's half of Horovod.
             collectives: The collective operations of a ring.
             make_reducer: Creates the reducer for a training's gradients, from its parameters by
-                name, the names of those with sparse gradients, and the settings.
+                name, the names of those with sparse gradients, and how to reduce them.
         """
         self.horovod, self.collectives = horovod, collectives
         self._make_reducer = make_reducer
@@ -103,20 +104,14 @@ class TorchFramework:
         require_exporters(config)
         if config.compile:
             require_compiler()
-        options = StepOptions(
-            clip_norm=config.clip_norm,
-            clip_value=config.clip_value,
-            num_parts=config.accumulate_steps,
-            scales_loss=config.precision == "mixed_float16",
-            class_weight=config.class_weight,
-            compiles=config.compile,
-            sums_batch_norm=config.batch_norm == "synchronized",
-        )
+        options = StepOptions.of(config)
         return TorchStep(
             loaded,
             element_spec,
             compute=self._compute,
             learning_rate=config.learning_rate,
             options=options,
-            reducer_of=lambda parameters, sparse: self._make_reducer(parameters, sparse, config),
+            reducer_of=lambda parameters, sparse: self._make_reducer(
+                parameters, sparse, options.reduction
+            ),
         )

@@ -1,4 +1,4 @@
-"""The options of a step's gradients, the interface that reduces them, clipping, and loss scaling.
+"""A step's gradients: the interface that reduces them, clipping, and loss scaling.
 
 Overflows of float16 are detected in the reduced gradients, which are the same on all ranks; so all
 ranks skip the same steps and continue with the same factor.
@@ -6,7 +6,6 @@ ranks skip the same steps and continue with the same factor.
 
 import cmath
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -14,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Array
 
-__all__ = ["LossScale", "StepOptions", "StepReducer", "are_finite", "clip", "sparse_parameters"]
+__all__ = ["LossScale", "StepReducer", "are_finite", "clip", "sparse_parameters"]
 
 _INITIAL_LOSS_SCALE, _LOSS_SCALE_GROWTH_STEPS = 2.0**16, 2000
 
@@ -54,26 +54,6 @@ class StepReducer(Protocol):
 
     def abandon(self) -> None:
         """Discard the current step."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepOptions:
-    """Options for computing and clipping gradients."""
-
-    clip_norm: float = 0.0
-    """Maximum global norm of the gradients; 0 means no limit."""
-    clip_value: float = 0.0
-    """Maximum absolute value of a gradient's elements; 0 means no limit."""
-    num_parts: int = 1
-    """The number of parts into which a rank splits its examples of a step."""
-    scales_loss: bool = False
-    """Whether the loss is scaled up so that float16 can hold its gradients."""
-    sums_batch_norm: bool = False
-    """Whether BatchNorm uses the examples of all ranks; then `num_parts` must be 1."""
-    compiles: bool = False
-    """Whether the model is compiled for training."""
-    class_weight: Sequence[float] = ()
-    """Weights of examples by class index; empty if all weigh the same."""
 
 
 def are_finite(parameters: Sequence[nn.Parameter]) -> bool:

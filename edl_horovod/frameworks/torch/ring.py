@@ -15,12 +15,11 @@ import horovod.torch as hvd
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from edl_horovod.config.schema import TrainConfig
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import Framework
-from edl_horovod.frameworks.buckets import NAME, Bucket, Reduction, in_buckets
+from edl_horovod.frameworks.buckets import NAME, Bucket, in_buckets
+from edl_horovod.frameworks.step_options import Reduction
 from edl_horovod.frameworks.torch.collectives import (
     HOROVOD,
     Collective,
@@ -419,14 +418,9 @@ class _RowSum:
 
 
 def _make_reducer(
-    parameters: Mapping[str, nn.Parameter], sparse: set[str], config: TrainConfig
+    parameters: Mapping[str, torch.nn.Parameter], sparse: set[str], reduction: Reduction
 ) -> Reducer:
-    options = Reduction(
-        bucket_bytes=config.bucket_bytes,
-        compression=config.compression,
-        batch_size=config.batch_size,
-    )
-    return Reducer(parameters, options, sparse=sparse)
+    return Reducer(parameters, reduction, sparse=sparse)
 
 
 FRAMEWORK: Framework = TorchFramework(HOROVOD, TorchCollectives(), _make_reducer)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.torch.batch_norm import (
     KINDS,
     RingStatistics,
@@ -23,7 +24,6 @@ from edl_horovod.frameworks.torch.buffers import BufferSnapshot, TrackedBuffers,
 from edl_horovod.frameworks.torch.callbacks import TorchCallbacks, may_add_groups
 from edl_horovod.frameworks.torch.gradients import (
     LossScale,
-    StepOptions,
     StepReducer,
     are_finite,
     clip,

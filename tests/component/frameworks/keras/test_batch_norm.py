@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.gradients import GradientOptions
+from edl_horovod.frameworks.step_options import StepOptions
 from tests.fitting import BATCH, STEPS, assert_same_weights, by_fit, by_us, loaded_with
 
 LENGTH, NUM_FEATURES = 5, 3
@@ -47,8 +47,8 @@ def test_on_one_rank_it_is_that_of_fit(settings, masks):
     def make_model():
         return model_of(keras.layers.BatchNormalization(**settings), masks=masks)
 
-    options = GradientOptions(sums_batch_norm=True)
-    step, _ = by_us(loaded_as(make_model), data=positions(), gradients=options)
+    options = StepOptions(sums_batch_norm=True)
+    step, _ = by_us(loaded_as(make_model), data=positions(), options=options)
     keras.utils.set_random_seed(1)
     model = make_model()
     model.compile("sgd", "mse")
@@ -59,7 +59,7 @@ def test_on_one_rank_it_is_that_of_fit(settings, masks):
 
 def test_layers_and_their_files_stay_what_they_are(tmp_path):
     loaded = loaded_as(lambda: model_of(keras.layers.BatchNormalization(synchronized=True)))
-    step, _ = by_us(loaded, data=positions(), gradients=GradientOptions(sums_batch_norm=True))
+    step, _ = by_us(loaded, data=positions(), options=StepOptions(sums_batch_norm=True))
     step.model.save(tmp_path)
     model = keras.models.load_model(tmp_path / "model.keras")
     norms = [each for each in model.layers if isinstance(each, keras.layers.BatchNormalization)]
@@ -70,7 +70,7 @@ def test_layers_and_their_files_stay_what_they_are(tmp_path):
 def test_parts_of_a_step_are_refused():
     loaded = loaded_as(lambda: model_of(keras.layers.BatchNormalization(synchronized=True)))
     with pytest.raises(UserCodeError, match=r"train\.accumulate_steps=1"):
-        by_us(loaded, data=positions(), gradients=GradientOptions(num_parts=2))
+        by_us(loaded, data=positions(), options=StepOptions(num_parts=2))
 
 
 class InALoop(keras.layers.Layer):

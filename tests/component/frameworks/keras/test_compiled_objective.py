@@ -7,8 +7,8 @@ import tensorflow as tf
 from keras import ops
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.step import KerasStep
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
 from tests.fitting import (
     BATCH,
@@ -220,7 +220,7 @@ def test_parts_of_a_batch_do_not_know_several_divisors():
             loaded_with("masked.MaskedSpec", kind="two_masks"),
             specs_of(data),
             learning_rate=None,
-            gradients=GradientOptions(num_parts=2),
+            options=StepOptions(num_parts=2),
         )
 
 

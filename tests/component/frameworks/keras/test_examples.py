@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.step import KerasStep
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
 from tests.fitting import (
     BATCH,
@@ -29,7 +29,7 @@ def test_weights_by_class_are_those_of_fit(is_one_hot):
     labels = np.concatenate([1 - classes, classes], 1) if is_one_hot else classes
     kind = "weighted_pair" if is_one_hot else "weighted"
     loaded = loaded_with("own.OwnSpec", kind=kind)
-    step, _ = by_us(loaded, data=(features, labels), class_weight=[0.5, 5.0])
+    step, _ = by_us(loaded, data=(features, labels), options=StepOptions(class_weight=[0.5, 5.0]))
     loaded_with("own")
     model = getattr(own, kind)()
     by_fit(model, (features, labels), class_weight={0: 0.5, 1: 5.0})
@@ -46,7 +46,7 @@ def test_weights_by_class_are_those_of_fit(is_one_hot):
 def test_weights_by_class_that_mean_nothing_are_refused(spec, says):
     loaded = loaded_with("own.SpokenFor", kind="bare")
     with pytest.raises(UserCodeError, match=says):
-        KerasStep(loaded, spec, learning_rate=None, class_weight=[1.0, 2.0])
+        KerasStep(loaded, spec, learning_rate=None, options=StepOptions(class_weight=[1.0, 2.0]))
 
 
 def test_a_loss_that_takes_no_weights_is_refused():
@@ -87,7 +87,7 @@ def test_ragged_and_sparse_features_train_as_in_fit(make, num_parts):
         loaded_with("own.OwnSpec", kind="varying"),
         data.element_spec,
         learning_rate=None,
-        gradients=GradientOptions(num_parts=num_parts),
+        options=StepOptions(num_parts=num_parts),
     )
     step.rehearse(Batch(*next(iter(data)), BATCH))
     for batch in data:

@@ -6,11 +6,11 @@ import pytest
 import tensorflow as tf
 
 from edl_horovod.frameworks.keras.gradients import (
-    GradientOptions,
     add_over_parts,
     are_usable,
     clip,
 )
+from edl_horovod.frameworks.step_options import StepOptions
 
 GRADIENTS = [tf.constant([3.0, -4.0]), tf.constant([[12.0]])]  # Of length 13.
 
@@ -22,24 +22,24 @@ def as_lists(gradients):
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 def test_a_long_gradient_is_shortened_as_a_whole(scale):
     scaled = [gradient * scale for gradient in GRADIENTS]
-    found = clip(scaled, GradientOptions(clip_norm=6.5), scale)
+    found = clip(scaled, StepOptions(clip_norm=6.5), scale)
     for ours, whole in zip(found, GRADIENTS, strict=True):
         np.testing.assert_allclose(ours, whole * scale / 2, rtol=1e-6)
 
 
 def test_a_short_gradient_stays_as_it_is():
-    found = clip(GRADIENTS, GradientOptions(clip_norm=100.0), 1.0)
+    found = clip(GRADIENTS, StepOptions(clip_norm=100.0), 1.0)
     assert as_lists(found) == as_lists(GRADIENTS)
 
 
 def test_large_values_are_cut_one_by_one():
-    found = clip(GRADIENTS, GradientOptions(clip_value=3.5), 1.0)
+    found = clip(GRADIENTS, StepOptions(clip_value=3.5), 1.0)
     assert as_lists(found) == [[3.0, -3.5], [[3.5]]]
 
 
 def test_what_float16_could_not_hold_stays_visible():
     broken = [tf.constant([float("inf"), float("nan"), 9.0])]
-    (found,) = clip(broken, GradientOptions(clip_value=1.0), 2.0)
+    (found,) = clip(broken, StepOptions(clip_value=1.0), 2.0)
     assert not np.isfinite(found.numpy()[:2]).any()
     assert found.numpy()[2] == 2.0
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from edl_horovod.errors import ConfigError
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.torch.batch_norm import RingStatistics, with_ring_statistics
-from edl_horovod.frameworks.torch.gradients import StepOptions
 from edl_horovod.frameworks.values import Batch
 from tests.component.frameworks.torch.test_step import (
     BATCH,

@@ -9,7 +9,7 @@ import torch
 
 from edl_horovod.callbacks import Callback, LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models import zoo
 from tests.torch_alone import by_hand

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.torch.model import TorchEvaluation
 from edl_horovod.frameworks.torch.plain_models import loss_part
 from edl_horovod.frameworks.torch.structures import map_leaves

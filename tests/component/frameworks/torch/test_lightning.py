@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import lr_scheduler as schedulers
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.torch.model import TorchEvaluation
 from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
 from edl_horovod.frameworks.torch.running import ModuleRunner

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.torch.model import TorchEvaluation
 from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
 from edl_horovod.frameworks.torch.running import ModuleRunner

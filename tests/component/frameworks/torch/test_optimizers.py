@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import lr_scheduler as schedulers
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.torch.optimizer_state import groups_of
 from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.values import Batch

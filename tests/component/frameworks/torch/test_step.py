@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from tests.torch_ring import NO_OPTIONS, Meeting, make_step, part_of, state_of, train_in_ring

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_horovod.frameworks.buckets import Reduction
 from edl_horovod.frameworks.keras.collectives import sum_compressed
-from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.reduction import add_over_ring
 from edl_horovod.frameworks.keras.step import KerasStep
+from edl_horovod.frameworks.step_options import Reduction, StepOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.frameworks.world import World
 from edl_horovod.models.zoo import load_spec
@@ -31,7 +30,7 @@ def train(world, optimizer, options):
     """
     keras.utils.set_random_seed(5)
     loaded = load_spec(ZOO, "branches", params={"optimizer": optimizer})
-    trainer = KerasStep(loaded, SPEC, learning_rate=None, gradients=options)
+    trainer = KerasStep(loaded, SPEC, learning_rate=None, options=options)
     random = np.random.default_rng(7)
     losses = []
     for step in range(STEPS):
@@ -63,7 +62,7 @@ def assert_as_alone(world, optimizer, options, **tolerance):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("bucket_bytes", [1, 300, pytest.param(1 << 20, marks=pytest.mark.long)])
 def test_buckets_of_any_size_and_sparse_rows_give_the_same(world, optimizer, bucket_bytes):
-    options = GradientOptions(clip_norm=0.5, reduction=Reduction(bucket_bytes=bucket_bytes))
+    options = StepOptions(clip_norm=0.5, reduction=Reduction(bucket_bytes=bucket_bytes))
     assert_as_alone(world, optimizer, options, rtol=2e-4, atol=2e-5)
 
 
@@ -84,9 +83,9 @@ def test_buckets_of_a_rank_whose_sums_are_all_alike_meet_those_of_the_others(wor
 @pytest.mark.parametrize(
     "options",
     [
-        GradientOptions(clip_value=0.01),
-        GradientOptions(scales_loss=True),
-        GradientOptions(num_parts=2),
+        StepOptions(clip_value=0.01),
+        StepOptions(scales_loss=True),
+        StepOptions(num_parts=2),
     ],
     ids=["cut", "scaled", "parts"],
 )
@@ -97,7 +96,7 @@ def test_rows_of_an_embedding_are_bounded_and_scaled_as_arrays_are(world, option
 @pytest.mark.parametrize("compression", ["bf16", "fp16"])
 def test_a_compressed_training_is_that_of_one_process_within_its_precision(world, compression):
     reduction = Reduction(bucket_bytes=300, compression=compression, batch_size=BATCH)
-    options = GradientOptions(reduction=reduction)
+    options = StepOptions(reduction=reduction)
     tolerance = {"bf16": 1e-2, "fp16": 2e-3}[compression]
     assert_as_alone(world, "sgd", options, rtol=tolerance, atol=tolerance)
 

@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.collectives import KerasCollectives
-from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.metrics import MetricCall
 from edl_horovod.frameworks.keras.step import NO_OPTIONS, KerasStep
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Array
 from edl_horovod.frameworks.world import World
 from edl_horovod.models.zoo import load_spec
@@ -38,7 +38,7 @@ NUM_RECORDS, BATCH, LANES, STEPS = 100, 24, 6, 9
 class Side:
     """One way to train: as a rank of the ring, or as one process on everything."""
 
-    def __init__(self, world, mode=Mode.TRAINING, gradients=NO_OPTIONS, model="tiny", **params):
+    def __init__(self, world, mode=Mode.TRAINING, options=NO_OPTIONS, model="tiny", **params):
         scratch = Path(os.environ["RING_SCRATCH"]) / f"data-{os.environ['HOROVOD_RANK']}"
         index = Index.open(write_records(scratch, NUM_RECORDS))
         self.world = world
@@ -54,7 +54,7 @@ class Side:
         loaded = load_spec(ZOO, model, params=params)
         self.stream = KerasBatches(Reader(index), self.plan, loaded, mode, prefetch=2)
         self.trainer = KerasStep(
-            loaded, self.stream.element_spec, learning_rate=None, gradients=gradients
+            loaded, self.stream.element_spec, learning_rate=None, options=options
         )
         self.loaded = loaded
 
@@ -94,11 +94,11 @@ def test_ring_gives_the_weights_of_one_process(world, keep_every):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-SUMS_ALL = GradientOptions(sums_batch_norm=True, scales_loss=True)
+SUMS_ALL = StepOptions(sums_batch_norm=True, scales_loss=True)
 
 
 @pytest.mark.parametrize(
-    ("keep_every", "synchronized", "gradients"),
+    ("keep_every", "synchronized", "options"),
     [
         (1, True, NO_OPTIONS),
         (7, False, SUMS_ALL),
@@ -106,10 +106,8 @@ SUMS_ALL = GradientOptions(sums_batch_norm=True, scales_loss=True)
     ],
     ids=["all, by the layer", "some, by the setting", "few"],
 )
-def test_batch_norm_over_all_ranks_is_that_of_one_process(
-    world, keep_every, synchronized, gradients
-):
-    how = {"keep_every": keep_every, "gradients": gradients, "norm": {"synchronized": synchronized}}
+def test_batch_norm_over_all_ranks_is_that_of_one_process(world, keep_every, synchronized, options):
+    how = {"keep_every": keep_every, "options": options, "norm": {"synchronized": synchronized}}
     ring = Side(world, **how)
     in_ring = ring.train()
     assert_same_everywhere(ring.weights())
@@ -126,20 +124,20 @@ def test_batch_norm_over_all_ranks_is_that_of_one_process(
 @pytest.mark.parametrize(
     "options",
     [
-        GradientOptions(clip_norm=0.3),
-        GradientOptions(clip_value=0.05),
-        GradientOptions(num_parts=3),
-        GradientOptions(scales_loss=True, clip_norm=0.3),
+        StepOptions(clip_norm=0.3),
+        StepOptions(clip_value=0.05),
+        StepOptions(num_parts=3),
+        StepOptions(scales_loss=True, clip_norm=0.3),
     ],
     ids=["norm", "value", "parts", "scaled"],
 )
 def test_shaped_gradients_are_those_of_one_process(world, options):
-    ring = Side(world, keep_every=7, gradients=options)
+    ring = Side(world, keep_every=7, options=options)
     ring.train()
     assert_same_everywhere(ring.weights())
     if not world.is_leader:
         return
-    single = Side(ALONE, keep_every=7, gradients=options)
+    single = Side(ALONE, keep_every=7, options=options)
     single.train()
     for ours, theirs in zip(ring.weights(), single.weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)

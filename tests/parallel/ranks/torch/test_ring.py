@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.buckets import Reduction
+from edl_horovod.frameworks.step_options import Reduction
 from edl_horovod.frameworks.torch.collectives import PendingCollectives, sum_compressed
 from edl_horovod.frameworks.torch.gradients import sparse_parameters
 from edl_horovod.frameworks.torch.ring import Reducer

@@ -1,0 +1,61 @@
+"""The options of a training step, from the settings of a job."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from edl_horovod.config.schema import TrainConfig
+
+__all__ = ["Reduction", "StepOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduction:
+    """How a step's gradients are summed over the ring."""
+
+    bucket_bytes: int = 4 << 20
+    """Maximum size of a bucket of gradients."""
+    compression: str = "none"
+    """How float32 gradients are sent: `none` (as they are), `bf16` or `fp16`."""
+    batch_size: int = 1
+    """Approximate number of examples in a sum; it scales sums to means, which fit in float16."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """How a step's gradients are computed, clipped and reduced."""
+
+    clip_norm: float = 0.0
+    """Maximum global norm of the gradients; 0 disables clipping."""
+    clip_value: float = 0.0
+    """Maximum absolute value of a gradient's elements; 0 disables clipping."""
+    num_parts: int = 1
+    """The number of parts in which a rank processes its examples of a step."""
+    scales_loss: bool = False
+    """Whether the loss is scaled up so that float16 can hold its gradients."""
+    sums_batch_norm: bool = False
+    """Whether BatchNorm uses the examples of all ranks; then `num_parts` must be 1."""
+    compiles: bool = False
+    """Whether PyTorch compiles the model for training."""
+    class_weight: Sequence[float] = ()
+    """Weights of examples by class number; empty if all weigh the same."""
+    reduction: Reduction = field(default_factory=Reduction)
+    """How gradients are reduced over a ring."""
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> Self:
+        """Take the options from the settings of a training."""
+        return cls(
+            clip_norm=config.clip_norm,
+            clip_value=config.clip_value,
+            num_parts=config.accumulate_steps,
+            scales_loss=config.precision == "mixed_float16",
+            sums_batch_norm=config.batch_norm == "synchronized",
+            compiles=config.compile,
+            class_weight=config.class_weight,
+            reduction=Reduction(
+                bucket_bytes=config.bucket_bytes,
+                compression=config.compression,
+                batch_size=config.batch_size,
+            ),
+        )
