@@ -14,7 +14,7 @@ from horovod.tensorflow import mpi_ops
 from numpy.typing import NDArray
 
 from edl_horovod.frameworks.horovod import Horovod
-from edl_horovod.frameworks.packs import LARGE_BYTES, packs, sizes
+from edl_horovod.frameworks.packing import LARGE_BYTES, byte_sizes, packs
 from edl_horovod.frameworks.values import Array, Rows, Variable, checksum
 
 __all__ = ["HOROVOD", "KerasCollectives", "catch_failures", "sum_compressed", "sum_grouped"]
@@ -109,7 +109,7 @@ class KerasCollectives:
             packed = hvd.broadcast(packed, root_rank=root, name=name)
         if hvd.rank() == root:
             return
-        for variable, flat in zip(variables, tf.split(packed, sizes(variables)), strict=True):
+        for variable, flat in zip(variables, tf.split(packed, byte_sizes(variables)), strict=True):
             variable.assign(_value_of(flat, variable.shape, variable.dtype))
 
 
@@ -165,7 +165,7 @@ def sum_compressed(
 
 def _is_large(variable: Variable) -> bool:
     is_supported = isinstance(variable, tf.Variable) and variable.dtype in _IN_PLACE_TYPES
-    return is_supported and sizes([variable])[0] >= LARGE_BYTES
+    return is_supported and byte_sizes([variable])[0] >= LARGE_BYTES
 
 
 def _bytes_of(variable: Variable) -> tf.Tensor:

@@ -6,8 +6,8 @@ from typing import TypeAlias
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from edl_horovod.frameworks.buckets import NAME, Bucket, in_buckets
 from edl_horovod.frameworks.keras.collectives import sum_compressed, sum_grouped
+from edl_horovod.frameworks.packing import NAME, Bucket, in_buckets
 from edl_horovod.frameworks.step_options import Reduction
 
 __all__ = ["Sum", "add_over_ring", "unique_rows", "with_values"]

@@ -16,8 +16,8 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.buckets import NAME
 from edl_horovod.frameworks.keras.collectives import sum_grouped
+from edl_horovod.frameworks.packing import NAME
 
 __all__ = ["RingStatistics", "RingSums", "after_sums", "sum_row"]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
-from edl_horovod.frameworks.packs import LARGE_BYTES, packs, sizes
+from edl_horovod.frameworks.packing import LARGE_BYTES, byte_sizes, packs
 from edl_horovod.frameworks.torch.variables import TorchVariable, bytes_of, from_numpy, to_numpy
 from edl_horovod.frameworks.values import Array, Rows, Variable, checksum
 
@@ -80,7 +80,7 @@ class TorchCollectives:
             packed = torch.cat([_bytes(variable) for variable in pack])
             _run(hvd.broadcast_async_, packed, root, name=f"{name}.pack.{number}")
             if hvd.rank() != root:
-                parts = packed.split(sizes(pack))
+                parts = packed.split(byte_sizes(pack))
                 for variable, part in zip(pack, parts, strict=True):
                     _write(Rows(variable), part)
 
@@ -239,7 +239,7 @@ def _is_large(variable: Variable) -> bool:
     return (
         isinstance(variable, TorchVariable)
         and variable.tensor.is_contiguous()
-        and sizes([variable])[0] >= LARGE_BYTES
+        and byte_sizes([variable])[0] >= LARGE_BYTES
     )
 
 

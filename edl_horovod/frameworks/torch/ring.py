@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import Framework
-from edl_horovod.frameworks.buckets import NAME, Bucket, in_buckets
+from edl_horovod.frameworks.packing import NAME, Bucket, in_buckets
 from edl_horovod.frameworks.step_options import Reduction
 from edl_horovod.frameworks.torch.collectives import (
     HOROVOD,

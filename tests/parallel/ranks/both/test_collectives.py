@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from edl_horovod.frameworks.packs import LARGE_BYTES
+from edl_horovod.frameworks.packing import LARGE_BYTES
 from edl_horovod.frameworks.values import Array, Rows
 from tests.parallel.agreement import assert_same_everywhere
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks import packs
+from edl_horovod.frameworks import packing
 from edl_horovod.frameworks.values import Array
 from edl_horovod.ring.state import Counters, RingState
 from tests.parallel.agreement import assert_same_everywhere
@@ -17,7 +17,7 @@ from tests.parallel.ranks.both.test_collectives import KINDS, numbers
 def test_sync_copies_variables_of_every_type_and_size(world, framework, monkeypatch):
     module = sys.modules[type(framework.collectives).__module__]
     monkeypatch.setattr(module, "LARGE_BYTES", 1000)
-    monkeypatch.setattr(packs, "_PACK_BYTES", 1000)
+    monkeypatch.setattr(packing, "_PACK_BYTES", 1000)
     give = world.rank == 1
     variables = {
         f"{kind}.{number}": framework.variable(kind, numbers(kind, shape, are_there=give))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_horovod.frameworks.buckets import in_buckets
+from edl_horovod.frameworks.packing import in_buckets
 
 TENSORS = st.tuples(st.integers(0, 160), st.sampled_from(["float32", "float16", "float64"]))
 

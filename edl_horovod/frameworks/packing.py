@@ -1,16 +1,26 @@
-"""Assignment of gradients to buckets that are reduced together; for all frameworks (D17).
+"""Tensors that share a collective: gradients in buckets (D17), and variables in packs.
 
 Every rank of a ring runs the same collectives in every step, even if it has no examples. So the
-content of a bucket depends on the variables alone.
+content of a bucket depends on the variables alone. Packs are for the broadcasts that copy a state.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["NAME", "Bucket", "in_buckets"]
+from edl_horovod.frameworks.values import Variable, num_bytes
+
+__all__ = ["LARGE_BYTES", "NAME", "Bucket", "in_buckets", "packs", "byte_sizes"]
 
 NAME = "edl.step"
 """Prefix of the names of a step's collectives, which pair ranks with and without examples."""
+
+LARGE_BYTES = 1 << 18
+"""Variables of this size and more are broadcast in place, without packing.
+
+A collective costs about 1 ms; copying a smaller variable into a pack costs much less.
+"""
+_PACK_BYTES = 8 << 20
+"""Less than malloc's largest threshold for mapped memory, so that packs reuse their buffers."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +64,23 @@ def in_buckets(
         indices.append(index)
     close()
     return buckets
+
+
+def packs(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
+    """Yield the variables in order, as lists that fit in a pack; each has at least one variable."""
+    pack: list[Variable] = []
+    room = _PACK_BYTES
+    for variable in variables:
+        (size,) = byte_sizes([variable])
+        if pack and size > room:
+            yield pack
+            pack, room = [], _PACK_BYTES
+        pack.append(variable)
+        room -= size
+    if pack:
+        yield pack
+
+
+def byte_sizes(variables: Sequence[Variable]) -> list[int]:
+    """Return the size of each variable in bytes."""
+    return [num_bytes(variable.shape, variable.dtype) for variable in variables]
