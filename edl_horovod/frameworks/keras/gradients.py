@@ -1,67 +1,34 @@
-"""Accumulate and clip a step's gradients before the optimizer applies them."""
+"""A step's gradients: added over the parts of a batch, reduced over the ring, and clipped.
+
+The ring reduces them in buckets, each as soon as it is ready (DESIGN D17).
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
+from edl_horovod.frameworks.keras.collectives import sum_compressed, sum_grouped
 from edl_horovod.frameworks.keras.functional import num_examples, some_examples
-from edl_horovod.frameworks.keras.reduction import Sum, with_values
-from edl_horovod.frameworks.step_options import StepOptions
+from edl_horovod.frameworks.packing import NAME, Bucket, in_buckets
+from edl_horovod.frameworks.step_options import Reduction, StepOptions
 
-__all__ = ["add_over_parts", "are_usable", "clip"]
-
-
-def clip(gradients: Sequence[Sum], options: StepOptions, scale: tf.Tensor | float) -> list[Sum]:
-    """Clip the mean gradients of a step. All ranks clip equal gradients, so they stay equal.
-
-    Args:
-        gradients: Gradients after the reduction; non-finite after an overflow of float16. Each row
-            occurs at most once in an `IndexedSlices`; missing rows are 0.
-        options: The limits.
-        scale: The factor by which the loss, and so the gradients, are scaled.
-    """
-    clipped = list(gradients)
-    if options.clip_value:
-        limit = options.clip_value * scale
-        clipped = [
-            with_values(gradient, lambda values: _clip_finite(values, limit))
-            for gradient in clipped
-        ]
-    if options.clip_norm:
-        clipped, _ = tf.clip_by_global_norm(clipped, options.clip_norm * scale)
-    return list(clipped)
-
-
-def are_usable(gradients: Sequence[Sum], optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
-    """Whether an optimizer can apply the gradients, that is, whether all are finite.
-
-    Always true for an optimizer that scales the loss, because it skips non-finite steps itself.
-    """
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or not gradients:
-        return tf.constant(True)
-    values = [
-        gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-        for gradient in gradients
-    ]
-    # A sum is faster than a test of each element, and a sum of finite values rarely overflows.
-    total = tf.add_n([tf.cast(tf.reduce_sum(value), tf.float32) for value in values])
-    # Clipping by value turns infinite elements into finite ones.
-    is_bad = tf.math.is_nan if optimizer.clipvalue else lambda x: ~tf.math.is_finite(x)
-    return tf.cond(
-        tf.math.is_finite(total),
-        lambda: tf.constant(True),
-        lambda: ~tf.reduce_any([tf.reduce_any(is_bad(value)) for value in values]),
-    )
-
-
-def _clip_finite(values: tf.Tensor, limit: tf.Tensor | float) -> tf.Tensor:
-    # Non-finite values must stay non-finite: loss scaling looks for them.
-    return tf.where(tf.math.is_finite(values), tf.clip_by_value(values, -limit, limit), values)
-
+__all__ = [
+    "Sum",
+    "add_over_parts",
+    "add_over_ring",
+    "are_usable",
+    "clip",
+    "unique_rows",
+    "with_values",
+]
 
 Compute = Callable[[Any, list[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]
+
+Sum: TypeAlias = tf.Tensor | tf.IndexedSlices
+"""A rank's sum for a variable; for an embedding only the rows that its examples use."""
 
 
 def add_over_parts(
@@ -112,5 +79,157 @@ def add_over_parts(
     return _add_pairwise(sums, last_sums), state
 
 
+def add_over_ring(
+    gradients: Sequence[Sum], others: Sequence[tf.Tensor], reduction: Reduction
+) -> list[Sum]:
+    """Reduce this rank's sums over the ring.
+
+    Args:
+        gradients: Sums in the order of the variables, with the same kinds, shapes (except for the
+            number of rows) and types on all ranks. They are sent in reverse order.
+        others: Sums that are sent with the last bucket, with the same shapes and types on all
+            ranks.
+        reduction: The buckets and the compression.
+
+    Returns:
+        The totals of `gradients` and `others`, bit for bit the same on all ranks.
+    """
+    reduced: list[Sum] = [*others, *gradients]
+    sparse = [i for i, value in enumerate(reduced) if isinstance(value, tf.IndexedSlices)]
+    for index, total in zip(sparse, _reduce_sparse([reduced[i] for i in sparse]), strict=True):
+        reduced[index] = total
+    dense = [i for i in range(len(reduced)) if i not in sparse]
+    is_compressed = [_is_compressed(reduced[i], i >= len(others), reduction) for i in dense]
+    for compressed in (True, False):
+        # `others` are sent with the last bucket of the uncompressed gradients.
+        indices = [i for i, flag in zip(dense, is_compressed, strict=True) if flag == compressed]
+        name = f"{NAME}.{reduction.compression}" if compressed else NAME
+        for bucket in _assign_buckets([reduced[i] for i in indices], reduction.bucket_bytes, name):
+            # A tag makes the inputs of each bucket unique: TensorFlow merges ops with equal inputs,
+            # so it would send two buckets of equal zeros only once, unlike the other ranks.
+            tag = tf.fill([1], tf.cast(bucket.places[0], reduced[indices[bucket.places[0]]].dtype))
+            tensors = [tag, *(reduced[indices[i]] for i in bucket.places)]
+            tag, *sums = (
+                sum_compressed(tensors, bucket.name, reduction.compression, reduction.batch_size)
+                if compressed
+                else sum_grouped(tensors, bucket.name)
+            )
+            for i, total in zip(bucket.places, sums, strict=True):
+                reduced[indices[i]] = total
+    return [*reduced[len(others) :], *reduced[: len(others)]]
+
+
+def are_usable(gradients: Sequence[Sum], optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
+    """Whether an optimizer can apply the gradients, that is, whether all are finite.
+
+    Always true for an optimizer that scales the loss, because it skips non-finite steps itself.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or not gradients:
+        return tf.constant(True)
+    values = [
+        gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        for gradient in gradients
+    ]
+    # A sum is faster than a test of each element, and a sum of finite values rarely overflows.
+    total = tf.add_n([tf.cast(tf.reduce_sum(value), tf.float32) for value in values])
+    # Clipping by value turns infinite elements into finite ones.
+    is_bad = tf.math.is_nan if optimizer.clipvalue else lambda x: ~tf.math.is_finite(x)
+    return tf.cond(
+        tf.math.is_finite(total),
+        lambda: tf.constant(True),
+        lambda: ~tf.reduce_any([tf.reduce_any(is_bad(value)) for value in values]),
+    )
+
+
+def clip(gradients: Sequence[Sum], options: StepOptions, scale: tf.Tensor | float) -> list[Sum]:
+    """Clip the mean gradients of a step. All ranks clip equal gradients, so they stay equal.
+
+    Args:
+        gradients: Gradients after the reduction; non-finite after an overflow of float16. Each row
+            occurs at most once in an `IndexedSlices`; missing rows are 0.
+        options: The limits.
+        scale: The factor by which the loss, and so the gradients, are scaled.
+    """
+    clipped = list(gradients)
+    if options.clip_value:
+        limit = options.clip_value * scale
+        clipped = [
+            with_values(gradient, lambda values: _clip_finite(values, limit))
+            for gradient in clipped
+        ]
+    if options.clip_norm:
+        clipped, _ = tf.clip_by_global_norm(clipped, options.clip_norm * scale)
+    return list(clipped)
+
+
+def with_values(value: Sum, function: Callable[[tf.Tensor], tf.Tensor]) -> Sum:
+    """Apply a function to the values of a dense or sparse sum."""
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(function(value.values), value.indices, value.dense_shape)
+    return function(value)
+
+
+def unique_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Sum the values of each row, so that every row occurs once."""
+    indices, positions = tf.unique(slices.indices)
+    values = tf.math.unsorted_segment_sum(slices.values, positions, tf.shape(indices)[0])
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _clip_finite(values: tf.Tensor, limit: tf.Tensor | float) -> tf.Tensor:
+    # Non-finite values must stay non-finite: loss scaling looks for them.
+    return tf.where(tf.math.is_finite(values), tf.clip_by_value(values, -limit, limit), values)
+
+
 def _add_pairwise(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return [a + b for a, b in zip(left, right, strict=True)]
+
+
+def _is_compressed(tensor: Sum, is_gradient: bool, reduction: Reduction) -> bool:
+    return is_gradient and reduction.compression != "none" and tensor.dtype == tf.float32
+
+
+def _reduce_sparse(sums: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
+    """Reduce sparse sums: as rows if these are fewer bytes than the dense array, else densely.
+
+    The number of rows is known before the backward pass, so summing it takes no extra time.
+    """
+    if not sums:
+        return []
+    counts = tf.stack([tf.shape(slices.indices, tf.int64)[0] for slices in sums])
+    (totals,) = sum_grouped([counts], f"{NAME}.rows")
+    reduced = []
+    for number, (local, count) in enumerate(zip(sums, tf.unstack(totals), strict=True)):
+        row_bytes = local.values.dtype.size * local.values.shape[1:].num_elements()
+        sparse_bytes = count * (row_bytes + local.indices.dtype.size)
+        dense_bytes = tf.cast(local.dense_shape[0], tf.int64) * row_bytes
+        reduced.append(
+            tf.cond(
+                sparse_bytes < dense_bytes,
+                lambda local=local, number=number: _gather_rows(local, number),
+                lambda local=local, number=number: _sum_dense(local, number),
+            )
+        )
+    return reduced
+
+
+def _assign_buckets(tensors: Sequence[tf.Tensor], max_bytes: int, name: str) -> list[Bucket]:
+    sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors]
+    return in_buckets(sizes, [tensor.dtype for tensor in tensors], max_bytes, name)
+
+
+def _gather_rows(local: tf.IndexedSlices, number: int) -> tf.IndexedSlices:
+    """Gather the rows of all ranks and add them in rank order."""
+    values, indices = (
+        hvd.allgather(value, name=f"{NAME}.rows.{number}.{part}", ignore_name_scope=True)
+        for value, part in ((local.values, "values"), (local.indices, "indices"))
+    )
+    values.set_shape(local.values.shape)
+    indices.set_shape(local.indices.shape)
+    return unique_rows(tf.IndexedSlices(values, indices, local.dense_shape))
+
+
+def _sum_dense(local: tf.IndexedSlices, number: int) -> tf.IndexedSlices:
+    (values,) = sum_grouped([tf.convert_to_tensor(local)], f"{NAME}.rows.{number}")
+    indices = tf.range(tf.cast(local.dense_shape[0], local.indices.dtype))
+    return tf.IndexedSlices(values, indices, local.dense_shape)

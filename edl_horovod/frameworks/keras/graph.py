@@ -10,15 +10,17 @@ import tensorflow as tf
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.denominators import OverRing
 from edl_horovod.frameworks.keras.functional import MetricSums, num_examples
-from edl_horovod.frameworks.keras.gradients import add_over_parts, are_usable, clip
-from edl_horovod.frameworks.keras.objective import Objective
-from edl_horovod.frameworks.keras.optimizer import ScaledLearningRate
-from edl_horovod.frameworks.keras.reduction import (
+from edl_horovod.frameworks.keras.gradients import (
     Sum,
+    add_over_parts,
     add_over_ring,
+    are_usable,
+    clip,
     unique_rows,
     with_values,
 )
+from edl_horovod.frameworks.keras.objective import Objective
+from edl_horovod.frameworks.keras.optimizer import ScaledLearningRate
 from edl_horovod.frameworks.keras.ring_sums import RingSums, after_sums, sum_row
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import (

@@ -1,4 +1,4 @@
-"""Bounds and parts of gradients give what a plain computation of the same gives."""
+"""Gradients of a step: clipped, checked and added; rows of embeddings; and copied functions."""
 
 import keras
 import numpy as np
@@ -9,7 +9,9 @@ from edl_horovod.frameworks.keras.gradients import (
     add_over_parts,
     are_usable,
     clip,
+    unique_rows,
 )
+from edl_horovod.frameworks.keras.graph import inlined
 from edl_horovod.frameworks.step_options import StepOptions
 
 GRADIENTS = [tf.constant([3.0, -4.0]), tf.constant([[12.0]])]  # Of length 13.
@@ -88,3 +90,35 @@ def test_gradients_are_usable_where_a_step_by_them_is_finite(values, settings, i
     assert bool(are_usable([tf.ones(3), tf.constant(values)], optimizer)) == is_usable
     optimizer.apply([tf.constant(values)], [variable])
     assert np.isfinite(variable.numpy()).all() == is_usable
+
+
+def test_rows_that_are_there_twice_are_added():
+    values = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    found = unique_rows(tf.IndexedSlices(values, tf.constant([7, 2, 7]), tf.constant([9, 2])))
+    assert found.indices.numpy().tolist() == [7, 2]
+    np.testing.assert_array_equal(found.values, [[6.0, 8.0], [3.0, 4.0]])
+    none = unique_rows(tf.IndexedSlices(values[:0], tf.constant([], tf.int32), tf.constant([9, 2])))
+    assert none.values.shape == (0, 2)
+
+
+def test_a_copied_function_does_what_a_called_one_does():
+    variable = tf.Variable([1.0, 2.0])
+
+    def double(batch, more):
+        tf.debugging.assert_positive(batch["x"])
+        rows = tf.IndexedSlices(batch["x"], tf.constant([0, 1]), tf.constant([2]))
+        return [batch["x"] * variable, rows], tf.cond(more > 1, lambda: more * 2, lambda: more)
+
+    arguments = {"x": tf.constant([3.0, 4.0])}, tf.constant(5.0)
+    traced = tf.function(double, autograph=False).get_concrete_function(*arguments)
+    copied = tf.function(lambda *given: inlined(traced, *given), autograph=False)
+    for ours, theirs in zip(
+        tf.nest.flatten(copied(*arguments), expand_composites=True),
+        tf.nest.flatten(traced(*arguments), expand_composites=True),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    variable.assign([10.0, 10.0])
+    assert copied(*arguments)[0][0].numpy().tolist() == [30.0, 40.0]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        copied({"x": tf.constant([-3.0, 4.0])}, tf.constant(5.0))

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from edl_horovod.frameworks.keras.collectives import sum_compressed
-from edl_horovod.frameworks.keras.reduction import add_over_ring
+from edl_horovod.frameworks.keras.gradients import add_over_ring
 from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
 from edl_horovod.frameworks.values import Batch
