@@ -30,7 +30,7 @@ __all__ = [
 def without_effects(
     model: keras.Model,
     *,
-    moving: Sequence[tf.Tensor] | None = None,
+    non_trainable: Sequence[tf.Tensor] | None = None,
     metrics: Iterable[keras.metrics.Metric] = (),
 ) -> Iterator[keras.StatelessScope]:
     """Keep the model's variables unchanged; the scope holds the values that they would get.
@@ -41,11 +41,11 @@ def without_effects(
 
     Args:
         model: The built model.
-        moving: Values to use for the non-trainable variables; None for their current values.
+        non_trainable: Values to use for the non-trainable variables; None for their current values.
         metrics: Built metrics whose variables are 0 at the start of the scope.
     """
     variables = model.non_trainable_variables
-    values = [variable.value for variable in variables] if moving is None else moving
+    values = [variable.value for variable in variables] if non_trainable is None else non_trainable
     mapping = [*zip(variables, values, strict=True)]
     mapping += [(variable, variable.value) for variable in model.trainable_variables]
     metric_variables = [variable for metric in metrics for variable in metric.variables]

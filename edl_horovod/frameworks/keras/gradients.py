@@ -35,7 +35,7 @@ def add_over_parts(
     compute: Compute,
     compute_last: Compute,
     batch: Any,
-    moving: Sequence[tf.Tensor],
+    non_trainable: Sequence[tf.Tensor],
     *,
     num_parts: int,
     sum_specs: Sequence[Any],
@@ -45,19 +45,20 @@ def add_over_parts(
     Parts are not empty: a batch with few examples has fewer parts.
 
     Args:
-        compute: Maps a part and the moving values to sums over its examples and the new moving
-            values. The shapes are the same for every part.
+        compute: Maps a part and the non-trainable values to sums over its examples and the new
+            non-trainable values. The shapes are the same for every part.
         compute_last: The same for the last part, which runs outside of the loop over the others.
         batch: Tensors whose first dimension is the examples; at least one example.
-        moving: Values of the non-trainable variables, which each part takes from the previous one.
+        non_trainable: Values of the non-trainable variables; each part takes them from the
+            previous one.
         num_parts: The maximum number of parts.
         sum_specs: Shapes and types of the sums.
 
     Returns:
-        The sums over all examples, and the moving values after the last part.
+        The sums over all examples, and the non-trainable values after the last part.
     """
     if num_parts == 1:
-        return compute_last(batch, list(moving))
+        return compute_last(batch, list(non_trainable))
     count = num_examples(batch)
     size = (count + num_parts - 1) // num_parts
 
@@ -72,7 +73,7 @@ def add_over_parts(
     start, sums, state = tf.while_loop(
         lambda start, *_: start + size < count,
         add,
-        (tf.constant(0), zeros, list(moving)),
+        (tf.constant(0), zeros, list(non_trainable)),
         parallel_iterations=1,
     )
     last_sums, state = compute_last(part_at(start), state)

@@ -244,7 +244,9 @@ class StepGraph:
         trainable = [variable.value for variable in self._trainable]
         with tf.GradientTape() as tape:
             tape.watch(trainable)  # Keras, not TensorFlow, decides what is trainable.
-            outcome = self._objective.of_batch(*examples, moving=non_trainable, over_ring=over_ring)
+            outcome = self._objective.of_batch(
+                *examples, non_trainable=non_trainable, over_ring=over_ring
+            )
             # Differentiate the sum, so that the gradients need no further pass to become sums.
             summed, weight = outcome.loss.total, outcome.loss.weight
             # The loss scale is meant for means; with sums float16 would overflow earlier. All ranks

@@ -249,7 +249,7 @@ class Objective:
         labels: Any,
         weights: Any = None,
         *,
-        moving: Sequence[tf.Tensor] | None = None,
+        non_trainable: Sequence[tf.Tensor] | None = None,
         over_ring: OverRing | None = None,
     ) -> Outcome:
         """Compute the loss and the metrics of a batch without changing the model.
@@ -258,7 +258,7 @@ class Objective:
             features: The batch's features.
             labels: The batch's labels.
             weights: Example weights; None for equal weights.
-            moving: Values of the non-trainable variables; None for their current values.
+            non_trainable: Values of the non-trainable variables; None for their current values.
             over_ring: Sums a row over the ring, for a loss with several divisors; None on a single
                 rank.
         """
@@ -273,7 +273,7 @@ class Objective:
             weights = _weights_of_classes(labels, self._class_weight, label=label)
         count = tf.cast(num_examples(features), tf.float32)
         compiled_metrics = compiled.metrics if compiled is not None else ()
-        with without_effects(model, moving=moving, metrics=compiled_metrics) as scope:
+        with without_effects(model, non_trainable=non_trainable, metrics=compiled_metrics) as scope:
             before = [scope.get_current_value(variable) for variable in variables]
             outputs = at_least_float32(model(features, training=training))
             extra_losses = list(model.losses)

@@ -49,9 +49,9 @@ def test_what_float16_could_not_hold_stays_visible():
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 9])
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 8, 20])
 def test_parts_add_up_to_the_whole_and_none_is_empty(count, num_parts):
-    def compute(part, moving):
+    def compute(part, non_trainable):
         tf.debugging.assert_positive(tf.shape(part["x"])[0])
-        return [tf.reduce_sum(part["x"], 0)], [moving[0] + tf.reduce_max(part["x"])]
+        return [tf.reduce_sum(part["x"], 0)], [non_trainable[0] + tf.reduce_max(part["x"])]
 
     x = tf.reshape(tf.range(1.0, 2.0 * count + 1), [count, 2])
     traced = tf.function(
