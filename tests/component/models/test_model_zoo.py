@@ -160,10 +160,12 @@ def test_the_zoo_lists_its_models():
         "cifar10_subclass.cifar10_subclass.Cifar10SubclassSpec",
         "cifar10_torch.cifar10_torch.Cifar10TorchSpec",
         "classifier.DNN",
+        "classifier.Logistic",
         "classifier.wide_and_deep.WideAndDeep",
         "mnist_functional_api.mnist_functional_api.MnistFunctionalSpec",
         "mnist_subclass.mnist_subclass.MnistSubclassSpec",
         "mnist_torch.mnist_torch.MnistTorchSpec",
         "regressor.DNN",
+        "regressor.Linear",
         "regressor.wide_and_deep.MagicalWAD",
     ]
