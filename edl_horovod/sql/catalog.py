@@ -151,7 +151,7 @@ def _description(stored: StoredModel, store: ModelStore) -> Result:
         ("training", "trained", about.trained),
         ("training", "seconds", about.seconds),
     ]
-    rows += [("told", "", sentence) for sentence in about.told]
+    rows += [("told", "", sentence) for sentence in about.notes]
     for column in about.columns:
         role = "label" if column.name == about.label else "column"
         declared = f" ({column.declared_type})" if column.declared_type else ""
@@ -213,7 +213,7 @@ def _jobs(store: ModelStore) -> Result:
     rows = [
         (
             entry.number,
-            entry.what,
+            entry.title,
             _job_state(entry),
             datetime.datetime.fromtimestamp(entry.began, datetime.UTC).isoformat(" ", "seconds"),
             str(entry.job_dir) if entry.job_dir.exists() else "",
@@ -243,8 +243,8 @@ def _kill(statement: Kill, store: ModelStore, *, is_dry_run: bool) -> Result:
         hint = f"Running jobs: {', '.join(map(str, running)) or 'none'}."
         raise StatementError(f"No job {statement.job} is running.", statement.position, hint=hint)
     if is_dry_run:
-        return Result(message=f"This would end {running[statement.job].what}.")
-    description = running[statement.job].what
+        return Result(message=f"This would end {running[statement.job].title}.")
+    description = running[statement.job].title
     request_kill(store.folder, statement.job)
     _wait_for_end(store, running[statement.job])
     return Result(message=f"Job {statement.job} ({description}) has ended.")
@@ -265,7 +265,7 @@ def _wait_for_end(store: ModelStore, job: JobEntry) -> None:
             (job,) = entries
             if time.monotonic() > deadline:
                 raise TimedOut(
-                    f"Job {job.number} ({job.what}) did not end within {KILL_SECONDS:.0f} s.",
+                    f"Job {job.number} ({job.title}) did not end within {KILL_SECONDS:.0f} s.",
                     hint=f"Look into {job.job_dir}, or try again.",
                 )
             # The training may not have begun yet, or may have ended.

@@ -1,7 +1,8 @@
-"""What statements of others may do: all that stays in the database, and nothing beyond it.
+"""Confine statements of other users to the database.
 
-A service runs them with its own rights. So no statement may reach files, load code, or change how
-the database itself runs. In PostgreSQL and MariaDB the rights of the service's user decide that.
+A service runs them with its own privileges. So no statement may access files, load code, or change
+the configuration of the database engine. In PostgreSQL and MariaDB the privileges of the service's
+database user decide this.
 """
 
 import sqlite3
@@ -12,60 +13,60 @@ __all__ = ["DUCKDB_CONFIG", "MYSQL_ARGUMENTS", "confine_sqlite"]
 DUCKDB_CONFIG: dict[str, Any] = {
     "enable_external_access": False,
     "allow_persistent_secrets": False,
-    # Without this a name that is no table means a variable of ours.
+    # Otherwise DuckDB resolves unknown table names to Python variables of this process.
     "python_enable_replacements": False,
     "lock_configuration": True,
 }
-"""Settings of DuckDB with which it opens the database's own files alone."""
+"""Settings with which DuckDB opens only the files of the database."""
 MYSQL_ARGUMENTS: dict[str, Any] = {"local_infile": False}
-"""Arguments of a connection that sends no file of this machine to the server."""
+"""Arguments of a connection that cannot send local files to the server."""
 
-_READING = (
+_READ_ONLY_PRAGMAS = (
     *("application_id", "collation_list", "compile_options", "data_version", "database_list"),
     *("encoding", "freelist_count", "function_list", "journal_mode", "page_count", "page_size"),
     *("pragma_list", "schema_version", "table_list", "user_version"),
 )
-"""Pragmas of SQLite that may be read, and not set."""
-_OF_A_TABLE = (
+"""Pragmas that may be read but not set."""
+_TABLE_PRAGMAS = (
     *("foreign_key_check", "foreign_key_list", "index_info", "index_list", "index_xinfo"),
     *("integrity_check", "quick_check", "table_info", "table_list", "table_xinfo"),
 )
-"""Pragmas of SQLite whose value names a table or an index."""
-_OF_A_CONNECTION = (
+"""Pragmas whose value names a table or an index."""
+_CONNECTION_PRAGMAS = (
     *("case_sensitive_like", "defer_foreign_keys", "foreign_keys", "optimize", "query_only"),
 )
-"""Pragmas of SQLite that change no more than how statements of this connection run."""
-_MODULES = ("fts3", "fts4", "fts4aux", "fts5", "fts5vocab", "rtree", "rtree_i32")
-"""Virtual tables of SQLite that are in the database."""
-_FUNCTIONS = ("edit", "fts3_tokenizer", "load_extension", "readfile", "writefile")
-"""Functions of SQLite, or of its shell, that load code or reach files."""
+"""Pragmas that affect only this connection."""
+_ALLOWED_TABLE_MODULES = ("fts3", "fts4", "fts4aux", "fts5", "fts5vocab", "rtree", "rtree_i32")
+"""Modules of virtual tables that store their data in the database."""
+_REFUSED_FUNCTIONS = ("edit", "fts3_tokenizer", "load_extension", "readfile", "writefile")
+"""Functions of SQLite or its shell that load code or access files."""
 
 
 def confine_sqlite(connection: sqlite3.Connection) -> None:
-    """Have a connection refuse statements that reach beyond its database."""
+    """Make a connection refuse statements that access anything but its database."""
     connection.set_authorizer(_authorize)
 
 
 def _authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    """What SQLite asks for each part of a statement before it runs it."""
+    """The callback by which SQLite asks whether it may run a part of a statement."""
     match action:
         case sqlite3.SQLITE_ATTACH:
             # VACUUM attaches a database without a name, and VACUUM INTO one with a name.
             is_allowed = first == ""
         case sqlite3.SQLITE_PRAGMA:
-            is_allowed = _is_harmless(str(first).lower(), second)
+            is_allowed = _is_allowed_pragma(str(first).lower(), second)
         case sqlite3.SQLITE_FUNCTION:
-            is_allowed = str(second).lower() not in _FUNCTIONS
+            is_allowed = str(second).lower() not in _REFUSED_FUNCTIONS
         case sqlite3.SQLITE_CREATE_VTABLE:
-            is_allowed = str(second).lower() in _MODULES
+            is_allowed = str(second).lower() in _ALLOWED_TABLE_MODULES
         case _:
             is_allowed = True
     return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 
-def _is_harmless(pragma: str, value: str | None) -> bool:
+def _is_allowed_pragma(pragma: str, value: str | None) -> bool:
     return (
-        pragma in _OF_A_TABLE
-        or pragma in _OF_A_CONNECTION
-        or (pragma in _READING and value is None)
+        pragma in _TABLE_PRAGMAS
+        or pragma in _CONNECTION_PRAGMAS
+        or (pragma in _READ_ONLY_PRAGMAS and value is None)
     )

@@ -1,10 +1,11 @@
-"""A database: run a SELECT unchanged and stream its rows, run other statements, name its tables.
+"""A database: stream the rows of a SELECT, run other statements unchanged, list the tables.
 
 Rows come straight from the driver's cursor. SQLAlchemy connects, quotes names and binds values.
-Drivers commit by themselves: a transaction begins where we, or a statement of the user, say so.
+Drivers run in autocommit mode: a transaction begins only where this module or a statement of the
+user begins one.
 
 The user's own statements share one connection, with its transaction, temporary tables and settings.
-Once there is one, all else is done through it, too, and sees the same.
+Once this connection exists, everything else goes through it too and sees the same state.
 """
 
 import importlib
@@ -19,7 +20,7 @@ import sqlalchemy as sa
 from edl_horovod.errors import DataError, Interrupted, MissingDependency, how_to_install
 from edl_horovod.sql import sqlite_rows
 from edl_horovod.sql.confinement import DUCKDB_CONFIG, MYSQL_ARGUMENTS, confine_sqlite
-from edl_horovod.sql.rows import Rows, SelectColumn, first_rows, from_server
+from edl_horovod.sql.rows import Rows, SelectColumn, first_rows, server_cursor_rows
 from edl_horovod.sql.sqlite_process import open_select
 from edl_horovod.sql.urls import DatabaseURL, parse_url
 
@@ -28,93 +29,94 @@ __all__ = ["DatabaseError", "Engine", "StatementResult", "open_engine"]
 CONNECT_SECONDS = 10
 """How long a server may take to accept a connection."""
 LOCK_SECONDS = 30
-"""How long another writer of a sqlite file is waited for."""
+"""How long to wait for a lock that another writer holds."""
 _SHOWN_CHARACTERS = 500
 _CONFINED = (
-    "See to the statement, or to the database. In this service statements reach no files and load"
-    " no code."
+    "Check the statement and the database. In this service statements cannot access files or load"
+    " code."
 )
 _LOST = (
-    "The connection is lost: what no COMMIT had ended is rolled back, and temporary tables and"
-    " settings of the session are gone. The next statement begins a new one."
+    "The connection is lost: uncommitted changes are rolled back, and temporary tables and settings"
+    " of the session are gone. The next statement opens a new connection."
 )
-_LEAVES_NOTHING = re.compile(
+_STATELESS = re.compile(
     r"[\s(]*(ALTER|ANALYZE|BEGIN|COMMENT|COMMIT|COPY|CREATE|DELETE|DESC|DESCRIBE|DROP|END|EXPLAIN"
     r"|FROM|GRANT|INSERT|MERGE|OPTIMIZE|REINDEX|RELEASE|REPLACE|REVOKE|ROLLBACK|SAVEPOINT|SELECT"
     r"|SHOW|START|TABLE|TRUNCATE|UPDATE|VACUUM|VALUES|WITH)\b",
     re.IGNORECASE,
 )
-"""Statements that leave nothing in the connection beside a transaction, unless they make something
-temporary."""
+"""Statements that change nothing in the connection but its transaction, unless they create a
+temporary object."""
 _TEMPORARY = re.compile(r"\bTEMP(ORARY)?\b", re.IGNORECASE)
 _READS = re.compile(r"[\s(]*(SELECT|TABLE|VALUES|WITH)\b", re.IGNORECASE)
-_READING = ("BEGIN READ ONLY", "COMMIT", "ROLLBACK")
-_READING_WITHIN = (
+_READ_ONLY_BLOCK = ("BEGIN READ ONLY", "COMMIT", "ROLLBACK")
+_READ_ONLY_IN_TRANSACTION = (
     "SAVEPOINT edl_reading; SET TRANSACTION READ ONLY",
     "RELEASE edl_reading",
     "ROLLBACK TO edl_reading; RELEASE edl_reading",
 )
-"""What begins, ends and undoes reading in PostgreSQL, the second within an open transaction."""
-_MORE_THAN_READING = ("0A000", "25001", "25006", "42601", "42P11")
-"""SQLSTATEs of what PostgreSQL refuses in a cursor, or in a transaction that reads."""
+"""Statements that begin, end and undo a read-only block in PostgreSQL: the first outside of a
+transaction, the second within one."""
+_NOT_READ_ONLY = ("0A000", "25001", "25006", "42601", "42P11")
+"""SQLSTATEs of statements that PostgreSQL refuses in a cursor or a read-only transaction."""
 _MYSQL_IN_TRANSACTION = 1
 """`SERVER_STATUS_IN_TRANS` of the protocol."""
-_READING_ALONE: Mapping[str, tuple[str, str]] = {
+_READ_ONLY_SESSION: Mapping[str, tuple[str, str]] = {
     "sqlite": ("", "PRAGMA query_only = OFF"),  # `open_select` turns it on.
     "postgres": ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "ROLLBACK"),
     "mysql": ("START TRANSACTION READ ONLY", "ROLLBACK"),
     "duckdb": ("BEGIN TRANSACTION READ ONLY", "ROLLBACK"),
 }
-"""What makes a connection refuse to write, and what ends that."""
+"""Statements that make a connection read-only, and that end this state."""
 
 
 class DatabaseError(DataError):
-    """The database refused something, or is gone."""
+    """The database refused a statement or is unreachable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatementResult:
-    """What a statement gave: rows, or how many rows it changed."""
+    """The rows that a statement returned, or the number of rows that it changed."""
 
     columns: tuple[str, ...] = ()
-    """Empty if the statement gives no rows."""
+    """Empty if the statement returns no rows."""
     rows: tuple[tuple[Any, ...], ...] = ()
     has_more_rows: bool = False
-    """Whether there are more than these, which are as many as a user gets."""
+    """Whether the result was cut off at the limits in `rows`."""
     num_changed: int | None = None
-    """None if the engine does not say."""
+    """None if the engine does not report it."""
 
 
 @contextmanager
 def open_engine(url: str, *, is_confined: bool = False) -> Iterator["Engine"]:
-    """A database, closed when the `with` ends: an open transaction is rolled back.
+    """Open a database; the end of the `with` closes it and rolls an open transaction back.
 
-    Nothing is connected yet.
+    The first statement connects, not this function.
 
     Args:
-        url: Names the database.
-        is_confined: Whether statements must stay within it; see `confinement`.
+        url: URL of the database.
+        is_confined: Whether statements must stay within the database; see `confinement`.
 
     Raises:
-        ConfigError: The URL names no engine that is supported.
-        DataError: The file that it names does not exist.
+        ConfigError: The URL is malformed or names an unsupported engine.
+        DataError: The database file does not exist.
         MissingDependency: The engine's driver is not installed.
     """
-    where = parse_url(url)
+    database_url = parse_url(url)
     try:
-        importlib.import_module(where.module)
+        importlib.import_module(database_url.module)
     except ImportError as e:
         raise MissingDependency(
-            f"The driver of this database, {where.module}, is not installed.",
-            received={"db": where.label},
-            hint=f"To get it, {how_to_install(where.extra)}.",
+            f"The driver of this database, {database_url.module}, is not installed.",
+            received={"db": database_url.label},
+            hint=f"To get it, {how_to_install(database_url.extra)}.",
         ) from e
-    engine = sa.create_engine(where.url, **_options(where, is_confined=is_confined))
-    if where.dialect == "sqlite":
-        sa.event.listen(engine, "connect", _leave_transactions_to_us)
+    engine = sa.create_engine(database_url.url, **_options(database_url, is_confined=is_confined))
+    if database_url.dialect == "sqlite":
+        sa.event.listen(engine, "connect", _disable_implicit_transactions)
         if is_confined:
             sa.event.listen(engine, "connect", lambda connection, _: confine_sqlite(connection))
-    database = Engine(engine, where, is_confined=is_confined)
+    database = Engine(engine, database_url, is_confined=is_confined)
     try:
         yield database
     finally:
@@ -122,32 +124,34 @@ def open_engine(url: str, *, is_confined: bool = False) -> Iterator["Engine"]:
         engine.dispose()
 
 
-def _options(where: DatabaseURL, *, is_confined: bool) -> dict[str, Any]:
-    if where.dialect == "sqlite":
+def _options(database_url: DatabaseURL, *, is_confined: bool) -> dict[str, Any]:
+    if database_url.dialect == "sqlite":
         return {"poolclass": sa.NullPool, "connect_args": {"timeout": LOCK_SECONDS}}
-    if where.dialect == "duckdb":
-        # Its own pool: one connection to what is in memory alone.
+    if database_url.dialect == "duckdb":
+        # Its default pool keeps one connection, which an in-memory database needs.
         return {"connect_args": {"config": DUCKDB_CONFIG}} if is_confined else {}
-    options = {} if "connect_timeout" in where.url.query else {"connect_timeout": CONNECT_SECONDS}
-    if is_confined and where.dialect == "mysql":
+    options = (
+        {} if "connect_timeout" in database_url.url.query else {"connect_timeout": CONNECT_SECONDS}
+    )
+    if is_confined and database_url.dialect == "mysql":
         options |= MYSQL_ARGUMENTS
     return {"poolclass": sa.NullPool, "connect_args": options, "isolation_level": "AUTOCOMMIT"}
 
 
-def _leave_transactions_to_us(connection: Any, _: Any) -> None:
-    # Python's sqlite3 begins no transaction before DDL, unless it begins none at all.
+def _disable_implicit_transactions(connection: Any, _: Any) -> None:
+    # Otherwise sqlite3 begins transactions before INSERT, UPDATE and DELETE, but not before DDL.
     connection.isolation_level = None
 
 
 class Engine:
-    """A database that statements run in; `open_engine` makes it."""
+    """An open database, created by `open_engine`."""
 
-    def __init__(self, engine: sa.Engine, where: DatabaseURL, *, is_confined: bool) -> None:
+    def __init__(self, engine: sa.Engine, database_url: DatabaseURL, *, is_confined: bool) -> None:
         self._engine = engine
-        self._where = where
+        self._database_url = database_url
         self._is_confined = is_confined
         self._session: sa.Connection | None = None
-        """Of the user's own statements; None before the first."""
+        """The connection of the user's own statements; None before the first."""
         self._opened_by = ""
         self._has_state = False
 
@@ -157,21 +161,21 @@ class Engine:
     @property
     def label(self) -> str:
         """The URL without user, password and options."""
-        return self._where.label
+        return self._database_url.label
 
     @property
     def dialect(self) -> str:
-        """The name that sqlglot has for the SQL that the engine reads."""
-        return self._where.dialect
+        """The engine's SQL dialect by its name in sqlglot."""
+        return self._database_url.dialect
 
     def select_columns(self, select: str) -> tuple[SelectColumn, ...]:
-        """The columns that a SELECT gives, without reading its rows.
+        """The columns of a SELECT, without reading its rows.
 
         Raises:
             DataError: The engine refuses the SELECT.
         """
         if self.dialect == "mysql":
-            # Its cursor reads all rows that are left when it is closed.
+            # Closing its cursor reads all remaining rows.
             select = f"SELECT * FROM (\n{select}\n) AS edl_select LIMIT 0"
         with self.reading(select) as rows:
             return rows.columns
@@ -181,18 +185,20 @@ class Engine:
         """Run a SELECT unchanged, in a transaction that cannot write, and stream its rows.
 
         Raises:
-            DataError: The engine refuses the SELECT, gives no rows for it, or is gone.
+            DataError: The engine refuses the SELECT, returns no result set, or is unreachable.
         """
-        with self.said("run the SELECT"):
-            if self.dialect == "sqlite" and not self._has_tables_of_its_own():
-                arguments, options = self._engine.dialect.create_connect_args(self._where.url)
+        with self.translated_errors("run the SELECT"):
+            if self.dialect == "sqlite" and not self._has_private_tables():
+                arguments, options = self._engine.dialect.create_connect_args(
+                    self._database_url.url
+                )
                 options = {**options, "timeout": LOCK_SECONDS}
                 with sqlite_rows.reading(
                     arguments, options, select, is_confined=self._is_confined
                 ) as rows:
                     yield rows
                 return
-            with self._connected() as connection, self._reading_alone(connection):
+            with self._connected() as connection, self._read_only(connection):
                 driver = _driver_of(connection)
                 if self.dialect == "sqlite":
                     cursor, columns = open_select(driver, select)
@@ -205,8 +211,8 @@ class Engine:
 
     @contextmanager
     def streaming(self, connection: sa.Connection, select: str) -> Iterator[Any]:
-        """The driver's cursor over the rows of a SELECT, which stay in the server until read."""
-        # SQLAlchemy's own results take rows apart and build them anew, which costs half the speed.
+        """The driver's cursor over the rows of a SELECT, which stay in the server until fetched."""
+        # SQLAlchemy's results copy every row, which halves the speed.
         driver = connection.connection
         if self.dialect == "postgres":
             cursor = driver.cursor("edl_rows")
@@ -225,77 +231,78 @@ class Engine:
         """Run a statement of the user unchanged, on the connection of the session.
 
         Raises:
-            DataError: The engine refuses the statement, or is gone.
+            DataError: The engine refuses the statement or is unreachable.
             Interrupted: Ctrl-C ended the connection.
         """
-        with self.said("run the statement"):
+        with self.translated_errors("run the statement"):
             if self._session is None:
                 self._session = self._engine.connect()
             try:
                 result = self._execute(self._session, text)
             finally:
                 self._note_transaction(text)
-            # Not where it was refused: a session without state ends with its call.
-            if _TEMPORARY.search(text) or not _LEAVES_NOTHING.match(text):
+            # Only after success: a session without state can end with its call.
+            if _TEMPORARY.search(text) or not _STATELESS.match(text):
                 self._has_state = True
             return result
 
     def _execute(self, session: sa.Connection, text: str) -> StatementResult:
         driver = _driver_of(session)
         if self.dialect == "postgres" and _READS.match(text):
-            found = self._first_rows_of_server(session, text)
-            if found is not None:
-                return found
+            result = self._first_rows_in_postgres(session, text)
+            if result is not None:
+                return result
         if self.dialect == "mysql":
-            # When it is closed it reads what is left, and forgets it: no statement ends early.
+            # Closing it reads and discards the remaining rows: statements always run to their end.
             cursor = driver.cursor(importlib.import_module("pymysql.cursors").SSCursor)
         else:
             cursor = driver.cursor()
         with closing(cursor):
             cursor.execute(text)
-            return _taken(cursor)
+            return _statement_result(cursor)
 
-    def _first_rows_of_server(self, session: sa.Connection, text: str) -> StatementResult | None:
-        """The first rows of a SELECT of PostgreSQL, whose others stay in the server.
+    def _first_rows_in_postgres(self, session: sa.Connection, text: str) -> StatementResult | None:
+        """The first rows of a SELECT in PostgreSQL; the others are never transferred.
 
-        None if it does more than reading, which must happen for all rows: nothing is done then.
+        None, and nothing has been executed, if the statement also writes: it must then run for all
+        of its rows.
         """
         driver = _driver_of(session)
         is_open = bool(driver.info.transaction_status)
-        begin, end, undo = _READING_WITHIN if is_open else _READING
+        begin, end, undo = _READ_ONLY_IN_TRANSACTION if is_open else _READ_ONLY_BLOCK
         try:
             self._run(driver, begin)
             with self.streaming(session, text) as cursor:
-                found = _taken(cursor)
+                result = _statement_result(cursor)
             self._run(driver, end)
         except BaseException as e:
-            if getattr(e, "sqlstate", None) in _MORE_THAN_READING:
+            if getattr(e, "sqlstate", None) in _NOT_READ_ONLY:
                 self._run(driver, undo)
                 return None
             if not is_open and not driver.closed:
                 driver.rollback()
             raise
-        return found
+        return result
 
     @property
     def session_state(self) -> str:
-        """What would be lost if the session ended now, as a phrase; empty for nothing."""
+        """What the end of the session would lose, as a phrase; empty if it would lose nothing."""
         if self._opened_by:
             return f"the open transaction of {self._opened_by!r}"
         return "its temporary tables and settings" if self._has_state else ""
 
     @property
     def has_session(self) -> bool:
-        """Whether there is a connection of the user's own statements, which others go through."""
+        """Whether the user's statements have opened the shared connection."""
         return self._session is not None
 
     @property
     def open_transaction(self) -> str:
-        """The statement that opened the transaction of the session; empty if none is open."""
+        """The statement that opened the session's transaction; empty if no transaction is open."""
         return self._opened_by
 
     def end_session(self) -> None:
-        """Close the connection of the user's own statements, which rolls back what is open."""
+        """Close the connection of the user's statements; an open transaction is rolled back."""
         if self._session is not None:
             session, self._session = self._session, None
             self._opened_by, self._has_state = "", False
@@ -305,47 +312,48 @@ class Engine:
                 session.close()
 
     def tables(self) -> dict[str, tuple[str, ...]]:
-        """Tables and views where the engine looks first, with their columns.
+        """The tables and views of the default schema, with their columns.
 
-        It has a connection of its own, so it may be called while a statement runs.
+        This uses a separate connection, so it may be called while a statement runs.
 
         Raises:
-            DataError: The engine is gone.
+            DataError: The engine is unreachable.
         """
-        with self.said("list the tables"), self._engine.connect() as connection:
-            found = sa.inspect(connection)
+        with self.translated_errors("list the tables"), self._engine.connect() as connection:
+            inspector = sa.inspect(connection)
             return {
-                table: tuple(column["name"] for column in found.get_columns(table))
-                for table in sorted({*found.get_table_names(), *found.get_view_names()})
+                table: tuple(column["name"] for column in inspector.get_columns(table))
+                for table in sorted({*inspector.get_table_names(), *inspector.get_view_names()})
             }
 
     def primary_key(self, table: str, *, schema: str | None = None) -> tuple[str, ...]:
-        """The columns of a table's primary key; none if it has none.
+        """The columns of a table's primary key; empty if it has no primary key.
 
         Raises:
-            DataError: There is no such table, or the engine is gone.
+            DataError: The table does not exist, or the engine is unreachable.
         """
-        with self.said("look at a table"), self._engine.connect() as connection:
-            found = sa.inspect(connection).get_pk_constraint(table, schema=schema)
-            return tuple(found["constrained_columns"])
+        with self.translated_errors("look at a table"), self._engine.connect() as connection:
+            constraint = sa.inspect(connection).get_pk_constraint(table, schema=schema)
+            return tuple(constraint["constrained_columns"])
 
     @contextmanager
     def connecting(self) -> Iterator[sa.Connection]:
-        """The connection of the session, or a new one; what is written is in a `transaction`.
+        """The connection of the session, or a new one; writes need a `transaction`.
 
         Raises:
-            DataError: The engine refuses a statement, or is gone.
+            DataError: The engine refuses a statement or is unreachable.
         """
-        with self.said("do what a statement needs"), self._connected() as connection:
+        with self.translated_errors("run the statement"), self._connected() as connection:
             yield connection
 
     @contextmanager
     def transaction(self, connection: sa.Connection, *, writes: bool = True) -> Iterator[None]:
-        """Commit what is done on a connection if the `with` ends without an error.
+        """A transaction that is committed if the `with` ends without an error.
 
-        Without `writes` only temporary tables change, and no other writer of sqlite has to wait.
+        Without `writes` only temporary tables may change; then SQLite does not lock other writers
+        out.
         """
-        if self.dialect != "duckdb":  # There SQLAlchemy begins one by itself.
+        if self.dialect != "duckdb":  # SQLAlchemy begins one there.
             is_immediate = writes and self.dialect == "sqlite"
             connection.exec_driver_sql("BEGIN IMMEDIATE" if is_immediate else "BEGIN")
         try:
@@ -356,40 +364,44 @@ class Engine:
         connection.commit()
 
     def quoted(self, name: str) -> str:
-        """A name as the engine's SQL has it, in quotes."""
-        # Not SQLAlchemy's function, which doubles % for drivers that are given values, too.
+        """A name in the quotes of the engine's SQL."""
+        # SQLAlchemy's own function doubles %, which is right only for statements with parameters.
         preparer = self._engine.dialect.identifier_preparer
         escaped = name.replace(preparer.final_quote, 2 * preparer.final_quote)
         return f"{preparer.initial_quote}{escaped}{preparer.final_quote}"
 
     @contextmanager
-    def said(self, doing: str) -> Iterator[None]:
-        """Turn what the driver and SQLAlchemy raise into an error without secrets.
+    def translated_errors(self, action: str) -> Iterator[None]:
+        """Replace errors of the driver and of SQLAlchemy by a `DatabaseError` without secrets.
+
+        Args:
+            action: What the database is asked to do, as an infinitive.
 
         Raises:
-            DataError: The engine refused what was asked, or is gone.
+            DataError: The engine refuses the request or is unreachable.
+            Interrupted: Ctrl-C ended the connection.
         """
         drivers_error = self._engine.dialect.loaded_dbapi.Error
         try:
             yield
         except (sa.exc.SQLAlchemyError, drivers_error) as e:
             error = getattr(e, "orig", None) or e
-            said = " ".join(str(error).split()) or type(error).__name__
-            said = self._where.without_secrets(said)[:_SHOWN_CHARACTERS]
-            # Without its cause, which may show what the URL holds.
+            message = " ".join(str(error).split()) or type(error).__name__
+            message = self._database_url.without_secrets(message)[:_SHOWN_CHARACTERS]
+            # Without its cause, which may show the password in the URL.
             raise DatabaseError(
-                f"The database could not {doing}: {said.rstrip('.')}.",
+                f"The database could not {action}: {message.rstrip('.')}.",
                 received={"db": self.label},
                 hint=self._hint(),
             ) from None
         except KeyboardInterrupt:
-            if self._forget_lost():
+            if self._drop_lost_session():
                 raise Interrupted("The statement was interrupted.", hint=_LOST) from None
             raise
 
     @staticmethod
     def run_text(connection: sa.Connection, text: str) -> sa.CursorResult[Any]:
-        """Run a text as it is: what looks like a parameter in it is none."""
+        """Run a text in which nothing is taken for a parameter."""
         return connection.exec_driver_sql(text, execution_options={"no_parameters": True})
 
     @contextmanager
@@ -401,31 +413,31 @@ class Engine:
         try:
             yield self._session
         finally:
-            with suppress(sa.exc.SQLAlchemyError):  # It may be lost.
+            with suppress(sa.exc.SQLAlchemyError):  # The connection may be lost.
                 self._session.rollback()
 
     @contextmanager
-    def _reading_alone(self, connection: sa.Connection) -> Iterator[None]:
-        """Nothing can be written in the `with`."""
+    def _read_only(self, connection: sa.Connection) -> Iterator[None]:
+        """Make a connection read-only within the `with`."""
         driver = _driver_of(connection)
-        begin, end = _READING_ALONE[self.dialect]
+        begin, end = _READ_ONLY_SESSION[self.dialect]
         if begin:
             self._run(driver, begin)
         try:
             yield
         finally:
-            with suppress(self._engine.dialect.loaded_dbapi.Error):  # It may be lost.
+            with suppress(self._engine.dialect.loaded_dbapi.Error):  # The connection may be lost.
                 self._run(driver, end)
 
     @staticmethod
     def _run(driver: Any, text: str) -> Any:
-        """Run a text; returns its cursor."""
+        """Run a statement and return its cursor."""
         cursor = driver.cursor()
         cursor.execute(text)
         return cursor
 
-    def _has_tables_of_its_own(self) -> bool:
-        """Whether the session of sqlite has tables that another process does not see."""
+    def _has_private_tables(self) -> bool:
+        """Whether the session of SQLite has temporary or attached tables."""
         if self._session is None:
             return False
         text = (
@@ -435,17 +447,17 @@ class Engine:
         return bool(self._run(_driver_of(self._session), text).fetchone()[0])
 
     def _note_transaction(self, text: str) -> None:
-        """Remember which statement opened the transaction that is open."""
+        """Remember the statement that opened the current transaction."""
         assert self._session is not None
         try:
             is_open = self._is_in_transaction(_driver_of(self._session))
         except self._engine.dialect.loaded_dbapi.Error:
-            # DuckDB answers nothing within a transaction that has failed; or it is lost.
+            # DuckDB answers no query in a failed transaction; elsewhere the connection is lost.
             is_open = self.dialect == "duckdb"
         if not is_open:
             self._opened_by = ""
         elif not self._opened_by:
-            self._opened_by = _short(text)
+            self._opened_by = _shortened(text)
 
     def _is_in_transaction(self, driver: Any) -> bool:
         if self.dialect == "sqlite":
@@ -453,14 +465,14 @@ class Engine:
         if self.dialect == "postgres":
             return bool(driver.info.transaction_status)
         if self.dialect == "mysql":
-            driver.ping()  # The end of rows does not bring the state along.
+            driver.ping()  # The last packet of a result does not carry the status.
             return bool(driver.server_status & _MYSQL_IN_TRANSACTION)
-        # By itself each statement has a transaction of its own.
-        numbers = [self._run(driver, "SELECT txid_current()").fetchone() for _ in range(2)]
-        return bool(numbers[0] == numbers[1])
+        # In autocommit mode every statement has another transaction.
+        transaction_ids = [self._run(driver, "SELECT txid_current()").fetchone() for _ in range(2)]
+        return bool(transaction_ids[0] == transaction_ids[1])
 
-    def _forget_lost(self) -> bool:
-        """Drop the connection of the session if it is lost; whether it was."""
+    def _drop_lost_session(self) -> bool:
+        """Drop the session's connection if it is lost; returns whether it was."""
         if self._session is None:
             return False
         if not self._session.invalidated:
@@ -473,16 +485,15 @@ class Engine:
         return True
 
     def _hint(self) -> str:
-        """What to do about an error of the database."""
-        if self._forget_lost():
+        if self._drop_lost_session():
             return _LOST
-        return _CONFINED if self._is_confined else "See to the statement, or to the database."
+        return _CONFINED if self._is_confined else "Check the statement and the database."
 
     def _rows(self, cursor: Any, select: str) -> Rows:
         if cursor.description is None:
             raise DataError(
-                "The statement gives no rows.",
-                received={"statement": _short(select)},
+                "The statement returns no rows.",
+                received={"statement": _shortened(select)},
                 hint="Write a SELECT.",
             )
         columns = tuple(
@@ -490,7 +501,7 @@ class Engine:
             for column in cursor.description
         )
         if self.dialect == "postgres":
-            return Rows(columns=columns, fetch=from_server(cursor))
+            return Rows(columns=columns, fetch=server_cursor_rows(cursor))
         return Rows(columns=columns, fetch=lambda num_rows: list(cursor.fetchmany(num_rows)))
 
     def _type_name(self, column: Any) -> str:
@@ -503,29 +514,29 @@ class Engine:
 
 
 def _driver_of(connection: sa.Connection) -> Any:
-    """The driver's connection, by which SQLAlchemy neither begins nor commits anything."""
+    """The driver's connection, on which SQLAlchemy does not begin or commit transactions."""
     return connection.connection.driver_connection
 
 
 def _require_select(driver: Any, text: str) -> None:
-    """Refuse what DuckDB would run as another kind of statement, as WITH before DELETE.
+    """Refuse text that DuckDB would run as another statement, such as WITH ... DELETE.
 
-    Its transactions that cannot write can still change temporary tables.
+    Its read-only transactions can still change temporary tables.
     """
     kinds = [statement.type.name for statement in driver.extract_statements(text)]
     if kinds != ["SELECT"]:
         raise DataError(
             "The statement is not a SELECT.",
-            received={"statement": _short(text)},
+            received={"statement": _shortened(text)},
             hint="Write a SELECT.",
         )
 
 
-def _taken(cursor: Any) -> StatementResult:
-    """The first rows of a statement, or how many it changed."""
+def _statement_result(cursor: Any) -> StatementResult:
+    """The first rows of a statement, or the number of rows that it changed."""
     if cursor.description is None:
-        changed = cursor.rowcount
-        return StatementResult(num_changed=changed if changed >= 0 else None)
+        row_count = cursor.rowcount
+        return StatementResult(num_changed=row_count if row_count >= 0 else None)
     rows, has_more_rows = first_rows(cursor.fetchmany)
     return StatementResult(
         columns=tuple(str(column[0]) for column in cursor.description),
@@ -534,6 +545,6 @@ def _taken(cursor: Any) -> StatementResult:
     )
 
 
-def _short(text: str) -> str:
+def _shortened(text: str) -> str:
     one_line = " ".join(text.split())
     return one_line if len(one_line) <= 80 else f"{one_line[:77]}..."

@@ -89,7 +89,7 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
     into = _result_table_of(work, statement, _CLASS_COLUMNS, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     if work.is_dry_run:
-        return work.dry("predict", values, told=plan.notes)
+        return work.dry("predict", values, notes=plan.notes)
     for sentence in plan.notes:
         work.tell(sentence)
     with work.job(f"EVALUATE {stored}") as job:
@@ -211,7 +211,7 @@ def explain(work: Work, statement: Explain) -> Result:
     if statement.explainer is not None:
         notes += (f"{statement.explainer} is for trees: columns are shuffled instead.",)
     if work.is_dry_run:
-        return work.dry("predict", values, told=notes)
+        return work.dry("predict", values, notes=notes)
     for sentence in notes:
         work.tell(sentence)
     with work.job(f"EXPLAIN {stored}") as job:

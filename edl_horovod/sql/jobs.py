@@ -1,8 +1,9 @@
-"""The jobs of statements: a numbered folder for each while it works, for SHOW JOBS and KILL.
+"""The jobs of statements: each has a numbered folder while it runs, for SHOW JOBS and KILL.
 
-A statement that works holds a lock on a file in its folder, and touches that file now and then.
-On the same running machine the lock decides whether it is dead. A shared folder may not tell
-other machines of locks: for them it is dead once nothing was heard of it for some time.
+A running statement holds a lock on a file in its folder and touches this file at intervals. On the
+same machine, since its last boot, the lock decides whether the statement is alive. A shared folder
+may not pass locks on to other machines: for them a statement is dead when the file has not been
+touched for some time.
 """
 
 import contextlib
@@ -32,9 +33,9 @@ _ENTRY, _LOCK, _KILLED = "statement.json", ".lock", "killed"
 _DATA, _OUTPUT, _JOB, _VERSION = "data", "output", "job", "version"
 TOUCH_SECONDS = 30.0
 SILENT_SECONDS = 600.0
-"""After so long without a touch a statement of another machine is dead."""
-MOST_KEPT = 20
-"""Failed jobs whose logs are kept."""
+"""A statement of another machine whose file was not touched for this time is dead."""
+MAX_FAILED_JOBS = 20
+"""Number of failed jobs whose logs are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,39 +43,39 @@ class JobEntry:
     """A job as SHOW JOBS lists it."""
 
     number: int
-    what: str
-    """The verb and what it makes: `TRAIN m`, and which of several trainings runs."""
+    title: str
+    """The verb and its target, such as `TRAIN m`, and which of several trainings is running."""
     began: float
     """Seconds since the epoch."""
     is_running: bool
     job_dir: Path
-    """Of the training or the prediction that runs; it is there once the rows have been read."""
+    """Directory of the training or prediction; it exists once the rows have been read."""
     in_cluster: AttachedJob | None = None
-    """The training or the prediction, where it runs in a cluster."""
+    """The training or prediction if it runs in a cluster."""
     predictions: str = ""
-    """What its output are predictions of, where those could not be written into their table."""
+    """The model and rows of predictions that could not be written into their table; or empty."""
 
 
 @dataclass(frozen=True)
 class StatementJob:
-    """The folder of a statement that works."""
+    """The folder of a running statement."""
 
     number: int
     path: Path
 
     @property
     def data(self) -> Path:
-        """Where the rows go."""
+        """Folder of the exported rows."""
         return self.path / _DATA
 
     @property
     def validation(self) -> Path:
-        """Where the rows of the validation go."""
+        """Folder of the exported rows for the validation."""
         return self.path / f"validation-{_DATA}"
 
     @property
     def output(self) -> Path:
-        """Where predictions and metrics go."""
+        """Folder of predictions and metrics."""
         return self.path / _OUTPUT
 
     @property
@@ -84,36 +85,36 @@ class StatementJob:
 
     @property
     def job_dir(self) -> Path:
-        """The directory of the training or the prediction; of several trainings, theirs."""
+        """The directory of the training or prediction, or the parent of several trainings."""
         return self.path / _JOB
 
-    def show(self, part: str, job_dir: Path) -> None:
-        """Say which of several trainings runs, for SHOW JOBS and KILL.
+    def note_training(self, part: str, job_dir: Path) -> None:
+        """Record which of several trainings is running, for SHOW JOBS and KILL.
 
         Args:
-            part: Which one it is.
-            job_dir: Of that one.
+            part: Names the training.
+            job_dir: The directory of the training.
         """
         self._note(part=part, job_dir=str(job_dir))
 
     def note_in_cluster(self, job: AttachedJob | None) -> None:
-        """Say which job in a cluster works for the statement, so that none is left behind."""
+        """Record the statement's job in a cluster, for its removal if this process dies."""
         self._note(in_cluster=asdict(job) if job is not None else None)
 
-    def keep_predictions(self, of: str) -> None:
-        """Leave the output to a later statement when this one fails.
+    def keep_predictions(self, source: str) -> None:
+        """Leave the output for a later statement if this one fails.
 
         Args:
-            of: Names the model and the rows.
+            source: Identifies the model and the rows.
         """
-        self._note(predictions=of)
+        self._note(predictions=source)
 
-    def take_predictions(self, of: str) -> bool:
-        """Make the output of an earlier statement that failed this one's; whether there is one."""
+    def take_predictions(self, source: str) -> bool:
+        """Move predictions of an earlier, failed statement here; returns whether there were any."""
         for entry in reversed(find_jobs(self.path.parent.parent)):
-            if entry.predictions == of and not entry.is_running:
+            if entry.predictions == source and not entry.is_running:
                 output = StatementJob(entry.number, self.path.parent / str(entry.number)).output
-                with contextlib.suppress(OSError):  # Another statement may be faster.
+                with contextlib.suppress(OSError):  # Another statement may have moved it.
                     output.rename(self.output)
                     return True
         return False
@@ -123,7 +124,7 @@ class StatementJob:
         """Whether a job in a cluster may still write into the folder."""
         try:
             entry = json.loads((self.path / _ENTRY).read_bytes())
-        except FileNotFoundError:  # Somebody removed it.
+        except FileNotFoundError:  # The folder was removed.
             return False
         return entry.get("in_cluster") is not None
 
@@ -132,26 +133,26 @@ class StatementJob:
         write_json(self.path / _ENTRY, entry | facts)
 
     def check(self) -> None:
-        """End the statement if somebody asked for that.
+        """End the statement if KILL requested it.
 
         Raises:
-            Interrupted: Somebody did.
+            Interrupted: KILL requested it.
         """
         if (self.path / _KILLED).exists():
             raise Interrupted(f"Job {self.number} was ended by KILL {self.number}.")
 
 
 @contextlib.contextmanager
-def open_job(models: Path, what: str) -> Iterator[StatementJob]:
-    """A new job, whose folder is gone when the `with` ends; a failed one leaves its logs.
+def open_job(models: Path, title: str) -> Iterator[StatementJob]:
+    """Create a job, whose folder is removed when the `with` ends; a failed job leaves its logs.
 
     Args:
-        models: The folder of models, which is there.
-        what: The verb and what it makes.
+        models: The folder of models, which must exist.
+        title: The verb and its target.
 
     Raises:
-        OutputError: The folder cannot be made.
-        Interrupted: Somebody ended the job.
+        OutputError: The folder cannot be created.
+        Interrupted: KILL or Ctrl-C ended the job.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -161,12 +162,12 @@ def open_job(models: Path, what: str) -> Iterator[StatementJob]:
             stream = stack.enter_context((path / _LOCK).open("w"))
             fcntl.flock(stream, fcntl.LOCK_EX)
             stack.enter_context(_touching(path / _LOCK))
-            # Only now is it seen by others, who take one without a lock for dead.
-            entry = {"what": what, "began": time.time(), "boot": marker.boot_id()}
+            # Others see the job from here on; before it has its lock they would take it for dead.
+            entry = {"what": title, "began": time.time(), "boot": marker.boot_id()}
             write_json(path / _ENTRY, entry)
         except OSError as e:
             raise OutputError(
-                f"The folder of a job cannot be made: {e}.",
+                f"The folder of a job cannot be created: {e}.",
                 received={"models": models},
                 hint=hint_of(e),
             ) from e
@@ -178,8 +179,8 @@ def open_job(models: Path, what: str) -> Iterator[StatementJob]:
             job.check()
             if job.may_run_in_cluster:
                 raise
-            # The job's own error says how to go on in a folder that is removed now.
-            raise Interrupted("The statement was interrupted; nothing of it is left.") from e
+            # The job's own error says how to resume in a folder that is removed here.
+            raise Interrupted("The statement was interrupted and its folder removed.") from e
         except EdlError:
             is_kept = job.job_dir.exists() or job.output.exists()
             raise
@@ -189,18 +190,18 @@ def open_job(models: Path, what: str) -> Iterator[StatementJob]:
 
 
 def find_jobs(models: Path) -> tuple[JobEntry, ...]:
-    """The jobs that are there, by their numbers: those that work, and the last that failed."""
-    found = []
+    """The running jobs and the last failed ones, sorted by number."""
+    entries = []
     for path in _paths(models):
-        # It may be removed while we look.
+        # The folder may be removed in the meantime.
         with contextlib.suppress(OSError, ValueError, KeyError):
             entry = json.loads((path / _ENTRY).read_bytes())
             is_running = _is_running(path / _LOCK, entry.get("boot", ""))
             in_cluster = entry.get("in_cluster")
-            found.append(
+            entries.append(
                 JobEntry(
                     number=int(path.name),
-                    what=", ".join(filter(None, (entry["what"], entry.get("part")))),
+                    title=", ".join(filter(None, (entry["what"], entry.get("part")))),
                     began=entry["began"],
                     is_running=is_running,
                     job_dir=Path(entry.get("job_dir", path / _JOB)),
@@ -208,14 +209,14 @@ def find_jobs(models: Path) -> tuple[JobEntry, ...]:
                     predictions=entry.get("predictions", ""),
                 )
             )
-    return tuple(found)
+    return tuple(entries)
 
 
 def request_kill(models: Path, number: int) -> None:
-    """Ask a statement that works to end; it looks between its parts, and while it reads rows.
+    """Ask a running statement to end; it checks for this between its steps and while reading rows.
 
     Raises:
-        OSError: It is gone.
+        OSError: The job does not exist any more.
     """
     (models / _FOLDER / str(number) / _KILLED).touch()
 
@@ -227,7 +228,7 @@ def _claim(models: Path) -> tuple[int, Path]:
     while True:
         path = folder / str(number)
         try:
-            path.mkdir(mode=0o700)  # The folder of models may be shared; the rows are not.
+            path.mkdir(mode=0o700)  # Users may share the folder of models, but not these rows.
         except FileExistsError:
             number += 1
             continue
@@ -237,12 +238,13 @@ def _claim(models: Path) -> tuple[int, Path]:
 
 def _paths(models: Path) -> list[Path]:
     folder = models / _FOLDER
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted((path for path in found if path.name.isdecimal()), key=lambda it: int(it.name))
+    paths = folder.iterdir() if folder.is_dir() else ()
+    numbered = [path for path in paths if path.name.isdecimal()]
+    return sorted(numbered, key=lambda path: int(path.name))
 
 
 def _clean(models: Path) -> None:
-    """Remove what dead processes and failed jobs left, but the newest logs and predictions."""
+    """Remove leftovers of dead and failed jobs, except the newest logs and predictions."""
     ended = [entry for entry in find_jobs(models) if not entry.is_running]
     for entry in ended:
         job = StatementJob(entry.number, models / _FOLDER / str(entry.number))
@@ -253,18 +255,18 @@ def _clean(models: Path) -> None:
         for folder in (job.data, job.validation, job.version):
             shutil.rmtree(folder, ignore_errors=True)
         is_empty = not job.job_dir.exists() and not job.output.exists()
-        if entry in ended[:-MOST_KEPT] or is_empty:
+        if entry in ended[:-MAX_FAILED_JOBS] or is_empty:
             shutil.rmtree(job.path, ignore_errors=True)
 
 
 def _is_out_of_cluster(entry: JobEntry, job: StatementJob) -> bool:
-    """Remove what a dead process left in a cluster; whether nothing of it can write any more."""
+    """Remove a dead process's job from the cluster; returns whether it cannot write any more."""
     if entry.in_cluster is None:
         return True
     try:
         remove_attached(entry.in_cluster)
     except EdlError as e:
-        log.warning("Job %s of a dead statement may still run: %s", entry.in_cluster.name, e)
+        log.warning("job %s of a dead statement may still be running: %s", entry.in_cluster.name, e)
         return False
     with contextlib.suppress(OSError):  # Another process may have removed it.
         job.note_in_cluster(None)
@@ -281,12 +283,12 @@ def _is_running(lock: Path, boot: str) -> bool:
 
 @contextlib.contextmanager
 def _touching(lock: Path) -> Iterator[None]:
-    """Touch a file now and then, for machines that do not see its lock."""
+    """Touch a file at intervals, for machines that do not see its lock."""
     ended = threading.Event()
 
     def touch() -> None:
         while not ended.wait(TOUCH_SECONDS):
-            with contextlib.suppress(OSError):  # The folder may be out of reach for a while.
+            with contextlib.suppress(OSError):  # The folder may be unreachable for a while.
                 os.utime(lock)
 
     threading.Thread(target=touch, name="touch", daemon=True).start()

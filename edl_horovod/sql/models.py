@@ -1,8 +1,9 @@
-"""Trained models as objects with a name and versions, in a folder.
+"""The store of trained models: names with numbered versions, in a folder.
 
-A model is a folder of its name with one folder a version, `1`, `2`, ..., and a small file that says
-which version is live. A version appears whole, by a rename; it becomes live by another, of that
-file. Whatever dies in between, the live version is the old one or the new one, and is whole.
+A model is a folder of its name with a folder for each version, `1`, `2`, ..., and a file that holds
+the number of the live version. One rename makes a complete version appear, and another, of that
+file, makes it live. If a process dies in between, the live version is the old or the new one, and
+complete.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ __all__ = [
     "ModelStore",
     "StoredModel",
     "Trial",
-    "adapted_of",
+    "read_adapted",
     "default_folder",
 ]
 
@@ -40,13 +41,13 @@ _ADAPTED = "adapted.json"
 _STORE, _MODEL, _VERSION = "folder of models", "model of statements", "version of a model"
 _ABOUT, _LIVE, _LOCK = "about.json", "live", ".lock"
 LOG = "log.json"
-"""How the training went, in the folder of a version: a list of `LogRow`."""
+"""The log of the training in the folder of a version, a list of `LogRow`."""
 _REMOVED = ".removed-"
-"""Begins the name of a version that is being removed."""
+"""Prefix of the folder of a version that is being removed."""
 
 
 class ModelNotFound(StatementError):
-    """There is no model, or no version, of the name that a statement says."""
+    """A statement names a model or a version that does not exist."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,32 +58,32 @@ class ModelColumn:
     kind: str
     """`integer`, `number`, `text`, `date`, `timestamp`, `bytes` or `boolean`."""
     declared_type: str
-    """As the database called it; empty where it did not say."""
+    """The database's name of the type; empty if it did not report one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One training of a statement with several, of which the best became a version."""
+    """One of several trainings of a statement, of which the best became a version."""
 
     chosen: dict[str, str]
-    """Attributes to the values that it had."""
+    """The values of the attributes that differ between trials."""
     state: str
     """`finished` or `failed`."""
     metrics: dict[str, float]
-    """Of its last evaluation; empty where it failed."""
+    """Metrics of the last evaluation; empty if the trial failed."""
     seconds: float
     error: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogRow:
-    """Where a training was after a step."""
+    """The state of a training after a step."""
 
     step: int
     epoch: int | None = None
-    """Counted from 1; like the loss unknown where only an evaluation is told."""
+    """Counted from 1; None, like the loss, in rows that hold only an evaluation."""
     seconds: float
-    """Since its first step."""
+    """Time since the first step."""
     loss: float | None = None
     validation: dict[str, float] = field(default_factory=dict)
     """The metrics of an evaluation; empty without one."""
@@ -90,7 +91,7 @@ class LogRow:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What is known of a version of a model, beside what is in the trained model itself."""
+    """How a version was trained, in addition to the trained model itself."""
 
     statement: str
     """The whole TRAIN statement."""
@@ -99,28 +100,28 @@ class About:
     framework: str
     label: str
     columns: tuple[ModelColumn, ...]
-    """Those that it reads, and the label."""
+    """The columns that the model reads, and the label."""
     nulls: dict[str, Any]
-    """What a NULL of a column counts as."""
+    """The values that replace NULLs, by column name."""
     split: str
-    """How rows for the validation were set apart, in words."""
+    """How the rows for the validation were selected, in words."""
     num_rows: int
-    """That it learned from; those that were held back are none of them."""
+    """Number of training rows, without those for the validation."""
     metrics: dict[str, float]
-    """Of the last evaluation of the training."""
+    """Metrics of the last evaluation of the training."""
     database: str
-    """Its URL without user and password."""
+    """The URL of the database without user and password."""
     trained: str
-    """When, in ISO 8601."""
+    """Time of the training in ISO 8601."""
     seconds: float
-    told: tuple[str, ...] = ()
-    """What was decided for the user."""
+    notes: tuple[str, ...] = ()
+    """Sentences about decisions that the statement left to us."""
     chosen: dict[str, str] = field(default_factory=dict)
-    """Attributes to the values of the best trial; empty without trials."""
+    """The attributes of the best trial; empty without trials."""
     trials: tuple[Trial, ...] = ()
-    """In the order in which they ran."""
+    """The trials in the order in which they ran."""
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Metrics of `model`, `constant` and `linear` on the rows that were held back."""
+    """Metrics of `model`, `constant` and `linear` on the rows for the validation."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -129,8 +130,12 @@ class About:
 
     @property
     def dates(self) -> dict[str, Any]:
-        """Columns of dates or timestamps, with which of the two they are."""
-        return {it.name: it.kind for it in self.columns if it.kind in ("date", "timestamp")}
+        """The columns of dates and timestamps, with their kind."""
+        return {
+            column.name: column.kind
+            for column in self.columns
+            if column.kind in ("date", "timestamp")
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,31 +150,31 @@ class StoredModel:
 
     @property
     def trained_model(self) -> Path:
-        """What `edl predict` takes."""
+        """The trained model, for `edl predict`."""
         return self.folder / MODEL
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
 
 
-def adapted_of(trained_model: Path) -> Mapping[str, Any]:
-    """What a model keeps of its training's data; empty where it keeps nothing.
+def read_adapted(trained_model: Path) -> Mapping[str, Any]:
+    """What the model's `adapt` returned for its training data; empty if it has no `adapt`.
 
     Raises:
-        DataError: It is damaged.
+        DataError: The file is damaged.
     """
     file = trained_model / _ADAPTED
     try:
-        found = json.loads(file.read_bytes())
+        adapted = json.loads(file.read_bytes())
     except FileNotFoundError:
         return {}
     except ValueError as e:
         raise DataError(f"{file} is damaged: {e}.", hint="Train the model again.") from e
-    return found if isinstance(found, Mapping) else {}
+    return adapted if isinstance(adapted, Mapping) else {}
 
 
 def default_folder() -> Path:
-    """Where models are without the setting `models`, after the XDG Base Directory Specification.
+    """The default of the setting `models`, after the XDG Base Directory Specification.
 
     Raises:
         RuntimeError: This user has no home directory.
@@ -184,46 +189,46 @@ class ModelStore:
     """The models in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Take a folder, which may not be there yet."""
+        """Open the store of a folder, which need not exist."""
         self.folder = folder
 
     def claim(self) -> None:
-        """Make the folder, or see that it is one of models.
+        """Create the folder, or check that it is a folder of models.
 
         Raises:
-            OutputError: It holds something else, or cannot be made.
+            OutputError: The folder holds other files or cannot be created.
         """
-        with _writing(self.folder):
+        with _write_errors(self.folder):
             marker.claim(self.folder, _STORE, received=f"models={self.folder}")
 
     def names(self) -> tuple[str, ...]:
-        """The models that have a live version, sorted."""
-        return tuple(name for name in self._homes() if self._live(name) is not None)
+        """The names of the models with a live version, sorted."""
+        return tuple(name for name in self._all_names() if self._live(name) is not None)
 
     def all(self) -> tuple[StoredModel, ...]:
-        """All versions of the models that have a live one, sorted by name and version."""
+        """All versions of the models with a live version, sorted by name and version."""
         return tuple(
             self._read(name, version) for name in self.names() for version in self.versions(name)
         )
 
     def versions(self, name: str) -> tuple[int, ...]:
-        """The versions of a model, rising."""
+        """The versions of a model in ascending order."""
         home = self.folder / name
-        found = home.iterdir() if home.is_dir() else ()
+        paths = home.iterdir() if home.is_dir() else ()
         return tuple(
             sorted(
                 int(path.name)
-                for path in found
+                for path in paths
                 if path.name.isdecimal() and marker.kind_of(path) == _VERSION
             )
         )
 
     def find(self, named: ModelName) -> StoredModel:
-        """A version of a model; without a number the live one.
+        """A version of a model; the live version if the statement names no number.
 
         Raises:
-            StatementError: There is none.
-            DataError: It is damaged.
+            StatementError: The model or the version does not exist.
+            DataError: The version is damaged.
         """
         live, versions = self._live(named.name), self.versions(named.name)
         if named.version is None and live is not None:
@@ -231,21 +236,21 @@ class ModelStore:
         if named.version in versions:
             return self._read(named.name, named.version)
         if named.version is None or not versions:
-            known = self.names()
-            hint = did_you_mean(named.name, known) or (
-                f"Models: {', '.join(known)}." if known else "No model has been trained here."
+            names = self.names()
+            hint = did_you_mean(named.name, names) or (
+                f"Models: {', '.join(names)}." if names else "This folder has no models."
             )
-            what = f"There is no model {named.name!r} in {self.folder}."
+            problem = f"There is no model {named.name!r} in {self.folder}."
         else:
-            hint = f"It has {', '.join(f'{named.name}@{each}' for each in versions)}."
-            what = f"The model {named.name!r} has no version {named.version}."
-        raise ModelNotFound(what, named.position, hint=hint)
+            hint = f"Versions: {', '.join(f'{named.name}@{version}' for version in versions)}."
+            problem = f"The model {named.name!r} has no version {named.version}."
+        raise ModelNotFound(problem, named.position, hint=hint)
 
     def log(self, stored: StoredModel) -> tuple[LogRow, ...]:
-        """How the training of a version went; empty where an earlier release trained it.
+        """The log of a version's training; empty if an earlier release trained it.
 
         Raises:
-            DataError: It is damaged.
+            DataError: The log is damaged.
         """
         try:
             rows = json.loads((stored.folder / LOG).read_bytes())
@@ -256,40 +261,43 @@ class ModelStore:
             raise DataError(
                 f"The log of {stored} is damaged: {e}.",
                 received={"file": stored.folder / LOG},
-                hint="Train it again.",
+                hint="Train the model again.",
             ) from e
 
     def exists(self, name: str) -> bool:
         """Whether a model has a live version."""
         return self._live(name) is not None
 
-    def add(self, name: str, made: Path, about: About, *, replace: bool = False) -> StoredModel:
-        """Make a folder the next version of a model, and that version the live one.
+    def add(
+        self, name: str, new_version: Path, about: About, *, replace: bool = False
+    ) -> StoredModel:
+        """Make a folder the next version of a model, and make that version live.
 
         Args:
-            name: Of the model.
-            made: A folder on the same file system with the trained model in `MODEL`; it is moved.
-            about: What is known of it.
-            replace: Remove the earlier versions once the new one is live.
+            name: The name of the model.
+            new_version: A folder on the same file system with the trained model in `MODEL`. It is
+                moved.
+            about: How the version was trained.
+            replace: Whether to remove the earlier versions once the new one is live.
 
         Raises:
-            OutputError: Nothing can be written there, or it holds something else.
+            OutputError: The store cannot be written, or its folder holds other files.
         """
         home = self.folder / name
-        with _writing(home):
+        with _write_errors(home):
             self.claim()
-            (made / _ABOUT).write_text(json_text.dumps(asdict(about)), encoding="utf-8")
-            marker.write(made, _VERSION)
-            sync(made / _ABOUT)
-            sync(made)
+            (new_version / _ABOUT).write_text(json_text.dumps(_to_json(about)), encoding="utf-8")
+            marker.write(new_version, _VERSION)
+            sync(new_version / _ABOUT)
+            sync(new_version)
             with self._locked():
                 marker.claim(home, _MODEL, received=f"models={self.folder}", may_hold=(_LOCK,))
-                if self._live(name) is None:  # A DROP was killed, or a training.
+                if self._live(name) is None:  # A DROP or a training was killed.
                     self._remove(home, self.versions(name))
                 version = max(self.versions(name), default=0) + 1
                 while (home / str(version)).exists():
                     version += 1
-                made.rename(home / str(version))
+                new_version.rename(home / str(version))
                 sync(home)
                 write_text(home / _LIVE, str(version))
                 if replace:
@@ -300,55 +308,55 @@ class ModelStore:
         """Make a version the live one.
 
         Raises:
-            StatementError: There is none.
+            StatementError: The model or the version does not exist.
             OutputError: The folder cannot be written.
         """
         self.find(named)
         home = self.folder / named.name
-        with _writing(home), self._locked():
-            # It may have been dropped while we waited.
-            found = self.find(named)
-            write_text(home / _LIVE, str(found.version))
-        return replace(found, is_live=True)
+        with _write_errors(home), self._locked():
+            # It may have been dropped while this process waited for the lock.
+            stored = self.find(named)
+            write_text(home / _LIVE, str(stored.version))
+        return replace(stored, is_live=True)
 
     def drop(self, named: ModelName) -> None:
         """Remove a model, or one version of it that is not live.
 
         Raises:
-            StatementError: There is none, or it is live while others are there.
-            OutputError: It cannot be removed.
+            StatementError: The model or the version does not exist, or the version is live.
+            OutputError: The folder cannot be written.
         """
         self.find(named)
         home = self.folder / named.name
-        with _writing(home), self._locked():
-            # It may have been dropped while we waited.
-            found = self.find(named)
+        with _write_errors(home), self._locked():
+            # It may have been dropped while this process waited for the lock.
+            stored = self.find(named)
             if named.version is None:
-                # Without a live version there is no model, even if we are killed now.
+                # Without a live version the model does not exist, even if this process dies here.
                 (home / _LIVE).unlink(missing_ok=True)
                 self._remove(home, self.versions(named.name))
                 self._remove_home(home)
-            elif found.is_live:
+            elif stored.is_live:
                 hint = f"DROP MODEL {named.name} removes the model with all of its versions."
                 raise StatementError(
                     f"The version {named} is the live one.", named.position, hint=hint
                 )
             else:
-                self._remove(home, (found.version,))
+                self._remove(home, (stored.version,))
 
     def _remove(self, home: Path, versions: tuple[int, ...]) -> None:
-        self._remove_rest(home)  # Where one was killed, a name may be taken.
+        self._remove_renamed(home)  # A killed process may have left such a folder.
         for version in versions:
             (home / str(version)).rename(home / f"{_REMOVED}{version}")
-        self._remove_rest(home)
+        self._remove_renamed(home)
 
     @staticmethod
-    def _remove_rest(home: Path) -> None:
-        """Remove versions that were renamed for that."""
+    def _remove_renamed(home: Path) -> None:
+        """Delete the versions that were renamed for their removal."""
         for folder in home.glob(f"{_REMOVED}*"):
             rest = [path for path in folder.iterdir() if path.name != marker.NAME]
             if marker.kind_of(folder) == _VERSION:
-                # The marker goes last: what is left of a version must still be known as ours.
+                # The marker is deleted last: an incomplete folder must still be recognized as ours.
                 for path in [*rest, folder / marker.NAME]:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             elif rest:
@@ -357,7 +365,7 @@ class ModelStore:
 
     @staticmethod
     def _remove_home(home: Path) -> None:
-        """Remove the folder of a model; where something else stands in it, the name stays ours."""
+        """Remove the folder of a model, unless it holds other files."""
         for path in (*home.glob(f".{_LIVE}.*.partial"), home / _LOCK):
             path.unlink(missing_ok=True)
         if [path.name for path in home.iterdir()] == [marker.NAME]:
@@ -366,15 +374,15 @@ class ModelStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold what one process at a time has: the right to change which versions there are.
+        """Hold the exclusive lock for changes of versions.
 
-        The lock is that of all models: a file in the folder of one would go with that.
+        All models share one lock, because a lock file in a model's folder would be removed with it.
         """
         with (self.folder / _LOCK).open("w") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
             yield
 
-    def _homes(self) -> Iterator[str]:
+    def _all_names(self) -> Iterator[str]:
         if not self.folder.is_dir():
             return
         for path in sorted(self.folder.iterdir()):
@@ -390,33 +398,40 @@ class ModelStore:
             raise DataError(
                 f"{self.folder / name / _LIVE} is damaged.",
                 received=repr(text[:40]),
-                hint="Write the number of the version that is to be live into it.",
+                hint="Write the number of the version that should be live into this file.",
             )
         return int(text)
 
     def _read(self, name: str, version: int) -> StoredModel:
         folder = self.folder / name / str(version)
         try:
-            about = _about(json.loads((folder / _ABOUT).read_bytes()))
+            about = _from_json(json.loads((folder / _ABOUT).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError) as e:
             raise DataError(
                 f"The model {name}@{version} is damaged: {e}.",
                 received={"folder": folder},
-                hint="Train it again.",
+                hint="Train the model again.",
             ) from e
         is_live = version == self._live(name)
         return StoredModel(name=name, version=version, is_live=is_live, folder=folder, about=about)
 
 
-def _about(found: dict[str, Any]) -> About:
-    columns = tuple(ModelColumn(**each) for each in found.pop("columns"))
-    trials = tuple(Trial(**each) for each in found.pop("trials", ()))
-    read = {"columns": columns, "trials": trials, "told": tuple(found["told"])}
-    return About(**{**found, **read})
+def _to_json(about: About) -> dict[str, Any]:
+    values = asdict(about)
+    # Releases before this one wrote the notes under this key.
+    values["told"] = values.pop("notes")
+    return values
+
+
+def _from_json(values: dict[str, Any]) -> About:
+    columns = tuple(ModelColumn(**column) for column in values.pop("columns"))
+    trials = tuple(Trial(**trial) for trial in values.pop("trials", ()))
+    notes = tuple(values.pop("told"))
+    return About(**values, columns=columns, trials=trials, notes=notes)
 
 
 @contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def _write_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:

@@ -16,11 +16,11 @@ from edl_horovod.records.reader import Reader
 from edl_horovod.sql import planning
 from edl_horovod.sql.engine import DatabaseError
 from edl_horovod.sql.export import ExportedTable, NoRows
-from edl_horovod.sql.models import StoredModel, adapted_of
+from edl_horovod.sql.models import StoredModel, read_adapted
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.rows import MOST_ROWS
 from edl_horovod.sql.statements import Predict
-from edl_horovod.sql.target import COLUMN, NUMBER, plan_target
+from edl_horovod.sql.target import DEFAULT_COLUMN, SAMPLE_NUMBER, plan_target
 from edl_horovod.sql.unknown_values import unknown_values
 from edl_horovod.sql.work import Work
 from edl_horovod.sql.writing import try_writing, write_predictions
@@ -77,7 +77,7 @@ def predict(work: Work, statement: Predict) -> Result:
     parts: tuple[str, ...] = ()
     if target is not None:
         parts = target.folded if work.engine.dialect == "postgres" else target.parts
-    first_column = parts[-1] if len(parts) > 1 else COLUMN
+    first_column = parts[-1] if len(parts) > 1 else DEFAULT_COLUMN
     names = _output_names(
         stored, first_column, columns=plan.columns, probabilities=plan.has_probabilities
     )
@@ -89,7 +89,10 @@ def predict(work: Work, statement: Predict) -> Result:
             parts,
             columns=names if len(names) > 1 or plan.columns else (),
             features=stored.about.features,
-            samples=[classes_of(stored) or (NUMBER,), *[(NUMBER,)] * (len(names) - 1)],
+            samples=[
+                classes_of(stored) or (SAMPLE_NUMBER,),
+                *[(SAMPLE_NUMBER,)] * (len(names) - 1),
+            ],
             replace_table=plan.replace_table,
             replace_values=plan.replace_values,
         )
@@ -100,7 +103,7 @@ def predict(work: Work, statement: Predict) -> Result:
             )
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     if work.is_dry_run:
-        return work.dry("predict", values, told=(str(into),) if into else ())
+        return work.dry("predict", values, notes=(str(into),) if into else ())
     if into is not None:
         try_writing(work.engine, into)
     with work.job(f"PREDICT {target or 'rows'}") as job:
@@ -192,7 +195,7 @@ def classes_of(stored: StoredModel) -> tuple[Any, ...]:
     Raises:
         DataError: The trained model is damaged.
     """
-    classes = adapted_of(stored.trained_model).get("classes")
+    classes = read_adapted(stored.trained_model).get("classes")
     return tuple(classes["values"]) if classes else ()
 
 
@@ -203,7 +206,7 @@ def report_unknown_values(work: Work, stored: StoredModel, table: ExportedTable)
         DataError: The trained model is damaged.
     """
     for unknown in unknown_values(
-        adapted_of(stored.trained_model), sorted(table.data.glob("*.parquet"))
+        read_adapted(stored.trained_model), sorted(table.data.glob("*.parquet"))
     ):
         work.tell(str(unknown))
 
@@ -231,7 +234,7 @@ def _output_names(
             hint="Leave it out.",
         )
     # Columns of two models in the same table must have different names.
-    prefix = "" if first == COLUMN else f"{first}_"
+    prefix = "" if first == DEFAULT_COLUMN else f"{first}_"
     probability_columns = (
         [f"{prefix}probability_{label}" for label in classes] if probabilities else []
     )

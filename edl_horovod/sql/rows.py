@@ -1,4 +1,4 @@
-"""The rows of a SELECT that is running."""
+"""The rows of a running SELECT, fetched in batches, and the limits of a result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,80 +11,81 @@ __all__ = [
     "Rows",
     "SelectColumn",
     "first_rows",
-    "from_server",
+    "server_cursor_rows",
 ]
 
 MOST_ROWS = 10_000
-"""Rows of a result that a user gets."""
+"""Maximum number of rows in a result."""
 MOST_BYTES = 16 << 20
-"""The same in bytes of their values, about."""
+"""Approximate maximum size of the values in a result."""
 
 BATCH_ROWS = 500
-"""Rows that are best Python objects at a time.
+"""Number of rows that are held as Python objects at the same time.
 
-They stay in the processor's cache until they were read, and are fewer than the 700 new objects at
-which the garbage collector runs.
+They fit into the processor's cache, and are fewer than the 700 new objects at which the garbage
+collector runs.
 """
-_ASKED_BYTES = 1 << 20
-"""Bytes of the rows of a result that are asked for at a time, about."""
-_BATCHES = 4
-"""Whole batches of a round trip to a server."""
+_FETCH_BYTES = 1 << 20
+"""Approximate size of the rows that are fetched at a time for a result."""
+_BATCHES_PER_FETCH = 4
+"""Batches in one round trip to a server."""
 
 FetchRows = Callable[[int], list[tuple[Any, ...]]]
-"""Gives the next rows, at most so many; an empty list at the end."""
+"""Returns the next rows, at most the given number; an empty list at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectColumn:
-    """A column that a SELECT gives."""
+    """A column of a SELECT."""
 
     name: str
     declared_type: str
-    """As the engine calls it; empty if it does not say."""
+    """The engine's name of the type; empty if it does not report one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The rows of a SELECT as the driver gives them."""
+    """The columns of a SELECT, and a function that fetches its rows."""
 
     columns: tuple[SelectColumn, ...]
     fetch: FetchRows
 
 
-def from_server(cursor: Any) -> FetchRows:
-    """The rows of a cursor that PostgreSQL keeps, some batches a round trip, or one of wide rows.
+def server_cursor_rows(cursor: Any) -> FetchRows:
+    """Fetch rows of a server-side cursor of PostgreSQL, several batches a round trip.
 
-    Each batch becomes Python objects when it is fetched.
+    Wide rows come one batch a round trip. A batch is converted to Python objects when it is
+    fetched.
 
     Args:
-        cursor: Of psycopg, with a name, after its SELECT.
+        cursor: A named cursor of psycopg that has executed its SELECT.
     """
-    answers = cursor.connection.cursor()
+    client_cursor = cursor.connection.cursor()
 
     def fetch(num_rows: int) -> list[tuple[Any, ...]]:
-        if (answers.rownumber or 0) >= answers.rowcount:
-            # Of rows that are wide, or may be, fewer are asked for: these have no room for more.
-            num_asked = _BATCHES * num_rows if num_rows == BATCH_ROWS else num_rows
-            # The name is the cursor's own, which needs no quotes.
-            answers.execute(f"FETCH FORWARD {num_asked} FROM {cursor.name}")
-        found: list[tuple[Any, ...]] = answers.fetchmany(num_rows)
-        return found
+        if (client_cursor.rownumber or 0) >= client_cursor.rowcount:
+            # A caller asks for smaller batches if rows are wide, and has no room for more.
+            num_requested = _BATCHES_PER_FETCH * num_rows if num_rows == BATCH_ROWS else num_rows
+            # The name was chosen by `Engine` and needs no quotes.
+            client_cursor.execute(f"FETCH FORWARD {num_requested} FROM {cursor.name}")
+        batch: list[tuple[Any, ...]] = client_cursor.fetchmany(num_rows)
+        return batch
 
     return fetch
 
 
 def first_rows(fetch: FetchRows) -> tuple[tuple[tuple[Any, ...], ...], bool]:
-    """The rows of a result that a user gets, and whether there are more."""
+    """The first rows up to the limits of a result, and whether there are more."""
     rows: list[tuple[Any, ...]] = []
-    num_bytes, num_asked = 0, 1
-    while batch := fetch(num_asked):
+    num_bytes, num_requested = 0, 1
+    while batch := fetch(num_requested):
         for row in batch:
             if len(rows) == MOST_ROWS or num_bytes > MOST_BYTES:
                 return tuple(rows), True
             rows.append(tuple(row))
             num_bytes += sum(map(_size, row))
         mean = num_bytes // len(rows) + 1
-        num_asked = max(1, min(BATCH_ROWS, _ASKED_BYTES // mean))
+        num_requested = max(1, min(BATCH_ROWS, _FETCH_BYTES // mean))
     return tuple(rows), False
 
 

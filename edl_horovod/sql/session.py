@@ -1,4 +1,4 @@
-"""Statements on one database, one after the other."""
+"""A session, which runs statements on one database one after the other."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,19 +26,24 @@ from edl_horovod.sql.work import RunJob, Work
 
 __all__ = ["Session", "open_session"]
 
-_READING = (Train, Predict, Evaluate, EvaluateColumns, Explain)
+_SELECTING = (Train, Predict, Evaluate, EvaluateColumns, Explain)
 """Statements that read the rows of a SELECT."""
 
 
 @contextmanager
 def open_session(settings: SqlSettings, run_job: RunJob, **more: Any) -> Iterator["Session"]:
-    """A session with a database, closed when the `with` ends; `more` are other fields of `Work`.
+    """Open a session with a database, which is closed when the `with` ends.
 
-    What no COMMIT has ended by then is rolled back, and that is told.
+    An open transaction is then rolled back, and the user is told so.
+
+    Args:
+        settings: The settings of the session.
+        run_job: Runs a job and returns its result.
+        **more: Other fields of `Work`.
 
     Raises:
-        ConfigError: There is no such database.
-        MissingDependency: Its driver is not installed.
+        ConfigError: The URL of the database is malformed or names an unsupported engine.
+        MissingDependency: The driver of the database is not installed.
     """
     with open_engine(settings.db, is_confined=settings.is_confined) as engine:
         session = Session(Work(settings, engine, run_job, **more))
@@ -47,13 +52,13 @@ def open_session(settings: SqlSettings, run_job: RunJob, **more: Any) -> Iterato
         finally:
             if engine.open_transaction:
                 session.work.tell(
-                    f"The transaction of {engine.open_transaction!r} is rolled back: no COMMIT"
-                    " ended it."
+                    f"The transaction of {engine.open_transaction!r} is rolled back, because it was"
+                    " not committed."
                 )
 
 
 class Session:
-    """Runs statements."""
+    """Parses and runs statements; created by `open_session`."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -62,7 +67,7 @@ class Session:
         """The statements of a program in the database's SQL.
 
         Raises:
-            StatementError: One cannot be understood.
+            StatementError: A statement has a syntax error.
         """
         return parse(text, self.work.engine.dialect)
 
@@ -70,9 +75,9 @@ class Session:
         """Run one statement.
 
         Raises:
-            EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C or KILL.
+            EdlError: The statement failed; `Interrupted` after Ctrl-C or KILL.
         """
-        if isinstance(statement, _READING):
+        if isinstance(statement, _SELECTING):
             self._require_no_transaction(statement)
         match statement:
             case Train():
@@ -86,35 +91,35 @@ class Session:
             case Explain():
                 return explain(self.work, statement)
             case Standard():
-                return self._standard(statement)
+                return self._run_standard(statement)
         return run_catalog_statement(statement, self.work.store, is_dry_run=self.work.is_dry_run)
 
     def _require_no_transaction(self, statement: Statement) -> None:
-        """Refuse what reads rows in a transaction of its own, and often runs for long.
+        """Refuse, within a transaction, statements that read rows in a transaction of their own.
 
         Raises:
-            StatementError: One is open.
+            StatementError: A transaction is open.
         """
         if opened_by := self.work.engine.open_transaction:
             verb = type(statement).__name__.removesuffix("Columns").upper()
             raise StatementError(
-                f"{verb} cannot run within a transaction, and that of {opened_by!r} is open.",
+                f"{verb} cannot run within a transaction, and {opened_by!r} has opened one.",
                 statement.position,
                 hint="COMMIT or ROLLBACK it first.",
             )
 
-    def _standard(self, statement: Standard) -> Result:
+    def _run_standard(self, statement: Standard) -> Result:
         engine = self.work.engine
         if self.work.is_dry_run:
-            return Result(message=f"{engine.label} would get: {statement.text}")
-        found = engine.execute(statement.text)
+            return Result(message=f"This would run on {engine.label}: {statement.text}")
+        result = engine.execute(statement.text)
         message = ""
-        if not found.columns:
-            changed = found.num_changed
-            message = "Done." if changed is None else f"{changed:,} rows were changed."
+        if not result.columns:
+            row_count = result.num_changed
+            message = "Done." if row_count is None else f"{row_count:,} rows were changed."
         return Result(
-            columns=found.columns,
-            rows=found.rows,
-            has_more_rows=found.has_more_rows,
+            columns=result.columns,
+            rows=result.rows,
+            has_more_rows=result.has_more_rows,
             message=message,
         )

@@ -1,4 +1,4 @@
-"""Rows into Parquet files, in constant memory: a row group is written while the next is read."""
+"""Write rows into Parquet files in constant memory, a row group while the next one is read."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,21 +10,21 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["Shards"]
+__all__ = ["ShardWriter"]
 
 GROUP_ROWS = 20_000
-"""Rows of a row group, at most: what a rank decodes at a time."""
+"""Maximum rows of a row group, which a rank decodes at once."""
 GROUP_BYTES = 16 << 20
-"""Bytes of a row group, about, before compression."""
+"""Approximate size of a row group before compression."""
 SHARD_BYTES = 64 << 20
-"""Bytes of a file, about, before compression."""
+"""Approximate size of a file before compression."""
 
 
-class Shards:
-    """Files `part-00000.parquet` and on in a folder; their order is the order of the rows.
+class ShardWriter:
+    """Writes the files `part-00000.parquet`, ... of a folder in the order of the rows.
 
-    A file has one schema. Where the type of a column turns out to be wider, another file begins,
-    and `close` writes the earlier ones again.
+    A file has one schema. When the type of a column becomes wider, a new file begins, and `close`
+    rewrites the earlier ones with the last schema.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,14 +49,14 @@ class Shards:
     ) -> None:
         self._thread.shutdown(wait=True)
         if self._writer is not None:
-            with suppress(OSError):  # The files are removed: what counts is the first error.
+            with suppress(OSError):  # The files are removed; the first error is reported.
                 self._writer.close()
 
     def add(self, columns: Mapping[str, pa.Array]) -> None:
-        """Write rows after those before.
+        """Append rows.
 
         Raises:
-            OSError: They cannot be written.
+            OSError: A file cannot be written.
         """
         batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         if self._group and self._group[0].schema != batch.schema:
@@ -68,13 +68,13 @@ class Shards:
             self._end_group()
 
     def close(self, casts: Mapping[str, Sequence[pa.DataType]] | None = None) -> None:
-        """Write what is left, and give all files the types of the last one.
+        """Write the remaining rows, and rewrite files whose schema is not the last one.
 
         Args:
-            casts: What columns are cast to, one type after the other, in all files.
+            casts: The types to which columns of all files are cast in turn, by column name.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: A file cannot be written.
         """
         if self._group:
             self._end_group()
@@ -91,7 +91,7 @@ class Shards:
         group, num_bytes = self._group, self._group_bytes
         self._group, self._group_rows, self._group_bytes = [], 0, 0
         self._wait()
-        # The files are this thread's while it writes, and nobody else's.
+        # Only this thread accesses the files until `_wait` returns.
         self._pending = self._thread.submit(self._write, group, num_bytes)
 
     def _wait(self) -> None:
@@ -106,7 +106,7 @@ class Shards:
             self._writer = _open(self._path(len(self._schemas)), schema)
             self._schemas.append(schema)
             self._shard_bytes = 0
-        for rows in _cut(pa.Table.from_batches(group)):
+        for rows in _row_groups(pa.Table.from_batches(group)):
             self._writer.write_table(rows, row_group_size=GROUP_ROWS)
         self._shard_bytes += num_bytes
 
@@ -120,20 +120,20 @@ class Shards:
     ) -> None:
         for name, types in casts.items():
             schema = schema.set(schema.get_field_index(name), pa.field(name, types[-1]))
-        wider = path.with_suffix(".wider")
-        with pq.ParquetFile(path) as old, _open(wider, schema) as new:
-            for number in range(old.num_row_groups):
-                table = old.read_row_group(number, use_threads=False)
+        new_path = path.with_suffix(".wider")
+        with pq.ParquetFile(path) as old_file, _open(new_path, schema) as new_file:
+            for number in range(old_file.num_row_groups):
+                table = old_file.read_row_group(number, use_threads=False)
                 for name, types in casts.items():
                     column = table.column(name)
                     for type_ in types:
                         column = column.cast(type_)
                     table = table.set_column(schema.get_field_index(name), name, column)
-                new.write_table(table.cast(schema, safe=False), row_group_size=GROUP_ROWS)
-        wider.replace(path)
+                new_file.write_table(table.cast(schema, safe=False), row_group_size=GROUP_ROWS)
+        new_path.replace(path)
 
 
-def _cut(table: pa.Table) -> list[pa.Table]:
+def _row_groups(table: pa.Table) -> list[pa.Table]:
     return [table.slice(start, GROUP_ROWS) for start in range(0, len(table), GROUP_ROWS)]
 
 

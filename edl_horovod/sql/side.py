@@ -1,4 +1,4 @@
-"""What of a SELECT's rows travels beside the records: their keys, or their values as they are."""
+"""The keys, or the exact values, that are stored beside the records of a SELECT's rows."""
 
 import hashlib
 import uuid
@@ -15,20 +15,20 @@ from edl_horovod.sql.kinds import ScannedColumn
 
 __all__ = ["ExactReader", "KeyReader", "digest_of", "read_rows"]
 
-_ROWS = 1_000
-_EXACT = {int, Decimal}
-_LARGEST_WHOLE = 1 << 53
-"""Whole numbers up to this one are exact in 64-bit floating point."""
+_BATCH_ROWS = 1_000
+_EXACT_TYPES = {int, Decimal}
+_LARGEST_EXACT_DOUBLE = 1 << 53
+"""Whole numbers up to this limit are exact in 64-bit floating point."""
 
 
 def digest_of(row: Sequence[Any]) -> int:
-    """A number of 64 bits by which a row is known to have changed."""
+    """A 64-bit digest of a row, which shows whether the row has changed."""
     digest = hashlib.blake2b(repr(tuple(row)).encode("utf-8", "surrogatepass"), digest_size=8)
     return int.from_bytes(digest.digest(), signed=True)
 
 
 class KeyReader:
-    """The keys of rows, and a digest of what was selected of each."""
+    """Reads the keys of rows, and a digest of the selected values of each row."""
 
     def __init__(
         self, columns: Sequence[ScannedColumn], places: Sequence[int], *, num_selected: int
@@ -38,41 +38,44 @@ class KeyReader:
         self._num_selected = num_selected
 
     def read(self, batch: Sequence[tuple[Any, ...]], *, first_row: int) -> dict[str, pa.Array]:
-        """The keys of some rows.
+        """The keys and digests of consecutive rows.
 
         Raises:
-            DataError: A key is NULL, or of a type that cannot tell rows apart.
+            DataError: A key is NULL or has a type that cannot identify rows.
         """
-        found = {}
+        keys_and_digest = {}
         for number, (column, place) in enumerate(zip(self._columns, self._places, strict=True)):
             values = [row[place] for row in batch]
             if isinstance(values[0], uuid.UUID):
                 values = [None if value is None else str(value) for value in values]
-            keys = column.read(values, first_row=first_row)
-            if keys.null_count or column.kind not in ("integer", "text", "bytes", "date"):
+            key_values = column.read(values, first_row=first_row)
+            if key_values.null_count or column.kind not in ("integer", "text", "bytes", "date"):
                 raise DataError(
-                    f"The key {column.name!r} does not tell rows apart: it is"
-                    f" {'NULL' if keys.null_count else column.kind} in row {first_row + 1:,} or"
-                    " soon after.",
+                    f"The key {column.name!r} does not identify rows: in row {first_row + 1:,} or"
+                    f" soon after it is {'NULL' if key_values.null_count else f'a {column.kind}'}.",
                     hint="Predict into a new table.",
                 )
-            found[f"key_{number}"] = keys
+            keys_and_digest[f"key_{number}"] = key_values
         digests = [digest_of(row[: self._num_selected]) for row in batch]
-        return {**found, "digest": pa.array(digests, pa.int64())}
+        return {**keys_and_digest, "digest": pa.array(digests, pa.int64())}
 
 
 class ExactReader:
-    """The digits of whole numbers and decimals that floating point would lose, as texts."""
+    """Reads, as texts, whole numbers and decimals that would lose digits in floating point."""
 
     def __init__(self, num_columns: int) -> None:
         self.scales: list[int | None] = [None] * num_columns
-        """Of each column: digits behind the point, or None if floating point loses nothing."""
+        """Decimal places of each column; None if floating point holds its values exactly."""
 
     def read(self, columns: Sequence[Sequence[Any]]) -> dict[str, pa.Array]:
-        """The digits of some rows, NULL where a value is no such number."""
+        """The digits of consecutive rows; NULL for values that floating point holds exactly."""
         texts = {}
         for number, values in enumerate(columns):
-            lossy = [_is_lossy(value) for value in values] if _EXACT & {*map(type, values)} else ()
+            lossy = (
+                [_is_lossy(value) for value in values]
+                if _EXACT_TYPES & {*map(type, values)}
+                else ()
+            )
             if any(lossy):
                 scales = [
                     -int(value.as_tuple().exponent)
@@ -80,22 +83,24 @@ class ExactReader:
                     if isinstance(value, Decimal)
                 ]
                 self.scales[number] = max(self.scales[number] or 0, *scales, 0)
-            exact = [
+            digits = [
                 format(value, "f" if isinstance(value, Decimal) else "d") if is_lossy else None
                 for value, is_lossy in zip(values, lossy, strict=False)
             ]
-            texts[f"exact_{number}"] = pa.array(exact or [None] * len(values), pa.string())
+            texts[f"exact_{number}"] = pa.array(digits or [None] * len(values), pa.string())
         return texts
 
 
 def _is_lossy(value: object) -> bool:
-    return isinstance(value, Decimal) or (isinstance(value, int) and abs(value) > _LARGEST_WHOLE)
+    return isinstance(value, Decimal) or (
+        isinstance(value, int) and abs(value) > _LARGEST_EXACT_DOUBLE
+    )
 
 
 def read_rows(folder: Path) -> Iterator[tuple[Any, ...]]:
-    """The rows that a folder of `Shards` holds, in their order."""
+    """The rows of a folder that a `ShardWriter` wrote, in order."""
     for path in sorted(folder.glob("part-*.parquet")):
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(_ROWS, use_threads=False):
+            for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
                 columns = [batch.column(place).to_pylist() for place in range(batch.num_columns)]
                 yield from zip(*columns, strict=True)

@@ -1,6 +1,6 @@
-"""Rows with predictions in a temporary table: the engine drops it if the connection ends early.
+"""Stage rows with predictions in a temporary table, which the engine drops with the connection.
 
-So nothing of ours stays in the database if this process, its machine or the network dies.
+So no table is left in the database if this process, its machine or the network dies.
 """
 
 import datetime
@@ -18,13 +18,13 @@ from edl_horovod.errors import DataError
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.kinds import Kind
 
-__all__ = ["AsGiven", "Staged", "exact_type", "stage", "type_of_kind", "type_of_value"]
+__all__ = ["DeclaredType", "StagedRows", "exact_type", "stage", "type_of_kind", "type_of_value"]
 
-_ROWS = 1_000
+_BATCH_ROWS = 1_000
 
 
-class AsGiven(sa.types.UserDefinedType[Any]):
-    """A column of sqlite that gets values as they are, and has the affinity of a declared type."""
+class DeclaredType(sa.types.UserDefinedType[Any]):
+    """A SQLite column with the affinity of a declared type, which binds values unchanged."""
 
     cache_ok = True
 
@@ -32,7 +32,7 @@ class AsGiven(sa.types.UserDefinedType[Any]):
         self.declared = declared
 
     def get_col_spec(self, **_: Any) -> str:
-        """The type in a definition, as SQLAlchemy asks for it."""
+        """The type in a column definition; SQLAlchemy calls this."""
         quoted = self.declared.replace('"', '""')
         return f'"{quoted}"' if quoted else ""
 
@@ -50,35 +50,40 @@ _TYPES: Mapping[Kind, sa.types.TypeEngine[Any]] = {
     "timestamp": _TIMESTAMP,
 }
 _MYSQL_DIGITS = 65
-"""As many as a DECIMAL may have."""
-_KINDS: Mapping[type, Kind] = {bool: "boolean", int: "integer", float: "number", str: "text"}
+"""Maximum digits of a DECIMAL."""
+_KINDS_OF_PREDICTIONS: Mapping[type, Kind] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "text",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Staged:
-    """A temporary table of the connection that made it."""
+class StagedRows:
+    """Rows in a temporary table of the connection that created it."""
 
     table: sa.Table
-    """`row`, and the columns that were asked for."""
+    """`edl_row`, the index of a row from 0, and the requested columns."""
     num_rows: int
 
 
 def type_of_kind(kind: Kind) -> sa.types.TypeEngine[Any]:
-    """The type of a column that we make."""
+    """The type of a new column for values of a kind."""
     return _TYPES[kind]
 
 
 def exact_type(engine: Engine, kind: Kind, declared: str, scale: int | None) -> Any:
-    """The type of a column that we make for values of the database, which keeps their digits.
+    """The type of a new column that holds selected values with all of their digits.
 
     Args:
         engine: The database.
-        kind: What the values are.
-        declared: Their type as the engine calls it.
-        scale: Digits behind the point of numbers that floating point does not hold.
+        kind: The kind of the values.
+        declared: The engine's name of their type.
+        scale: Decimal places of numbers that floating point cannot hold; otherwise None.
     """
     if engine.dialect == "sqlite" and kind in ("integer", "number"):
-        return AsGiven("" if scale is not None else declared)
+        return DeclaredType("" if scale is not None else declared)
     if kind != "number" or scale is None:
         return _TYPES[kind]
     return mysql.DECIMAL(_MYSQL_DIGITS, scale) if engine.dialect == "mysql" else sa.Numeric()
@@ -88,9 +93,9 @@ def type_of_value(value: object) -> sa.types.TypeEngine[Any]:
     """The type of a column of predictions.
 
     Raises:
-        DataError: It is neither a number nor a text.
+        DataError: The value is neither a number nor a text.
     """
-    kind = _KINDS.get(type(value))
+    kind = _KINDS_OF_PREDICTIONS.get(type(value))
     if kind is None:
         raise DataError(
             "A prediction is neither a number nor a text.", received=type(value).__name__
@@ -104,23 +109,23 @@ def stage(
     connection: sa.Connection,
     columns: Sequence[sa.Column[Any]],
     rows: Iterable[Sequence[Any]],
-) -> Iterator[Staged]:
+) -> Iterator[StagedRows]:
     """Put rows into a new temporary table, which is dropped when the `with` ends.
 
     Args:
         engine: The database.
-        connection: Of it.
-        columns: Of the table; those of a primary key tell its rows apart.
+        connection: A connection to the database.
+        columns: The columns of the table; those of the primary key must be unique.
         rows: Values in the order of the columns.
 
     Raises:
-        DataError: Two rows have the same key, or the engine refuses something.
+        DataError: Two rows have the same key, or the engine refuses a statement.
     """
-    number: sa.Column[Any] = sa.Column("edl_row", sa.BigInteger(), nullable=False)
+    row_column: sa.Column[Any] = sa.Column("edl_row", sa.BigInteger(), nullable=False)
     if not any(column.primary_key for column in columns):
-        number = sa.Column("edl_row", sa.BigInteger(), primary_key=True, autoincrement=False)
+        row_column = sa.Column("edl_row", sa.BigInteger(), primary_key=True, autoincrement=False)
     name = f"edl_staged_{secrets.token_hex(8)}"
-    table = sa.Table(name, sa.MetaData(), number, *columns, prefixes=["TEMPORARY"])
+    table = sa.Table(name, sa.MetaData(), row_column, *columns, prefixes=["TEMPORARY"])
     num_rows = 0
     with engine.transaction(connection, writes=False):
         table.create(connection, checkfirst=False)
@@ -135,26 +140,26 @@ def stage(
                 connection.execute(insert, values)
             except sa.exc.IntegrityError as e:
                 raise DataError(
-                    "Two rows of the SELECT have the same key, so that nobody can say which of"
-                    " their predictions counts.",
+                    "Two rows of the SELECT have the same key, so their predictions cannot be told"
+                    " apart.",
                     received=f"rows {num_rows + 1:,} to {num_rows + len(batch):,}",
                     hint="Leave one of them out by WHERE.",
                 ) from e
             num_rows += len(batch)
     try:
-        yield Staged(table=table, num_rows=num_rows)
+        yield StagedRows(table=table, num_rows=num_rows)
     finally:
-        if engine.has_session:  # Another connection is closed now, and the table gone with it.
+        if engine.has_session:  # Any other connection is closed, and the table dropped with it.
             with suppress(sa.exc.SQLAlchemyError):
                 table.drop(connection, checkfirst=False)
 
 
 def without_zone(value: Any) -> Any:
-    """A timestamp in UTC as a column without zones holds it; anything else as it is."""
+    """A timestamp in UTC without its time zone; any other value unchanged."""
     return value.replace(tzinfo=None) if isinstance(value, datetime.datetime) else value
 
 
 def _batches(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
-    rest = iter(rows)
-    while batch := list(itertools.islice(rest, _ROWS)):
+    remaining_rows = iter(rows)
+    while batch := list(itertools.islice(remaining_rows, _BATCH_ROWS)):
         yield batch

@@ -1,4 +1,4 @@
-"""Where the predictions of a PREDICT go: decided, or refused, before anything is computed.
+"""Decide into which table the predictions of a PREDICT go, or refuse it, before the job runs.
 
 A table that the SELECT reads is never dropped. Its rows get their predictions by their key, which
 the export reads beside the selected columns.
@@ -7,6 +7,7 @@ the export reads beside the selected columns.
 import math
 import re
 import secrets
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,80 +17,80 @@ import sqlalchemy as sa
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.select import OneTable, SelectParts, TableName, inspect_select
-from edl_horovod.sql.staging import AsGiven, type_of_value
+from edl_horovod.sql.staging import DeclaredType, type_of_value
 
 __all__ = [
-    "COLUMN",
+    "DEFAULT_COLUMN",
     "MARK",
-    "NUMBER",
+    "SAMPLE_NUMBER",
     "TargetPlan",
     "column_definition",
     "declared_types",
     "plan_target",
     "quoted_table",
-    "revise",
+    "with_current_columns",
 ]
 
-COLUMN = "prediction"
-"""The column of a target that names a table alone."""
+DEFAULT_COLUMN = "prediction"
+"""The column of predictions if the target names only a table."""
 MARK = "Predictions, which PREDICT renews"
-"""The comment in the database on a column that PREDICT added."""
-NUMBER = 0.1234567
-"""Stands for predictions that are numbers: with as many digits as 32-bit floating point has."""
-_ROUNDED = 1e-5
-"""Relative error of a number in the coarsest type that is for floating point, FLOAT of MySQL."""
+"""The database's comment on columns that PREDICT added."""
+SAMPLE_NUMBER = 0.1234567
+"""A sample of numeric predictions, with the digits of 32-bit floating point."""
+_ROUNDING_TOLERANCE = 1e-5
+"""Relative error of the coarsest floating point type, FLOAT of MySQL."""
 _ROW_NUMBERS = ("rowid", "_rowid_", "oid")
-"""What sqlite calls the number of a row; a column of such a name hides it."""
+"""SQLite's names of the row number; a column of such a name hides it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetPlan:
-    """What happens to the table of a PREDICT."""
+    """The changes that a PREDICT makes to its table."""
 
     action: Literal["update", "create", "replace"]
     table: TableName
     columns: tuple[str, ...]
     """Columns of predictions."""
     new_columns: tuple[str, ...]
-    """Those of them that the table lacks and that are added; for `update`."""
+    """Those of `columns` that are added to the table; for `update`."""
     select: str
-    """What the export runs: the SELECT, with the keys behind its columns where it lacks them."""
+    """The SELECT that the export runs; keys that the user's SELECT lacks follow its columns."""
     selected: tuple[str, ...]
-    """The columns of the SELECT as it was written."""
+    """The columns of the user's SELECT."""
     unread_columns: tuple[str, ...] = ()
-    """Those of them that the predictions replace: they are no part of the records."""
+    """Those of `selected` that the predictions replace; the records do not contain them."""
     keys: tuple[str, ...]
-    """Columns that tell the table's rows apart; for `update`."""
+    """Columns that identify the table's rows; for `update`."""
     key_places: tuple[int, ...]
-    """Where they are among the columns of `select`."""
+    """Positions of the keys among the columns of `select`."""
     has_row_numbers: bool
-    """Whether the key is the number that the engine gives each row."""
+    """Whether the key is SQLite's number of a row instead of a column."""
     one_table: OneTable | None
-    """The SELECT by its parts, if its rows are rows of the table; then changed ones are found."""
+    """The parsed SELECT if its rows are rows of the table; then changed rows can be detected."""
     guarded_columns: tuple[str, ...] = ()
-    """Those of `columns` whose values, should there be any by then, must not be replaced."""
+    """Those of `columns` whose values PREDICT did not write and must not replace."""
     samples: tuple[Sequence[Any], ...] = ()
-    """Values that each of `columns` must hold."""
+    """For each of `columns` sample values that it must be able to hold."""
 
     def __str__(self) -> str:
         columns = ", ".join(self.columns)
         if self.action == "update":
             keys = ", ".join(self.keys)
             return f"The table {self.table} gets {columns} by its key {keys}."
-        verb = "is made" if self.action == "create" else "is replaced"
+        verb = "is created" if self.action == "create" else "is replaced"
         return f"The table {self.table} {verb}, with the selected columns and {columns}."
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Found:
-    """A table of the database."""
+class _Table:
+    """A table or view that exists in the database."""
 
     name: TableName
     definitions: Mapping[str, Any]
-    """Its columns as SQLAlchemy reflects them, by their names."""
+    """SQLAlchemy's descriptions of the columns, by column name."""
     key: tuple[str, ...]
     is_view: bool
-    predicted: frozenset[str] = frozenset()
+    marked_columns: frozenset[str] = frozenset()
     """Columns that PREDICT added."""
 
     @property
@@ -98,17 +99,17 @@ class _Found:
 
 
 def column_definition(engine: Engine, name: str, type_text: str) -> str:
-    """A column of predictions as the engine's SQL defines it, marked as PREDICT's.
+    """The definition of a column of predictions in the engine's SQL, with our mark.
 
-    PostgreSQL has the mark in a statement of its own. SQLite has no comments on columns, but keeps
-    the text by which a column was defined.
+    PostgreSQL needs a separate statement for the mark. SQLite has no comments on columns, but
+    stores the text of their definitions.
     """
     mark = {"sqlite": f" /* {MARK} */", "mysql": f" COMMENT '{MARK}'"}.get(engine.dialect, "")
     return f"{engine.quoted(name)} {type_text}{mark}"
 
 
 def quoted_table(engine: Engine, table: TableName) -> str:
-    """A table as the engine's SQL names it."""
+    """The quoted name of a table, with its schema if it has one."""
     return ".".join(engine.quoted(part) for part in (table.schema, table.name) if part)
 
 
@@ -123,66 +124,68 @@ def plan_target(
     replace_table: bool = False,
     replace_values: bool = False,
 ) -> TargetPlan:
-    """Decide what happens to the table of a PREDICT; nothing is changed yet.
+    """Decide what happens to the table of a PREDICT; this changes nothing in the database.
 
     Args:
         engine: The database.
         select: The SELECT of the statement.
         target: The parts of the target's name: table, table and column, or schema, table and
             column.
-        columns: The names of the columns of predictions; without them it is the target's, or
+        columns: Names of the columns of predictions; empty means the target's column, or
             `prediction`.
         features: The columns that the model reads.
-        samples: Values that each column of predictions must be able to hold; without them a number
-            with digits behind its point.
-        replace_table: Whether a table may be dropped that has nothing to do with the rows.
-        replace_values: Whether values may be replaced in a column that PREDICT did not add.
+        samples: For each column of predictions the values that it must be able to hold; empty means
+            a fractional number.
+        replace_table: Whether an existing table that the SELECT does not read may be dropped.
+        replace_values: Whether values that PREDICT did not write may be replaced.
 
     Raises:
-        ConfigError: The target names no table, or its columns are in the way.
-        DataError: Rows cannot be matched, the table or values must not be replaced, or the engine
-            refuses the SELECT.
+        ConfigError: The target is malformed, or a column of predictions is a key or is read.
+        DataError: Rows cannot be matched, the table or its values must not be replaced, or the
+            engine refuses the SELECT.
     """
     if engine.dialect == "duckdb":
         raise DataError(
             "Predictions cannot be written into a database of DuckDB.",
             received={"target": ".".join(target)},
-            hint="Leave the target out, which gives the predictions as rows.",
+            hint="Leave the target out; the predictions are then returned as rows.",
         )
-    plan, found = _plan(
+    plan, existing = _plan(
         engine, select, target, columns, features=features, replace_table=replace_table
     )
-    plan = replace(plan, samples=tuple(samples) or ((NUMBER,),) * len(plan.columns))
-    if found is None or plan.action != "update":
+    plan = replace(plan, samples=tuple(samples) or ((SAMPLE_NUMBER,),) * len(plan.columns))
+    if existing is None or plan.action != "update":
         return plan
-    _require_room(engine, plan, found)
+    _require_fitting_columns(engine, plan, existing)
     if replace_values:
         return plan
-    guarded = [name for name in plan.columns if name in found.columns]
-    guarded = [name for name in guarded if name not in found.predicted]
+    guarded = [name for name in plan.columns if name in existing.columns]
+    guarded = [name for name in guarded if name not in existing.marked_columns]
     _require_no_values(engine, plan, guarded)
     return replace(plan, guarded_columns=tuple(guarded))
 
 
-def revise(engine: Engine, plan: TargetPlan) -> TargetPlan:
-    """The plan for a table that somebody may have given the columns of predictions since.
+def with_current_columns(engine: Engine, plan: TargetPlan) -> TargetPlan:
+    """The plan, updated for columns of predictions that the table has got since it was made.
 
     Raises:
-        DataError: Such a column cannot hold predictions, or the engine is gone.
+        DataError: Such a column cannot hold predictions, or the engine is unreachable.
     """
     with engine.connecting() as connection:
-        found = _find(sa.inspect(connection), plan.table)
-        added = [name for name in plan.new_columns if found is not None and name in found.columns]
-        if found is None or not added:
+        existing = _find_table(sa.inspect(connection), plan.table)
+        added = [
+            name for name in plan.new_columns if existing is not None and name in existing.columns
+        ]
+        if existing is None or not added:
             return plan
-        predicted = _predicted(connection, found)
-    _require_room(engine, plan, found)
+        marked_columns = _marked_columns(connection, existing)
+    _require_fitting_columns(engine, plan, existing)
     return replace(
         plan,
         new_columns=tuple(name for name in plan.new_columns if name not in added),
         guarded_columns=(
             *plan.guarded_columns,
-            *(name for name in added if name not in predicted),
+            *(name for name in added if name not in marked_columns),
         ),
     )
 
@@ -195,57 +198,64 @@ def _plan(
     *,
     features: Collection[str],
     replace_table: bool,
-) -> tuple[TargetPlan, _Found | None]:
-    """What happens to the table, and the table if it is there."""
-    wanted, names = _names(target, columns)
+) -> tuple[TargetPlan, _Table | None]:
+    """The plan without checks of values, and the table if it exists."""
+    table, names = _table_and_columns(target, columns)
     parts = inspect_select(select, engine.dialect)
     selected = [column.name for column in engine.select_columns(select)]
     with engine.connecting() as connection:
         inspector = sa.inspect(connection)
-        found = _find(inspector, wanted)
-        if found is not None:
-            found = replace(found, predicted=_predicted(connection, found))
-        sources = [_find(inspector, source) for source in parts.sources]
-        one = _find(inspector, parts.one_table.table) if parts.one_table else None
-    if found is not None:
-        names = tuple(_same(name, found.columns) or name for name in names)
-    if found is not None and found.is_view:
+        existing = _find_table(inspector, table)
+        if existing is not None:
+            existing = replace(existing, marked_columns=_marked_columns(connection, existing))
+        sources = [_find_table(inspector, source) for source in parts.sources]
+        selected_table = _find_table(inspector, parts.one_table.table) if parts.one_table else None
+    if existing is not None:
+        names = tuple(_matching_name(name, existing.columns) or name for name in names)
+    if existing is not None and existing.is_view:
         raise _refused(
-            f"{found.name} is a view, and predictions go to tables", wanted, "Name a table."
+            f"{existing.name} is a view, and predictions can only be written into tables",
+            table,
+            "Name a table.",
         )
-    if found is not None and found.name in [each.name for each in sources if each]:
-        return _update_source(engine, parts, one, found, names, selected, features), found
-    if found is not None and found.key and all(_same(key, selected) for key in found.key):
-        _require_others(names, found.key, "are its key")
-        places = tuple(selected.index(_same(key, selected) or key) for key in found.key)
+    if existing is not None and existing.name in [source.name for source in sources if source]:
+        plan = _update_of_source(engine, parts, selected_table, existing, names, selected, features)
+        return plan, existing
+    if (
+        existing is not None
+        and existing.key
+        and all(_matching_name(key, selected) for key in existing.key)
+    ):
+        _require_disjoint(names, existing.key, "are the primary key")
+        places = tuple(selected.index(_matching_name(key, selected) or key) for key in existing.key)
         plan = TargetPlan(
             action="update",
-            table=found.name,
+            table=existing.name,
             columns=names,
-            new_columns=tuple(name for name in names if name not in found.columns),
+            new_columns=tuple(name for name in names if name not in existing.columns),
             select=select,
             selected=tuple(selected),
-            keys=found.key,
+            keys=existing.key,
             key_places=places,
             has_row_numbers=False,
             one_table=None,
         )
-        return plan, found
-    if found is not None:
-        _require_replaceable(engine, found, wanted, sources, is_allowed=replace_table)
+        return plan, existing
+    if existing is not None:
+        _require_replaceable(engine, existing, table, sources, is_allowed=replace_table)
         if engine.dialect == "mysql":
             raise DataError(
-                f"{found.name} cannot be replaced: this database has no transaction for that.",
-                received={"target": str(wanted)},
+                f"{existing.name} cannot be replaced: DROP TABLE is not transactional here.",
+                received={"target": str(table)},
                 hint="Name a new table, or DROP this one first.",
             )
-    _require_others(names, tuple(features), "are what the model reads")
+    _require_disjoint(names, tuple(features), "are read by the model")
     plan = TargetPlan(
-        action="create" if found is None else "replace",
-        table=wanted if found is None else found.name,
+        action="create" if existing is None else "replace",
+        table=table if existing is None else existing.name,
         columns=names,
         new_columns=(),
-        unread_columns=tuple(name for name in selected if _same(name, names)),
+        unread_columns=tuple(name for name in selected if _matching_name(name, names)),
         select=select,
         selected=tuple(selected),
         keys=(),
@@ -253,49 +263,50 @@ def _plan(
         has_row_numbers=False,
         one_table=None,
     )
-    return plan, found
+    return plan, existing
 
 
-def _names(target: Sequence[str], columns: Sequence[str]) -> tuple[TableName, tuple[str, ...]]:
+def _table_and_columns(
+    target: Sequence[str], columns: Sequence[str]
+) -> tuple[TableName, tuple[str, ...]]:
     if not 1 <= len(target) <= 3:
         raise ConfigError(
-            "The target of a PREDICT is a table, or a column of one.",
+            "The target of a PREDICT is a table or a column.",
             received=".".join(target),
             hint="Write it as table, table.column or schema.table.column.",
         )
-    *before, table, column = (*target, "") if len(target) == 1 else target
-    schema = before[0] if before else ""
-    names = tuple(columns) or (column or COLUMN,)
+    *schemas, table, column = (*target, "") if len(target) == 1 else target
+    schema = schemas[0] if schemas else ""
+    names = tuple(columns) or (column or DEFAULT_COLUMN,)
     if column and column not in names:
         raise ConfigError(
-            f"The target names the column {column!r}, which is none of predict.columns.",
+            f"The target names the column {column!r}, which is not one of predict.columns.",
             received={"predict.columns": list(names)},
-            hint="Name the same one in both, or the table alone in the target.",
+            hint="Name the same column in both, or only the table in the target.",
         )
-    if twice := [
-        name for name in names if [each.lower() for each in names].count(name.lower()) > 1
-    ]:
+    counts = Counter(name.lower() for name in names)
+    if duplicates := [name for name in names if counts[name.lower()] > 1]:
         raise ConfigError(
-            f"Two columns of predictions have the name {twice[0]!r}.",
+            f"Two columns of predictions have the name {duplicates[0]!r}.",
             received={"columns": list(names)},
-            hint="Give each another name by predict.columns.",
+            hint="Give them different names by predict.columns.",
         )
     return TableName(schema=schema, name=table), names
 
 
-def _find(inspector: sa.Inspector, wanted: TableName) -> _Found | None:
-    """The table that a statement means: by its exact name, or the only one but for its case."""
-    schema = wanted.schema or None
+def _find_table(inspector: sa.Inspector, table: TableName) -> _Table | None:
+    """The table of a name; if none has it exactly, the only one that differs in case alone."""
+    schema = table.schema or None
     if schema is not None and schema not in inspector.get_schema_names():
-        schema = _same(schema, inspector.get_schema_names())
+        schema = _matching_name(schema, inspector.get_schema_names())
         if schema is None:
             return None
     views = inspector.get_view_names(schema)
-    name = _same(wanted.name, [*inspector.get_table_names(schema), *views])
+    name = _matching_name(table.name, [*inspector.get_table_names(schema), *views])
     if name is None:
         return None
     default = inspector.default_schema_name or "main"
-    return _Found(
+    return _Table(
         name=TableName(schema="" if schema in (None, default) else schema, name=name),
         definitions={column["name"]: column for column in inspector.get_columns(name, schema)},
         key=tuple(inspector.get_pk_constraint(name, schema)["constrained_columns"]),
@@ -303,64 +314,64 @@ def _find(inspector: sa.Inspector, wanted: TableName) -> _Found | None:
     )
 
 
-def _same(name: str, names: Sequence[str]) -> str | None:
-    """The name among some, or the only one that differs from it in case alone."""
+def _matching_name(name: str, names: Sequence[str]) -> str | None:
+    """The equal name among some, or the only one that differs in case alone."""
     if name in names:
         return name
-    alike = [each for each in names if each.lower() == name.lower()]
-    return alike[0] if len(alike) == 1 else None
+    candidates = [candidate for candidate in names if candidate.lower() == name.lower()]
+    return candidates[0] if len(candidates) == 1 else None
 
 
-def _update_source(
+def _update_of_source(
     engine: Engine,
     parts: SelectParts,
-    one: _Found | None,
-    found: _Found,
+    selected_table: _Table | None,
+    existing: _Table,
     names: tuple[str, ...],
     selected: Sequence[str],
     features: Collection[str],
 ) -> TargetPlan:
-    """Predictions for the rows of a table that the SELECT reads."""
-    why = f"The SELECT reads {found.name}, so the table is never replaced"
+    """The plan for predictions into a table that the SELECT reads."""
+    reason = f"The SELECT reads {existing.name}, so the table must not be replaced"
     if parts.one_table is None:
         raise DataError(
-            f"{why}, and its rows cannot be matched with those of the SELECT: {parts.obstacle}.",
-            received={"target": str(found.name)},
-            hint="Select from this table alone, without sums; or predict into a new table.",
+            f"{reason}, and its rows cannot be matched with the SELECT's: {parts.obstacle}.",
+            received={"target": str(existing.name)},
+            hint="Select from this table alone, without aggregates; or predict into a new table.",
         )
-    if one is None or one.name != found.name:
+    if selected_table is None or selected_table.name != existing.name:
         raise DataError(
-            f"{why}, and the rows of the SELECT are those of {parts.one_table.table}.",
-            received={"target": str(found.name)},
-            hint=f"Select from {found.name} alone, or predict into a new table.",
+            f"{reason}, and the rows of the SELECT are rows of {parts.one_table.table}.",
+            received={"target": str(existing.name)},
+            hint=f"Select from {existing.name} alone, or predict into a new table.",
         )
-    keys = found.key
+    keys = existing.key
     if not keys and engine.dialect == "sqlite":
-        columns = [column.lower() for column in found.columns]
+        columns = [column.lower() for column in existing.columns]
         keys = tuple(name for name in _ROW_NUMBERS if name not in columns)[:1]
     if not keys:
         raise DataError(
-            f"{why}, and it has no primary key by which its rows get their predictions.",
-            received={"target": str(found.name)},
+            f"{reason}, and it has no primary key that identifies its rows.",
+            received={"target": str(existing.name)},
             hint="Give it a primary key, or predict into a new table.",
         )
-    _require_others(names, keys, "are its key")
-    replaced = [name for name in names if name in found.columns]
+    _require_disjoint(names, keys, "are the primary key")
+    replaced = [name for name in names if name in existing.columns]
     used = parts.column_names - {name.lower() for name in selected}
     read = [name for name in replaced if name.lower() in used]
     if read := [*read, *(name for name in replaced if name in features)]:
         raise ConfigError(
             f"The model would read the column {read[0]!r}, which the predictions would replace.",
-            received={"target": f"{found.name}.{names[0]}"},
+            received={"target": f"{existing.name}.{names[0]}"},
             hint="Predict into another column.",
         )
-    # In quotes a row number that is not there would be a text.
-    texts = keys if keys != found.key else [engine.quoted(key) for key in keys]
+    # Without such a row number SQLite would take the quoted name for a text.
+    texts = keys if keys != existing.key else [engine.quoted(key) for key in keys]
     return TargetPlan(
         action="update",
-        table=found.name,
+        table=existing.name,
         columns=names,
-        new_columns=tuple(name for name in names if name not in found.columns),
+        new_columns=tuple(name for name in names if name not in existing.columns),
         unread_columns=tuple(name for name in replaced if name in selected),
         select=parts.one_table.with_columns(
             [
@@ -371,99 +382,100 @@ def _update_source(
         selected=tuple(selected),
         keys=keys,
         key_places=tuple(range(len(selected), len(selected) + len(keys))),
-        has_row_numbers=keys != found.key,
+        has_row_numbers=keys != existing.key,
         one_table=parts.one_table,
     )
 
 
-def _require_others(names: Sequence[str], others: Sequence[str], what: str) -> None:
-    if clash := [name for name in names if _same(name, others) is not None]:
+def _require_disjoint(names: Sequence[str], reserved: Sequence[str], reason: str) -> None:
+    if conflicts := [name for name in names if _matching_name(name, reserved) is not None]:
         raise ConfigError(
-            f"Predictions cannot go to {clash[0]!r}: of the columns, {', '.join(others)} {what}.",
+            f"Predictions cannot be written into {conflicts[0]!r}: the columns"
+            f" {', '.join(reserved)} {reason}.",
             received={"columns": list(names)},
             hint="Name another column.",
         )
 
 
-def _predicted(connection: sa.Connection, found: _Found) -> frozenset[str]:
+def _marked_columns(connection: sa.Connection, table: _Table) -> frozenset[str]:
     """The columns of a table that carry our mark."""
     if connection.dialect.name == "sqlite":
         quoted = connection.dialect.identifier_preparer.quote_identifier
-        schema = quoted(found.name.schema or "main")
-        texts = f"SELECT sql FROM {schema}.sqlite_schema WHERE type = 'table' AND name = ?"
-        text = connection.exec_driver_sql(texts, (found.name.name,)).scalar() or ""
-        marked = re.compile(rf" \w+ /\* {MARK} \*/")
+        schema = quoted(table.name.schema or "main")
+        query = f"SELECT sql FROM {schema}.sqlite_schema WHERE type = 'table' AND name = ?"
+        definition = connection.exec_driver_sql(query, (table.name.name,)).scalar() or ""
+        mark = re.compile(rf" \w+ /\* {MARK} \*/")
         return frozenset(
             name
-            for name in found.columns
+            for name in table.columns
             if any(
-                marked.match(text, match.end())
-                for match in re.finditer(re.escape(quoted(name)), text)
+                mark.match(definition, match.end())
+                for match in re.finditer(re.escape(quoted(name)), definition)
             )
         )
     return frozenset(
-        name for name, column in found.definitions.items() if column.get("comment") == MARK
+        name for name, column in table.definitions.items() if column.get("comment") == MARK
     )
 
 
 def declared_types(engine: Engine, connection: sa.Connection, table: TableName) -> dict[str, str]:
-    """The types of a table of sqlite as they were declared; nothing of other engines."""
+    """The declared types of a SQLite table's columns; empty for other engines."""
     if engine.dialect != "sqlite":
         return {}
     columns = sa.text("SELECT name, type FROM pragma_table_info(:table, :schema)")
     names = {"table": table.name, "schema": table.schema or "main"}
-    # A column that is an INTEGER key is the number of the row, and takes nothing else.
+    # A primary key INTEGER is the row number; staged as such it would refuse other values.
     return {
         name: "INT" if declared.upper() == "INTEGER" else declared
         for name, declared in connection.execute(columns, names)
     }
 
 
-def _require_room(engine: Engine, plan: TargetPlan, found: _Found) -> None:
-    """Refuse a column that is there and would round or refuse predictions."""
+def _require_fitting_columns(engine: Engine, plan: TargetPlan, table: _Table) -> None:
+    """Refuse an existing column that would round or refuse predictions."""
     for name, values in zip(plan.columns, plan.samples, strict=True):
-        definition = found.definitions.get(name, {})
+        definition = table.definitions.get(name, {})
         if definition.get("computed"):
             raise DataError(
-                f"Predictions cannot go to {name} of {found.name}: the database computes it.",
-                received={"target": f"{found.name}.{name}"},
+                f"Predictions cannot be written into {name} of {table.name}, a computed column.",
+                received={"target": f"{table.name}.{name}"},
                 hint="Name another column.",
             )
-        if definition and (lost := _first_lost(engine, found, name, values)):
-            value, becomes = lost
+        if definition and (lost := _first_unfit_value(engine, table, name, values)):
+            value, outcome = lost
             type_ = "double precision" if isinstance(value, float) else "text"
             raise DataError(
-                f"The column {name} of {found.name} cannot hold the predictions: {value!r} would"
-                f" {becomes}.",
+                f"The column {name} of {table.name} cannot hold the predictions: {value!r} would"
+                f" {outcome}.",
                 received={"type": str(definition["type"])},
-                hint=f"Name a column that does not exist, or make this one {type_}.",
+                hint=f"Name a new column, or change the type of this one to {type_}.",
             )
 
 
-def _first_lost(
-    engine: Engine, found: _Found, name: str, values: Sequence[Any]
+def _first_unfit_value(
+    engine: Engine, table: _Table, name: str, values: Sequence[Any]
 ) -> tuple[Any, str] | None:
-    """A value that a column would not hold, and what would become of it; tried beside the table."""
+    """The first value that a column would change or refuse, tried in a temporary table."""
     trial, column = f"edl_trial_{secrets.token_hex(8)}", engine.quoted(name)
-    target = sa.table(trial, sa.column(name, type_of_value(values[0])))
+    trial_table = sa.table(trial, sa.column(name, type_of_value(values[0])))
     with engine.connecting() as connection:
-        definition = f"AS SELECT {column} FROM {quoted_table(engine, found.name)} LIMIT 0"
+        definition = f"AS SELECT {column} FROM {quoted_table(engine, table.name)} LIMIT 0"
         if engine.dialect == "sqlite":
-            declared = AsGiven(declared_types(engine, connection, found.name)[name])
+            declared = DeclaredType(declared_types(engine, connection, table.name)[name])
             strict = sa.text("SELECT strict FROM pragma_table_list(:table) WHERE schema = :schema")
-            names = {"table": found.name.name, "schema": found.name.schema or "main"}
+            names = {"table": table.name.name, "schema": table.name.schema or "main"}
             is_strict = connection.execute(strict, names).scalar()
             definition = f"({column} {declared.get_col_spec()}){' STRICT' if is_strict else ''}"
         connection.rollback()
         with engine.transaction(connection, writes=False):
             engine.run_text(connection, f"CREATE TEMPORARY TABLE {trial} {definition}")
             try:
-                lost = _first_changed(connection, target, name, values)
+                unfit = _first_changed(connection, trial_table, name, values)
             finally:
                 connection.rollback()
                 if engine.dialect == "mysql":  # There the table stays.
                     engine.run_text(connection, f"DROP TEMPORARY TABLE {trial}")
-    return lost
+    return unfit
 
 
 def _first_changed(
@@ -485,72 +497,72 @@ def _is_same(value: Any, stored: Any) -> bool:
     if not isinstance(value, float):
         return bool(stored == value) or str(stored) == str(value)
     try:
-        return math.isclose(float(stored), value, rel_tol=_ROUNDED)
+        return math.isclose(float(stored), value, rel_tol=_ROUNDING_TOLERANCE)
     except (TypeError, ValueError):
         return False
 
 
 def _require_no_values(engine: Engine, plan: TargetPlan, columns: Sequence[str]) -> None:
-    """Refuse to replace values that PREDICT did not write."""
+    """Refuse to replace values in columns that PREDICT did not add."""
     if not columns:
         return
     if plan.one_table is not None:
-        place = plan.one_table.qualifier
+        qualifier = plan.one_table.qualifier
         rows = plan.one_table.with_columns(
-            [f"{place}.{engine.quoted(name)} AS edl_{n}" for n, name in enumerate(columns)]
+            [f"{qualifier}.{engine.quoted(name)} AS edl_{n}" for n, name in enumerate(columns)]
         )
-        counted = [f"count(edl_{number})" for number in range(len(columns))]
+        expressions = [f"count(edl_{number})" for number in range(len(columns))]
         rows = f"(\n{rows}\n) AS edl_select"
     else:
         match = " AND ".join(
             f"edl_select.{engine.quoted(plan.selected[place])} = edl_target.{engine.quoted(key)}"
             for key, place in zip(plan.keys, plan.key_places, strict=True)
         )
-        counted = [f"count(edl_target.{engine.quoted(name)})" for name in columns]
+        expressions = [f"count(edl_target.{engine.quoted(name)})" for name in columns]
         table = quoted_table(engine, plan.table)
         rows = f"(\n{plan.select}\n) AS edl_select JOIN {table} AS edl_target ON {match}"
-    with engine.reading(f"SELECT {', '.join(counted)} FROM {rows}") as found:
-        (counts,) = found.fetch(1)
-    lost = {name: count for name, count in zip(columns, counts, strict=True) if count}
-    if lost:
-        names = " and ".join(f"{count:,} values of {name}" for name, count in lost.items())
+    with engine.reading(f"SELECT {', '.join(expressions)} FROM {rows}") as counted_rows:
+        (counts,) = counted_rows.fetch(1)
+    num_lost = {name: count for name, count in zip(columns, counts, strict=True) if count}
+    if num_lost:
+        names = " and ".join(f"{count:,} values of {name}" for name, count in num_lost.items())
         raise DataError(
-            f"Predictions are not written: {names} in {plan.table}, which PREDICT did not write,"
-            " would be lost.",
-            received={"target": f"{plan.table}.{next(iter(lost))}"},
-            hint="Name another column; or, to lose these values, write"
+            f"Predictions are not written, because {names} in {plan.table} would be lost, which"
+            " PREDICT did not write.",
+            received={"target": f"{plan.table}.{next(iter(num_lost))}"},
+            hint="Name another column; or, to replace these values, write"
             " WITH predict.replace_values=True.",
         )
 
 
 def _require_replaceable(
     engine: Engine,
-    found: _Found,
-    wanted: TableName,
-    sources: Sequence[_Found | None],
+    existing: _Table,
+    table: TableName,
+    sources: Sequence[_Table | None],
     *,
     is_allowed: bool,
 ) -> None:
-    if views := [each.name for each in sources if each is not None and each.is_view]:
+    if views := [source.name for source in sources if source is not None and source.is_view]:
         raise _refused(
-            f"the SELECT reads the view {views[0]}, which may read {found.name}",
-            wanted,
+            f"the SELECT reads the view {views[0]}, which may read {existing.name}",
+            table,
             "Name another table.",
         )
     if is_allowed:
         return
-    with engine.reading(f"SELECT count(*) FROM {quoted_table(engine, found.name)}") as rows:
+    with engine.reading(f"SELECT count(*) FROM {quoted_table(engine, existing.name)}") as rows:
         ((num_rows,),) = rows.fetch(1)
     raise _refused(
-        f"{found.name} exists with {num_rows:,} rows, the SELECT does not read it, and does not"
-        " give its primary key",
-        wanted,
+        f"{existing.name} exists with {num_rows:,} rows, and the SELECT neither reads it nor has"
+        " its primary key",
+        table,
         "Name another table; or, to drop this one with all its rows, write"
         " WITH predict.replace_table=True.",
     )
 
 
-def _refused(why: str, wanted: TableName, hint: str) -> DataError:
+def _refused(reason: str, table: TableName, hint: str) -> DataError:
     return DataError(
-        f"Predictions are not written: {why}.", received={"target": str(wanted)}, hint=hint
+        f"Predictions are not written: {reason}.", received={"target": str(table)}, hint=hint
     )

@@ -22,10 +22,10 @@ from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import framework_name
 from edl_horovod.sql import planning
 from edl_horovod.sql.baselines import Comparison, compare
-from edl_horovod.sql.export import ExportedTable, records_of
+from edl_horovod.sql.export import ExportedTable, records_folder
 from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.kinds import Kind
-from edl_horovod.sql.models import LOG, MODEL, About, LogRow, ModelColumn, adapted_of
+from edl_horovod.sql.models import LOG, MODEL, About, LogRow, ModelColumn, read_adapted
 from edl_horovod.sql.planning import TrainingPlan
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.settings import SqlSettings
@@ -105,7 +105,7 @@ def train(work: Work, statement: Train) -> Result:
         write_json(
             job.version / LOG, [asdict(row) for row in _read_log(Path(outcome.config.job_dir))]
         )
-        adapted = adapted_of(job.version / MODEL)
+        adapted = read_adapted(job.version / MODEL)
         comparison = _compare_with_baselines(adapted, outcome, rows)
         about = replace(
             _about(work, statement, plan, rows, outcome, adapted.get("read")),
@@ -137,8 +137,8 @@ def _dry_run(work: Work, plan: TrainingPlan, values: dict[str, Any]) -> Result:
     set_keys = _keys_set_by_user(work.settings, plan)
     values |= _default_values(config, set_keys, num_rows=0, has_validation=has_validation)
     if plan.trials is None:
-        return work.dry("train", values, told=plan.notes)
-    values = work.places(job, job.output) | values
+        return work.dry("train", values, notes=plan.notes)
+    values = work.folder_settings(job, job.output) | values
     trials = prepare_trials(plan.trials, work.settings, values)
     notes = (*plan.notes, trials.description, "These are the settings of one trial.")
     return work.shown(trials.first, notes)
@@ -165,7 +165,7 @@ def _prepare_job(
     settings_before_rows = values | _data_settings(plan, job)
     config = work.config("train", settings_before_rows, job, job.version / MODEL)
     if plan.trials is not None:
-        paths = work.places(job, job.output)
+        paths = work.folder_settings(job, job.output)
         work.tell(
             prepare_trials(plan.trials, work.settings, paths | settings_before_rows).description
         )
@@ -213,7 +213,7 @@ def _read_log(job_dir: Path) -> list[LogRow]:
 
 def _data_settings(plan: TrainingPlan, job: StatementJob) -> dict[str, str]:
     """The settings with the folders of the rows, and of the rows for the validation."""
-    data, validation = records_of(job.data), records_of(job.validation)
+    data, validation = records_folder(job.data), records_folder(job.validation)
     if plan.validation_select:
         return {"data": str(data), "validation_data": str(validation)}
     if plan.split.kind == "none":
@@ -293,7 +293,7 @@ def _export_select(
         plan.nulls,
         columns=plan.columns,
         dates=dates,
-        kept_nulls=plan.filled_columns,
+        columns_with_nulls=plan.filled_columns,
     )
 
 
@@ -371,7 +371,7 @@ def _about(
         database=work.engine.label,
         trained=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=0.0,
-        told=plan.notes,
+        notes=plan.notes,
         chosen=outcome.chosen,
         trials=outcome.trials,
     )

@@ -199,7 +199,7 @@ def prepare_trials(
         checked = sweeps.make_plan(points, settings.files, may_be_submitted=True)
         num_trials = len(checked.jobs)
     for config in checked.configs:
-        Work.check_place(config)
+        Work.check_target(config)
     first = checked.configs[0]
     return PreparedTrials(plan=plan, points=points, first=first, num_trials=num_trials)
 
@@ -351,7 +351,7 @@ class _TrialRunner:
         self._job.check()
         self.configs[sweep_job.name] = config
         number = f"trial {len(self.configs)} of {self._prepared.num_trials}"
-        self._job.show(number, Path(config.job_dir))
+        self._job.note_training(number, Path(config.job_dir))
         chosen = self._prepared.plan.by_attribute(sweep_job.chosen)
         self._work.tell(f"{number.capitalize()}: {_values_in_words(chosen)}")
         try:

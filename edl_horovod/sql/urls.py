@@ -1,4 +1,4 @@
-"""What a database URL names: the engine, its driver, and a label without secrets."""
+"""Parse database URLs: the engine, its driver, and a label without secrets."""
 
 import re
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ EXAMPLES = (
 
 @dataclass(frozen=True, kw_only=True)
 class DatabaseURL:
-    """A database URL that an engine can be made of; its representation shows no secret."""
+    """A parsed database URL; its representation shows no secret."""
 
     url: sa.URL = field(repr=False)
     label: str
@@ -56,9 +56,9 @@ class DatabaseURL:
     module: str
     """The module of the driver."""
     extra: str
-    """The extra of this project that brings the driver."""
+    """The extra of this project that installs the driver."""
     secrets: tuple[str, ...] = field(repr=False)
-    """What no message may show."""
+    """Parts of the URL that no message may show."""
 
     def without_secrets(self, text: str) -> str:
         """The text with every secret of the URL replaced."""
@@ -68,18 +68,18 @@ class DatabaseURL:
 
 
 def parse_url(text: str) -> DatabaseURL:
-    """What a URL names.
+    """Parse a database URL.
 
     Raises:
-        ConfigError: It is no URL of an engine that is supported.
-        DataError: The file that it names does not exist.
+        ConfigError: The URL is malformed or names an unsupported engine.
+        DataError: The database file does not exist.
     """
     scheme = text.partition("://")[0] if "://" in text else ""
     driver = _DRIVERS.get(scheme.lower())
     if driver is None:
         shown = f"db={scheme}://..." if re.fullmatch(r"[\w+.-]+", scheme) else "a db without ://"
         raise ConfigError(
-            f"db= names no engine that is supported: {', '.join(sorted(_DRIVERS))}.",
+            f"db= must name a supported engine: {', '.join(sorted(_DRIVERS))}.",
             received=shown,
             hint=f"Write it as {EXAMPLES}.{did_you_mean(scheme, _DRIVERS)}",
         )
@@ -105,15 +105,15 @@ def parse_url(text: str) -> DatabaseURL:
 
 
 def _secrets(url: sa.URL) -> tuple[str, ...]:
-    """The password and such options, the longest first: one may be a part of another."""
+    """The password and secret options, the longest first, because one may contain another."""
     options = (
-        one
+        secret
         for name, value in url.query.items()
         if re.search("pass|secret|token|key", name, re.IGNORECASE)
-        for one in ((value,) if isinstance(value, str) else value)
+        for secret in ((value,) if isinstance(value, str) else value)
     )
-    found = (str(secret) for secret in (url.password, *options) if secret)
-    return tuple(sorted(found, key=len, reverse=True))
+    secrets = (str(secret) for secret in (url.password, *options) if secret)
+    return tuple(sorted(secrets, key=len, reverse=True))
 
 
 def _label(url: sa.URL, scheme: str) -> str:

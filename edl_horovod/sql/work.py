@@ -1,4 +1,4 @@
-"""What statements that run jobs have in common: their database, models, settings and folders."""
+"""Run the jobs of statements: their settings, folders, exported rows and progress."""
 
 import logging
 import time
@@ -28,38 +28,38 @@ __all__ = ["RunJob", "Work"]
 log = logging.getLogger(__name__)
 
 RunJob = Callable[[JobConfig], JobResult]
-"""Runs a job and returns when it has ended."""
+"""Runs a job and returns its result when it has ended."""
 
 
 @dataclass
 class Work:
-    """Where statements run."""
+    """The database, models and settings of statements, and how they run jobs."""
 
     settings: SqlSettings
     engine: Engine
     run_job: RunJob
     tell: Callable[[str], None] = log.info
-    """Is called with a sentence about what was decided, or how far it is."""
+    """Called with a sentence about a decision or about progress."""
     is_dry_run: bool = False
-    """Whether a statement that would start a job, or change something, only says so."""
+    """Whether statements only describe the jobs and changes that they would start."""
     store: ModelStore = field(init=False)
 
     def __post_init__(self) -> None:
         self.store = ModelStore(self.settings.models)
 
     def columns(self, select: str) -> list[str]:
-        """The names of the columns that a SELECT gives.
+        """The names of a SELECT's columns.
 
         Raises:
-            DataError: The database refuses it.
+            DataError: The database refuses the SELECT.
         """
         return [column.name for column in self.engine.select_columns(select)]
 
     @contextmanager
-    def job(self, what: str) -> Iterator[StatementJob]:
-        """A folder for what a statement makes on its way; see `open_job`."""
+    def job(self, title: str) -> Iterator[StatementJob]:
+        """A job folder for a statement; see `open_job`."""
         self.store.claim()
-        with open_job(self.settings.models, what) as job:
+        with open_job(self.settings.models, title) as job:
             yield job
 
     def config(
@@ -68,36 +68,36 @@ class Work:
         """The settings of a job, checked before the rows are read.
 
         Raises:
-            EdlError: One is wrong.
+            EdlError: A setting is invalid.
         """
-        config = self.settings.job(task, self.places(job, output) | values)
-        self.check_place(config)
+        config = self.settings.job(task, self.folder_settings(job, output) | values)
+        self.check_target(config)
         return config
 
     @staticmethod
-    def check_place(config: JobConfig) -> None:
-        """Refuse a job that cannot run where it is to, before rows are read for it.
+    def check_target(config: JobConfig) -> None:
+        """Check before rows are read that the job's launch target can run it.
 
         Raises:
-            EdlError: It cannot.
+            EdlError: The target cannot run the job.
         """
         if target.find(config.launch.kind).is_detached:
             check_attached(config)
 
     @staticmethod
-    def places(job: StatementJob, output: Path) -> dict[str, Any]:
-        """The settings that say where a job reads and writes."""
+    def folder_settings(job: StatementJob, output: Path) -> dict[str, Any]:
+        """The settings of the folders in which a job reads and writes."""
         return {"data": str(job.data), "output": str(output), "job_dir": str(job.job_dir)}
 
     def dry_job(self) -> StatementJob:
-        """Stands for a job that is not made, where its places are shown."""
+        """A job whose folder is not created, to show the settings of a dry run."""
         return StatementJob(0, self.settings.models / ".jobs" / "N")
 
     def run(self, config: JobConfig, data: Path, job: StatementJob) -> JobResult:
         """Run a job on exported rows.
 
         Raises:
-            EdlError: The job failed; `Interrupted` where somebody ended it.
+            EdlError: The job failed; `Interrupted` if KILL or Ctrl-C ended it.
         """
         config = replace(config, data=str(data))
         if target.find(config.launch.kind).is_detached:
@@ -107,50 +107,52 @@ class Work:
         return result
 
     def _run_in_cluster(self, config: JobConfig, job: StatementJob) -> JobResult:
-        """Submit a job, and wait for it; whoever ends the statement ends it."""
-        told = ""
+        """Submit a job and wait for it; the end of the statement ends it too."""
+        last_state = ""
 
         def note(submitted: AttachedJob | None) -> None:
             job.note_in_cluster(submitted)
             if submitted is not None:
-                self.tell(f"Job {submitted.name} is submitted: edl logs {submitted.name} -f.")
+                self.tell(
+                    f"Job {submitted.name} is submitted; follow it by edl logs {submitted.name} -f."
+                )
 
         def on_status(status: JobStatus) -> None:
-            nonlocal told
+            nonlocal last_state
             job.check()
-            says = "; it waits for: ".join(filter(None, (str(status), ", ".join(status.waits_for))))
-            if says != told:
-                self.tell(f"The job is {says}.")
-                told = says
+            state = "; waiting for: ".join(filter(None, (str(status), ", ".join(status.waits_for))))
+            if state != last_state:
+                self.tell(f"The job is {state}.")
+                last_state = state
 
         return run_attached(config, note=note, on_status=on_status)
 
-    def dry(self, task: str, values: dict[str, Any], told: tuple[str, ...] = ()) -> Result:
+    def dry(self, task: str, values: dict[str, Any], notes: tuple[str, ...] = ()) -> Result:
         """The settings of the job that a statement would start."""
         job = self.dry_job()
-        config = self.settings.job(task, self.places(job, job.output) | values)
-        self.check_place(config)
-        return self.shown(config, told)
+        config = self.settings.job(task, self.folder_settings(job, job.output) | values)
+        self.check_target(config)
+        return self.shown(config, notes)
 
     @staticmethod
-    def shown(config: JobConfig, told: tuple[str, ...]) -> Result:
-        """The settings of a job, below what was decided for the user."""
-        notes = "".join(f"# {sentence}\n" for sentence in told)
-        return Result(message=f"{notes}{resolved.to_yaml(config)}".rstrip())
+    def shown(config: JobConfig, notes: tuple[str, ...]) -> Result:
+        """The settings of a job as YAML, below notes on automatic decisions."""
+        comments = "".join(f"# {sentence}\n" for sentence in notes)
+        return Result(message=f"{comments}{resolved.to_yaml(config)}".rstrip())
 
-    def progress(self, job: StatementJob, what: str) -> Progress:
-        """Says how far something is that takes longer than a second, and lets KILL end it.
+    def progress(self, job: StatementJob, action: str) -> Progress:
+        """A callback that reports progress after the first second and lets KILL end the statement.
 
         Args:
-            job: Of the statement.
-            what: Follows a number: "rows are read".
+            job: The job of the statement.
+            action: Follows the number of rows, such as "rows are read".
         """
         began = time.monotonic()
 
         def on_progress(num_rows: int, rate: float) -> None:
             job.check()
             if time.monotonic() - began > 1:
-                self.tell(f"{num_rows:,} {what}, {rate:,.0f} rows/s")
+                self.tell(f"{num_rows:,} {action}, {rate:,.0f} rows/s")
 
         return on_progress
 
@@ -165,11 +167,11 @@ class Work:
         columns: Collection[str] | None = None,
         num_first_rows: int = 0,
         dates: Mapping[str, Kind | None] | None = None,
-        kept_nulls: Collection[str] = (),
+        columns_with_nulls: Collection[str] = (),
     ) -> ExportedTable:
-        """Write the rows of a SELECT where a job reads them; see `export.export`."""
+        """Export the rows of a SELECT for a job, with progress; see `export.export`."""
         began = time.monotonic()
-        found = export(
+        table = export(
             self.engine,
             select,
             folder,
@@ -180,7 +182,7 @@ class Work:
             columns=columns,
             num_first_rows=num_first_rows,
             dates=dates,
-            kept_nulls=kept_nulls,
+            columns_with_nulls=columns_with_nulls,
         )
-        self.tell(f"{found.num_rows:,} rows were read in {time.monotonic() - began:.1f} s.")
-        return found
+        self.tell(f"{table.num_rows:,} rows were read in {time.monotonic() - began:.1f} s.")
+        return table

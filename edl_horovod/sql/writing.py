@@ -1,7 +1,7 @@
-"""Predictions into the table of a PREDICT: staged, then put in place by one transaction.
+"""Write predictions into the table of a PREDICT: stage them, then apply them in one transaction.
 
-Whoever is killed in between leaves the database as it was. MariaDB and MySQL commit a change of
-columns by itself, so one who is killed there may leave a column that is added and empty.
+A process that is killed before the commit leaves the database unchanged. MariaDB and MySQL commit
+ALTER TABLE by itself, so there it may leave a new column that is empty.
 """
 
 import itertools
@@ -21,8 +21,8 @@ from edl_horovod.sql.engine import LOCK_SECONDS, Engine
 from edl_horovod.sql.export import PROGRESS_SECONDS, ExportedTable, Progress
 from edl_horovod.sql.side import digest_of, read_rows
 from edl_horovod.sql.staging import (
-    AsGiven,
-    Staged,
+    DeclaredType,
+    StagedRows,
     exact_type,
     stage,
     type_of_value,
@@ -34,49 +34,50 @@ from edl_horovod.sql.target import (
     column_definition,
     declared_types,
     quoted_table,
-    revise,
+    with_current_columns,
 )
 
-__all__ = ["Written", "try_writing", "write_predictions"]
+__all__ = ["WriteSummary", "try_writing", "write_predictions"]
 
-_ROWS = 1_000
+_BATCH_ROWS = 1_000
 _Row = tuple[Any, ...]
-_WAITING = {
+_LOCK_TIMEOUTS = {
     "postgres": (("lock_timeout",), "'{}s'", "current_setting('{}')"),
     "mysql": (("lock_wait_timeout", "innodb_lock_wait_timeout"), "{}", "@@SESSION.{}"),
 }
-"""Settings of a session that limit how long locks are waited for: names, a value, how to read."""
+"""Session settings that limit waits for locks: their names, the format of a value, how to query."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
-    """What became of the predictions."""
+class WriteSummary:
+    """The numbers of rows that did and did not get predictions."""
 
     num_rows: int
-    """Rows of the table that have a new prediction."""
+    """Rows of the table that got a new prediction."""
     num_changed: int
-    """Rows whose selected values changed since the SELECT ran: they have none."""
+    """Rows without a new prediction because their values changed since the SELECT ran."""
     num_gone: int
-    """Rows that are not in the table any more."""
+    """Rows that were deleted since the SELECT ran."""
 
 
 def try_writing(engine: Engine, plan: TargetPlan) -> None:
-    """Do what needs rights and locks for no row, and take it back.
+    """Try the statements of `write_predictions` on no row and roll them back.
 
-    MariaDB commits what changes a table by itself, so there only columns that exist are tried.
+    This shows missing privileges and locks before the job runs. MariaDB commits DDL by itself, so
+    there only existing columns are tried.
 
     Raises:
-        DataError: The engine refuses something, or waits too long.
+        DataError: The engine refuses a statement, or waits too long for a lock.
     """
     types = [type_of_value(values[0]) for values in plan.samples]
     table = quoted_table(engine, plan.table)
     with (
         engine.connecting() as connection,
-        _waiting_briefly(engine, connection),
+        _limited_lock_waits(engine, connection),
         engine.transaction(connection),
     ):
         if plan.action == "update":
-            _keep_others_out(engine, connection, plan)
+            _lock_table(engine, connection, plan)
             names = [name for name in plan.columns if name not in plan.new_columns]
             if engine.dialect != "mysql":
                 _add_columns(engine, connection, plan, types)
@@ -99,58 +100,59 @@ def write_predictions(
     *,
     tell: Callable[[str], None],
     on_progress: Progress | None = None,
-) -> Written:
-    """Put predictions into their table, all of them or none.
+) -> WriteSummary:
+    """Write predictions into their table, all of them or none.
 
     Args:
         engine: The database.
-        plan: What is to happen.
-        exported: The rows that the predictions are of, exported by this plan.
-        predictions: A value for each column of the plan, row after row.
-        tell: Is called with a sentence about rows that have no prediction.
-        on_progress: Is called about twice a second while the database gets predictions, and at the
-            end of that.
+        plan: The changes to the table.
+        exported: The rows of the predictions, exported with this plan.
+        predictions: For each row a value for each column of the plan.
+        tell: Called with a sentence about rows that got no prediction.
+        on_progress: Called about twice a second while predictions are staged, and at the end.
 
     Raises:
-        DataError: There is another number of predictions than of rows, or the engine refuses
-            something; the database is as it was.
+        DataError: The numbers of predictions and rows differ, or the engine refuses a statement;
+            the database is unchanged.
     """
-    assert exported.side is not None
-    first, predictions = _first_of(predictions)
-    nulls = _Nulls(engine.dialect)
-    predictions = map(nulls.without, predictions)
+    assert exported.key_data is not None
+    first, predictions = _peek(predictions)
+    replacement = _NullReplacement(engine.dialect)
+    predictions = map(replacement.apply, predictions)
     types = [type_of_value(value) for value in first]
-    rows = _joined(read_rows(exported.side), predictions, num_rows=exported.num_rows)
+    rows = _with_predictions(read_rows(exported.key_data), predictions, num_rows=exported.num_rows)
     if on_progress is not None:
-        rows = _counted(rows, on_progress)
-    plan = revise(engine, plan) if plan.action == "update" else plan
-    with engine.connecting() as connection, _waiting_briefly(engine, connection):
+        rows = _with_progress(rows, on_progress)
+    plan = with_current_columns(engine, plan) if plan.action == "update" else plan
+    with engine.connecting() as connection, _limited_lock_waits(engine, connection):
         if plan.action == "update":
-            written = _update(engine, connection, plan, types, rows, tell=tell)
+            summary = _update_table(engine, connection, plan, types, rows, tell=tell)
         else:
-            written = _make(engine, connection, plan, exported, types, rows)
-    if nulls.num_rows:
+            summary = _create_table(engine, connection, plan, exported, types, rows)
+    if replacement.num_rows:
         tell(
-            f"{nulls.num_rows:,} rows have predictions that are not numbers, or infinite, for which"
-            " the database has no value: they are NULL there."
+            f"{replacement.num_rows:,} rows have predictions that the database cannot store, NaN or"
+            " infinite numbers: these are NULL there."
         )
-    return written
+    return summary
 
 
-class _Nulls:
-    """Predictions that a database has no value for."""
+class _NullReplacement:
+    """Replaces predictions that the database cannot store by NULL."""
 
     def __init__(self, dialect: str) -> None:
         self.num_rows = 0
         self._dialect = dialect
 
-    def without(self, predicted: Sequence[Any]) -> Sequence[Any]:
-        """The predictions of a row, with NULL in their place."""
-        nulls = [isinstance(value, float) and self._is_null(value) for value in predicted]
-        if not any(nulls):
+    def apply(self, predicted: Sequence[Any]) -> Sequence[Any]:
+        """The predictions of a row with such values replaced by NULL."""
+        are_null = [isinstance(value, float) and self._is_null(value) for value in predicted]
+        if not any(are_null):
             return predicted
         self.num_rows += 1
-        return [None if is_null else value for value, is_null in zip(predicted, nulls, strict=True)]
+        return [
+            None if is_null else value for value, is_null in zip(predicted, are_null, strict=True)
+        ]
 
     def _is_null(self, value: float) -> bool:
         if self._dialect == "sqlite":
@@ -158,45 +160,44 @@ class _Nulls:
         return self._dialect == "mysql" and not math.isfinite(value)
 
 
-def _first_of(
+def _peek(
     predictions: Iterable[Sequence[Any]],
 ) -> tuple[Sequence[Any], Iterator[Sequence[Any]]]:
-    rest = iter(predictions)
-    first = next(rest, None)
+    remaining = iter(predictions)
+    first = next(remaining, None)
     if first is None:
         raise DataError("There are no predictions.")
-    return first, itertools.chain((first,), rest)
+    return first, itertools.chain((first,), remaining)
 
 
-def _counted(rows: Iterable[_Row], on_progress: Progress) -> Iterator[_Row]:
+def _with_progress(rows: Iterable[_Row], on_progress: Progress) -> Iterator[_Row]:
     began = reported = time.monotonic()
     num_rows = 0
     for num_rows, row in enumerate(rows, 1):
         yield row
-        if not num_rows % _ROWS and (now := time.monotonic()) - reported > PROGRESS_SECONDS:
+        if not num_rows % _BATCH_ROWS and (now := time.monotonic()) - reported > PROGRESS_SECONDS:
             reported = now
             on_progress(num_rows, num_rows / (now - began))
     on_progress(num_rows, num_rows / max(time.monotonic() - began, 1e-9))
 
 
-def _joined(
+def _with_predictions(
     rows: Iterable[Sequence[Any]], predictions: Iterable[Sequence[Any]], *, num_rows: int
 ) -> Iterator[tuple[Any, ...]]:
-    """What is beside each record, and its predictions."""
-    none = ()
+    """The key data of each row with its predictions appended."""
+    missing = ()
     for number, (row, predicted) in enumerate(
-        itertools.zip_longest(rows, predictions, fillvalue=none)
+        itertools.zip_longest(rows, predictions, fillvalue=missing)
     ):
-        if row is none or predicted is none:
+        if row is missing or predicted is missing:
             raise DataError(
-                "The predictions are not those of the rows: there are"
-                f" {'fewer' if predicted is none else 'more'} than rows.",
-                received=f"{num_rows:,} rows, and {number:,} of both",
+                f"There are {'fewer' if predicted is missing else 'more'} predictions than rows.",
+                received=f"{num_rows:,} rows, of which {number:,} have predictions",
             )
         yield (*row, *predicted)
 
 
-def _update(
+def _update_table(
     engine: Engine,
     connection: sa.Connection,
     plan: TargetPlan,
@@ -204,19 +205,22 @@ def _update(
     rows: Iterable[tuple[Any, ...]],
     *,
     tell: Callable[[str], None],
-) -> Written:
+) -> WriteSummary:
     schema = plan.table.schema or None
-    own = {
-        each["name"]: each for each in sa.inspect(connection).get_columns(plan.table.name, schema)
+    table_columns = {
+        column["name"]: column
+        for column in sa.inspect(connection).get_columns(plan.table.name, schema)
     }
-    # A key that is staged has the affinity of the table's: otherwise sqlite uses no index.
+    # Staged keys have the affinity of the table's keys; otherwise SQLite uses no index.
     declared = declared_types(engine, connection, plan.table)
     connection.rollback()
-    # Counted up by the engine, a key of 0 would become another one in MariaDB.
+    # With AUTO_INCREMENT, MariaDB would replace a key of 0.
     keys = [
         sa.Column(
             f"edl_key_{number}",
-            AsGiven(declared.get(key, "INT")) if declared else _key_type(own.get(key)),
+            DeclaredType(declared.get(key, "INT"))
+            if declared
+            else _key_type(table_columns.get(key)),
             primary_key=True,
             autoincrement=False,
         )
@@ -226,33 +230,35 @@ def _update(
     values = [sa.Column(f"edl_value_{number}", type_) for number, type_ in enumerate(types)]
     with (
         stage(engine, connection, [*keys, digest, *values], rows) as staged,
-        _columns_that_commit(engine, connection, plan, types),
+        _committed_columns(engine, connection, plan, types),
         engine.transaction(connection),
     ):
-        _keep_others_out(engine, connection, plan)
-        num_changed = _drop_changed(engine, connection, plan, staged)
-        num_changed += _drop_filled(connection, plan, staged, _table_of(engine, plan, own))
+        _lock_table(engine, connection, plan)
+        num_changed = _unstage_changed_rows(engine, connection, plan, staged)
+        num_changed += _unstage_filled_rows(
+            connection, plan, staged, _table_clause(plan, table_columns)
+        )
         if engine.dialect != "mysql":
             _add_columns(engine, connection, plan, types)
-        table = _table_of(engine, plan, own)
+        table = _table_clause(plan, table_columns)
         source = staged.table
         statement = (
             sa.update(table)
             .values({name: source.c[f"edl_value_{n}"] for n, name in enumerate(plan.columns)})
-            .where(*_matches(plan, staged, table))
+            .where(*_key_conditions(plan, staged, table))
         )
         num_rows = connection.execute(statement).rowcount
     num_gone = staged.num_rows - num_changed - num_rows
     if num_changed or num_gone:
         tell(
             f"Since the SELECT ran, {num_changed:,} rows of {plan.table} were changed and"
-            f" {num_gone:,} are not there any more: these have no new prediction."
+            f" {num_gone:,} were deleted: these got no new prediction."
         )
-    return Written(num_rows=num_rows, num_changed=num_changed, num_gone=num_gone)
+    return WriteSummary(num_rows=num_rows, num_changed=num_changed, num_gone=num_gone)
 
 
 def _key_type(column: Any) -> sa.types.TypeEngine[Any]:
-    if column is None:  # The number of a row.
+    if column is None:  # The row number of SQLite.
         return sa.BigInteger()
     type_: sa.types.TypeEngine[Any] = column["type"]
     if isinstance(type_, sa.Uuid):
@@ -260,108 +266,108 @@ def _key_type(column: Any) -> sa.types.TypeEngine[Any]:
     if isinstance(type_, postgresql.DOMAIN):
         return type_.data_type
     if isinstance(type_, postgresql.ENUM):
-        type_.create_type = False  # It exists.
+        type_.create_type = False  # The type exists already.
     return type_
 
 
-def _keep_others_out(engine: Engine, connection: sa.Connection, plan: TargetPlan) -> None:
-    """Nobody else changes the table until the transaction ends; waits for those who do."""
+def _lock_table(engine: Engine, connection: sa.Connection, plan: TargetPlan) -> None:
+    """Keep other writers out until the transaction ends, where the engine does not do so."""
     if engine.dialect == "postgres":
         text = quoted_table(engine, plan.table)
         engine.run_text(connection, f"LOCK TABLE {text} IN SHARE ROW EXCLUSIVE MODE")
 
 
 @contextmanager
-def _waiting_briefly(engine: Engine, connection: sa.Connection) -> Iterator[None]:
-    """Wait for locks as long as for those of sqlite, where servers wait for hours."""
-    names, limit, current = _WAITING.get(engine.dialect, ((), "", ""))
-    before = [
-        engine.run_text(connection, f"SELECT {current.format(name)}").scalar() for name in names
+def _limited_lock_waits(engine: Engine, connection: sa.Connection) -> Iterator[None]:
+    """Limit waits for locks to `LOCK_SECONDS` within the `with`; servers wait for hours."""
+    names, value_format, query = _LOCK_TIMEOUTS.get(engine.dialect, ((), "", ""))
+    previous_values = [
+        engine.run_text(connection, f"SELECT {query.format(name)}").scalar() for name in names
     ]
     connection.rollback()
     for name in names:
-        engine.run_text(connection, f"SET SESSION {name} = {limit.format(LOCK_SECONDS)}")
+        engine.run_text(connection, f"SET SESSION {name} = {value_format.format(LOCK_SECONDS)}")
     try:
         yield
     finally:
-        if engine.has_session:  # It is the user's; another connection is closed now.
+        if engine.has_session:  # The session is the user's; any other connection is closed.
             with suppress(sa.exc.SQLAlchemyError):
-                for name, value in zip(names, before, strict=True):
+                for name, value in zip(names, previous_values, strict=True):
                     shown = repr(value) if isinstance(value, str) else value
                     engine.run_text(connection, f"SET SESSION {name} = {shown}")
 
 
-def _drop_changed(
-    engine: Engine, connection: sa.Connection, plan: TargetPlan, staged: Staged
+def _unstage_changed_rows(
+    engine: Engine, connection: sa.Connection, plan: TargetPlan, staged: StagedRows
 ) -> int:
-    """Take rows out of the staged ones whose selected values are others now; returns how many."""
+    """Remove staged rows whose selected values have changed; returns their number."""
     if plan.one_table is None:
         return 0
-    one, temporary = plan.one_table, staged.table.name
+    source, temporary = plan.one_table, staged.table.name
     match = " AND ".join(
-        f"{temporary}.edl_key_{number} = {one.qualifier}.{_key_text(engine, plan, key)}"
+        f"{temporary}.edl_key_{number} = {source.qualifier}.{_key_text(engine, plan, key)}"
         for number, key in enumerate(plan.keys)
     )
     if engine.dialect == "mysql":
-        # MySQL lets a query name a temporary table once.
+        # MySQL does not let a query name a temporary table twice.
         rows = (
-            f"SELECT {one.qualified_expressions}\n, {temporary}.edl_row, {temporary}.edl_digest"
-            f" FROM {one.reference} JOIN {temporary} ON {match} FOR UPDATE"
+            f"SELECT {source.qualified_expressions}\n, {temporary}.edl_row, {temporary}.edl_digest"
+            f" FROM {source.reference} JOIN {temporary} ON {match} FOR UPDATE"
         )
     else:
-        # Not by JOIN, where sqlite knows no rowid but that of a named table.
-        look = [
+        # Not by JOIN, in which SQLite has no rowid without the name of its table.
+        staged_values = [
             f"(SELECT {temporary}.{column} FROM {temporary} WHERE {match})"
             for column in ("edl_row", "edl_digest")
         ]
-        rows = f"SELECT {one.expressions}\n, {', '.join(look)} FROM {one.reference}"
+        rows = f"SELECT {source.expressions}\n, {', '.join(staged_values)} FROM {source.reference}"
         rows += f" WHERE EXISTS (SELECT 1 FROM {temporary} WHERE {match})"
     changed = []
     with engine.streaming(connection, rows) as cursor:
         names = [column[0] for column in cursor.description[:-2]]
         places: Sequence[int] = range(len(names))
-        if len(names) > len(plan.selected):  # A * of MariaDB, where the new columns are there.
+        if len(names) > len(plan.selected):  # In MariaDB a * includes the new columns.
             places = [place for place in places if names[place] not in plan.new_columns]
-        while batch := cursor.fetchmany(_ROWS):
+        while batch := cursor.fetchmany(_BATCH_ROWS):
             changed += [
                 row[-2] for row in batch if digest_of([row[place] for place in places]) != row[-1]
             ]
-    _drop_rows(connection, staged, changed)
+    _unstage(connection, staged, changed)
     return len(changed)
 
 
-def _drop_filled(
-    connection: sa.Connection, plan: TargetPlan, staged: Staged, table: sa.TableClause
+def _unstage_filled_rows(
+    connection: sa.Connection, plan: TargetPlan, staged: StagedRows, table: sa.TableClause
 ) -> int:
-    """Take rows out of the staged ones that somebody gave a value since; returns how many."""
+    """Remove staged rows that have got a value since the plan was made; returns their number."""
     if not plan.guarded_columns:
         return 0
     rows = sa.select(staged.table.c.edl_row).where(
-        *_matches(plan, staged, table),
+        *_key_conditions(plan, staged, table),
         sa.or_(*(table.c[name].is_not(None) for name in plan.guarded_columns)),
     )
     filled = [row.edl_row for row in connection.execute(rows)]
-    _drop_rows(connection, staged, filled)
+    _unstage(connection, staged, filled)
     return len(filled)
 
 
-def _drop_rows(connection: sa.Connection, staged: Staged, numbers: Sequence[int]) -> None:
+def _unstage(connection: sa.Connection, staged: StagedRows, numbers: Sequence[int]) -> None:
     if numbers:
         delete = sa.delete(staged.table).where(staged.table.c.edl_row == sa.bindparam("number"))
         connection.execute(delete, [{"number": number} for number in numbers])
 
 
-def _matches(
-    plan: TargetPlan, staged: Staged, table: sa.TableClause
+def _key_conditions(
+    plan: TargetPlan, staged: StagedRows, table: sa.TableClause
 ) -> list[sa.ColumnElement[bool]]:
-    """The rows of the table that the staged ones are for."""
+    """Conditions under which a staged row belongs to a row of the table."""
     return [
         staged.table.c[f"edl_key_{number}"] == table.c[key] for number, key in enumerate(plan.keys)
     ]
 
 
 def _key_text(engine: Engine, plan: TargetPlan, key: str) -> str:
-    # A row's number has no quotes: where it is not there it would be a text.
+    # Without such a row number SQLite would take the quoted name for a text.
     return key if plan.has_row_numbers else engine.quoted(key)
 
 
@@ -376,13 +382,13 @@ def _add_columns(
         if name in plan.new_columns:
             text = column_definition(engine, name, type_.compile(dialect=connection.dialect))
             engine.run_text(connection, f"ALTER TABLE {table} ADD COLUMN {text}")
-    _comment(engine, connection, plan, plan.new_columns)
+    _mark_columns(engine, connection, plan, plan.new_columns)
 
 
-def _comment(
+def _mark_columns(
     engine: Engine, connection: sa.Connection, plan: TargetPlan, names: Sequence[str]
 ) -> None:
-    """Mark columns as PREDICT's where their definitions do not."""
+    """Add our mark to columns in PostgreSQL; elsewhere the definitions contain it."""
     if engine.dialect == "postgres":
         table = quoted_table(engine, plan.table)
         for name in names:
@@ -391,13 +397,13 @@ def _comment(
 
 
 @contextmanager
-def _columns_that_commit(
+def _committed_columns(
     engine: Engine,
     connection: sa.Connection,
     plan: TargetPlan,
     types: Sequence[sa.types.TypeEngine[Any]],
 ) -> Iterator[None]:
-    """Add the columns before the transaction where they are no part of one, and undo it."""
+    """Add the new columns before the transaction in MySQL, and drop them if it fails."""
     if engine.dialect != "mysql" or not plan.new_columns:
         yield
         return
@@ -413,18 +419,18 @@ def _columns_that_commit(
         raise
 
 
-def _table_of(engine: Engine, plan: TargetPlan, own: Iterable[str]) -> sa.TableClause:
-    names = dict.fromkeys((*own, *plan.columns))
-    numbers = [key for key in plan.keys if key not in names]
+def _table_clause(plan: TargetPlan, table_columns: Iterable[str]) -> sa.TableClause:
+    names = dict.fromkeys((*table_columns, *plan.columns))
+    row_numbers = [key for key in plan.keys if key not in names]
     columns: list[sa.ColumnClause[Any]] = [
         *(sa.column(name) for name in names),
-        *(sa.column(name, is_literal=True) for name in numbers),
+        *(sa.column(name, is_literal=True) for name in row_numbers),
     ]
     return sa.table(plan.table.name, *columns, schema=plan.table.schema or None)
 
 
-def _plain(engine: Engine, rows: Iterable[_Row], num_columns: int) -> Iterator[_Row]:
-    """Values of selected columns as the database had them, and the predictions."""
+def _exact_rows(engine: Engine, rows: Iterable[_Row], num_columns: int) -> Iterator[_Row]:
+    """The selected values with all of their digits, and the predictions."""
     exact_number = int if engine.dialect == "sqlite" else Decimal
     for row in rows:
         selected = (
@@ -436,57 +442,57 @@ def _plain(engine: Engine, rows: Iterable[_Row], num_columns: int) -> Iterator[_
         yield (*selected, *row[2 * num_columns :])
 
 
-def _make(
+def _create_table(
     engine: Engine,
     connection: sa.Connection,
     plan: TargetPlan,
     exported: ExportedTable,
     types: Sequence[sa.types.TypeEngine[Any]],
     rows: Iterable[tuple[Any, ...]],
-) -> Written:
-    """A new table of the selected columns and the predictions."""
-    made = [
+) -> WriteSummary:
+    """Create or replace the table, with the selected columns and the predictions."""
+    columns = [
         *(
             (column.name, exact_type(engine, column.kind, column.declared_type, column.scale))
             for column in exported.columns
         ),
         *zip(plan.columns, types, strict=True),
     ]
-    values = [sa.Column(f"edl_value_{number}", type_) for number, (_, type_) in enumerate(made)]
-    plain = _plain(engine, rows, len(exported.columns))
-    with stage(engine, connection, values, plain) as staged:
-        _make_of_staged(engine, connection, plan, staged, made)
-    return Written(num_rows=staged.num_rows, num_changed=0, num_gone=0)
+    values = [sa.Column(f"edl_value_{number}", type_) for number, (_, type_) in enumerate(columns)]
+    exact_rows = _exact_rows(engine, rows, len(exported.columns))
+    with stage(engine, connection, values, exact_rows) as staged:
+        _create_from_staged(engine, connection, plan, staged, columns)
+    return WriteSummary(num_rows=staged.num_rows, num_changed=0, num_gone=0)
 
 
-def _make_of_staged(
+def _create_from_staged(
     engine: Engine,
     connection: sa.Connection,
     plan: TargetPlan,
-    staged: Staged,
-    made: Sequence[tuple[str, sa.types.TypeEngine[Any]]],
+    staged: StagedRows,
+    columns: Sequence[tuple[str, sa.types.TypeEngine[Any]]],
 ) -> None:
     definitions = [
         f"{engine.quoted(name)} {type_.compile(dialect=connection.dialect)}"
-        for name, type_ in made[: -len(plan.columns)]
+        for name, type_ in columns[: -len(plan.columns)]
     ]
     definitions += [
         column_definition(engine, name, type_.compile(dialect=connection.dialect))
-        for name, type_ in made[-len(plan.columns) :]
+        for name, type_ in columns[-len(plan.columns) :]
     ]
     table = quoted_table(engine, plan.table)
     create = f"CREATE TABLE {table} ({', '.join(definitions)})"
-    shown = ", ".join(
-        f"edl_value_{number} AS {engine.quoted(name)}" for number, (name, _) in enumerate(made)
+    expressions = ", ".join(
+        f"edl_value_{number} AS {engine.quoted(name)}" for number, (name, _) in enumerate(columns)
     )
-    rows_of = f"SELECT {shown} FROM {staged.table.name} ORDER BY edl_row"
+    select = f"SELECT {expressions} FROM {staged.table.name} ORDER BY edl_row"
     if engine.dialect == "mysql":
-        # One statement, all or nothing: what makes a table is no part of a transaction.
-        engine.run_text(connection, f"{create} AS {rows_of}")
+        # One atomic statement: CREATE TABLE cannot be part of a transaction.
+        engine.run_text(connection, f"{create} AS {select}")
         return
     with engine.transaction(connection):
         if plan.action == "replace":
             engine.run_text(connection, f"DROP TABLE {table}")
         engine.run_text(connection, create)
-        _comment(engine, connection, plan, plan.columns)
-        engine.run_text(connection, f"INSERT INTO {table} {rows_of}")
+        _mark_columns(engine, connection, plan, plan.columns)
+        engine.run_text(connection, f"INSERT INTO {table} {select}")

@@ -284,7 +284,7 @@ def trains(folder, what):
     """Whether the job of a statement has come to its steps."""
     for job in find_jobs(folder / "models"):
         events = job.job_dir / "events.jsonl"
-        if job.what == what:
+        if job.title == what:
             return events.exists() and '"step"' in events.read_text()
     return False
 

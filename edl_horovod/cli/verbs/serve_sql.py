@@ -42,7 +42,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         raise ConfigError("A service has a session.", received={"--sessions": flags.sessions})
     try:
         from edl_horovod.sql.service import access, server
-        from edl_horovod.sql.service.frames import Settings
+        from edl_horovod.sql.service.frames import ServiceSettings
         from edl_horovod.sql.settings import read_settings
         from edl_horovod.sql.urls import parse_url
     except ModuleNotFoundError as e:
@@ -52,12 +52,12 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
             f"edl {verb} needs the package {e.name}, which is not installed.",
             hint=f"To have it, {how_to_install('sql,sqlflow')}.",
         ) from e
-    listen = access.Listen(
+    listen = access.ListenAddress(
         host=flags.host,
         port=flags.port,
         certificate=flags.certificate.read_bytes() if flags.certificate else b"",
         key=flags.key.read_bytes() if flags.key else b"",
-        is_clear_allowed=flags.without_tls,
+        allows_plaintext=flags.without_tls,
     )
     token = access.read_token(flags.token_file)
     files = config_files(flags)
@@ -71,13 +71,13 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     server.serve(
         access.Access(token=token, db=read.db, databases=databases),
         listen,
-        Settings(
+        ServiceSettings(
             models=str(read.models),
             overrides=read.overrides,
             config_dir=files.directory,
             config_name=files.name,
         ),
-        most_sessions=flags.sessions,
+        max_sessions=flags.sessions,
         on_ready=lambda address: print(f"Statements are run at {address}.", flush=True),
     )
     print("The service has ended.", file=sys.stderr)

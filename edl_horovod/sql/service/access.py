@@ -1,4 +1,4 @@
-"""Who may use the service, from where, and with which databases."""
+"""Access to the service: its token, its address and the allowed databases."""
 
 import hmac
 import ipaddress
@@ -9,100 +9,113 @@ from pathlib import Path
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["HOST", "PORT", "TOKEN_VARIABLE", "Access", "Listen", "read_databases", "read_token"]
+__all__ = [
+    "HOST",
+    "PORT",
+    "TOKEN_VARIABLE",
+    "Access",
+    "ListenAddress",
+    "read_databases",
+    "read_token",
+]
 
 HOST = "127.0.0.1"
 PORT = 50051
-"""Where clients of SQLFlow look for it."""
+"""The default port of SQLFlow clients."""
 TOKEN_VARIABLE = "EDL_SQL_TOKEN"
-"""Holds the token where no file does: a command line is no place for it."""
-LEAST_TOKEN = 16
-"""Characters of a token."""
+"""Environment variable of the token; a command line would show it to other users."""
+MIN_TOKEN_LENGTH = 16
+"""Minimum number of characters in a token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """What a client must know, and may name."""
+    """The token that clients send and the databases that they may name."""
 
     token: str = field(repr=False)
     db: str = field(repr=False)
-    """The database of clients that name none."""
+    """URL of the database of clients that do not name one."""
     databases: tuple[str, ...] = field(default=(), repr=False)
-    """Others that a client may name, letter for letter."""
+    """Other URLs that a client may name verbatim."""
 
-    def is_token(self, given: str) -> bool:
-        """Whether a client knows the token; the time that it takes does not tell how much of it."""
-        return _is_same(given, self.token)
+    def is_token(self, candidate: str) -> bool:
+        """Whether a client sent the token, compared in constant time."""
+        return _is_equal(candidate, self.token)
 
-    def database(self, named: str) -> str | None:
-        """The database of a client that names one, or none with an empty text; None refuses it."""
-        if not named:
+    def database(self, url: str) -> str | None:
+        """The URL of a client's database; None if it is not allowed.
+
+        Args:
+            url: The URL that the client sent, or an empty text for the default.
+        """
+        if not url:
             return self.db
-        found = [one for one in (self.db, *self.databases) if _is_same(named, one)]
-        return found[0] if found else None
+        matches = [allowed for allowed in (self.db, *self.databases) if _is_equal(url, allowed)]
+        return matches[0] if matches else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listen:
-    """Where the service listens.
+class ListenAddress:
+    """The address and TLS files with which the service listens.
 
     Raises:
-        ConfigError: Tokens and rows would cross a network in the clear, or half of TLS is there.
+        ConfigError: A network would carry tokens and rows unencrypted, or TLS lacks the certificate
+            or the key.
     """
 
     host: str = HOST
     port: int = PORT
-    """0 takes a free one."""
+    """0 selects a free port."""
     certificate: bytes = b""
-    """PEM, of the server and what signed it; empty is without TLS."""
+    """Certificate chain of the server in PEM; empty without TLS."""
     key: bytes = field(default=b"", repr=False)
-    is_clear_allowed: bool = False
-    """Whether other machines may be served without TLS."""
+    allows_plaintext: bool = False
+    """Whether other machines may connect without TLS."""
 
     def __post_init__(self) -> None:
         if bool(self.certificate) != bool(self.key):
             raise ConfigError(
                 "TLS needs a certificate and its key.",
                 received="--certificate" if self.certificate else "--key",
-                hint="Give both, --certificate FILE --key FILE.",
+                hint="Give both --certificate FILE and --key FILE.",
             )
-        if not (self.certificate or self.is_clear_allowed or _is_loopback(self.host)):
+        if not (self.certificate or self.allows_plaintext or _is_loopback(self.host)):
             raise ConfigError(
-                "Other machines would send the token, and get rows, without encryption.",
+                "Other machines would send the token and receive rows without encryption.",
                 received={"--host": self.host},
-                hint="Give --certificate FILE --key FILE, or --without-tls where the network keeps"
-                " it secret.",
+                hint="Give --certificate FILE and --key FILE; or --without-tls if the network"
+                " itself is secure.",
             )
         if not 0 <= self.port <= 65_535:
-            raise ConfigError("A port is between 0 and 65535.", received={"--port": self.port})
+            raise ConfigError("A port must be between 0 and 65535.", received={"--port": self.port})
 
 
 def read_token(file: Path | None) -> str:
-    """The token in a file, or else in the environment.
+    """Read the token from a file, or from the environment if there is no file.
 
     Raises:
-        ConfigError: There is none, or one that is easily guessed.
+        ConfigError: The token is missing or too short.
         OSError: The file cannot be read.
     """
     text = os.environ.get(TOKEN_VARIABLE, "") if file is None else _read(file)
     token = text.strip()
     if not token:
         raise ConfigError(
-            "The service needs a token, which its clients send.",
+            "The service needs a token, which its clients must send.",
             received="" if file is None else f"an empty {file}",
             hint=f"Write one to a file and give --token-file FILE, or set {TOKEN_VARIABLE}.",
         )
-    if len(token) < LEAST_TOKEN:
+    if len(token) < MIN_TOKEN_LENGTH:
         raise ConfigError(
-            f"A token has at least {LEAST_TOKEN} characters.",
+            f"The token must have at least {MIN_TOKEN_LENGTH} characters.",
             received=f"{len(token)} characters",
-            hint="Make one by openssl rand -hex 32.",
+            hint="Create one with: openssl rand -hex 32.",
         )
     return token
 
 
 def read_databases(file: Path | None) -> tuple[str, ...]:
-    """The database URLs in a file, one a line; no file allows none.
+    """Read database URLs from a file with one URL a line; empty without a file.
 
     Raises:
         OSError: The file cannot be read.
@@ -115,11 +128,11 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as e:
-        raise ConfigError("The file is not text in UTF-8.", received=str(file)) from e
+        raise ConfigError("The file is not UTF-8 text.", received=str(file)) from e
 
 
-def _is_same(given: str, wanted: str) -> bool:
-    return hmac.compare_digest(given.encode(), wanted.encode())
+def _is_equal(candidate: str, secret: str) -> bool:
+    return hmac.compare_digest(candidate.encode(), secret.encode())
 
 
 def _is_loopback(host: str) -> bool:

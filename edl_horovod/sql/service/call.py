@@ -1,4 +1,4 @@
-"""The process of a session's calls, as the service sees it."""
+"""The processes that run the statements of sessions, as the service sees them."""
 
 import asyncio
 import json
@@ -10,22 +10,22 @@ from contextlib import suppress
 from dataclasses import asdict
 
 from edl_horovod.sql.service.access import TOKEN_VARIABLE
-from edl_horovod.sql.service.frames import HEADER, CallOrder, Kind
+from edl_horovod.sql.service.frames import HEADER, CallRequest, FrameKind
 from edl_horovod.sql.settings import DATABASE_VARIABLE
 
-__all__ = ["Call", "CallFailed"]
+__all__ = ["SessionProcess", "CallFailed"]
 
 END_SECONDS = 40.0
-"""A process that has not ended so long after it was asked to is killed; by itself it ends before.
-"""
+"""How long a process may take to end before it is killed; it is longer than the limits that the
+process itself observes."""
 
 
 class CallFailed(Exception):
-    """The statements failed.
+    """A call failed.
 
     Args:
-        code: Name of a status code of gRPC.
-        text: What the client reads.
+        code: The name of a gRPC status code.
+        text: The message for the client.
     """
 
     def __init__(self, code: str, text: str) -> None:
@@ -33,49 +33,49 @@ class CallFailed(Exception):
         super().__init__(text)
 
 
-class Call:
-    """Runs statements in a process of its own, which leads a session and so a process group.
+class SessionProcess:
+    """A process that runs the statements of a session and leads a process group.
 
-    After a call that leaves something in its connection to the database, as an open transaction,
-    the process waits for the next call of the same session.
+    After a call that leaves state in its database connection, such as an open transaction, the
+    process waits for the next call of the session.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        """Take a process that `start` started."""
+        """Wrap a started process; use `start` instead."""
         self._process = process
         self._is_interrupted = False
         self.state = ""
         """What the end of the process would lose, as a phrase; empty during a call."""
         self.is_done = False
-        """Whether all statements of the call have been run, or one has failed."""
+        """Whether the last call ended by itself: its statements succeeded, or one failed."""
         assert process.stdin is not None
         assert process.stdout is not None
         self._stdin, self._stdout = process.stdin, process.stdout
 
     @classmethod
-    async def start(cls, order: CallOrder) -> "Call":
-        """Start the process."""
+    async def start(cls, request: CallRequest) -> "SessionProcess":
+        """Start a process that runs the statements of a call."""
         secrets = (TOKEN_VARIABLE, DATABASE_VARIABLE)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "edl_horovod.sql.service.process"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={name: value for name, value in os.environ.items() if name not in secrets},
-            # Ctrl-C in a terminal goes to the service alone, which ends its calls in good order.
+            # Ctrl-C in a terminal reaches the service alone, which ends its calls in order.
             start_new_session=True,
         )
-        call = cls(process)
-        call.send(order)
-        return call
+        session_process = cls(process)
+        session_process.send(request)
+        return session_process
 
-    def send(self, order: CallOrder) -> None:
-        """Have the process run statements; `responses` gives what they say."""
+    def send(self, request: CallRequest) -> None:
+        """Send the statements of a call to the process; `responses` yields their responses."""
         self.state, self.is_done = "", False
-        # It stays open: its end ends the statements.
-        self._stdin.write(json.dumps(asdict(order)).encode() + b"\n")
+        # Its stdin stays open, because closing it ends the statements.
+        self._stdin.write(json.dumps(asdict(request)).encode() + b"\n")
 
     async def responses(self) -> AsyncIterator[bytes]:
-        """The serialized responses.
+        """The serialized responses of the call.
 
         Raises:
             CallFailed: A statement failed, or the process died.
@@ -85,14 +85,14 @@ class Call:
             while True:
                 kind, num_bytes = HEADER.unpack(await self._stdout.readexactly(HEADER.size))
                 content = await self._stdout.readexactly(num_bytes)
-                if kind == Kind.STATE:
+                if kind == FrameKind.STATE:
                     state = content.decode()
                     continue
-                if kind in (Kind.DONE, Kind.FAILURE):
+                if kind in (FrameKind.DONE, FrameKind.FAILURE):
                     self.state, self.is_done = state, not self._is_interrupted
-                if kind == Kind.DONE:
+                if kind == FrameKind.DONE:
                     return
-                if kind == Kind.FAILURE:
+                if kind == FrameKind.FAILURE:
                     code, _, text = content.decode().partition("\n")
                     raise CallFailed(code, text)
                 yield content
@@ -102,19 +102,20 @@ class Call:
                 raise CallFailed("CANCELLED", "The statement was interrupted.") from None
             raise CallFailed(
                 "INTERNAL",
-                f"The process of the statements ended ({exit_code}): see the log of the service.",
+                f"The process of the statements ended with exit code {exit_code}. See the log of"
+                " the service.",
             ) from None
 
     def interrupt(self) -> None:
-        """Have the statements end."""
+        """Ask the process to end its statements."""
         self._is_interrupted = True
         self._stdin.close()
 
     async def end(self) -> None:
-        """End the process, in good order if it does so in time, with what it started."""
+        """End the process; if it exceeds `END_SECONDS`, kill it with its process group."""
         self._stdin.close()
-        # It must not wait for a reader.
-        emptied = asyncio.ensure_future(self._empty())
+        # The process must not block on a full pipe.
+        draining = asyncio.ensure_future(self._drain())
         try:
             await asyncio.wait_for(self._process.wait(), END_SECONDS)
         except TimeoutError:
@@ -122,8 +123,8 @@ class Call:
                 os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()
         finally:
-            emptied.cancel()
+            draining.cancel()
 
-    async def _empty(self) -> None:
+    async def _drain(self) -> None:
         while await self._stdout.read(1 << 16):
             pass

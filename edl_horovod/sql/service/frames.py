@@ -1,4 +1,7 @@
-"""What the process of a session is told on stdin, and the frames that it writes to stdout."""
+"""The protocol between the service and the process of a session.
+
+The process reads a `CallRequest` as a line of JSON from stdin, and writes frames to stdout.
+"""
 
 import struct
 from dataclasses import dataclass, field
@@ -19,47 +22,47 @@ from edl_horovod.errors import (
 )
 from edl_horovod.sql.models import ModelNotFound
 
-__all__ = ["HEADER", "CallOrder", "Kind", "Settings", "code_of"]
+__all__ = ["HEADER", "CallRequest", "FrameKind", "ServiceSettings", "status_code"]
 
 HEADER = struct.Struct(">BI")
-"""Begins a frame: its kind, and the number of bytes that follow."""
+"""The header of a frame: its kind and the size of its content in bytes."""
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """The kinds of frames."""
 
     RESPONSE = 0
     """A `Response` of the protocol, serialized."""
     FAILURE = 1
-    """The name of a status code of gRPC, a line feed and a text; it ends the call."""
+    """The name of a gRPC status code, a line feed and a message; it ends the call."""
     DONE = 2
-    """All statements have been run; it ends the call."""
+    """All statements have succeeded; it ends the call."""
     STATE = 3
-    """Before the end of a call: what the end of the process would lose, as a phrase. Without one
-    the process ends."""
+    """Sent before the end of a call: what the end of the process would lose, as a phrase. If it is
+    empty the process ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What is the same for all calls, as typed in the command."""
+class ServiceSettings:
+    """The command's settings for the statements of all calls."""
 
     models: str = ""
-    """Folder of the trained models; empty takes the user's own."""
+    """Folder of the trained models; empty for the default."""
     overrides: tuple[str, ...] = ()
     config_dir: str = ""
     config_name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallOrder:
-    """What a call is to do."""
+class CallRequest:
+    """The statements of a call and their settings."""
 
     sql: str
     db: str = field(repr=False)
-    """It may hold a password, so it travels through the pipe alone."""
-    settings: Settings
-    is_exit_wanted: bool = False
-    """Whether the client would rather not wait for jobs."""
+    """It may contain a password, so it is only sent through the pipe."""
+    settings: ServiceSettings
+    exit_on_submit: bool = False
+    """Whether the client asked not to wait for jobs, which is not supported."""
 
 
 _CODES: dict[type[EdlError], str] = {
@@ -77,6 +80,6 @@ _CODES: dict[type[EdlError], str] = {
 }
 
 
-def code_of(error: EdlError) -> str:
-    """The name of the status code of gRPC that says what kind of error it is."""
+def status_code(error: EdlError) -> str:
+    """The name of the gRPC status code for an error."""
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), "INTERNAL")

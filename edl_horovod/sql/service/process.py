@@ -1,6 +1,6 @@
-"""The process of a session's calls: runs their statements, and ends when stdin does.
+"""The process of a session, which runs the statements of its calls and ends when stdin is closed.
 
-It ends after a call, too, unless that leaves something in the connection to the database.
+It also ends after a call that leaves no state in the database connection.
 """
 
 import contextlib
@@ -23,8 +23,14 @@ from edl_horovod.displays.terminal import PlainDisplay
 from edl_horovod.errors import EdlError, Interrupted
 from edl_horovod.job import log as job_log
 from edl_horovod.proto.sqlflow_pb2 import Response
-from edl_horovod.sql.service.frames import HEADER, CallOrder, Kind, Settings, code_of
-from edl_horovod.sql.service.responses import end_of, message, responses_of
+from edl_horovod.sql.service.frames import (
+    HEADER,
+    CallRequest,
+    FrameKind,
+    ServiceSettings,
+    status_code,
+)
+from edl_horovod.sql.service.responses import end_of_statement, message, responses_of
 from edl_horovod.sql.session import Session, open_session
 from edl_horovod.sql.settings import read_settings
 from edl_horovod.sql.statements import Evaluate, Explain, Predict, Standard, Statement, Train
@@ -35,86 +41,85 @@ __all__ = ["main"]
 
 log = logging.getLogger(__name__)
 
-_WITH_JOBS = (Train, Predict, Evaluate, Explain)
+_RUN_JOBS = (Train, Predict, Evaluate, Explain)
 
 END_SECONDS = 30.0
-"""How long a statement that was interrupted may take to end; then this process is killed."""
+"""How long an interrupted statement may take to end before this process is killed."""
 DATABASE_SECONDS = 2.0
-"""The same for one of the database itself, which nothing can interrupt while it waits in the
-driver, and which is undone by the end of its connection."""
+"""The same for a statement of the database itself: nothing interrupts it while it waits in the
+driver, and the end of the connection undoes it."""
 
 
 def main() -> None:
-    """Run the statements that stdin names."""
+    """Run the calls that are read from stdin."""
     # SIGTERM ends the statements as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     job_log.setup("statement", level="warning")
-    # What others print must not come between the frames.
-    frames = _Frames(os.fdopen(os.dup(1), "wb", buffering=0))
+    # Other output must not be mixed with the frames.
+    frames = _FrameWriter(os.fdopen(os.dup(1), "wb", buffering=0))
     os.dup2(2, 1)
-    with contextlib.suppress(KeyboardInterrupt):  # While it waits for a call.
-        _run_calls(frames, _Orders())
+    with contextlib.suppress(KeyboardInterrupt):  # Interrupted while it waits for a call.
+        _run_calls(frames, _RequestQueue())
 
 
-def _run_calls(frames: "_Frames", orders: "_Orders") -> None:
-    orders.start()
+def _run_calls(frames: "_FrameWriter", requests: "_RequestQueue") -> None:
+    requests.start()
     with contextlib.ExitStack() as stack:
-        calls = _Calls(frames, orders, stack)
+        runner = _SessionRunner(frames, requests, stack)
         while True:
-            order = orders.next()
-            failure = _failure(calls, order)
-            state = calls.state
+            failure = _run_call(runner, requests.next())
+            state = runner.state
             if not state:
-                # The service lets go of this process as soon as it has read the last frame.
+                # The service closes stdin as soon as it has read the last frame.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
-            frames.write(Kind.STATE, state.encode())
-            frames.write(Kind.FAILURE if failure else Kind.DONE, failure.encode())
+            frames.write(FrameKind.STATE, state.encode())
+            frames.write(FrameKind.FAILURE if failure else FrameKind.DONE, failure.encode())
             if not state:
                 return
 
 
-def _failure(calls: "_Calls", order: CallOrder) -> str:
-    """Run the statements of a call; what failed, for a frame, or an empty text."""
+def _run_call(runner: "_SessionRunner", request: CallRequest) -> str:
+    """Run the statements of a call; returns the content of a failure frame, or an empty text."""
     try:
-        calls.run(order)
+        runner.run(request)
     except EdlError as e:
-        return f"{code_of(e)}\n{e}"
+        return f"{status_code(e)}\n{e}"
     except KeyboardInterrupt as e:
-        calls.is_interrupted = True
-        return f"{code_of(Interrupted(str(e)))}\nThe statement was interrupted."
+        runner.is_interrupted = True
+        return f"{status_code(Interrupted(str(e)))}\nThe statement was interrupted."
     except Exception:
         log.exception("a statement failed")
-        return "INTERNAL\nThis is a mistake of the service; its log says more."
+        return "INTERNAL\nThis is a bug of the service. See its log."
     return ""
 
 
-class _Frames:
-    """Writes frames; the pipe holds the statements up while the client does not read."""
+class _FrameWriter:
+    """Writes frames; this blocks while the pipe is full because the client does not read."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._is_between = True
-        """Whether the last frame is whole; an interrupt may have cut it."""
+        self._is_last_frame_complete = True
+        """False after an interrupt within a frame: nothing may be written then."""
 
-    def write(self, kind: Kind, content: bytes) -> None:
-        if not self._is_between:
+    def write(self, kind: FrameKind, content: bytes) -> None:
+        if not self._is_last_frame_complete:
             return
-        left = memoryview(HEADER.pack(kind, len(content)) + content)
-        self._is_between = False
+        remaining = memoryview(HEADER.pack(kind, len(content)) + content)
+        self._is_last_frame_complete = False
         with contextlib.suppress(BrokenPipeError):  # The service is gone.
-            while left:
-                left = left[self._stream.write(left) :]
-            self._is_between = True
+            while remaining:
+                remaining = remaining[self._stream.write(remaining) :]
+            self._is_last_frame_complete = True
 
     def respond(self, response: Response) -> None:
-        self.write(Kind.RESPONSE, response.SerializeToString())
+        self.write(FrameKind.RESPONSE, response.SerializeToString())
 
 
-class _Messages(io.StringIO):
-    """Sends each line as a message, and keeps none."""
+class _MessageStream(io.StringIO):
+    """A text stream that sends each line as a message."""
 
-    def __init__(self, frames: _Frames) -> None:
+    def __init__(self, frames: _FrameWriter) -> None:
         super().__init__()
         self._frames = frames
 
@@ -124,25 +129,25 @@ class _Messages(io.StringIO):
         return len(text)
 
 
-class _Orders:
-    """The orders of calls on stdin; its end, by the service or with it, ends this process."""
+class _RequestQueue:
+    """Reads call requests from stdin in a thread; the end of stdin ends this process."""
 
     def __init__(self) -> None:
         self.is_in_database = False
         """Whether a statement of the database itself is running."""
-        self._orders: queue.SimpleQueue[CallOrder] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._read, name="orders", daemon=True)
+        self._queue: queue.SimpleQueue[CallRequest] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._read, name="requests", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def next(self) -> CallOrder:
-        """The next order, once there is one."""
-        return self._orders.get()
+    def next(self) -> CallRequest:
+        """Wait for the next request."""
+        return self._queue.get()
 
     def _read(self) -> None:
         for line in sys.stdin.buffer:
-            self._orders.put(_order_of(line))
+            self._queue.put(_request_from_json(line))
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(DATABASE_SECONDS)
         if not self.is_in_database:
@@ -150,55 +155,63 @@ class _Orders:
         os.killpg(0, signal.SIGKILL)
 
 
-class _Calls:
-    """Runs the calls of one session, which all have the same database and settings."""
+class _SessionRunner:
+    """Runs the calls of one session, which have the same database and settings."""
 
-    def __init__(self, frames: _Frames, orders: _Orders, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self, frames: _FrameWriter, requests: _RequestQueue, stack: contextlib.ExitStack
+    ) -> None:
         self._frames = frames
-        self._orders = orders
+        self._requests = requests
         self._stack = stack
         self._session: Session | None = None
         self.is_interrupted = False
 
     @property
     def state(self) -> str:
-        """What would be lost if this process ended now; empty if it is to end."""
+        """What the end of this process would lose; empty if it should end."""
         if self._session is None or self.is_interrupted:
             return ""
         return self._session.work.engine.session_state
 
-    def run(self, order: CallOrder) -> None:
+    def run(self, request: CallRequest) -> None:
         """Run the statements of a call.
 
         Raises:
-            EdlError: One failed.
+            EdlError: A statement failed.
         """
         if self._session is None:
-            self._session = self._open(order)
-        statements = self._session.parse(order.sql)
-        if order.is_exit_wanted and any(isinstance(each, _WITH_JOBS) for each in statements):
-            self._tell("exit_on_submit is not followed: the call lasts as long as its jobs.")
+            self._session = self._open(request)
+        statements = self._session.parse(request.sql)
+        if request.exit_on_submit and any(
+            isinstance(statement, _RUN_JOBS) for statement in statements
+        ):
+            self._tell("exit_on_submit is not supported: the call lasts as long as its jobs.")
         for statement in statements:
             began = time.monotonic()
-            self._orders.is_in_database = isinstance(statement, Standard)
+            self._requests.is_in_database = isinstance(statement, Standard)
             try:
                 result = self._session.run(statement)
             finally:
-                self._orders.is_in_database = False
+                self._requests.is_in_database = False
             for response in responses_of(result):
                 self._frames.respond(response)
-            self._frames.respond(end_of(_text_of(statement), time.monotonic() - began))
+            self._frames.respond(
+                end_of_statement(_statement_text(statement), time.monotonic() - began)
+            )
 
-    def _open(self, order: CallOrder) -> Session:
-        own = {"db": order.db}
-        if order.settings.models:
-            own["models"] = order.settings.models
-        files = ConfigFiles(order.settings.config_dir, order.settings.config_name)
-        settings = replace(read_settings(order.settings.overrides, own, files), is_confined=True)
-        lines = _Messages(self._frames)
+    def _open(self, request: CallRequest) -> Session:
+        values = {"db": request.db}
+        if request.settings.models:
+            values["models"] = request.settings.models
+        files = ConfigFiles(request.settings.config_dir, request.settings.config_name)
+        settings = replace(
+            read_settings(request.settings.overrides, values, files), is_confined=True
+        )
+        messages = _MessageStream(self._frames)
 
         def run_job(config: JobConfig) -> JobResult:
-            with PlainDisplay(lines) as display:
+            with PlainDisplay(messages) as display:
                 return api.run(config, on_events=display, warm=warm)
 
         warm = self._stack.enter_context(WarmServer())
@@ -208,17 +221,19 @@ class _Calls:
         self._frames.respond(message(sentence))
 
 
-def _text_of(statement: Statement) -> str:
-    """A statement as it was written; those about models and jobs know only where they begin."""
+def _statement_text(statement: Statement) -> str:
+    """The text of a statement; statements on models and jobs store only their position."""
     text = getattr(statement, "text", "")
-    rest = statement.position.text[statement.position.offset :]
-    return text or rest.partition(";")[0].strip()
+    following = statement.position.text[statement.position.offset :]
+    return text or following.partition(";")[0].strip()
 
 
-def _order_of(line: bytes) -> CallOrder:
-    said = json.loads(line)
-    settings = Settings(**{**said["settings"], "overrides": tuple(said["settings"]["overrides"])})
-    return CallOrder(**{**said, "settings": settings})
+def _request_from_json(line: bytes) -> CallRequest:
+    values = json.loads(line)
+    settings = ServiceSettings(
+        **{**values["settings"], "overrides": tuple(values["settings"]["overrides"])}
+    )
+    return CallRequest(**{**values, "settings": settings})
 
 
 if __name__ == "__main__":

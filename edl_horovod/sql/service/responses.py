@@ -1,4 +1,4 @@
-"""What a statement gave, as the messages of the protocol."""
+"""Convert the result of a statement to messages of the protocol."""
 
 import datetime
 from collections.abc import Iterator, Sequence
@@ -18,17 +18,17 @@ from google.protobuf.wrappers_pb2 import (
 from edl_horovod.proto.sqlflow_pb2 import EndOfExecution, Head, Message, Response, Row
 from edl_horovod.sql.results import Result
 
-__all__ = ["end_of", "message", "responses_of"]
+__all__ = ["end_of_statement", "message", "responses_of"]
 
 
 def responses_of(result: Result) -> Iterator[Response]:
-    """A statement's head and rows, or what it says; a client takes what follows a head for rows."""
+    """The head and rows of a result, or its message; clients expect rows after a head."""
     if result.columns:
         yield Response(head=Head(column_names=result.columns))
         for row in result.rows:
             yield Response(row=_row(row))
         if result.has_more_rows:
-            yield message(f"There are more rows than these {len(result.rows):,}: write LIMIT.")
+            yield message(f"Only the first {len(result.rows):,} rows are returned; use LIMIT.")
     if result.message:
         yield message(result.message)
     if result.metrics and not result.columns:
@@ -36,12 +36,12 @@ def responses_of(result: Result) -> Iterator[Response]:
 
 
 def message(text: str) -> Response:
-    """A sentence for the user."""
+    """A message to the user."""
     return Response(message=Message(message=text))
 
 
-def end_of(sql: str, seconds: float) -> Response:
-    """The end of a statement that took so long."""
+def end_of_statement(sql: str, seconds: float) -> Response:
+    """The end of a statement, with its duration."""
     return Response(eoe=EndOfExecution(sql=sql, spent_time_seconds=int(seconds)))
 
 
@@ -76,12 +76,15 @@ def _wrapped(value: Any) -> Any:
             return _timestamp(value)
         case datetime.date():
             return _timestamp(datetime.datetime(value.year, value.month, value.day))
-    # Decimals keep their digits; times of a day, intervals and the like have no wrapper.
+    # As text decimals keep their digits; times of day and intervals have no wrapper type.
     return StringValue(value=str(value))
 
 
 def _timestamp(value: datetime.datetime) -> Timestamp:
-    """A moment; without a zone it counts as UTC, as in trainings."""
+    """A timestamp; without a time zone it is taken as UTC, as in trainings."""
     moment = value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value
-    since = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-    return Timestamp(seconds=since.days * 86_400 + since.seconds, nanos=since.microseconds * 1_000)
+    since_epoch = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return Timestamp(
+        seconds=since_epoch.days * 86_400 + since_epoch.seconds,
+        nanos=since_epoch.microseconds * 1_000,
+    )

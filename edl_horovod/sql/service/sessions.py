@@ -1,7 +1,7 @@
-"""The order of calls: those of a session one after the other, a limited number of sessions.
+"""Sessions: their calls run one after the other, and their number is limited.
 
-A session whose process holds something for its next call, as an open transaction, waits for that
-for some time, unless another session needs its room.
+A session whose process has state for its next call, such as an open transaction, waits for that
+call for a limited time, unless another session needs its place.
 """
 
 import asyncio
@@ -9,50 +9,54 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from edl_horovod.sql.service.call import Call, CallFailed
+from edl_horovod.sql.service.call import CallFailed, SessionProcess
 
-__all__ = ["IDLE_SECONDS", "Session", "Sessions", "TooMany"]
+__all__ = ["IDLE_SECONDS", "Session", "Sessions", "TooManyCalls"]
 
-MOST_CALLS = 16
-"""Calls of a session, with the one that runs."""
+MAX_CALLS = 16
+"""Maximum number of calls of a session, including the running one."""
 IDLE_SECONDS = 300.0
 """How long a session waits for its next call."""
-MOST_LOST = 1_000
-"""Ended sessions whose clients are told so at their next call."""
-_INTERRUPTED = "a call of it was interrupted"
+MAX_LOST_SESSIONS = 1_000
+"""Maximum number of ended sessions whose clients are informed by their next call."""
+_CALL_INTERRUPTED = "one of its calls was interrupted"
 
 
-class TooMany(Exception):
-    """There is no room for a call now."""
+class TooManyCalls(Exception):
+    """The limit of sessions, or of calls of a session, is reached."""
 
 
 @dataclass
 class Session:
-    """A session that has calls now, or a process that waits for the next one."""
+    """A session with calls, or with a process that waits for the next call."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     num_calls: int = 0
-    process: Call | None = None
-    """What waits for the next call."""
+    process: SessionProcess | None = None
+    """The process that waits for the next call."""
     state: str = ""
-    """What the process held before the call that runs, as a phrase."""
+    """What the process would have lost before the running call, as a phrase."""
     timer: asyncio.TimerHandle | None = None
 
 
 class Sessions:
-    """The sessions that have calls now, or wait for the next one."""
+    """The sessions with calls, and those that wait for their next call."""
 
     def __init__(
-        self, most: int, *, end: Callable[[Call], None], idle_seconds: float = IDLE_SECONDS
+        self,
+        max_sessions: int,
+        *,
+        end: Callable[[SessionProcess], None],
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """Begin without any.
+        """Start without sessions.
 
         Args:
-            most: Sessions at a time.
-            end: Ends the process of a session that waits no longer.
+            max_sessions: Maximum number of sessions at the same time.
+            end: Ends the process of a session that stops waiting.
             idle_seconds: How long a session waits for its next call.
         """
-        self._most = most
+        self._max_sessions = max_sessions
         self._end = end
         self._idle_seconds = idle_seconds
         self._sessions: dict[Hashable, Session] = {}
@@ -60,11 +64,11 @@ class Sessions:
 
     @asynccontextmanager
     async def turn(self, name: Hashable) -> AsyncIterator[Session]:
-        """Wait until the earlier calls of a session have ended.
+        """Wait until the earlier calls of a session have ended, and run a call within the `with`.
 
         Raises:
-            TooMany: There are too many sessions, or too many calls of this one.
-            CallFailed: The session has ended, and something was lost with it.
+            TooManyCalls: There are too many sessions, or too many calls of this one.
+            CallFailed: The session has ended and lost its state.
         """
         if lost := self._lost.pop(name, ""):
             raise CallFailed("ABORTED", lost)
@@ -72,17 +76,17 @@ class Sessions:
         if session is None:
             self._make_room()
             session = self._sessions[name] = Session()
-        if session.num_calls >= MOST_CALLS:
-            raise TooMany(f"{MOST_CALLS} calls of this session wait: try again later.")
+        if session.num_calls >= MAX_CALLS:
+            raise TooManyCalls(f"This session has {MAX_CALLS} waiting calls. Try again later.")
         session.num_calls += 1
         if session.timer is not None:
             session.timer.cancel()
         try:
-            # Those who wait get it in the order in which they came.
+            # The lock is fair: calls run in the order in which they arrived.
             async with session.lock:
                 if session.process is None and session.state:
                     state, session.state = session.state, ""
-                    raise CallFailed("ABORTED", _told(state, _INTERRUPTED))
+                    raise CallFailed("ABORTED", _lost_message(state, _CALL_INTERRUPTED))
                 try:
                     yield session
                 finally:
@@ -91,54 +95,54 @@ class Sessions:
         finally:
             session.num_calls -= 1
             if not session.num_calls:
-                self._rest(name, session)
+                self._release(name, session)
 
     def end_idle(self) -> None:
-        """End all sessions that wait for their next call."""
+        """End the sessions that wait for their next call."""
         for name, session in tuple(self._sessions.items()):
             if not session.num_calls:
                 self._end_session(name, "the service ended")
 
-    def _rest(self, name: Hashable, session: Session) -> None:
-        """Wait for the next call, or forget the session where nothing would be lost."""
+    def _release(self, name: Hashable, session: Session) -> None:
+        """Let the session wait for its next call, or remove it if it has no process."""
         if session.process is None:
             del self._sessions[name]
-            self._note_lost(name, session.state, _INTERRUPTED)
+            self._note_lost(name, session.state, _CALL_INTERRUPTED)
             return
-        # The one that has waited longest is the first.
+        # The order of the dictionary is the order of waiting, the longest first.
         self._sessions[name] = self._sessions.pop(name)
-        why = f"it had no call for {self._idle_seconds:.0f} s"
+        reason = f"it had no call for {self._idle_seconds:.0f} s"
         session.timer = asyncio.get_running_loop().call_later(
-            self._idle_seconds, self._end_session, name, why
+            self._idle_seconds, self._end_session, name, reason
         )
 
     def _make_room(self) -> None:
-        if len(self._sessions) < self._most:
+        if len(self._sessions) < self._max_sessions:
             return
         for name, session in self._sessions.items():
             if not session.num_calls:
-                self._end_session(name, "other sessions needed its room")
+                self._end_session(name, "other sessions needed its place")
                 return
-        raise TooMany(f"{self._most} sessions are busy, as many as may be: try again later.")
+        raise TooManyCalls(f"All {self._max_sessions} sessions are busy. Try again later.")
 
-    def _end_session(self, name: Hashable, why: str) -> None:
+    def _end_session(self, name: Hashable, reason: str) -> None:
         session = self._sessions.pop(name)
         assert session.process is not None
         assert session.timer is not None
         session.timer.cancel()
-        self._note_lost(name, session.state, why)
+        self._note_lost(name, session.state, reason)
         self._end(session.process)
 
-    def _note_lost(self, name: Hashable, state: str, why: str) -> None:
+    def _note_lost(self, name: Hashable, state: str, reason: str) -> None:
         if not state:
             return
-        self._lost[name] = _told(state, why)
-        if len(self._lost) > MOST_LOST:
+        self._lost[name] = _lost_message(state, reason)
+        if len(self._lost) > MAX_LOST_SESSIONS:
             del self._lost[next(iter(self._lost))]
 
 
-def _told(state: str, why: str) -> str:
+def _lost_message(state: str, reason: str) -> str:
     return (
-        f"The session has ended, because {why}, and with it {state}: what no COMMIT had ended is"
-        " rolled back. The next call begins a new session."
+        f"The session has ended, because {reason}, and lost {state}. Uncommitted changes are rolled"
+        " back. The next call begins a new session."
     )

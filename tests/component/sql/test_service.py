@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from edl_horovod.cli.main import main
-from edl_horovod.sql.service.sessions import MOST_CALLS
+from edl_horovod.sql.service.sessions import MAX_CALLS
 from tests import databases
 from tests.sql_service import (
     children_of,
@@ -225,7 +225,7 @@ def test_a_wish_that_is_not_followed_is_told_where_there_is_a_job(running):
     with running.channel() as channel:
         text = "SELECT salary, age FROM employee TRAIN no.Such INTO m"
         call = in_background(running.start(channel, text, exit_on_submit=True))
-        assert "exit_on_submit is not followed" in call.get(timeout=60).message.message
+        assert "exit_on_submit" in call.get(timeout=60).message.message
         assert call.get(timeout=60).code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -293,7 +293,7 @@ def test_more_sessions_than_allowed_are_refused_until_one_ends(running):
         code, text = running.fail("SELECT 1", user_id="c")
         assert code == "RESOURCE_EXHAUSTED"
         assert "2 sessions" in text
-        more = [running.start(channel, "SELECT 1", user_id="a") for _ in range(MOST_CALLS)]
+        more = [running.start(channel, "SELECT 1", user_id="a") for _ in range(MAX_CALLS)]
         waiting = [in_background(call) for call in more]
         assert waiting[-1].get(timeout=60).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         for call in (*more, *calls):

@@ -362,7 +362,7 @@ def test_a_dry_run_shows_settings_and_changes_nothing(session, ring, database, t
     assert "model_def: regressor.DNN" in trained.message
     assert "The table testdata gets p" in predicted.message
     assert dropped.message == "This would remove m with all of its versions."
-    assert "would get" in other.message
+    assert "DELETE FROM employee" in other.message
     assert len(ring.configs) == 1
     assert len(rows_of(database, "employee")) == 12
 
@@ -375,7 +375,7 @@ def test_a_failed_job_leaves_its_logs_and_no_rows(session, ring, tmp_path):
     with pytest.raises(JobFailed):
         run(session, TRAINED)
     (left,) = find_jobs(tmp_path / "models")
-    assert (left.number, left.what, left.is_running) == (1, "TRAIN m", False)
+    assert (left.number, left.title, left.is_running) == (1, "TRAIN m", False)
     assert {path.name for path in left.job_dir.parent.iterdir()} >= {"job"}
     assert not (left.job_dir.parent / "data").exists()
     *_, jobs = run(session, "SHOW JOBS")

@@ -73,10 +73,10 @@ def test_any_values_are_the_same_in_the_files_or_an_error_that_names_them(runs):
 
 
 def check_error(said: str, values: list) -> None:
-    if "gives NULL" in said:
+    if "NULL" in said:
         count, first = values.count(None), values.index(None) + 1
         assert count
-        assert f"in {count:,} of {len(values):,} rows, the first of them row {first:,}." in said
+        assert re.search(rf"in {count:,} of {len(values):,} rows, .* row {first:,}\.", said)
         return
     found = re.search(r"row ([\d,]+) has .*, row ([\d,]+) has ", said, re.DOTALL)
     assert found is not None

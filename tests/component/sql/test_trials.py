@@ -197,7 +197,7 @@ def test_a_killed_statement_ends_its_trials_and_leaves_nothing(
     def killed(config):
         (entry,) = find_jobs(models)
         if len(configs) == 1:
-            assert entry.what.startswith("TRAIN m, trial 2 of ")
+            assert entry.title.startswith("TRAIN m, trial 2 of ")
             assert entry.job_dir == Path(config.job_dir)
             request_kill(models, entry.number)
         return run_job(config)

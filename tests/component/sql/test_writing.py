@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -257,10 +258,8 @@ def test_rows_that_changed_meanwhile_are_told(people, predict, told):
         (2, "Bob", "b", 20.0),
         (6, "Cyd", "b", None),
     ]
-    assert told == [
-        "Since the SELECT ran, 1 rows of testdata were changed and 1 are not there any more: these"
-        " have no new prediction."
-    ]
+    assert re.findall(r"[\d,]+ rows|1 were \w+", told[0]) == ["1 rows", "1 were deleted"]
+    assert len(told) == 1
 
 
 def test_a_row_number_of_another_row_is_noticed(sqlite, predict, told):
@@ -443,7 +442,7 @@ def test_a_new_table_keeps_what_is_null(people, predict, tmp_path):
         ("SELECT name FROM (SELECT name FROM testdata) AS x", TARGET, "names no plain table"),
         ("WITH x AS (SELECT name FROM testdata) SELECT name FROM x", TARGET, "a WITH in front"),
         ("SELECT name, role FROM who", ("who", "x"), "is a view"),
-        ("SELECT x FROM other WHERE x IN (SELECT id FROM testdata)", TARGET, "are those of other"),
+        ("SELECT x FROM other WHERE x IN (SELECT id FROM testdata)", TARGET, "are rows of other"),
         ("SELECT name FROM who", ("other",), "the view who, which may read other"),
     ],
 )
@@ -458,10 +457,10 @@ def test_rows_that_cannot_be_matched_are_refused(people, select, target, why):
     [
         (REFERENCE, ("testdata", "role"), "would read the column 'role'"),
         ("SELECT upper(role) AS r FROM testdata", ("testdata", "role"), "would read the .*'role'"),
-        (REFERENCE, ("testdata", "ID"), "'id'.* are its key"),
+        (REFERENCE, ("testdata", "ID"), "'id'"),
         ("SELECT * FROM testdata", ("testdata", "name"), "would read the column 'name'"),
-        (REFERENCE, ("scores", "role"), "'role'.* are what the model reads"),
-        (REFERENCE, ("a", "b", "c", "d"), "is a table, or a column of one"),
+        (REFERENCE, ("scores", "role"), "'role'.*name, role"),
+        (REFERENCE, ("a", "b", "c", "d"), "a.b.c.d"),
     ],
 )
 def test_columns_that_are_in_the_way_are_refused(people, select, target, why):
@@ -501,7 +500,7 @@ def test_a_name_without_quotes_is_the_table_that_postgresql_reads(postgresql, pr
         "Emp": ["id", "name", "other"],
         "emp": ["id", "name", "score"],
     }
-    with pytest.raises(DataError, match=r"exists|are those of"):
+    with pytest.raises(DataError, match=r"exists|are rows of"):
         predict(postgresql, "SELECT name FROM Emp", ("Emp", "score"))
 
 
@@ -641,7 +640,7 @@ def test_a_table_of_another_schema_is_another_table(postgresql):
     select = "SELECT x FROM a.t WHERE id IN (SELECT id FROM t)"
     with open_engine(postgresql.url) as engine:
         assert plan_target(engine, select, ("a", "t", "y")).table.schema == "a"
-        with pytest.raises(DataError, match=r"are those of a\.t"):
+        with pytest.raises(DataError, match=r"are rows of a\.t"):
             plan_target(engine, select, ("t", "y"))
 
 
@@ -650,7 +649,7 @@ def test_too_few_predictions_change_nothing(people, tmp_path):
     with open_engine(people.url) as engine:
         plan = plan_target(engine, REFERENCE, TARGET)
         table = export(engine, plan.select, tmp_path / "out", nulls={}, tell=print, target=plan)
-        with pytest.raises(DataError, match="fewer than rows"):
+        with pytest.raises(DataError, match="fewer"):
             write_predictions(engine, plan, table, [(1.0,)] * 2, tell=print)
     assert people.schema() == before
 

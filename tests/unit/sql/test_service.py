@@ -19,11 +19,11 @@ from google.protobuf.wrappers_pb2 import (
 from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed
 from edl_horovod.proto.sqlflow_pb2 import Row
 from edl_horovod.sql.results import Result
-from edl_horovod.sql.service.access import Access, Listen
+from edl_horovod.sql.service.access import Access, ListenAddress
 from edl_horovod.sql.service.call import CallFailed
-from edl_horovod.sql.service.frames import code_of
+from edl_horovod.sql.service.frames import status_code
 from edl_horovod.sql.service.responses import responses_of
-from edl_horovod.sql.service.sessions import Sessions, TooMany
+from edl_horovod.sql.service.sessions import Sessions, TooManyCalls
 
 NOON = datetime.datetime(2026, 2, 3, 12, 34, 56, 789_000)
 SECONDS = 1_770_122_096
@@ -70,25 +70,25 @@ def test_rows_that_were_left_out_are_told():
     ],
 )
 def test_an_error_has_the_code_of_its_kind(error, code):
-    assert code_of(error("wrong")) == code
+    assert status_code(error("wrong")) == code
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
 def test_this_machine_needs_no_tls(host):
-    assert Listen(host=host).host == host
+    assert ListenAddress(host=host).host == host
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "db.example.org", ""])
 def test_other_machines_need_tls_unless_told(host):
     with pytest.raises(ConfigError, match="without-tls"):
-        Listen(host=host)
-    assert Listen(host=host, is_clear_allowed=True)
-    assert Listen(host=host, certificate=b"a", key=b"b")
+        ListenAddress(host=host)
+    assert ListenAddress(host=host, allows_plaintext=True)
+    assert ListenAddress(host=host, certificate=b"a", key=b"b")
 
 
 def test_secrets_are_not_in_representations():
     access = Access(token="hidden", db="hidden", databases=("hidden",))
-    assert "hidden" not in repr((access, Listen(certificate=b"a", key=b"hidden")))
+    assert "hidden" not in repr((access, ListenAddress(certificate=b"a", key=b"hidden")))
 
 
 def test_calls_of_a_session_keep_their_order():
@@ -111,7 +111,7 @@ def test_a_session_that_has_ended_makes_room():
     async def run():
         sessions = Sessions(1, end=print)
         async with sessions.turn("one"):
-            with pytest.raises(TooMany, match="1 session"):
+            with pytest.raises(TooManyCalls, match="1 session"):
                 async with sessions.turn("two"):
                     pass
         async with sessions.turn("two"):
