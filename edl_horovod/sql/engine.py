@@ -21,7 +21,6 @@ from edl_horovod.errors import DataError, Interrupted, MissingDependency, how_to
 from edl_horovod.sql import sqlite_rows
 from edl_horovod.sql.confinement import DUCKDB_CONFIG, MYSQL_ARGUMENTS, confine_sqlite
 from edl_horovod.sql.rows import Rows, SelectColumn, first_rows, server_cursor_rows
-from edl_horovod.sql.sqlite_process import open_select
 from edl_horovod.sql.urls import DatabaseURL, parse_url
 
 __all__ = ["DatabaseError", "Engine", "StatementResult", "open_engine"]
@@ -201,7 +200,7 @@ class Engine:
             with self._connected() as connection, self._read_only(connection):
                 driver = _driver_of(connection)
                 if self.dialect == "sqlite":
-                    cursor, columns = open_select(driver, select)
+                    cursor, columns = sqlite_rows.open_select(driver, select)
                     yield Rows(columns=sqlite_rows.columns_of(columns), fetch=cursor.fetchmany)
                     return
                 if self.dialect == "duckdb":

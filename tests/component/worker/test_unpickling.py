@@ -45,7 +45,6 @@ NO_MESSAGES = {
     "frameworks/torch/pt_files.py": {"pickle"},
     "frameworks/torch/pt_inspection.py": {"pickle"},
     # Rows of SQLite, over a pipe between a command and the reader that it started.
-    "sql/sqlite_process.py": {"pickle"},
     "sql/sqlite_rows.py": {"pickle"},
 }
 
