@@ -1,26 +1,31 @@
 """Write the rows of a SELECT into Parquet shards, which jobs read like any Parquet files.
 
 The SELECT runs once and unchanged; the kinds of its columns are known after the last row. The
-shards appear as a whole or not at all.
+shards appear as a whole or not at all. Keys, or exact values, are stored in shards beside the
+records, for a PREDICT that writes into a table.
 """
 
+import hashlib
 import time
+import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
 from edl_horovod.files.output_dir import staged
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.kinds import Kind, ScannedColumn
 from edl_horovod.sql.rows import BATCH_ROWS, Rows, SelectColumn
-from edl_horovod.sql.shards import ShardWriter
-from edl_horovod.sql.side import ExactReader, KeyReader
 from edl_horovod.sql.target import TargetPlan
 
 __all__ = [
@@ -29,7 +34,9 @@ __all__ = [
     "ExportedTable",
     "NoRows",
     "Progress",
+    "digest_of",
     "export",
+    "read_key_data",
     "records_folder",
 ]
 
@@ -42,12 +49,25 @@ _FIRST_BATCH_ROWS = 8
 _BATCH_BYTES = 4 << 20
 """Approximate size of the rows that are in memory as Python objects."""
 _BLOCK_ROWS = 5_000
+"""Number of rows, at most about, that are written together."""
 _BLOCK_BYTES = 8 << 20
+"""Size of rows, at most about, that are written together."""
 PROGRESS_SECONDS = 0.5
 """Time between two calls of a `Progress`."""
-
 Progress = Callable[[int, float], None]
 """Called with the number of rows that were read or written, and with the rows per second."""
+_READ_ROWS = 1_000
+"""Rows that are read at once from the key data."""
+_EXACT_TYPES = {int, Decimal}
+"""Types whose values may have more digits than floating point."""
+_LARGEST_EXACT_DOUBLE = 1 << 53
+"""Whole numbers up to this limit are exact in 64-bit floating point."""
+GROUP_ROWS = 20_000
+"""Maximum rows of a row group, which a rank decodes at once."""
+GROUP_BYTES = 16 << 20
+"""Approximate size of a row group before compression."""
+SHARD_BYTES = 64 << 20
+"""Approximate size of a file before compression."""
 
 
 class NoRows(DataError):
@@ -161,6 +181,21 @@ def records_folder(folder: Path) -> Path:
     return folder / _RECORDS
 
 
+def read_key_data(folder: Path) -> Iterator[tuple[Any, ...]]:
+    """The rows of `ExportedTable.key_data`, in order."""
+    for path in sorted(folder.glob("part-*.parquet")):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_READ_ROWS, use_threads=False):
+                columns = [batch.column(place).to_pylist() for place in range(batch.num_columns)]
+                yield from zip(*columns, strict=True)
+
+
+def digest_of(row: Sequence[Any]) -> int:
+    """A 64-bit digest of a row, which shows whether the row has changed."""
+    digest = hashlib.blake2b(repr(tuple(row)).encode("utf-8", "surrogatepass"), digest_size=8)
+    return int.from_bytes(digest.digest(), signed=True)
+
+
 def _exported_column(column: ScannedColumn, scale: int | None) -> ExportedColumn:
     return ExportedColumn(
         name=column.name,
@@ -207,8 +242,8 @@ class _Scan:
         self._num_first_rows = num_first_rows
         self._dates = dates
         self._columns_with_nulls = columns_with_nulls
-        self._keys: KeyReader | None = None
-        self._exact: ExactReader | None = None
+        self._keys: _KeyReader | None = None
+        self._exact: _ExactReader | None = None
         self._num_requested = _FIRST_BATCH_ROWS
         self.first_rows: list[tuple[Any, ...]] = []
         self.columns: list[ScannedColumn] = []
@@ -229,8 +264,8 @@ class _Scan:
         began = reported = time.monotonic()
         with (
             self._engine.reading(self._select) as rows,
-            ShardWriter(folder / _RECORDS) as shards,
-            ShardWriter(folder / _KEY_DATA) if self._target else nullcontext() as key_shards,
+            _ShardWriter(folder / _RECORDS) as shards,
+            _ShardWriter(folder / _KEY_DATA) if self._target else nullcontext() as key_shards,
         ):
             self._begin(rows.columns)
             while block := self._read(rows, first_row=num_rows):
@@ -260,7 +295,7 @@ class _Scan:
 
     @property
     def scales(self) -> Sequence[int | None]:
-        """Decimal places of each column; see `ExactReader`."""
+        """Decimal places of each column; see `_ExactReader`."""
         return self._exact.scales if self._exact is not None else [None] * len(self.columns)
 
     def _begin(self, columns: Sequence[SelectColumn]) -> None:
@@ -277,9 +312,9 @@ class _Scan:
         self.columns = [scanned[place] for place in self._places]
         if plan is not None and plan.action == "update":
             keys = [ScannedColumn(columns[place]) for place in plan.key_places]
-            self._keys = KeyReader(keys, plan.key_places, num_selected=len(selected))
+            self._keys = _KeyReader(keys, plan.key_places, num_selected=len(selected))
         elif plan is not None:
-            self._exact = ExactReader(len(self.columns))
+            self._exact = _ExactReader(len(self.columns))
 
     def _read(self, rows: Rows, first_row: int) -> "_Block | None":
         """The next rows as arrays; None at the end."""
@@ -395,3 +430,194 @@ class _Scan:
                 hint="Give a default for each of these columns, use COALESCE in the SELECT, or"
                 " leave such rows out by WHERE.",
             )
+
+
+class _KeyReader:
+    """Reads the keys of rows, and a digest of the selected values of each row."""
+
+    def __init__(
+        self, columns: Sequence[ScannedColumn], places: Sequence[int], *, num_selected: int
+    ) -> None:
+        self._columns = columns
+        self._places = places
+        self._num_selected = num_selected
+
+    def read(self, batch: Sequence[tuple[Any, ...]], *, first_row: int) -> dict[str, pa.Array]:
+        """The keys and digests of consecutive rows.
+
+        Raises:
+            DataError: A key is NULL or has a type that cannot identify rows.
+        """
+        keys_and_digest = {}
+        for number, (column, place) in enumerate(zip(self._columns, self._places, strict=True)):
+            values = [row[place] for row in batch]
+            if isinstance(values[0], uuid.UUID):
+                values = [None if value is None else str(value) for value in values]
+            key_values = column.read(values, first_row=first_row)
+            if key_values.null_count or column.kind not in ("integer", "text", "bytes", "date"):
+                raise DataError(
+                    f"The key {column.name!r} does not identify rows: in row {first_row + 1:,} or"
+                    f" soon after it is {'NULL' if key_values.null_count else f'a {column.kind}'}.",
+                    hint="Predict into a new table.",
+                )
+            keys_and_digest[f"key_{number}"] = key_values
+        digests = [digest_of(row[: self._num_selected]) for row in batch]
+        return {**keys_and_digest, "digest": pa.array(digests, pa.int64())}
+
+
+class _ExactReader:
+    """Reads, as texts, whole numbers and decimals that would lose digits in floating point."""
+
+    def __init__(self, num_columns: int) -> None:
+        self.scales: list[int | None] = [None] * num_columns
+        """Decimal places of each column; None if floating point holds its values exactly."""
+
+    def read(self, columns: Sequence[Sequence[Any]]) -> dict[str, pa.Array]:
+        """The digits of consecutive rows; NULL for values that floating point holds exactly."""
+        texts = {}
+        for number, values in enumerate(columns):
+            lossy = (
+                [_is_lossy(value) for value in values]
+                if _EXACT_TYPES & {*map(type, values)}
+                else ()
+            )
+            if any(lossy):
+                scales = [
+                    -int(value.as_tuple().exponent)
+                    for value in values
+                    if isinstance(value, Decimal)
+                ]
+                self.scales[number] = max(self.scales[number] or 0, *scales, 0)
+            digits = [
+                format(value, "f" if isinstance(value, Decimal) else "d") if is_lossy else None
+                for value, is_lossy in zip(values, lossy, strict=False)
+            ]
+            texts[f"exact_{number}"] = pa.array(digits or [None] * len(values), pa.string())
+        return texts
+
+
+def _is_lossy(value: object) -> bool:
+    return isinstance(value, Decimal) or (
+        isinstance(value, int) and abs(value) > _LARGEST_EXACT_DOUBLE
+    )
+
+
+class _ShardWriter:
+    """Writes the files `part-00000.parquet`, ... of a folder in the order of the rows.
+
+    A file has one schema. When the type of a column becomes wider, a new file begins, and `close`
+    rewrites the earlier ones with the last schema.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: pq.ParquetWriter | None = None
+        self._schemas: list[pa.Schema] = []
+        self._shard_bytes = 0
+        self._group: list[pa.RecordBatch] = []
+        self._group_rows = self._group_bytes = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shards")
+        self._pending: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._thread.shutdown(wait=True)
+        if self._writer is not None:
+            with suppress(OSError):  # The files are removed; the first error is reported.
+                self._writer.close()
+
+    def add(self, columns: Mapping[str, pa.Array]) -> None:
+        """Append rows.
+
+        Raises:
+            OSError: A file cannot be written.
+        """
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        if self._group and self._group[0].schema != batch.schema:
+            self._end_group()
+        self._group.append(batch)
+        self._group_rows += batch.num_rows
+        self._group_bytes += batch.nbytes
+        if self._group_rows >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
+            self._end_group()
+
+    def close(self, casts: Mapping[str, Sequence[pa.DataType]] | None = None) -> None:
+        """Write the remaining rows, and rewrite files whose schema is not the last one.
+
+        Args:
+            casts: The types to which columns of all files are cast in turn, by column name.
+
+        Raises:
+            OSError: A file cannot be written.
+        """
+        if self._group:
+            self._end_group()
+        self._wait()
+        self._close_shard()
+        for number, schema in enumerate(self._schemas):
+            if schema != self._schemas[-1] or casts:
+                self._rewrite(self._path(number), self._schemas[-1], casts or {})
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"part-{number:05d}.parquet"
+
+    def _end_group(self) -> None:
+        group, num_bytes = self._group, self._group_bytes
+        self._group, self._group_rows, self._group_bytes = [], 0, 0
+        self._wait()
+        # Only this thread accesses the files until `_wait` returns.
+        self._pending = self._thread.submit(self._write, group, num_bytes)
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            self._pending.result()
+            self._pending = None
+
+    def _write(self, group: Sequence[pa.RecordBatch], num_bytes: int) -> None:
+        schema = group[0].schema
+        if self._writer is None or self._schemas[-1] != schema or self._shard_bytes >= SHARD_BYTES:
+            self._close_shard()
+            self._writer = _parquet_writer(self._path(len(self._schemas)), schema)
+            self._schemas.append(schema)
+            self._shard_bytes = 0
+        for rows in _row_groups(pa.Table.from_batches(group)):
+            self._writer.write_table(rows, row_group_size=GROUP_ROWS)
+        self._shard_bytes += num_bytes
+
+    def _close_shard(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+
+    def _rewrite(
+        self, path: Path, schema: pa.Schema, casts: Mapping[str, Sequence[pa.DataType]]
+    ) -> None:
+        for name, types in casts.items():
+            schema = schema.set(schema.get_field_index(name), pa.field(name, types[-1]))
+        new_path = path.with_suffix(".wider")
+        with pq.ParquetFile(path) as old_file, _parquet_writer(new_path, schema) as new_file:
+            for number in range(old_file.num_row_groups):
+                table = old_file.read_row_group(number, use_threads=False)
+                for name, types in casts.items():
+                    column = table.column(name)
+                    for type_ in types:
+                        column = column.cast(type_)
+                    table = table.set_column(schema.get_field_index(name), name, column)
+                new_file.write_table(table.cast(schema, safe=False), row_group_size=GROUP_ROWS)
+        new_path.replace(path)
+
+
+def _row_groups(table: pa.Table) -> list[pa.Table]:
+    return [table.slice(start, GROUP_ROWS) for start in range(0, len(table), GROUP_ROWS)]
+
+
+def _parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(path, schema, write_page_checksum=True)

@@ -18,8 +18,13 @@ from sqlalchemy.dialects import postgresql
 
 from edl_horovod.errors import DataError
 from edl_horovod.sql.engine import LOCK_SECONDS, Engine
-from edl_horovod.sql.export import PROGRESS_SECONDS, ExportedTable, Progress
-from edl_horovod.sql.side import digest_of, read_rows
+from edl_horovod.sql.export import (
+    PROGRESS_SECONDS,
+    ExportedTable,
+    Progress,
+    digest_of,
+    read_key_data,
+)
 from edl_horovod.sql.staging import (
     DeclaredType,
     StagedRows,
@@ -120,7 +125,8 @@ def write_predictions(
     replacement = _NullReplacement(engine.dialect)
     predictions = map(replacement.apply, predictions)
     types = [type_of_value(value) for value in first]
-    rows = _with_predictions(read_rows(exported.key_data), predictions, num_rows=exported.num_rows)
+    key_data = read_key_data(exported.key_data)
+    rows = _with_predictions(key_data, predictions, num_rows=exported.num_rows)
     if on_progress is not None:
         rows = _with_progress(rows, on_progress)
     plan = with_current_columns(engine, plan) if plan.action == "update" else plan
