@@ -17,7 +17,7 @@ from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.export import ExportedTable
 from edl_horovod.sql.importance import importances, write_shuffled
 from edl_horovod.sql.jobs import StatementJob
-from edl_horovod.sql.kinds import Kind
+from edl_horovod.sql.kinds import Kind, type_of_kind
 from edl_horovod.sql.metrics import (
     CLASS_METRICS,
     REGRESSION_METRICS,
@@ -38,7 +38,6 @@ from edl_horovod.sql.prediction import (
 )
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.rows import BATCH_ROWS
-from edl_horovod.sql.staging import type_of_kind
 from edl_horovod.sql.statements import Evaluate, EvaluateColumns, Explain, Name, StatementError
 from edl_horovod.sql.work import Work
 

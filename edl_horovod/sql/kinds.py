@@ -1,4 +1,4 @@
-"""The kind of a column, inferred from all values of its rows.
+"""The kinds of columns, inferred from all of their values, and the SQL types of kinds.
 
 A declared type is weak evidence, because SQLite stores any value in any column. So it decides only
 where a value has two meanings: SQLite has no dates, only texts in columns declared as dates.
@@ -7,18 +7,21 @@ where a value has two meanings: SQLite has no dates, only texts in columns decla
 import array
 import datetime
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.rows import SelectColumn
 
-__all__ = ["Kind", "ScannedColumn"]
+__all__ = ["DeclaredType", "Kind", "ScannedColumn", "exact_type", "type_of_kind", "type_of_value"]
 
 Kind = Literal["integer", "number", "text", "date", "timestamp", "bytes", "boolean"]
 
@@ -34,7 +37,7 @@ _KINDS: dict[type, Kind] = {
     datetime.date: "date",
     datetime.datetime: "timestamp",
 }
-_TYPES: dict[Kind, pa.DataType] = {
+_ARROW_TYPES: dict[Kind, pa.DataType] = {
     "boolean": pa.bool_(),
     "integer": pa.int64(),
     "number": pa.float64(),
@@ -46,8 +49,8 @@ _TYPES: dict[Kind, pa.DataType] = {
 }
 _DATE_FORMATS: dict[str, tuple[pa.DataType, ...]] = {
     "date": (pa.date32(),),
-    "without a zone": (pa.timestamp("us"), _TYPES["timestamp"]),
-    "with a zone": (_TYPES["timestamp"],),
+    "without a zone": (pa.timestamp("us"), _ARROW_TYPES["timestamp"]),
+    "with a zone": (_ARROW_TYPES["timestamp"],),
 }
 """Formats of dates in texts, and the types to which such texts are cast in turn."""
 _LARGEST_EXACT = 1 << 24
@@ -57,7 +60,27 @@ _LARGEST_EXACT_DOUBLE = 1 << 53
 _SHOWN_CHARACTERS = 40
 _CONVERSION_ERRORS = (pa.ArrowInvalid, OverflowError, UnicodeEncodeError)
 _NULL = type(None)
-_IS_NULL = {_NULL}
+_ONLY_NULL = {_NULL}
+_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+_BYTES = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+_TIMESTAMP = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+_SQL_TYPES: Mapping[Kind, sa.types.TypeEngine[Any]] = {
+    "boolean": sa.Boolean(),
+    "integer": sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+    "number": sa.Double().with_variant(sa.REAL(), "sqlite"),
+    "text": _TEXT,
+    "bytes": _BYTES,
+    "date": sa.Date(),
+    "timestamp": _TIMESTAMP,
+}
+_MYSQL_DIGITS = 65
+"""Maximum digits of a DECIMAL."""
+_KINDS_OF_PREDICTIONS: Mapping[type, Kind] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "text",
+}
 
 
 class ScannedColumn:
@@ -119,15 +142,15 @@ class ScannedColumn:
             return array_of_one_type
         types = set(map(type, values))
         if types != self._types:
-            if types == _IS_NULL:
-                return pa.nulls(len(values), _TYPES[self.kind] if self.kind else pa.null())
+            if types == _ONLY_NULL:
+                return pa.nulls(len(values), _ARROW_TYPES[self.kind] if self.kind else pa.null())
             if self._first_value is None:
                 self._first_value = next(
                     (first_row + place, value)
                     for place, value in enumerate(values)
                     if value is not None
                 )
-            for type_ in types - _IS_NULL:
+            for type_ in types - _ONLY_NULL:
                 self._widen(type_, values, first_row)
             self._types = types
         assert self.kind is not None
@@ -166,7 +189,7 @@ class ScannedColumn:
             DataError: A number is not finite.
         """
         if self.kind is not None:
-            type_ = _TYPES[self.kind]
+            type_ = _ARROW_TYPES[self.kind]
             parts = [part if part.type == type_ else part.cast(type_, safe=False) for part in parts]
         values = pa.concat_arrays(parts)
         if values.null_count:
@@ -216,7 +239,7 @@ class ScannedColumn:
                 received={f"default of {self.name}": self._default},
                 hint=f"Give a default of the kind {self.kind}.",
             )
-        type_ = _TYPES[self.kind]
+        type_ = _ARROW_TYPES[self.kind]
         if values.type != type_:
             values = values.cast(type_, safe=False)
         return values.fill_null(pa.scalar(default, type_))
@@ -285,10 +308,10 @@ class ScannedColumn:
             if kind == "date":
                 return texts.cast(pa.date32())
             try:
-                return texts.cast(pa.timestamp("us")).cast(_TYPES[kind])
+                return texts.cast(pa.timestamp("us")).cast(_ARROW_TYPES[kind])
             except pa.ArrowInvalid:  # The texts have time zones.
-                return texts.cast(_TYPES[kind])
-        return pa.array(values, _TYPES[kind])
+                return texts.cast(_ARROW_TYPES[kind])
+        return pa.array(values, _ARROW_TYPES[kind])
 
     def _conversion_error(self, values: Sequence[Any], first_row: int) -> DataError:
         assert self.kind is not None
@@ -333,6 +356,55 @@ class ScannedColumn:
         if len(places) and self.first_inexact is None:
             self.first_inexact = (first_row + int(places[0]), numbers[places[0]].item())
         self.num_inexact += len(places)
+
+
+class DeclaredType(sa.types.UserDefinedType[Any]):
+    """A SQLite column with the affinity of a declared type, which binds values unchanged."""
+
+    cache_ok = True
+
+    def __init__(self, declared: str = "") -> None:
+        self.declared = declared
+
+    def get_col_spec(self, **_: Any) -> str:
+        """The type in a column definition; SQLAlchemy calls this."""
+        quoted = self.declared.replace('"', '""')
+        return f'"{quoted}"' if quoted else ""
+
+
+def type_of_kind(kind: Kind) -> sa.types.TypeEngine[Any]:
+    """The type of a new column for values of a kind."""
+    return _SQL_TYPES[kind]
+
+
+def exact_type(engine: Engine, kind: Kind, declared: str, scale: int | None) -> Any:
+    """The type of a new column that holds selected values with all of their digits.
+
+    Args:
+        engine: The database.
+        kind: The kind of the values.
+        declared: The engine's name of their type.
+        scale: Decimal places of numbers that floating point cannot hold; otherwise None.
+    """
+    if engine.dialect == "sqlite" and kind in ("integer", "number"):
+        return DeclaredType("" if scale is not None else declared)
+    if kind != "number" or scale is None:
+        return _SQL_TYPES[kind]
+    return mysql.DECIMAL(_MYSQL_DIGITS, scale) if engine.dialect == "mysql" else sa.Numeric()
+
+
+def type_of_value(value: object) -> sa.types.TypeEngine[Any]:
+    """The type of a column of predictions.
+
+    Raises:
+        DataError: The value is neither a number nor a text.
+    """
+    kind = _KINDS_OF_PREDICTIONS.get(type(value))
+    if kind is None:
+        raise DataError(
+            "A prediction is neither a number nor a text.", received=type(value).__name__
+        )
+    return _SQL_TYPES[kind]
 
 
 def _has_format(texts: pa.Array, date_format: str) -> bool:

@@ -31,8 +31,8 @@ __all__ = [
     "ModelStore",
     "StoredModel",
     "Trial",
-    "read_adapted",
     "default_folder",
+    "read_adapted",
 ]
 
 MODEL = "model"

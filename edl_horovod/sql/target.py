@@ -16,8 +16,8 @@ import sqlalchemy as sa
 
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.sql.engine import Engine
+from edl_horovod.sql.kinds import DeclaredType, type_of_value
 from edl_horovod.sql.select import OneTable, SelectParts, TableName, inspect_select
-from edl_horovod.sql.staging import DeclaredType, type_of_value
 
 __all__ = [
     "DEFAULT_COLUMN",

@@ -1,11 +1,14 @@
 """Write predictions into the table of a PREDICT: stage them, then apply them in one transaction.
 
 A process that is killed before the commit leaves the database unchanged. MariaDB and MySQL commit
-ALTER TABLE by itself, so there it may leave a new column that is empty.
+ALTER TABLE by itself, so there it may leave a new column that is empty. Staged rows are in a
+temporary table, which the engine drops with the connection.
 """
 
+import datetime
 import itertools
 import math
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,14 +28,7 @@ from edl_horovod.sql.export import (
     digest_of,
     read_key_data,
 )
-from edl_horovod.sql.staging import (
-    DeclaredType,
-    StagedRows,
-    exact_type,
-    stage,
-    type_of_value,
-    without_zone,
-)
+from edl_horovod.sql.kinds import DeclaredType, exact_type, type_of_value
 from edl_horovod.sql.target import (
     MARK,
     TargetPlan,
@@ -63,6 +59,15 @@ class WriteSummary:
     """Rows without a new prediction because their values changed since the SELECT ran."""
     num_gone: int
     """Rows that were deleted since the SELECT ran."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StagedRows:
+    """Rows in a temporary table of the connection that created it."""
+
+    table: sa.Table
+    """`edl_row`, the index of a row from 0, and the requested columns."""
+    num_rows: int
 
 
 def try_writing(engine: Engine, plan: TargetPlan) -> None:
@@ -235,7 +240,7 @@ def _update_table(
     digest = sa.Column("edl_digest", sa.BigInteger())
     values = [sa.Column(f"edl_value_{number}", type_) for number, type_ in enumerate(types)]
     with (
-        stage(engine, connection, [*keys, digest, *values], rows) as staged,
+        _stage(engine, connection, [*keys, digest, *values], rows) as staged,
         _committed_columns(engine, connection, plan, types),
         engine.transaction(connection),
     ):
@@ -304,7 +309,7 @@ def _limited_lock_waits(engine: Engine, connection: sa.Connection) -> Iterator[N
 
 
 def _unstage_changed_rows(
-    engine: Engine, connection: sa.Connection, plan: TargetPlan, staged: StagedRows
+    engine: Engine, connection: sa.Connection, plan: TargetPlan, staged: _StagedRows
 ) -> int:
     """Remove staged rows whose selected values have changed; returns their number."""
     if plan.one_table is None:
@@ -343,7 +348,7 @@ def _unstage_changed_rows(
 
 
 def _unstage_filled_rows(
-    connection: sa.Connection, plan: TargetPlan, staged: StagedRows, table: sa.TableClause
+    connection: sa.Connection, plan: TargetPlan, staged: _StagedRows, table: sa.TableClause
 ) -> int:
     """Remove staged rows that have got a value since the plan was made; returns their number."""
     if not plan.guarded_columns:
@@ -357,14 +362,14 @@ def _unstage_filled_rows(
     return len(filled)
 
 
-def _unstage(connection: sa.Connection, staged: StagedRows, numbers: Sequence[int]) -> None:
+def _unstage(connection: sa.Connection, staged: _StagedRows, numbers: Sequence[int]) -> None:
     if numbers:
         delete = sa.delete(staged.table).where(staged.table.c.edl_row == sa.bindparam("number"))
         connection.execute(delete, [{"number": number} for number in numbers])
 
 
 def _key_conditions(
-    plan: TargetPlan, staged: StagedRows, table: sa.TableClause
+    plan: TargetPlan, staged: _StagedRows, table: sa.TableClause
 ) -> list[sa.ColumnElement[bool]]:
     """Conditions under which a staged row belongs to a row of the table."""
     return [
@@ -440,7 +445,7 @@ def _exact_rows(engine: Engine, rows: Iterable[_Row], num_columns: int) -> Itera
     exact_number = int if engine.dialect == "sqlite" else Decimal
     for row in rows:
         selected = (
-            without_zone(value) if exact is None else exact_number(exact)
+            _without_zone(value) if exact is None else exact_number(exact)
             for value, exact in zip(
                 row[:num_columns], row[num_columns : 2 * num_columns], strict=True
             )
@@ -466,7 +471,7 @@ def _create_table(
     ]
     values = [sa.Column(f"edl_value_{number}", type_) for number, (_, type_) in enumerate(columns)]
     exact_rows = _exact_rows(engine, rows, len(exported.columns))
-    with stage(engine, connection, values, exact_rows) as staged:
+    with _stage(engine, connection, values, exact_rows) as staged:
         _create_from_staged(engine, connection, plan, staged, columns)
     return WriteSummary(num_rows=staged.num_rows, num_changed=0, num_gone=0)
 
@@ -475,7 +480,7 @@ def _create_from_staged(
     engine: Engine,
     connection: sa.Connection,
     plan: TargetPlan,
-    staged: StagedRows,
+    staged: _StagedRows,
     columns: Sequence[tuple[str, sa.types.TypeEngine[Any]]],
 ) -> None:
     definitions = [
@@ -502,3 +507,65 @@ def _create_from_staged(
         engine.run_text(connection, create)
         _mark_columns(engine, connection, plan, plan.columns)
         engine.run_text(connection, f"INSERT INTO {table} {select}")
+
+
+@contextmanager
+def _stage(
+    engine: Engine,
+    connection: sa.Connection,
+    columns: Sequence[sa.Column[Any]],
+    rows: Iterable[Sequence[Any]],
+) -> Iterator[_StagedRows]:
+    """Put rows into a new temporary table, which is dropped when the `with` ends.
+
+    Args:
+        engine: The database.
+        connection: A connection to the database.
+        columns: The columns of the table; those of the primary key must be unique.
+        rows: Values in the order of the columns.
+
+    Raises:
+        DataError: Two rows have the same key, or the engine refuses a statement.
+    """
+    row_column: sa.Column[Any] = sa.Column("edl_row", sa.BigInteger(), nullable=False)
+    if not any(column.primary_key for column in columns):
+        row_column = sa.Column("edl_row", sa.BigInteger(), primary_key=True, autoincrement=False)
+    name = f"edl_staged_{secrets.token_hex(8)}"
+    table = sa.Table(name, sa.MetaData(), row_column, *columns, prefixes=["TEMPORARY"])
+    num_rows = 0
+    with engine.transaction(connection, writes=False):
+        table.create(connection, checkfirst=False)
+        names = [column.name for column in table.columns]
+        insert = table.insert()
+        for batch in _batches(rows):
+            values = [
+                dict(zip(names, (num_rows + place, *row), strict=True))
+                for place, row in enumerate(batch)
+            ]
+            try:
+                connection.execute(insert, values)
+            except sa.exc.IntegrityError as e:
+                raise DataError(
+                    "Two rows of the SELECT have the same key, so their predictions cannot be told"
+                    " apart.",
+                    received=f"rows {num_rows + 1:,} to {num_rows + len(batch):,}",
+                    hint="Leave one of them out by WHERE.",
+                ) from e
+            num_rows += len(batch)
+    try:
+        yield _StagedRows(table=table, num_rows=num_rows)
+    finally:
+        if engine.has_session:  # Any other connection is closed, and the table dropped with it.
+            with suppress(sa.exc.SQLAlchemyError):
+                table.drop(connection, checkfirst=False)
+
+
+def _without_zone(value: Any) -> Any:
+    """A timestamp in UTC without its time zone; any other value unchanged."""
+    return value.replace(tzinfo=None) if isinstance(value, datetime.datetime) else value
+
+
+def _batches(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
+    remaining_rows = iter(rows)
+    while batch := list(itertools.islice(remaining_rows, _BATCH_ROWS)):
+        yield batch

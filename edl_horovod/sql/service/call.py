@@ -13,7 +13,7 @@ from edl_horovod.sql.service.access import TOKEN_VARIABLE
 from edl_horovod.sql.service.frames import HEADER, CallRequest, FrameKind
 from edl_horovod.sql.settings import DATABASE_VARIABLE
 
-__all__ = ["SessionProcess", "CallFailed"]
+__all__ = ["CallFailed", "SessionProcess"]
 
 END_SECONDS = 40.0
 """How long a process may take to end before it is killed; it is longer than the limits that the
