@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
 
-__all__ = ["EXAMPLES", "DatabaseURL", "parse_url"]
+__all__ = ["DatabaseURL", "parse_url"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ _DRIVERS = {
     "mariadb+pymysql": _MARIADB,
     "duckdb": _DUCKDB,
 }
-EXAMPLES = (
+_EXAMPLES = (
     "sqlite:///hr.db, postgresql://user:password@host/database, mariadb://user:password@host/"
     "database or duckdb:///file.duckdb"
 )
@@ -81,7 +81,7 @@ def parse_url(text: str) -> DatabaseURL:
         raise ConfigError(
             f"db= must name a supported engine: {', '.join(sorted(_DRIVERS))}.",
             received=shown,
-            hint=f"Write it as {EXAMPLES}.{did_you_mean(scheme, _DRIVERS)}",
+            hint=f"Write it as {_EXAMPLES}.{did_you_mean(scheme, _DRIVERS)}",
         )
     try:
         url = sa.make_url(text).set(drivername=driver.full_name)
@@ -90,7 +90,7 @@ def parse_url(text: str) -> DatabaseURL:
         raise ConfigError(
             "db= cannot be read as a database URL.",
             received=f"db={scheme}://...",
-            hint=f"Write it as {EXAMPLES}; %40 stands for an @ in a password, %3A for a colon.",
+            hint=f"Write it as {_EXAMPLES}; %40 stands for an @ in a password, %3A for a colon.",
         ) from None
     if driver is _SQLITE:
         _require_file(url)

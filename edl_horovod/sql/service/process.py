@@ -4,6 +4,7 @@ It also ends after a call that leaves no state in the database connection.
 """
 
 import contextlib
+import datetime
 import io
 import json
 import logging
@@ -13,8 +14,20 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.protobuf.wrappers_pb2 import (
+    BoolValue,
+    BytesValue,
+    DoubleValue,
+    Int64Value,
+    StringValue,
+    UInt64Value,
+)
 
 from edl_horovod import api
 from edl_horovod.config.conf_files import ConfigFiles
@@ -22,7 +35,8 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.displays.terminal import PlainDisplay
 from edl_horovod.errors import EdlError, Interrupted
 from edl_horovod.job import log as job_log
-from edl_horovod.proto.sqlflow_pb2 import Response
+from edl_horovod.proto.sqlflow_pb2 import EndOfExecution, Head, Message, Response, Row
+from edl_horovod.sql.results import Result
 from edl_horovod.sql.service.frames import (
     HEADER,
     CallRequest,
@@ -30,19 +44,17 @@ from edl_horovod.sql.service.frames import (
     ServiceSettings,
     status_code,
 )
-from edl_horovod.sql.service.responses import end_of_statement, message, responses_of
 from edl_horovod.sql.session import Session, open_session
 from edl_horovod.sql.settings import read_settings
 from edl_horovod.sql.statements import Evaluate, Explain, Predict, Standard, Statement, Train
 from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.run import JobResult
 
-__all__ = ["main"]
+__all__ = ["main", "responses_of"]
 
 log = logging.getLogger(__name__)
-
 _RUN_JOBS = (Train, Predict, Evaluate, Explain)
-
+"""Statements that run jobs."""
 END_SECONDS = 30.0
 """How long an interrupted statement may take to end before this process is killed."""
 DATABASE_SECONDS = 2.0
@@ -125,7 +137,7 @@ class _MessageStream(io.StringIO):
 
     def write(self, text: str) -> int:
         for line in filter(str.strip, text.splitlines()):
-            self._frames.respond(message(line))
+            self._frames.respond(_message(line))
         return len(text)
 
 
@@ -197,7 +209,7 @@ class _SessionRunner:
             for response in responses_of(result):
                 self._frames.respond(response)
             self._frames.respond(
-                end_of_statement(_statement_text(statement), time.monotonic() - began)
+                _end_of_statement(_statement_text(statement), time.monotonic() - began)
             )
 
     def _open(self, request: CallRequest) -> Session:
@@ -218,7 +230,7 @@ class _SessionRunner:
         return self._stack.enter_context(open_session(settings, run_job, tell=self._tell))
 
     def _tell(self, sentence: str) -> None:
-        self._frames.respond(message(sentence))
+        self._frames.respond(_message(sentence))
 
 
 def _statement_text(statement: Statement) -> str:
@@ -234,6 +246,75 @@ def _request_from_json(line: bytes) -> CallRequest:
         **{**values["settings"], "overrides": tuple(values["settings"]["overrides"])}
     )
     return CallRequest(**{**values, "settings": settings})
+
+
+def responses_of(result: Result) -> Iterator[Response]:
+    """The head and rows of a result, or its message; clients expect rows after a head."""
+    if result.columns:
+        yield Response(head=Head(column_names=result.columns))
+        for row in result.rows:
+            yield Response(row=_row(row))
+        if result.has_more_rows:
+            yield _message(f"Only the first {len(result.rows):,} rows are returned; use LIMIT.")
+    if result.message:
+        yield _message(result.message)
+    if result.metrics and not result.columns:
+        yield _message(", ".join(f"{name} {value:.6g}" for name, value in result.metrics.items()))
+
+
+def _message(text: str) -> Response:
+    """A message to the user."""
+    return Response(message=Message(message=text))
+
+
+def _end_of_statement(sql: str, seconds: float) -> Response:
+    """The end of a statement, with its duration."""
+    return Response(eoe=EndOfExecution(sql=sql, spent_time_seconds=int(seconds)))
+
+
+def _row(values: Sequence[Any]) -> Row:
+    row = Row()
+    for value in values:
+        row.data.append(_packed(value))
+    return row
+
+
+def _packed(value: Any) -> AnyMessage:
+    packed = AnyMessage()
+    packed.Pack(_wrapped(value))
+    return packed
+
+
+def _wrapped(value: Any) -> Any:
+    match value:
+        case None:
+            return Row.Null()
+        case bool():
+            return BoolValue(value=value)
+        case int() if -(2**63) <= value < 2**63:
+            return Int64Value(value=value)
+        case int() if 0 <= value < 2**64:
+            return UInt64Value(value=value)
+        case float():
+            return DoubleValue(value=value)
+        case bytes() | bytearray() | memoryview():
+            return BytesValue(value=bytes(value))
+        case datetime.datetime():
+            return _timestamp(value)
+        case datetime.date():
+            return _timestamp(datetime.datetime(value.year, value.month, value.day))
+    # As text decimals keep their digits; times of day and intervals have no wrapper type.
+    return StringValue(value=str(value))
+
+
+def _timestamp(value: datetime.datetime) -> Timestamp:
+    """A timestamp; without a time zone it is taken as UTC, as in trainings."""
+    moment = value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value
+    since_epoch = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return Timestamp(
+        seconds=since_epoch.days * 86_400 + since_epoch.seconds,
+        nanos=since_epoch.microseconds * 1_000,
+    )
 
 
 if __name__ == "__main__":

@@ -13,9 +13,14 @@ from urllib.parse import quote
 from edl_horovod.errors import ConfigError, MissingDependency, how_to_install
 from edl_horovod.proto.sqlflow_pb2 import Request
 from edl_horovod.sql.service.access import Access, ListenAddress
-from edl_horovod.sql.service.call import CallFailed, SessionProcess
 from edl_horovod.sql.service.frames import CallRequest, ServiceSettings
-from edl_horovod.sql.service.sessions import Session, Sessions, TooManyCalls
+from edl_horovod.sql.service.sessions import (
+    CallFailed,
+    Session,
+    SessionProcess,
+    Sessions,
+    TooManyCalls,
+)
 
 try:
     import grpc
