@@ -1,14 +1,18 @@
-"""Conversion of a group of input files to shards, which runs in the processes of the pool."""
+"""Conversion of groups of input files to shards, and the interface of pools that do it in parallel.
+
+A pool consists of processes on one machine or on many.
+"""
 
 import contextlib
 import functools
 import hashlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import call_declared, declared, user_code
@@ -24,16 +28,17 @@ __all__ = [
     "Group",
     "GroupDone",
     "GroupSettings",
+    "OnWork",
+    "OpenPool",
+    "Pool",
     "Shard",
     "prepare_group",
     "source_digest",
 ]
 
 FUNCTION = "prepare_data_for_a_single_file"
-
 _FILE_OBJECT = "file_object"
 """Name of the second parameter of the functions in ElasticDL's model zoo: the open file."""
-
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     # Nothing is computed here, and with oneDNN on TensorFlow prints a notice to the terminal.
@@ -44,8 +49,9 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 """Environment variables that a process of the pool needs before it imports the user's code."""
-
 _CHUNK_BYTES = 1 << 16
+OnWork = Callable[[int, int], None]
+"""Called periodically with the numbers of files and records done in unfinished groups."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +122,20 @@ class GroupDone:
     def num_records(self) -> int:
         """Number of records in all shards."""
         return sum(shard.num_records for shard in self.shards)
+
+
+class Pool(Protocol):
+    """Runs one group at a time on each of its processes."""
+
+    def source(self) -> str:
+        """Wait until one process has loaded the model code; return the digest of the code."""
+
+    def work(self, groups: Iterator[Group], on_work: OnWork) -> Iterator[GroupDone]:
+        """Process the groups; yield the result of each when it is done, in any order."""
+
+
+OpenPool = Callable[[GroupSettings, int], AbstractContextManager[Pool]]
+"""Opens a pool for the settings of a run and its number of groups."""
 
 
 def prepare_group(

@@ -1,19 +1,28 @@
-"""One run of `prepare`, from the input files to the output directory."""
+"""One run of `prepare`, from the input files to the output directory and the list of bad files."""
 
+import json
 import logging
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from edl_horovod.config.schema import PrepareConfig
-from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted
+from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted, OutputError
 from edl_horovod.files.output_dir import check_output, writing
+from edl_horovod.files.whole_file import write_text
 from edl_horovod.job.output_checks import check_apart, check_not_in_work_folder
 from edl_horovod.models import git_zoo, lookup
-from edl_horovod.preparation import report
-from edl_horovod.preparation.groups import FUNCTION, Group, GroupDone, GroupSettings
+from edl_horovod.preparation.groups import (
+    FUNCTION,
+    BadFile,
+    Group,
+    GroupDone,
+    GroupSettings,
+    OpenPool,
+    Pool,
+)
 from edl_horovod.preparation.inputs import LIST_MARK, Inputs, cut, find
 from edl_horovod.preparation.partial_run import (
     Manifest,
@@ -23,17 +32,17 @@ from edl_horovod.preparation.partial_run import (
     saved_state,
     shards_folder,
 )
-from edl_horovod.preparation.pool import OpenPool, Pool
 from edl_horovod.preparation.processes import ProcessPool
 
 __all__ = ["OnProgress", "PrepareResult", "describe", "run", "run_with"]
 
 OnProgress = Callable[[int, int, int], None]
 """Called with the numbers of finished files, of all files, and of records so far."""
-
 _MAX_BAD_FILES_LISTED = 100
 """Number of bad files after which a group is aborted, if the first bad file ends the run."""
 _PROGRESS_SECONDS = 0.1
+_NUM_SHOWN = 10
+"""Number of bad files that an error message lists."""
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +145,7 @@ def _check_paths(config: PrepareConfig, inputs: Inputs) -> None:
     Raises:
         OutputError: It overlaps, or the list of bad files would replace another file.
     """
-    report.check(config.output)
+    _bad_files_path(config.output)
     check_not_in_work_folder(config.output)
     parts = [config.data] if os.path.exists(config.data) else config.data.split(",")
     patterns = [part.strip().removeprefix(LIST_MARK) for part in parts if part.strip()]
@@ -157,7 +166,7 @@ def _do_groups(
         num_groups = len(partial.manifest.group_starts)
         log.info("Continuing: %d of %d groups are done.", len(partial.done), num_groups)
     # An earlier run may have had a different limit.
-    report.require_few_bad(config, list(partial.done.values()))
+    _require_few_bad_files(config, list(partial.done.values()))
 
     last_counts, last_time = (-1, -1), float("-inf")
 
@@ -190,14 +199,14 @@ def _record_group(
         with writing(Path(config.output)):
             partial.add(done, inputs.digest_of_states(*partial.manifest.bounds(done.number)))
     if done.bad:
-        report.require_few_bad(config, [*partial.done.values(), done])
+        _require_few_bad_files(config, [*partial.done.values(), done])
 
 
 def _finish(config: PrepareConfig, inputs: Inputs, partial: PartialRun) -> PrepareResult:
     output = Path(config.output).absolute()
     done = [partial.done[number] for number in sorted(partial.done)]
     num_records = sum(group.num_records for group in done)
-    bad_files = report.write(config.output, [bad for group in done for bad in group.bad])
+    bad_files = _write_bad_files(config.output, [bad for group in done for bad in group.bad])
     if not num_records:
         partial.discard()
         partial.done.clear()
@@ -269,4 +278,70 @@ def _how_to_resume(partial: PartialRun) -> str:
     return (
         f"\n{len(partial.done)} of {num_groups} groups of files are done and stored in"
         f" {partial.folder}: run the same command to continue."
+    )
+
+
+def _bad_files_path(output: str) -> Path:
+    """Return the path of `<output>.bad_files.jsonl`, after checking that it may be written.
+
+    Raises:
+        OutputError: The file exists and is not such a list.
+    """
+    path = Path(f"{os.path.abspath(output)}.bad_files.jsonl")
+    with writing(path):
+        try:
+            lines = path.read_bytes().splitlines()
+            is_ours = all(json.loads(line).keys() == {"path", "reason"} for line in lines)
+        except FileNotFoundError:
+            is_ours = True
+        except (ValueError, AttributeError):
+            is_ours = False
+    if not is_ours or path.is_symlink():
+        raise OutputError(
+            f"{path} is the path for the list of bad files, but edl_horovod did not write the"
+            " existing file.",
+            received={"output": output},
+            hint="Move the file, or choose another output.",
+        )
+    return path
+
+
+def _write_bad_files(output: str, bad: Sequence[BadFile]) -> str:
+    """Write `<output>.bad_files.jsonl`, or remove an older one if there are no bad files.
+
+    Returns:
+        The path; empty if there are no bad files.
+    """
+    path = _bad_files_path(output)
+    with writing(path):
+        if not bad:
+            path.unlink(missing_ok=True)
+            return ""
+        write_text(path, "".join(f"{json.dumps(asdict(bad_file))}\n" for bad_file in bad))
+    return str(path)
+
+
+def _require_few_bad_files(config: PrepareConfig, groups: Sequence[GroupDone]) -> None:
+    """Raise if there are more bad files than the settings allow.
+
+    Raises:
+        DataError: There are too many bad files; the list has been written.
+    """
+    bad = list(dict.fromkeys(bad_file for group in groups for bad_file in group.bad))
+    max_bad_files = config.max_bad_files if config.bad_files == "skip" else 0
+    if len(bad) <= max_bad_files:
+        return
+    path = _write_bad_files(config.output, bad)
+    bad_lines = "".join(f"\n  {bad_file.path}: {bad_file.reason}" for bad_file in bad[:_NUM_SHOWN])
+    more = f"\n  and {len(bad) - _NUM_SHOWN} more" if len(bad) > _NUM_SHOWN else ""
+    listing = f"All bad files so far are listed in {path}:{bad_lines}{more}"
+    if config.bad_files == "skip":
+        raise DataError(
+            f"{len(bad)} input files cannot be prepared.",
+            received={"max_bad_files": max_bad_files},
+            hint=f"Raise max_bad_files, or repair the files. {listing}",
+        )
+    raise DataError(
+        f"{len(bad)} input files cannot be prepared.",
+        hint=f"Repair them, or skip them with bad_files=skip. {listing}",
     )

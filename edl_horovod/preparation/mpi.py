@@ -12,10 +12,11 @@ from edl_horovod.preparation.groups import (
     Group,
     GroupDone,
     GroupSettings,
+    OnWork,
+    OpenPool,
     prepare_group,
     source_digest,
 )
-from edl_horovod.preparation.pool import OnWork, OpenPool
 
 __all__ = ["is_first_rank", "on_all_ranks"]
 

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,12 +23,13 @@ from edl_horovod.files.output_dir import publish, writing
 from edl_horovod.files.whole_file import write_json, write_text
 from edl_horovod.preparation.groups import GroupDone, Shard
 from edl_horovod.preparation.inputs import Inputs
-from edl_horovod.preparation.merging import combine, merge
 from edl_horovod.records.index import Index
 
 __all__ = [
-    "PartialRun",
     "Manifest",
+    "PartialRun",
+    "combine",
+    "merge",
     "open_partial_run",
     "partial_folder",
     "saved_state",
@@ -39,10 +40,8 @@ KIND = "prepare run"
 _FORMAT = 2
 _MANIFEST, _GROUPS, _LOCK, _SHARDS = "manifest.json", "groups.jsonl", "lock", "shards"
 _OLD, _MERGED = "old", "merged"
-
 _Done = dict[int, tuple[str, GroupDone]]
 """Finished groups by number, each with the digest of the states of its input files."""
-
 log = logging.getLogger(__name__)
 
 
@@ -317,3 +316,54 @@ def _remove_unfinished(folder: Path, shards: list[Shard]) -> None:
     for path in folder.iterdir():
         if path.name not in names:
             path.unlink()
+
+
+def combine(
+    shards: Sequence[Shard], *, records_per_shard: int, bytes_per_shard: int
+) -> list[list[Shard]]:
+    """Group consecutive shards into files, within the limits of a file.
+
+    Shards can be small: with few input files the groups are small, so that all processes have work.
+    """
+    files: list[list[Shard]] = []
+    num_records = num_bytes = 0
+    for shard in shards:
+        num_records += shard.num_records
+        num_bytes += shard.num_bytes
+        if not files or num_records > records_per_shard or num_bytes > bytes_per_shard:
+            files.append([])
+            num_records, num_bytes = shard.num_records, shard.num_bytes
+        files[-1].append(shard)
+    return files
+
+
+def merge(files: Sequence[Sequence[Shard]], source: Path, target: Path) -> list[str]:
+    """Concatenate the shards of each file from one folder to another on the same file system.
+
+    The shards are not removed, so that nothing is lost after an interruption. Each file has the
+    name of its first shard.
+
+    Returns:
+        The names of the files.
+
+    Raises:
+        OSError: The disk is full or has an error.
+    """
+    for shards in files:
+        path = target / shards[0].name
+        if len(shards) == 1 and _link(source / shards[0].name, path):
+            continue
+        with path.open("xb") as file:
+            for shard in shards:
+                with (source / shard.name).open("rb") as part:
+                    shutil.copyfileobj(part, file, 1 << 20)
+    return [shards[0].name for shards in files]
+
+
+def _link(source: Path, target: Path) -> bool:
+    """Try to create a hard link, which some network file systems do not support."""
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True

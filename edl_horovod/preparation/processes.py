@@ -20,9 +20,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, Self
 
 from edl_horovod.errors import JobFailed, error_of_kind
-from edl_horovod.preparation.groups import ENVIRONMENT, Group, GroupDone, GroupSettings
-from edl_horovod.preparation.pool import OnWork
-from edl_horovod.preparation.position import open_position_file, read_position
+from edl_horovod.preparation.groups import ENVIRONMENT, Group, GroupDone, GroupSettings, OnWork
+from edl_horovod.preparation.worker import open_position_file, read_position
 
 __all__ = ["ProcessPool"]
 

@@ -1,10 +1,10 @@
-"""Shards become as many files as the data needs, with the same records in the same order."""
+"""Finished shards become as many files as the data needs, with their records in order."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_horovod.preparation.groups import Shard
-from edl_horovod.preparation.merging import combine, merge
+from edl_horovod.preparation.partial_run import combine, merge
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Codec, Writer
 
