@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod.errors import ImageError, MissingDependency, RegistryError, how_to_install
-from edl_horovod.image.context import write_context
-from edl_horovod.image.plan import ImagePlan
-from edl_horovod.image.reference import Reference
+from edl_horovod.image.plan import ImagePlan, Reference, write_context
 
 if TYPE_CHECKING:
     from docker import APIClient

@@ -1,22 +1,27 @@
 """The image of a job: the given one, the one that the model was trained in, or a new one."""
 
+import logging
 import os
 from dataclasses import dataclass, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from edl_horovod.config.schema import ImageConfig, JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import ConfigError
-from edl_horovod.image import engine, reference
-from edl_horovod.image.plan import ZOO, ImagePlan, make_plan
-from edl_horovod.models import git_zoo, spec_zoo
+from edl_horovod.image import engine
+from edl_horovod.image.plan import ZOO, ImagePlan, Reference, make_plan, parse_reference
+from edl_horovod.models import git_zoo, spec_zoo, zoo_files
 from edl_horovod.models.framework_name import with_framework
 from edl_horovod.models.git_zoo import FetchedZoo
+from edl_horovod.models.trained_model_file import FILE_NAME, damaged_model, read_message
+from edl_horovod.proto.trained_model_pb2 import TrainedModel
 
 __all__ = ["BuiltImage", "as_if_built", "build", "ensure", "plan_of"]
 
 UNBUILT = "not-built-yet"
 """Tag of an image in a dry run; the real tag is a digest of the content."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,7 @@ def build(config: ImageConfig, *, push: bool = False) -> BuiltImage:
     Raises:
         EdlError: A setting is wrong, or the image cannot be built or pushed.
     """
-    return _make(plan_of(config), push=push)
+    return _build(plan_of(config), push=push)
 
 
 def ensure(config: JobConfig) -> JobConfig:
@@ -75,21 +80,19 @@ def as_if_built(config: JobConfig) -> JobConfig:
 
 def _with_image(config: JobConfig, *, is_dry_run: bool) -> JobConfig:
     if config.image:
-        with_reference = replace(config, image=str(reference.parse(config.image, "image")))
+        with_reference = replace(config, image=str(parse_reference(config.image, "image")))
         return (
-            replace(with_reference, model_zoo=_zoo_of_given(config))
+            replace(with_reference, model_zoo=_zoo_path_in_image(config))
             if _is_train(config)
             else with_reference
         )
     unbuilt = f"{config.image_repository}:{UNBUILT}"
     if not _is_train(config):
-        from edl_horovod.image import trained
-
-        if known_image := trained.image_of(config):
+        if known_image := _trained_image(config):
             return replace(config, image=str(known_image))
         _check_parts(config)
-        plan = _job_plan(config, trained.zoo_of(config), needs_requirements=False)
-        return replace(config, image=unbuilt if is_dry_run else _make(plan, push=True).digest)
+        plan = _job_plan(config, _trained_zoo(config), needs_requirements=False)
+        return replace(config, image=unbuilt if is_dry_run else _build(plan, push=True).digest)
     _check_parts(config)
     if spec_zoo.is_needed(config):
         if is_dry_run:
@@ -102,7 +105,7 @@ def _with_image(config: JobConfig, *, is_dry_run: bool) -> JobConfig:
         return replace(config, image=unbuilt, model_zoo=f"{ZOO}/{name}" if is_file else ZOO)
     zoo = git_zoo.ensure_local(config.model_zoo)
     config = with_framework(replace(config, model_zoo=str(zoo.path)))
-    built = _make(_job_plan(config, zoo), push=True)
+    built = _build(_job_plan(config, zoo), push=True)
     return replace(
         config,
         image=built.digest,
@@ -116,7 +119,7 @@ def _is_train(config: JobConfig) -> bool:
     return TASKS[config.task].takes_zoo
 
 
-def _make(plan: ImagePlan, *, push: bool) -> BuiltImage:
+def _build(plan: ImagePlan, *, push: bool) -> BuiltImage:
     with engine.connect() as builder:
         image = builder.build(plan)
         digest = str(builder.push(image)) if push else ""
@@ -142,7 +145,7 @@ def _job_plan(config: JobConfig, zoo: FetchedZoo, *, needs_requirements: bool = 
     )
 
 
-def _zoo_of_given(config: JobConfig) -> str:
+def _zoo_path_in_image(config: JobConfig) -> str:
     """Path of the zoo in the pods of a pre-built image."""
     if spec_zoo.is_needed(config):
         raise ConfigError(
@@ -158,3 +161,56 @@ def _zoo_of_given(config: JobConfig) -> str:
         )
     is_default = config.model_zoo == os.path.abspath(JobConfig.model_zoo)
     return ZOO if is_default else config.model_zoo
+
+
+def _trained_image(config: JobConfig) -> Reference | None:
+    """Return the image that a model was trained in; None if it was trained without one.
+
+    Raises:
+        ConfigError: The trained model cannot be read here, or `trust` does not allow its image.
+        DataError: The trained model is damaged.
+    """
+    named = _read_trained_model(config).docker_commit_id
+    if not named:
+        return None
+    try:
+        image = parse_reference(named, "docker_commit_id")
+    except ConfigError as e:
+        path = Path(config.trained_model)
+        raise damaged_model(path, f"{FILE_NAME}: {e}") from e
+    if not config.trusts("image"):
+        raise ConfigError(
+            f"The trained model names the image that its pods would run: {image}. An image is a"
+            " program, and the author of the model chose it.",
+            received={"trained_model": config.trained_model, "image": ""},
+            hint=f"Give it, image={image}, or another one; trust=image takes what a trained model"
+            " names.",
+        )
+    log.info("The pods run the image that the trained model names: %s.", image)
+    return image
+
+
+def _trained_zoo(config: JobConfig) -> FetchedZoo:
+    """Return a trained model's copy of the zoo, to build an image from it.
+
+    The code must be unchanged, because installing the packages that it requires runs code.
+
+    Raises:
+        ConfigError: The trained model cannot be read here.
+        DataError: The trained model is damaged, or its code has changed since it was trained.
+    """
+    path = Path(config.trained_model)
+    recorded = _read_trained_model(config).zoo_hash
+    zoo_files.require_unchanged(path, recorded, trusts_changes=config.trusts("changed"))
+    return FetchedZoo(path / "zoo", "", "")
+
+
+def _read_trained_model(config: JobConfig) -> TrainedModel:
+    try:
+        return read_message(Path(config.trained_model))
+    except OSError as e:
+        raise ConfigError(
+            f"The trained model cannot be read here: {e.strerror}.",
+            received={"trained_model": config.trained_model},
+            hint="Where only the pods see it, give the image: image=... .",
+        ) from e

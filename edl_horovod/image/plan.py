@@ -1,28 +1,60 @@
-"""The plan of an image of a model zoo, as a value: decide first, build later.
+"""The plan of an image of a model zoo, as a value: the names of images, files, the build context.
 
 The layers, ordered from the one that changes least, are the base image, the packages that the zoo
 requires, and the zoo. So a changed model costs one small layer to build, push and pull.
 """
 
 import hashlib
+import io
 import re
+import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from edl_horovod.errors import ConfigError
-from edl_horovod.image import reference
-from edl_horovod.image.reference import Reference
 from edl_horovod.models import lookup, zoo_files
 from edl_horovod.models.git_zoo import FetchedZoo
 
-__all__ = ["ImagePlan", "ZOO", "make_plan"]
+__all__ = [
+    "ZOO",
+    "ImagePlan",
+    "Reference",
+    "make_plan",
+    "parse_reference",
+    "parse_repository",
+    "write_context",
+]
 
 ZOO = "/model_zoo"
 """Path of the zoo in an image."""
 REQUIREMENTS = "requirements.txt"
 MAX_BYTES = 512 << 20
 """Largest zoo that is put into an image, in bytes."""
+_NAME = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?"
+_REFERENCE = re.compile(
+    rf"(?P<repository>(?:(?P<host>{_HOST})/)?{_NAME}(?:/{_NAME})*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+_KUBERNETES_SCHEME = "docker-pullable://"
+"""Prefix with which Kubernetes shows the image of a running container."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The name of one image."""
+
+    repository: str
+    """Repository with its registry: `registry.example.com:5000/team/zoo`."""
+    tag: str = ""
+    digest: str = ""
+    """`sha256:...`, which always means the same image."""
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        return f"{self.repository}{tag}{f'@{self.digest}' if self.digest else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +132,68 @@ def make_plan(
     # The folder of a zoo in Git is named after its commit or after a part of the repository.
     called = zoo.source.rpartition("/")[2].partition(".git")[0] if zoo.source else path.stem
     return ImagePlan(
-        base=reference.parse(base_image, "base_image"),
-        repository=reference.parse_repository(repository),
+        base=parse_reference(base_image, "base_image"),
+        repository=parse_repository(repository),
         name=re.sub(r"[^a-z0-9_]+", "-", called.lower()).strip("-_")[:60] or "zoo",
         zoo_path=f"{ZOO}/{path.name}" if path.is_file() else ZOO,
         files=files,
         requirements=requirements.read_bytes() if requirements is not None else b"",
         labels=labels,
     )
+
+
+def parse_reference(text: str, key: str) -> Reference:
+    """Parse `repository:tag` or `repository@sha256:...`, which the setting `key` gives.
+
+    Raises:
+        ConfigError: The text is not the name of an image, or the name may change its meaning.
+    """
+    match = _REFERENCE.fullmatch(text.removeprefix(_KUBERNETES_SCHEME))
+    if not match:
+        raise ConfigError(
+            f"{key} is no name of an image.",
+            received={key: text},
+            hint="Write registry/path:tag or registry/path@sha256:... .",
+        )
+    if not match["digest"] and match["tag"] in (None, "latest"):
+        raise ConfigError(
+            f"{key} must say which image it is: the name may mean another one"
+            " tomorrow, while the job runs.",
+            received={key: text},
+            hint="Add @sha256:... or :tag, one that is not latest.",
+        )
+    return Reference(match["repository"], match["tag"] or "", match["digest"] or "")
+
+
+def parse_repository(text: str) -> str:
+    """Parse `image_repository`.
+
+    Raises:
+        ConfigError: The text is not a repository, has a tag or a digest, or has no registry.
+    """
+    match = _REFERENCE.fullmatch(text)
+    if not match or match["tag"] or match["digest"]:
+        raise ConfigError(
+            "image_repository must name a repository of a registry; the tag is made of what the"
+            " image holds.",
+            received={"image_repository": text},
+            hint="Write registry/path.",
+        )
+    return text
+
+
+def write_context(plan: ImagePlan, dockerfile: str, stream: IO[bytes]) -> None:
+    """Write the build context to a seekable stream, and rewind the stream.
+
+    Owners, times and most modes are left out, so that equal files give equal layers for everybody.
+    """
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        _add(tar, "Dockerfile", dockerfile.encode())
+        _add(tar, REQUIREMENTS, plan.requirements)
+        for name, file in plan.files.items():
+            is_program = bool(file.stat().st_mode & 0o100)
+            _add(tar, f"model_zoo/{name}", file.read_bytes(), is_program=is_program)
+    stream.seek(0)
 
 
 def _folder(zoo: Path) -> dict[str, Path]:
@@ -127,3 +213,9 @@ def _folder(zoo: Path) -> dict[str, Path]:
 
 def _mode(file: Path) -> str:
     return "755" if file.stat().st_mode & 0o100 else "644"
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes, *, is_program: bool = False) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), 0o755 if is_program else 0o644
+    tar.addfile(entry, io.BytesIO(content))
