@@ -23,7 +23,7 @@ EXTRAS = {
     # edl_horovod/cluster/client.py is the only part that needs it.
     "kubernetes": ["kubernetes"],
     "image": ["docker"],
-    # edl_horovod/displays/page/server.py and page.py are the only parts that need it.
+    # edl_horovod/displays/page/server.py and rendering.py are the only parts that need it.
     "dashboard": ["Jinja2", "starlette", "uvicorn"],
     # Where data lives; edl_horovod/records/files/remote.py is the only part that needs them.
     "remote": ["aiohttp", "fsspec", "tenacity"],

@@ -11,7 +11,7 @@ from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine,
 from edl_horovod.supervisor.run import JobResult
 
 if TYPE_CHECKING:
-    from edl_horovod.displays.page.dashboard import Dashboard
+    from edl_horovod.displays.page.server import Dashboard
 
 __all__ = ["Client"]
 
@@ -133,7 +133,7 @@ class Client:
             ConfigError: One cannot listen there.
             MissingDependency: The packages of the dashboard are not installed.
         """
-        from edl_horovod.displays.page.dashboard import Dashboard
+        from edl_horovod.displays.page.server import Dashboard
 
         jobs, name = self._find(job)
         return Dashboard(jobs.source(name), host=host, port=port)

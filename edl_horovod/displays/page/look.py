@@ -1,10 +1,9 @@
-"""What the page shows of a job at one moment, and the history that this is computed from."""
+"""What the page shows of a job at one moment, and the bounded history behind it."""
 
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edl_horovod.displays.page.series import Point, Series
 from edl_horovod.displays.text import notable
 from edl_horovod.job.events import Recorded, StepEvent
 from edl_horovod.job.state import JobState, advance
@@ -12,9 +11,14 @@ from edl_horovod.job.state import JobState, advance
 if TYPE_CHECKING:
     from edl_horovod.cluster.status import JobView
 
-__all__ = ["History", "Look"]
+__all__ = ["History", "Look", "Point", "Series"]
 
 NUM_NOTABLE = 20
+"""Number of notable events that are kept."""
+Point = tuple[float, float]
+"""A point of a curve, x and y."""
+MAX_POINTS = 400
+"""Maximum number of points of a curve, beside the last one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,50 @@ class Look:
     http_status: int = 200
 
 
+class Series:
+    """Points of a curve; once there are too many, every other one is removed.
+
+    From then on only every second (then fourth, ...) point is kept, so the kept points are spread
+    evenly over all that were added. The last point is always kept.
+    """
+
+    def __init__(self, max_points: int = MAX_POINTS) -> None:
+        """Start without points; at least 2 are kept beside the last one."""
+        self._max = max_points
+        self._kept: list[Point] = []
+        self._last: Point | None = None
+        self._stride = 1
+        self._num_skipped = 0
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The kept points in the order in which they were added."""
+        if self._last is None or self._kept[-1] == self._last:
+            return tuple(self._kept)
+        return (*self._kept, self._last)
+
+    def add(self, x: float, y: float) -> None:
+        """Add a point."""
+        self._last = (x, y)
+        if self._kept and self._num_skipped + 1 < self._stride:
+            self._num_skipped += 1
+            return
+        self._num_skipped = 0
+        self._kept.append(self._last)
+        if len(self._kept) > self._max:
+            if len(self._kept) % 2 == 0:
+                self._num_skipped = self._stride  # The last one is removed, too.
+            self._kept = self._kept[::2]
+            self._stride *= 2
+
+    def rewind(self, x: float) -> None:
+        """Remove the points from `x` on, because the job continues from an earlier step."""
+        if self._last is not None and self._last[0] >= x:
+            self._kept = [point for point in self._kept if point[0] < x]
+            self._last = self._kept[-1] if self._kept else None
+            self._num_skipped = 0
+
+
 class History:
     """Accumulates a job's events in bounded memory, however long the job runs."""
 
@@ -54,7 +102,7 @@ class History:
         """When the last event was written."""
 
     def add(self, recorded: Recorded) -> None:
-        """Take one more event."""
+        """Add the next event."""
         state = advance(self.state, recorded)
         if isinstance(recorded.event, StepEvent):
             self.loss.rewind(state.step)

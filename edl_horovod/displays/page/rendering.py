@@ -1,15 +1,16 @@
-"""Render the page as HTML. All text is escaped, because it may contain anything."""
+"""Render the page as HTML, with its curves as SVG.
+
+All text is escaped, because it may contain anything.
+"""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
 import jinja2
 
-from edl_horovod.displays.page import chart
-from edl_horovod.displays.page.look import Look
-from edl_horovod.displays.page.series import stairs
+from edl_horovod.displays.page.look import Look, Point
 from edl_horovod.displays.text import (
     POD_HEADER,
     WORKER_HEADER,
@@ -20,9 +21,20 @@ from edl_horovod.displays.text import (
     worker_rows,
 )
 
-__all__ = ["REFRESH_SECONDS", "PageTemplate", "style"]
+__all__ = [
+    "HEIGHT",
+    "REFRESH_SECONDS",
+    "WIDTH",
+    "Chart",
+    "PageTemplate",
+    "draw",
+    "stairs",
+    "style",
+]
 
 REFRESH_SECONDS = 5
+WIDTH, HEIGHT = 600, 120
+"""Size of a chart's area."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,20 @@ class _Table:
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One curve."""
+
+    title: str
+    line: str
+    """Points of an SVG polyline in an area of `WIDTH` times `HEIGHT`."""
+    top: str
+    """Label of the upper edge; the other three are labels of the other edges."""
+    bottom: str
+    left: str
+    right: str
 
 
 class PageTemplate:
@@ -50,7 +76,7 @@ class PageTemplate:
             state="unknown" if look.state is None else (look.job or look.state).state,
             facts={key: value for key, value in facts.items() if value},
             charts=_charts(look),
-            field=(chart.WIDTH, chart.HEIGHT),
+            field=(WIDTH, HEIGHT),
             table=_table(look, now),
             waits=() if look.job is None else other_waits(look.job),
             notable=[(_clock(when), words) for when, words in reversed(look.notable)],
@@ -66,11 +92,57 @@ def style() -> str:
     return _shipped("style.css")
 
 
+def draw(
+    title: str,
+    points: Sequence[Point],
+    *,
+    x_text: Callable[[float], str],
+    y_text: Callable[[float], str],
+    y_least: float | None = None,
+) -> Chart | None:
+    """Scale a curve to the area; None if the points do not make a curve yet.
+
+    Args:
+        title: Title of the chart.
+        points: Finite numbers; a curve needs at least two with different x.
+        x_text: Formats a number of the x axis.
+        y_text: Formats a number of the y axis.
+        y_least: Value of the lower edge; None takes the least y.
+    """
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    left, right = min(xs, default=0.0), max(xs, default=0.0)
+    if left == right:
+        return None
+    bottom, top = min(ys) if y_least is None else y_least, max(ys)
+    line = " ".join(
+        f"{_share(x, left, right) * WIDTH:.1f},{(1 - _share(y, bottom, top)) * HEIGHT:.1f}"
+        for x, y in points
+    )
+    return Chart(
+        title=title,
+        line=line,
+        top=y_text(top),
+        bottom=y_text(bottom),
+        left=x_text(left),
+        right=x_text(right),
+    )
+
+
+def stairs(points: Sequence[Point]) -> tuple[Point, ...]:
+    """The corners of a step curve, which keeps each value until the next point."""
+    corners: list[Point] = []
+    for x, y in points:
+        if corners:
+            corners.append((x, corners[-1][1]))
+        corners.append((x, y))
+    return tuple(corners)
+
+
 def _shipped(name: str) -> str:
     return (resources.files("edl_horovod.displays.page") / name).read_text(encoding="utf-8")
 
 
-def _charts(look: Look) -> list[chart.Chart]:
+def _charts(look: Look) -> list[Chart]:
     began = look.ring[0][0] if look.ring else 0.0
     # The size has not changed since the last point, so the line extends until now, or to the end.
     until = look.time if look.ended is None else look.ended
@@ -78,8 +150,8 @@ def _charts(look: Look) -> list[chart.Chart]:
         [*look.ring, (max(until, look.ring[-1][0]), look.ring[-1][1])] if look.ring else ()
     )
     drawn = [
-        chart.draw("loss over steps", look.loss, x_text=lambda x: f"step {x:,.0f}", y_text=_number),
-        chart.draw(
+        draw("loss over steps", look.loss, x_text=lambda x: f"step {x:,.0f}", y_text=_number),
+        draw(
             "ranks in the ring over time",
             ring,
             x_text=lambda x: ago(began, x),
@@ -104,3 +176,10 @@ def _number(value: float) -> str:
 
 def _clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _share(value: float, least: float, most: float) -> float:
+    """Position of a value between two others, from 0 to 1; 0.5 if these are equal."""
+    # Halves, because the difference of two large numbers may overflow.
+    span = most / 2 - least / 2
+    return (value / 2 - least / 2) / span if span > 0 else 0.5

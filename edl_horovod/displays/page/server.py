@@ -1,12 +1,17 @@
-"""The HTTP server of the page; the only module that imports Starlette and uvicorn."""
+"""The page of one job, served over HTTP; the only module that imports Starlette and uvicorn."""
 
 import asyncio
 import socket
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Self
 
-from edl_horovod.displays.page.address import is_name_of_ours
-from edl_horovod.displays.page.latest import PATIENCE_SECONDS, Latest
-from edl_horovod.displays.page.sources import Source
+from edl_horovod.displays.page import address
+from edl_horovod.displays.page.look import Look
+from edl_horovod.displays.page.sources import UNAVAILABLE, Source
 from edl_horovod.displays.status import as_json
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.files import json_text
@@ -28,7 +33,7 @@ except ImportError as e:
         f"command runs, {how_to_install('dashboard')}"
     ) from e
 
-__all__ = ["application", "serve"]
+__all__ = ["Dashboard", "Latest", "application", "serve"]
 
 MAX_CONNECTIONS = 64
 """Concurrent connections; as many more wait until they are accepted."""
@@ -45,6 +50,46 @@ HEADERS = {
     "cache-control": "no-store",
 }
 _MISDIRECTED = 421
+"""HTTP status of a request for a foreign host name."""
+LEAST_SECONDS = 1.0
+"""Least time between the starts of two looks, however many readers ask."""
+PATIENCE_SECONDS = 2.0
+"""How long a reader waits for a new look before it gets the previous one."""
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Dashboard:
+    """A page that listens for requests, which `serve` answers; close it, or use it in a `with`."""
+
+    def __init__(self, source: Source, *, host: str, port: int) -> None:
+        """Listen on an address; port 0 takes a free port.
+
+        Raises:
+            ConfigError: The address is not available.
+        """
+        self._source, self._host = source, host
+        self._socket: socket.socket = address.listen(host, port)
+        self.url = address.url(host, self._socket.getsockname()[1])
+        """The URL to open in a browser."""
+
+    @property
+    def is_public(self) -> bool:
+        """Whether other machines may reach the page, which asks for no password."""
+        return self._host not in _LOOPBACK
+
+    def serve(self) -> None:
+        """Serve the page until SIGINT or SIGTERM, which then has its usual effect."""
+        serve(self._source, self._socket, host=self._host)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def serve(source: Source, listening: socket.socket, *, host: str) -> None:
@@ -69,6 +114,71 @@ def serve(source: Source, listening: socket.socket, *, host: str) -> None:
         timeout_graceful_shutdown=round(PATIENCE_SECONDS) + 1,
     )
     uvicorn.Server(config).run(sockets=[listening])
+
+
+def application(source: Source, *, host: str) -> "_Guard":
+    """The application: the page, its style sheet and `status.json`, for GET requests only."""
+    latest, template, style_sheet = Latest(source.look), PageTemplate(), style()
+
+    async def page(request: Request) -> Response:
+        look = await latest.get()
+        html = template.render(source.name, look, now=time.time())
+        return Response(html, look.http_status, media_type="text/html")
+
+    async def status(request: Request) -> Response:
+        look = await latest.get()
+        known = {} if look.state is None else as_json(look.state, look.job)
+        said = {"error": look.trouble} if look.trouble else known
+        text = json_text.dumps(said, indent=2) + "\n"
+        return Response(text, look.http_status, media_type="application/json")
+
+    async def css(request: Request) -> Response:
+        return Response(style_sheet, media_type="text/css")
+
+    routes = [Route("/", page), Route("/status.json", status), Route("/style.css", css)]
+    return _Guard(Starlette(routes=routes), host)
+
+
+class Latest:
+    """Takes a look when a reader asks for one."""
+
+    def __init__(self, look: Callable[[], Look]) -> None:
+        """Take no look yet; `look` is called in a thread, one call at a time."""
+        self._look = look
+        self._running: Future[Look] | None = None
+        self._begun = 0.0
+        self._last = Look(time=time.time())
+
+    async def get(self) -> Look:
+        """The newest look, or the previous one with a notice if a new one takes too long."""
+        running = self._running
+        is_due = time.monotonic() - self._begun >= LEAST_SECONDS
+        if running is None or (running.done() and is_due):
+            running = self._running = _in_thread(self._look)
+            self._begun = time.monotonic()
+        waited = asyncio.wrap_future(running)
+        await asyncio.wait([waited], timeout=PATIENCE_SECONDS)
+        if waited.done():
+            self._last = waited.result()
+            return self._last
+        seconds = time.monotonic() - self._begun
+        trouble = f"The job has not answered for {seconds:.0f} s; this page waits for it."
+        return replace(self._last, trouble=trouble, http_status=UNAVAILABLE)
+
+
+def _in_thread(look: Callable[[], Look]) -> "Future[Look]":
+    """Take a look in a daemon thread, which, unlike a pool's, does not keep the process alive."""
+    future: Future[Look] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(look())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="look at a job", daemon=True).start()
+    return future
 
 
 class _Connection(H11Protocol):
@@ -124,29 +234,6 @@ class _Connection(H11Protocol):
         self._end_later = self.loop.call_later(REQUEST_SECONDS, self.end)
 
 
-def application(source: Source, *, host: str) -> "_Guard":
-    """The application: the page, its style sheet and `status.json`, for GET requests only."""
-    latest, template, style_sheet = Latest(source.look), PageTemplate(), style()
-
-    async def page(request: Request) -> Response:
-        look = await latest.get()
-        html = template.render(source.name, look, now=time.time())
-        return Response(html, look.http_status, media_type="text/html")
-
-    async def status(request: Request) -> Response:
-        look = await latest.get()
-        known = {} if look.state is None else as_json(look.state, look.job)
-        said = {"error": look.trouble} if look.trouble else known
-        text = json_text.dumps(said, indent=2) + "\n"
-        return Response(text, look.http_status, media_type="application/json")
-
-    async def css(request: Request) -> Response:
-        return Response(style_sheet, media_type="text/css")
-
-    routes = [Route("/", page), Route("/status.json", status), Route("/style.css", css)]
-    return _Guard(Starlette(routes=routes), host)
-
-
 class _Guard:
     """Refuses requests for a foreign host name, and adds the security headers to each answer."""
 
@@ -160,6 +247,6 @@ class _Guard:
             await send(message)
 
         app = self._app
-        if not is_name_of_ours(Headers(scope=scope).get("host", ""), self._host):
+        if not address.is_name_of_ours(Headers(scope=scope).get("host", ""), self._host):
             app = PlainTextResponse("This is not the host that you asked for.\n", _MISDIRECTED)
         await app(scope, receive, send_guarded)

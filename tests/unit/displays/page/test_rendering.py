@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from edl_horovod.cluster.causes import Cause
 from edl_horovod.cluster.status import JobView, PodView
 from edl_horovod.displays.page.look import Look
-from edl_horovod.displays.page.rendering import PageTemplate
+from edl_horovod.displays.page.rendering import HEIGHT, WIDTH, PageTemplate, draw, stairs
 from edl_horovod.job.state import JobState, WorkerState
 
 PAGE = PageTemplate()
 NOW = 1_000_000.0
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
 class _Parsed(HTMLParser):
@@ -131,3 +132,22 @@ def test_a_page_needs_no_script_and_asks_nobody_else():
     assert "script" not in {tag for tag, _ in parsed.tags}
     assert not [value for value in parsed.values if "//" in value]
     assert not [names for _, names in parsed.tags if "style" in names]
+
+
+def test_a_line_of_stairs_keeps_each_value_until_the_next():
+    assert stairs([(0, 2), (5, 3)]) == ((0, 2), (5, 2), (5, 3))
+    assert stairs([]) == ()
+
+
+@given(st.lists(st.tuples(FINITE, FINITE), max_size=20))
+def test_a_chart_stays_in_its_field(points: list[tuple[float, float]]):
+    chart = draw("t", points, x_text=str, y_text=str)
+
+    if len({x for x, _ in points}) < 2:
+        assert chart is None
+        return
+    assert chart is not None
+    corners = [tuple(map(float, corner.split(","))) for corner in chart.line.split()]
+    assert len(corners) == len(points)
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in corners)
+    assert chart.top == str(max(y for _, y in points))

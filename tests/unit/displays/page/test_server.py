@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from edl_horovod.displays.page import latest
-from edl_horovod.displays.page.latest import Latest
+from edl_horovod.displays.page import server
 from edl_horovod.displays.page.look import Look
+from edl_horovod.displays.page.server import Latest
 from edl_horovod.job.state import JobState
 
 
@@ -28,8 +28,8 @@ def test_many_readers_share_one_look():
 
 
 def test_who_waits_long_gets_the_look_before(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(latest, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(latest, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(server, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.05)
     may_go_on = threading.Event()
     answers = [Look(time=1.0, state=JobState(step=1)), Look(time=2.0, state=JobState(step=2))]
 
@@ -42,7 +42,7 @@ def test_who_waits_long_gets_the_look_before(monkeypatch: pytest.MonkeyPatch):
         newest = Latest(look)
         got = [await newest.get(), await newest.get()]
         may_go_on.set()
-        monkeypatch.setattr(latest, "PATIENCE_SECONDS", 60.0)
+        monkeypatch.setattr(server, "PATIENCE_SECONDS", 60.0)
         return [*got, await newest.get()]
 
     first, late, second = asyncio.run(read())
@@ -54,7 +54,7 @@ def test_who_waits_long_gets_the_look_before(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_mistake_of_ours_is_told_and_the_next_look_is_taken(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(latest, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(server, "LEAST_SECONDS", 0.0)
     answers = [ZeroDivisionError(), Look(time=2.0)]
 
     def look() -> Look:

@@ -5,10 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_horovod.displays.page.chart import HEIGHT, WIDTH, draw
-from edl_horovod.displays.page.series import Series, stairs
-
-finite = st.floats(allow_nan=False, allow_infinity=False)
+from edl_horovod.displays.page.look import Series
 
 
 @given(count=st.integers(0, 3000), limit=st.integers(2, 50))
@@ -42,22 +39,3 @@ def test_steps_that_are_done_again_take_the_place_of_the_old_ones(count: int, ba
     assert xs == sorted(set(xs))
     assert series.points[-1] == (back + 4, 2.0)
     assert all(y == (1.0 if x < back else 2.0) for x, y in series.points)
-
-
-def test_a_line_of_stairs_keeps_each_value_until_the_next():
-    assert stairs([(0, 2), (5, 3)]) == ((0, 2), (5, 2), (5, 3))
-    assert stairs([]) == ()
-
-
-@given(st.lists(st.tuples(finite, finite), max_size=20))
-def test_a_chart_stays_in_its_field(points: list[tuple[float, float]]):
-    chart = draw("t", points, x_text=str, y_text=str)
-
-    if len({x for x, _ in points}) < 2:
-        assert chart is None
-        return
-    assert chart is not None
-    corners = [tuple(map(float, corner.split(","))) for corner in chart.line.split()]
-    assert len(corners) == len(points)
-    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in corners)
-    assert chart.top == str(max(y for _, y in points))
