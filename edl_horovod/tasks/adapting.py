@@ -18,7 +18,7 @@ from edl_horovod.records.columns import Ragged
 from edl_horovod.records.layout import Column
 from edl_horovod.records.source import RecordSource
 from edl_horovod.spec import ElasticDLSpec
-from edl_horovod.trained_model.adapted import FILE_NAME
+from edl_horovod.trained_model import ADAPTED_FILE
 
 __all__ = ["adapt"]
 
@@ -47,8 +47,8 @@ def adapt(
     """
     if type(loaded.spec).adapt is ElasticDLSpec.adapt:
         return
-    path = folder / FILE_NAME
-    lock = folder / f"{FILE_NAME}.lock"
+    path = folder / ADAPTED_FILE
+    lock = folder / f"{ADAPTED_FILE}.lock"
     with one_builder([lock], tell, doing="looks at all records", gives_up=False):
         value = _kept(path, source.fingerprint)
         if value is None:

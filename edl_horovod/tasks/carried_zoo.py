@@ -16,7 +16,7 @@ from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.models.zoo_files import ZooReads
 from edl_horovod.records.sources.patterns import local_paths, parts_of
 from edl_horovod.tasks.proof import Prover, Request
-from edl_horovod.trained_model.adapted import write_adapted
+from edl_horovod.trained_model import write_adapted
 
 __all__ = ["CarriedZoo"]
 

@@ -24,7 +24,6 @@ from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.time_types import with_time_types_of
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.adapting import adapt
-from edl_horovod.trained_model.adapted import read_adapted
 
 __all__ = ["OpenData", "Trained", "model_to_begin_with", "open_data", "open_trained"]
 
@@ -110,7 +109,7 @@ def open_data(
 
     if begins_with is not None:
         # The weights are of that vocabulary.
-        loaded.spec.adapted = read_adapted(begins_with.path)
+        loaded.spec.adapted = trained_model.read_adapted(begins_with.path)
     elif is_training:
         with _naming(key, pattern):
             adapt(loaded, source, job_dir.adapted, tell, examples=examples)

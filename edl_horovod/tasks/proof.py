@@ -23,7 +23,7 @@ from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.lookup import import_root
 from edl_horovod.models.zoo import Overrides, load_spec
 from edl_horovod.models.zoo_files import CODE_SUFFIXES, watching_opens
-from edl_horovod.trained_model.adapted import read_adapted
+from edl_horovod.trained_model import read_adapted
 
 __all__ = ["Prover", "Request", "forked_prover"]
 
