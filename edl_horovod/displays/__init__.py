@@ -1,4 +1,4 @@
-"""What people look at while a job runs. A display reads the job's events and nothing else."""
+"""Displays of a running job, which read its events and nothing else."""
 
 import contextlib
 from collections.abc import Iterator

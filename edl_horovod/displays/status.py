@@ -1,4 +1,4 @@
-"""What is known of a job from outside: what `edl status` and the dashboard show."""
+"""The state of a job that `edl status` and the dashboard show."""
 
 import dataclasses
 import time
@@ -28,17 +28,17 @@ def local_state(
     is_running: bool,
     last_time: float | None,
 ) -> JobState:
-    """What a job's events add up to, with what its directory tells beyond them.
+    """Complete the state from a job's events with information from its directory.
 
     Args:
-        job_dir: Of the job.
-        state: What the events add up to.
-        is_ours: A launcher of ours has written some of them.
-        is_running: Whether that launcher lived before the events were read.
-        last_time: When the last one was written; None where there is none.
+        job_dir: The directory of the job.
+        state: The state from the events.
+        is_ours: Whether one of our launchers has written some of the events.
+        is_running: Whether this launcher was running before the events were read.
+        last_time: Time of the last event; None without events.
 
     Raises:
-        ConfigError: This is not the directory of a job.
+        ConfigError: The directory is not a job's.
     """
     config = job_dir.read_config()
     state = dataclasses.replace(
@@ -47,40 +47,40 @@ def local_state(
     if state.state in _ENDED:
         return state
     if not is_ours:
-        return dataclasses.replace(state, message=_last_sign(last_time))
-    return state if is_running else _ended_unseen(job_dir, state)
+        return dataclasses.replace(state, message=_age_of_events(last_time))
+    return state if is_running else _state_after_lost_launcher(job_dir, state)
 
 
-def _ended_unseen(job_dir: JobDir, state: JobState) -> JobState:
-    """The state of a job whose launcher is gone and wrote no last event, as on a full disk."""
+def _state_after_lost_launcher(job_dir: JobDir, state: JobState) -> JobState:
+    """The state of a job whose launcher died before its last event, for example on a full disk."""
     try:
-        ended = outcome.load(job_dir.result)
+        result = outcome.load(job_dir.result)
     except JobFailed:
-        ended = None
-    match ended:
+        result = None
+    match result:
         case Success():
             event = JobEvent(
-                state="finished", steps=ended.steps, metrics=ended.metrics, output=ended.output
+                state="finished", steps=result.steps, metrics=result.metrics, output=result.output
             )
         case Failure():
-            event = JobEvent(state="failed", message=ended.message)
+            event = JobEvent(state="failed", message=result.message)
         case None:
-            message = "the launcher is gone and did not say how the job ended"
+            message = "the launcher died and did not record how the job ended"
             event = JobEvent(state="lost", message=message)
     return advance(state, Recorded(time.time(), "launcher", event))
 
 
 def as_json(state: JobState, job: "JobView | None") -> dict[str, Any]:
-    """All that is known, for programs; without a view it is a job on this machine."""
+    """The whole state, for programs; `job` is None for a job on this machine."""
     values = dataclasses.asdict(state)
     del values["recent"]
     values |= {"seconds_left": state.seconds_left, "spares": state.spares}
     return values if job is None else {**values, **dataclasses.asdict(job)}
 
 
-def _last_sign(last_time: float | None) -> str:
-    """What is known of a job that plain horovodrun launched: it cannot be asked."""
+def _age_of_events(last_time: float | None) -> str:
+    """A note on a job that plain horovodrun launched, which cannot be asked for its state."""
     if last_time is None:
         return "nothing has happened yet"
     age = ago(last_time, time.time())
-    return f"edl did not launch it, so its events are all that is known; the last is {age} old"
+    return f"edl did not launch it, so only its events are known; the last one is {age} old"

@@ -1,4 +1,4 @@
-"""What people read of a job: its facts, its workers or pods, and what happened to it, in words."""
+"""Texts about a job for people: its facts, its workers or pods, and its notable events."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -35,12 +35,15 @@ WORKER_HEADER = ("WORKER", "STATE", "SINCE", "MESSAGE")
 
 
 def job_facts(state: JobState, job: "JobView | None", *, now: float) -> dict[str, str]:
-    """The facts by name, empty where they are not known; without a view, of a job on this machine.
+    """The facts of a job by name; unknown facts are empty texts.
 
-    `now` is in seconds since the epoch.
+    Args:
+        state: The state from the job's events.
+        job: The state in the cluster; None for a job on this machine.
+        now: Seconds since the epoch.
     """
-    said = state if job is None else job
-    facts = {"state": f"{said.state}: {said.message}" if said.message else said.state}
+    view = state if job is None else job
+    facts = {"state": f"{view.state}: {view.message}" if view.message else view.state}
     if job is not None:
         facts["workers"] = f"{job.num_warm} of {job.num_wanted} pods warm"
         facts["age"] = ago(job.created, now)
@@ -48,7 +51,7 @@ def job_facts(state: JobState, job: "JobView | None", *, now: float) -> dict[str
 
 
 def worker_rows(state: JobState, now: float) -> list[tuple[str, ...]]:
-    """What each worker did last, under `WORKER_HEADER`."""
+    """A row for each worker, with the columns of `WORKER_HEADER`."""
     return [
         (name, _worker_state(name, state), ago(worker.since, now), worker.message)
         for name, worker in sorted(state.workers.items())
@@ -56,25 +59,25 @@ def worker_rows(state: JobState, now: float) -> list[tuple[str, ...]]:
 
 
 def _worker_state(name: str, state: JobState) -> str:
-    said = state.workers[name].state
-    if state.is_over and said in ("started", "warm"):
+    worker_state = state.workers[name].state
+    if state.is_over and worker_state in ("started", "warm"):
         return "ended"
-    return "in the ring" if said == "warm" and name in state.members else said
+    return "in the ring" if worker_state == "warm" and name in state.members else worker_state
 
 
 def pod_rows(job: "JobView") -> list[tuple[str, ...]]:
-    """What each pod does, under `POD_HEADER`."""
+    """A row for each pod, with the columns of `POD_HEADER`."""
     return [(pod.name, pod.state, str(pod.restarts), pod.node, pod.message) for pod in job.pods]
 
 
 def other_waits(job: "JobView") -> list[str]:
-    """What a job waits for beside what its pods say, and what to do about that."""
+    """Causes of waiting, with hints, that the rows of the pods do not show."""
     pods = {f"Pod/{pod.name}" for pod in job.pods}
     return [str(cause) for cause in job.waits_for if cause.hint or cause.object not in pods]
 
 
 def notable(event: Event) -> str:
-    """A line for an event that people should not miss; empty for the others."""
+    """A line for an event that users should see; empty for other events."""
     match event:
         case EvaluationEvent():
             return f"evaluation at step {event.step:,}: {metrics_text(event.metrics)}"
@@ -103,13 +106,13 @@ def metrics_text(metrics: dict[str, float]) -> str:
 
 
 def ago(then: float, now: float) -> str:
-    """How long something is ago, as text; both are seconds since the epoch."""
+    """The time between two moments as text; both are seconds since the epoch."""
     return str(timedelta(seconds=round(max(now - then, 0))))
 
 
 def _training_facts(state: JobState) -> dict[str, str]:
     if not state.task:
-        return {}  # Nothing has been heard of it yet.
+        return {}  # The job has not reported anything yet.
     done = f"{state.done:,} of {state.total:,}" if state.total else f"{state.done:,}"
     return {
         "task": state.task,

@@ -10,7 +10,7 @@ from importlib import resources
 
 import jinja2
 
-from edl_horovod.displays.page.look import Look, Point
+from edl_horovod.displays.page.snapshot import JobSnapshot, Point
 from edl_horovod.displays.text import (
     POD_HEADER,
     WORKER_HEADER,
@@ -67,20 +67,20 @@ class PageTemplate:
         )
         self._template = environment.from_string(_shipped("page.html"))
 
-    def render(self, name: str, look: Look, *, now: float) -> bytes:
+    def render(self, name: str, snapshot: JobSnapshot, *, now: float) -> bytes:
         """Render the page in UTF-8; `now` is in seconds since the epoch."""
-        facts = {} if look.state is None else job_facts(look.state, look.job, now=now)
+        facts = {} if snapshot.state is None else job_facts(snapshot.state, snapshot.job, now=now)
         text = self._template.render(
             name=name,
-            look=look,
-            state="unknown" if look.state is None else (look.job or look.state).state,
+            snapshot=snapshot,
+            state="unknown" if snapshot.state is None else (snapshot.job or snapshot.state).state,
             facts={key: value for key, value in facts.items() if value},
-            charts=_charts(look),
+            charts=_charts(snapshot),
             field=(WIDTH, HEIGHT),
-            table=_table(look, now),
-            waits=() if look.job is None else other_waits(look.job),
-            notable=[(_clock(when), words) for when, words in reversed(look.notable)],
-            as_of=_clock(look.time),
+            table=_table(snapshot, now),
+            waits=() if snapshot.job is None else other_waits(snapshot.job),
+            notable=[(_clock(when), words) for when, words in reversed(snapshot.notable)],
+            as_of=_clock(snapshot.time),
             refresh_seconds=REFRESH_SECONDS,
         )
         # JSON can contain lone surrogates, which UTF-8 cannot encode.
@@ -142,15 +142,17 @@ def _shipped(name: str) -> str:
     return (resources.files("edl_horovod.displays.page") / name).read_text(encoding="utf-8")
 
 
-def _charts(look: Look) -> list[Chart]:
-    began = look.ring[0][0] if look.ring else 0.0
+def _charts(snapshot: JobSnapshot) -> list[Chart]:
+    began = snapshot.ring[0][0] if snapshot.ring else 0.0
     # The size has not changed since the last point, so the line extends until now, or to the end.
-    until = look.time if look.ended is None else look.ended
+    until = snapshot.time if snapshot.ended is None else snapshot.ended
     ring = stairs(
-        [*look.ring, (max(until, look.ring[-1][0]), look.ring[-1][1])] if look.ring else ()
+        [*snapshot.ring, (max(until, snapshot.ring[-1][0]), snapshot.ring[-1][1])]
+        if snapshot.ring
+        else ()
     )
     drawn = [
-        draw("loss over steps", look.loss, x_text=lambda x: f"step {x:,.0f}", y_text=_number),
+        draw("loss over steps", snapshot.loss, x_text=lambda x: f"step {x:,.0f}", y_text=_number),
         draw(
             "ranks in the ring over time",
             ring,
@@ -162,11 +164,11 @@ def _charts(look: Look) -> list[Chart]:
     return [chart for chart in drawn if chart is not None]
 
 
-def _table(look: Look, now: float) -> _Table | None:
-    if look.job is not None:
-        return _Table("Pods", POD_HEADER, pod_rows(look.job))
-    if look.state is not None and look.state.workers:
-        return _Table("Workers", WORKER_HEADER, worker_rows(look.state, now))
+def _table(snapshot: JobSnapshot, now: float) -> _Table | None:
+    if snapshot.job is not None:
+        return _Table("Pods", POD_HEADER, pod_rows(snapshot.job))
+    if snapshot.state is not None and snapshot.state.workers:
+        return _Table("Workers", WORKER_HEADER, worker_rows(snapshot.state, now))
     return None
 
 

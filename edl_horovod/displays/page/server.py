@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Self
 
 from edl_horovod.displays.page import address
-from edl_horovod.displays.page.look import Look
+from edl_horovod.displays.page.snapshot import JobSnapshot
 from edl_horovod.displays.page.sources import UNAVAILABLE, Source
 from edl_horovod.displays.status import as_json
 from edl_horovod.errors import MissingDependency, how_to_install
@@ -33,7 +33,7 @@ except ImportError as e:
         f"command runs, {how_to_install('dashboard')}"
     ) from e
 
-__all__ = ["Dashboard", "Latest", "application", "serve"]
+__all__ = ["Dashboard", "LatestSnapshot", "application", "serve"]
 
 MAX_CONNECTIONS = 64
 """Concurrent connections; as many more wait until they are accepted."""
@@ -52,9 +52,9 @@ HEADERS = {
 _MISDIRECTED = 421
 """HTTP status of a request for a foreign host name."""
 LEAST_SECONDS = 1.0
-"""Least time between the starts of two looks, however many readers ask."""
+"""Minimum time between the starts of two snapshots, for any number of readers."""
 PATIENCE_SECONDS = 2.0
-"""How long a reader waits for a new look before it gets the previous one."""
+"""How long a reader waits for a new snapshot before it gets the previous one."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -118,19 +118,19 @@ def serve(source: Source, listening: socket.socket, *, host: str) -> None:
 
 def application(source: Source, *, host: str) -> "_Guard":
     """The application: the page, its style sheet and `status.json`, for GET requests only."""
-    latest, template, style_sheet = Latest(source.look), PageTemplate(), style()
+    latest, template, style_sheet = LatestSnapshot(source.snapshot), PageTemplate(), style()
 
     async def page(request: Request) -> Response:
-        look = await latest.get()
-        html = template.render(source.name, look, now=time.time())
-        return Response(html, look.http_status, media_type="text/html")
+        snapshot = await latest.get()
+        html = template.render(source.name, snapshot, now=time.time())
+        return Response(html, snapshot.http_status, media_type="text/html")
 
     async def status(request: Request) -> Response:
-        look = await latest.get()
-        known = {} if look.state is None else as_json(look.state, look.job)
-        said = {"error": look.trouble} if look.trouble else known
-        text = json_text.dumps(said, indent=2) + "\n"
-        return Response(text, look.http_status, media_type="application/json")
+        snapshot = await latest.get()
+        state = {} if snapshot.state is None else as_json(snapshot.state, snapshot.job)
+        content = {"error": snapshot.problem} if snapshot.problem else state
+        text = json_text.dumps(content, indent=2) + "\n"
+        return Response(text, snapshot.http_status, media_type="application/json")
 
     async def css(request: Request) -> Response:
         return Response(style_sheet, media_type="text/css")
@@ -139,22 +139,22 @@ def application(source: Source, *, host: str) -> "_Guard":
     return _Guard(Starlette(routes=routes), host)
 
 
-class Latest:
-    """Takes a look when a reader asks for one."""
+class LatestSnapshot:
+    """Takes snapshots on demand, one at a time for any number of readers."""
 
-    def __init__(self, look: Callable[[], Look]) -> None:
-        """Take no look yet; `look` is called in a thread, one call at a time."""
-        self._look = look
-        self._running: Future[Look] | None = None
+    def __init__(self, take: Callable[[], JobSnapshot]) -> None:
+        """Take no snapshot yet; `take` is called in a thread, one call at a time."""
+        self._take = take
+        self._running: Future[JobSnapshot] | None = None
         self._begun = 0.0
-        self._last = Look(time=time.time())
+        self._last = JobSnapshot(time=time.time())
 
-    async def get(self) -> Look:
-        """The newest look, or the previous one with a notice if a new one takes too long."""
+    async def get(self) -> JobSnapshot:
+        """The newest snapshot, or the previous one with a notice if a new one takes too long."""
         running = self._running
         is_due = time.monotonic() - self._begun >= LEAST_SECONDS
         if running is None or (running.done() and is_due):
-            running = self._running = _in_thread(self._look)
+            running = self._running = _in_thread(self._take)
             self._begun = time.monotonic()
         waited = asyncio.wrap_future(running)
         await asyncio.wait([waited], timeout=PATIENCE_SECONDS)
@@ -162,22 +162,22 @@ class Latest:
             self._last = waited.result()
             return self._last
         seconds = time.monotonic() - self._begun
-        trouble = f"The job has not answered for {seconds:.0f} s; this page waits for it."
-        return replace(self._last, trouble=trouble, http_status=UNAVAILABLE)
+        problem = f"The job has not answered for {seconds:.0f} s; this page waits for it."
+        return replace(self._last, problem=problem, http_status=UNAVAILABLE)
 
 
-def _in_thread(look: Callable[[], Look]) -> "Future[Look]":
-    """Take a look in a daemon thread, which, unlike a pool's, does not keep the process alive."""
-    future: Future[Look] = Future()
+def _in_thread(take: Callable[[], JobSnapshot]) -> "Future[JobSnapshot]":
+    """Take a snapshot in a daemon thread, which, unlike a pool's, lets the process end."""
+    future: Future[JobSnapshot] = Future()
     future.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
-            future.set_result(look())
+            future.set_result(take())
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, name="look at a job", daemon=True).start()
+    threading.Thread(target=run, name="snapshot", daemon=True).start()
     return future
 
 

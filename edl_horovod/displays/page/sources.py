@@ -1,11 +1,11 @@
-"""Where a page's looks at a job come from: its directory on this machine, or its cluster."""
+"""The sources of a page's snapshots: a job's directory on this machine, or its cluster."""
 
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from edl_horovod.displays.page.look import History, Look
+from edl_horovod.displays.page.snapshot import History, JobSnapshot
 from edl_horovod.displays.status import local_state
 from edl_horovod.errors import ClusterError, ConfigError, ObjectNotFound
 from edl_horovod.job.directory import JobDir
@@ -22,20 +22,20 @@ _BEGINNING_BYTES = 4096
 
 
 class Source(Protocol):
-    """A job that can be looked at, one look at a time."""
+    """A job of which snapshots can be taken, one at a time."""
 
     name: str
-    """What the page calls the job."""
+    """The name of the job on the page."""
 
-    def look(self) -> Look:
-        """The job as it is now; what goes wrong stands in the look."""
+    def snapshot(self) -> JobSnapshot:
+        """The current state of the job, or the problem that hides it."""
 
 
 class DirectorySource:
-    """A job by its directory."""
+    """A job in a directory of this machine."""
 
     def __init__(self, job_dir: JobDir) -> None:
-        """Read nothing yet; the directory need not be there."""
+        """Open the source without reading; the directory need not exist yet."""
         self.name = str(job_dir)
         self._job_dir = job_dir
         self._path = job_dir.events
@@ -43,8 +43,8 @@ class DirectorySource:
         self._tail = Tail(self._path)
         self._history = History()
 
-    def look(self) -> Look:
-        """The job as it is now."""
+    def snapshot(self) -> JobSnapshot:
+        """Take a snapshot of the job."""
         try:
             is_running = self._job_dir.is_running()
             self._read()
@@ -57,14 +57,14 @@ class DirectorySource:
                 last_time=history.last_time,
             )
         except ConfigError as error:
-            return Look(time=time.time(), trouble=str(error), http_status=NOT_FOUND)
+            return JobSnapshot(time=time.time(), problem=str(error), http_status=NOT_FOUND)
         except OSError as error:
-            trouble = f"The job's directory cannot be read: {error}"
-            return Look(time=time.time(), trouble=trouble, http_status=UNAVAILABLE)
-        return _look(history, state)
+            problem = f"The job's directory cannot be read: {error}"
+            return JobSnapshot(time=time.time(), problem=problem, http_status=UNAVAILABLE)
+        return _snapshot_of(history, state)
 
     def _read(self) -> None:
-        """Take what was added; all of it where a new job has begun in the directory."""
+        """Read new events; start from the beginning if the directory has a new job."""
         beginning = self._first_line()
         if beginning != self._beginning:
             self._tail, self._history = Tail(self._path), History()
@@ -82,7 +82,7 @@ class DirectorySource:
 
 
 class ClusterSource:
-    """A job in a cluster, by its name; what was last seen stays while the API server is away."""
+    """A job in a cluster; the last snapshot stays while the API server is unreachable."""
 
     def __init__(
         self,
@@ -90,37 +90,43 @@ class ClusterSource:
         view: Callable[[], "JobView"],
         events: Callable[[], Iterable[Recorded]],
     ) -> None:
-        """Ask nothing yet: later what the cluster has of the job, and its own events."""
+        """Open the source without a request.
+
+        Args:
+            name: The name of the job.
+            view: Reads the job's state in the cluster.
+            events: Reads the job's events.
+        """
         self.name = name
         self._view, self._events = view, events
-        self._last = Look(time=time.time())
+        self._last = JobSnapshot(time=time.time())
 
-    def look(self) -> Look:
-        """The job as it is now."""
+    def snapshot(self) -> JobSnapshot:
+        """Take a snapshot of the job."""
         try:
             job = self._view()
             state = self._last.state or JobState()
             self._last = replace(self._last, time=time.time(), state=state, job=job)
-            self._last = _seen(self._events(), job)
+            self._last = _cluster_snapshot(self._events(), job)
         except ObjectNotFound as error:
-            self._last = Look(time=time.time(), trouble=str(error), http_status=NOT_FOUND)
+            self._last = JobSnapshot(time=time.time(), problem=str(error), http_status=NOT_FOUND)
         except ClusterError as error:
-            return replace(self._last, trouble=str(error), http_status=UNAVAILABLE)
+            return replace(self._last, problem=str(error), http_status=UNAVAILABLE)
         return self._last
 
 
-def _seen(events: Iterable[Recorded], job: "JobView") -> Look:
+def _cluster_snapshot(events: Iterable[Recorded], job: "JobView") -> JobSnapshot:
     history = History()
     for recorded in events:
         history.add(recorded)
-    look = _look(history, history.state)
-    # Its last launcher may have ended without a word.
+    snapshot = _snapshot_of(history, history.state)
+    # The last launcher may have ended without an event.
     is_over = job.state in ("finished", "failed", "suspended")
-    return replace(look, job=job, ended=history.last_time if is_over else look.ended)
+    return replace(snapshot, job=job, ended=history.last_time if is_over else snapshot.ended)
 
 
-def _look(history: History, state: JobState) -> Look:
-    return Look(
+def _snapshot_of(history: History, state: JobState) -> JobSnapshot:
+    return JobSnapshot(
         time=time.time(),
         state=state,
         loss=history.loss.points,

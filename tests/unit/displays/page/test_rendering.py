@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from edl_horovod.cluster.causes import Cause
 from edl_horovod.cluster.status import JobView, PodView
-from edl_horovod.displays.page.look import Look
 from edl_horovod.displays.page.rendering import HEIGHT, WIDTH, PageTemplate, draw, stairs
+from edl_horovod.displays.page.snapshot import JobSnapshot
 from edl_horovod.job.state import JobState, WorkerState
 
 PAGE = PageTemplate()
@@ -79,16 +79,16 @@ def _page_of(text: str, *, in_cluster: bool) -> _Parsed:
         pods=(pod,),
         waits_for=(Cause(text, f"{text} q", text),),
     )
-    look = Look(
+    snapshot = JobSnapshot(
         time=NOW,
         state=state,
         job=job if in_cluster else None,
         notable=((NOW, f"a{text}"),),
-        trouble=f"b{text}",
+        problem=f"b{text}",
         loss=((1, 2.0), (2, 1.0)),
         ring=((NOW, 2),),
     )
-    return _Parsed(PAGE.render(f"c{text}", look, now=NOW))
+    return _Parsed(PAGE.render(f"c{text}", snapshot, now=NOW))
 
 
 @given(text=st.text(min_size=1), in_cluster=st.booleans())
@@ -120,7 +120,7 @@ def test_a_page_shows_step_loss_ring_and_workers():
 
 
 def test_a_page_of_nothing_says_why():
-    parsed = _Parsed(PAGE.render("m", Look(time=NOW, trouble="no such job"), now=NOW))
+    parsed = _Parsed(PAGE.render("m", JobSnapshot(time=NOW, problem="no such job"), now=NOW))
 
     assert "no such job" in parsed.texts
     assert "unknown" in parsed.texts

@@ -1,4 +1,4 @@
-"""One look at a time, however many ask and however long it takes."""
+"""One snapshot at a time, however many readers ask and however long it takes."""
 
 import asyncio
 import threading
@@ -7,39 +7,42 @@ import time
 import pytest
 
 from edl_horovod.displays.page import server
-from edl_horovod.displays.page.look import Look
-from edl_horovod.displays.page.server import Latest
+from edl_horovod.displays.page.server import LatestSnapshot
+from edl_horovod.displays.page.snapshot import JobSnapshot
 from edl_horovod.job.state import JobState
 
 
 def test_many_readers_share_one_look():
-    looks: list[Look] = []
+    snapshots: list[JobSnapshot] = []
 
-    def look() -> Look:
-        looks.append(Look(time=time.time()))
-        return looks[-1]
+    def snapshot() -> JobSnapshot:
+        snapshots.append(JobSnapshot(time=time.time()))
+        return snapshots[-1]
 
-    async def read() -> list[Look]:
-        newest = Latest(look)
+    async def read() -> list[JobSnapshot]:
+        newest = LatestSnapshot(snapshot)
         return await asyncio.gather(*(newest.get() for _ in range(20)))
 
-    assert set(map(id, asyncio.run(read()))) == {id(looks[0])}
-    assert len(looks) == 1
+    assert set(map(id, asyncio.run(read()))) == {id(snapshots[0])}
+    assert len(snapshots) == 1
 
 
 def test_who_waits_long_gets_the_look_before(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.05)
     may_go_on = threading.Event()
-    answers = [Look(time=1.0, state=JobState(step=1)), Look(time=2.0, state=JobState(step=2))]
+    answers = [
+        JobSnapshot(time=1.0, state=JobState(step=1)),
+        JobSnapshot(time=2.0, state=JobState(step=2)),
+    ]
 
-    def look() -> Look:
+    def snapshot() -> JobSnapshot:
         if len(answers) == 1:
             may_go_on.wait()
         return answers.pop(0)
 
-    async def read() -> list[Look]:
-        newest = Latest(look)
+    async def read() -> list[JobSnapshot]:
+        newest = LatestSnapshot(snapshot)
         got = [await newest.get(), await newest.get()]
         may_go_on.set()
         monkeypatch.setattr(server, "PATIENCE_SECONDS", 60.0)
@@ -47,24 +50,24 @@ def test_who_waits_long_gets_the_look_before(monkeypatch: pytest.MonkeyPatch):
 
     first, late, second = asyncio.run(read())
 
-    assert (first.http_status, first.trouble) == (200, "")
+    assert (first.http_status, first.problem) == (200, "")
     assert (late.http_status, late.state) == (503, first.state)
-    assert "has not answered for 0 s" in late.trouble
+    assert "has not answered for 0 s" in late.problem
     assert (second.http_status, second.time) == (200, 2.0)
 
 
 def test_a_mistake_of_ours_is_told_and_the_next_look_is_taken(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "LEAST_SECONDS", 0.0)
-    answers = [ZeroDivisionError(), Look(time=2.0)]
+    answers = [ZeroDivisionError(), JobSnapshot(time=2.0)]
 
-    def look() -> Look:
+    def snapshot() -> JobSnapshot:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    async def read() -> Look:
-        newest = Latest(look)
+    async def read() -> JobSnapshot:
+        newest = LatestSnapshot(snapshot)
         with pytest.raises(ZeroDivisionError):
             await newest.get()
         return await newest.get()

@@ -7,8 +7,8 @@ from typing import Any
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.displays.page.look import History, Look
 from edl_horovod.displays.page.rendering import PageTemplate
+from edl_horovod.displays.page.snapshot import History, JobSnapshot
 from edl_horovod.displays.page.sources import DirectorySource
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, Recorded, line_of
@@ -35,13 +35,13 @@ def write_steps(job_dir: Path, *numbers: int) -> None:
 def test_a_job_that_is_not_there_yet_is_shown_once_it_is(tmp_path: Path):
     source = DirectorySource(JobDir(tmp_path / "job"))
 
-    missing = source.look()
+    missing = source.snapshot()
     make_job(tmp_path / "job")
     write_steps(tmp_path / "job", 1, 2)
-    there = source.look()
+    there = source.snapshot()
 
     assert (missing.http_status, missing.state) == (404, None)
-    assert "no config.yaml" in missing.trouble
+    assert "no config.yaml" in missing.problem
     assert there.http_status == 200
     assert there.state is not None
     assert there.state.step == 2
@@ -51,14 +51,14 @@ def test_a_job_that_is_not_there_yet_is_shown_once_it_is(tmp_path: Path):
 def test_a_file_in_the_place_of_a_job_is_no_job(tmp_path: Path):
     (tmp_path / "job").write_text("")
 
-    assert DirectorySource(JobDir(tmp_path / "job")).look().http_status == 404
+    assert DirectorySource(JobDir(tmp_path / "job")).snapshot().http_status == 404
 
 
 def test_only_what_was_added_is_read_again(tmp_path: Path):
     make_job(tmp_path)
     write_steps(tmp_path, *range(1, 100))
     source = DirectorySource(JobDir(tmp_path))
-    source.look()
+    source.snapshot()
     path = tmp_path / "events.jsonl"
     size = path.stat().st_size
     first = path.read_bytes().index(b"\n") + 1
@@ -68,7 +68,7 @@ def test_only_what_was_added_is_read_again(tmp_path: Path):
 
     write_steps(tmp_path, 100)
 
-    assert [x for x, _ in source.look().loss] == list(range(1, 101))
+    assert [x for x, _ in source.snapshot().loss] == list(range(1, 101))
 
 
 def test_a_torn_line_is_passed_over(tmp_path: Path):
@@ -77,23 +77,23 @@ def test_a_torn_line_is_passed_over(tmp_path: Path):
     source = DirectorySource(JobDir(tmp_path))
     with (tmp_path / "events.jsonl").open("ab") as stream:
         stream.write(b'{"time": 2.0, "kind": "st')
-    torn = source.look()
+    torn = source.snapshot()
     write_steps(tmp_path, 3)
 
     assert torn.loss == ((1, 1.0),)
-    assert [x for x, _ in source.look().loss] == [1, 3]
+    assert [x for x, _ in source.snapshot().loss] == [1, 3]
 
 
 def test_a_job_that_begins_anew_in_the_directory_is_a_new_one(tmp_path: Path):
     make_job(tmp_path)
     write_steps(tmp_path, 5)
     source = DirectorySource(JobDir(tmp_path))
-    source.look()
+    source.snapshot()
 
     os.truncate(tmp_path / "events.jsonl", 0)
     write_steps(tmp_path, *range(1, 5))
 
-    assert [x for x, _ in source.look().loss] == [1, 2, 3, 4]
+    assert [x for x, _ in source.snapshot().loss] == [1, 2, 3, 4]
 
 
 def test_an_event_that_lacks_a_field_hurts_nothing(tmp_path: Path):
@@ -103,7 +103,7 @@ def test_an_event_that_lacks_a_field_hurts_nothing(tmp_path: Path):
         stream.write('{"time": 2.0, "source": "launcher", "kind": "step", "step": 2}\n')
     write_steps(tmp_path, 3)
 
-    assert [x for x, _ in DirectorySource(JobDir(tmp_path)).look().loss] == [1, 3]
+    assert [x for x, _ in DirectorySource(JobDir(tmp_path)).snapshot().loss] == [1, 3]
 
 
 def test_a_loss_that_is_no_number_leaves_a_gap():
@@ -132,10 +132,10 @@ def test_the_curve_of_the_ring_of_a_job_that_is_over_ends_with_the_job(tmp_path:
     lines.append(recorded("job", ended, state="finished", steps=2))
     path.write_text("".join(map(line_of, lines)))
 
-    look = source.look()
+    snapshot = source.snapshot()
 
-    assert look.ended == ended
-    shown = PageTemplate().render("m", look, now=time.time()).decode()
+    assert snapshot.ended == ended
+    shown = PageTemplate().render("m", snapshot, now=time.time()).decode()
     assert "ranks in the ring over time" in shown
     assert "0:01:59" in shown
     assert "1:01:" not in shown
@@ -144,6 +144,6 @@ def test_the_curve_of_the_ring_of_a_job_that_is_over_ends_with_the_job(tmp_path:
 def test_the_curve_of_the_ring_of_a_job_that_runs_extends_until_now(tmp_path: Path):
     history = History()
     history.add(recorded("step", time.time() - 600, size=2, step=1))
-    look = Look(time=time.time(), state=history.state, ring=history.ring.points)
+    snapshot = JobSnapshot(time=time.time(), state=history.state, ring=history.ring.points)
 
-    assert "0:10:0" in PageTemplate().render("m", look, now=time.time()).decode()
+    assert "0:10:0" in PageTemplate().render("m", snapshot, now=time.time()).decode()

@@ -1,4 +1,4 @@
-"""What the page shows of a job at one moment, and the bounded history behind it."""
+"""Snapshots of a job for the page, and the bounded history from which they are made."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from edl_horovod.job.state import JobState, advance
 if TYPE_CHECKING:
     from edl_horovod.cluster.status import JobView
 
-__all__ = ["History", "Look", "Point", "Series"]
+__all__ = ["History", "JobSnapshot", "Point", "Series"]
 
 NUM_NOTABLE = 20
 """Number of notable events that are kept."""
@@ -22,11 +22,11 @@ MAX_POINTS = 400
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """A job at one moment."""
+class JobSnapshot:
+    """The state of a job at one moment."""
 
     time: float
-    """When everything but `trouble` was read, in seconds since the epoch."""
+    """Time at which all but `problem` was read, in seconds since the epoch."""
     state: JobState | None = None
     """None while nothing is known."""
     job: "JobView | None" = None
@@ -38,9 +38,9 @@ class Look:
     notable: tuple[tuple[float, str], ...] = ()
     """Times and texts of notable events, the newest last."""
     ended: float | None = None
-    """When the last was heard of a job that is over, in seconds since the epoch; else None."""
-    trouble: str = ""
-    """Why no state, or no newer state, is known."""
+    """Time of the last event of a job that is over, in seconds since the epoch; otherwise None."""
+    problem: str = ""
+    """The reason why no state, or no newer state, is known."""
     http_status: int = 200
 
 

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_horovod.displays.page.look import Series
+from edl_horovod.displays.page.snapshot import Series
 
 
 @given(count=st.integers(0, 3000), limit=st.integers(2, 50))
