@@ -186,7 +186,9 @@ def read_key_data(folder: Path) -> Iterator[tuple[Any, ...]]:
     for path in sorted(folder.glob("part-*.parquet")):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_READ_ROWS, use_threads=False):
-                columns = [batch.column(place).to_pylist() for place in range(batch.num_columns)]
+                columns = [
+                    batch.column(position).to_pylist() for position in range(batch.num_columns)
+                ]
                 yield from zip(*columns, strict=True)
 
 
@@ -247,7 +249,7 @@ class _Scan:
         self._num_requested = _FIRST_BATCH_ROWS
         self.first_rows: list[tuple[Any, ...]] = []
         self.columns: list[ScannedColumn] = []
-        self._places: list[int] = []
+        self._positions: list[int] = []
         """Positions of `columns` in a row of the database; other positions are keys or unread."""
 
     @property
@@ -303,16 +305,16 @@ class _Scan:
         selected = columns[: len(plan.selected)] if plan else columns
         unread = plan.unread_columns if plan else ()
         stores_values = plan is not None and plan.action != "update"
-        self._places = [
-            place
-            for place, column in enumerate(selected)
+        self._positions = [
+            position
+            for position, column in enumerate(selected)
             if column.name not in unread and (stores_values or self._is_record(column.name))
         ]
         scanned = self._scanned_columns(selected)
-        self.columns = [scanned[place] for place in self._places]
+        self.columns = [scanned[position] for position in self._positions]
         if plan is not None and plan.action == "update":
-            keys = [ScannedColumn(columns[place]) for place in plan.key_places]
-            self._keys = _KeyReader(keys, plan.key_places, num_selected=len(selected))
+            keys = [ScannedColumn(columns[position]) for position in plan.key_positions]
+            self._keys = _KeyReader(keys, plan.key_positions, num_selected=len(selected))
         elif plan is not None:
             self._exact = _ExactReader(len(self.columns))
 
@@ -333,7 +335,7 @@ class _Scan:
             return False
         self.first_rows += batch[: max(0, self._num_first_rows - len(self.first_rows))]
         by_column = list(zip(*batch, strict=True))
-        values = [by_column[place] for place in self._places]
+        values = [by_column[position] for position in self._positions]
         arrays = [
             column.read(cells, first_row=first_row)
             for column, cells in zip(self.columns, values, strict=True)
@@ -370,10 +372,10 @@ class _Scan:
 
     def _scanned_columns(self, columns: Sequence[SelectColumn]) -> list[ScannedColumn]:
         names = [column.name for column in columns]
-        for place, name in enumerate(names):
+        for position, name in enumerate(names):
             if name in ("", "?column?"):
                 raise DataError(
-                    f"Column {place + 1} of the SELECT has no name.",
+                    f"Column {position + 1} of the SELECT has no name.",
                     received={"select": self._select},
                     hint="Add AS and a name to it.",
                 )
@@ -436,10 +438,10 @@ class _KeyReader:
     """Reads the keys of rows, and a digest of the selected values of each row."""
 
     def __init__(
-        self, columns: Sequence[ScannedColumn], places: Sequence[int], *, num_selected: int
+        self, columns: Sequence[ScannedColumn], positions: Sequence[int], *, num_selected: int
     ) -> None:
         self._columns = columns
-        self._places = places
+        self._positions = positions
         self._num_selected = num_selected
 
     def read(self, batch: Sequence[tuple[Any, ...]], *, first_row: int) -> dict[str, pa.Array]:
@@ -449,8 +451,10 @@ class _KeyReader:
             DataError: A key is NULL or has a type that cannot identify rows.
         """
         keys_and_digest = {}
-        for number, (column, place) in enumerate(zip(self._columns, self._places, strict=True)):
-            values = [row[place] for row in batch]
+        for number, (column, position) in enumerate(
+            zip(self._columns, self._positions, strict=True)
+        ):
+            values = [row[position] for row in batch]
             if isinstance(values[0], uuid.UUID):
                 values = [None if value is None else str(value) for value in values]
             key_values = column.read(values, first_row=first_row)

@@ -146,8 +146,8 @@ class ScannedColumn:
                 return pa.nulls(len(values), _ARROW_TYPES[self.kind] if self.kind else pa.null())
             if self._first_value is None:
                 self._first_value = next(
-                    (first_row + place, value)
-                    for place, value in enumerate(values)
+                    (first_row + index, value)
+                    for index, value in enumerate(values)
                     if value is not None
                 )
             for type_ in types - _ONLY_NULL:
@@ -290,8 +290,8 @@ class ScannedColumn:
         first, first_value = self._first_value
         if type(first_value) is type_:  # This batch has both kinds; show a value of the other one.
             row, value = next(
-                (first_row + place, other)
-                for place, other in enumerate(values)
+                (first_row + index, other)
+                for index, other in enumerate(values)
                 if other is not None and _KINDS.get(type(other)) != kind
             )
         return DataError(
@@ -315,12 +315,12 @@ class ScannedColumn:
 
     def _conversion_error(self, values: Sequence[Any], first_row: int) -> DataError:
         assert self.kind is not None
-        place, value = next(
-            (place, value) for place, value in enumerate(values) if not self._is_convertible(value)
+        index, value = next(
+            (index, value) for index, value in enumerate(values) if not self._is_convertible(value)
         )
         return DataError(
             f"The column {self.name!r} of the kind {self.kind} holds a value that cannot be"
-            f" converted, in row {first_row + place + 1:,}.",
+            f" converted, in row {first_row + index + 1:,}.",
             received=_shortened(value),
             hint="Integers have 64 bits, texts are Unicode, dates are written as 2026-01-31."
             " Change it in the SELECT, for example by CAST, or leave such rows out by WHERE.",
@@ -339,11 +339,11 @@ class ScannedColumn:
         without_nulls = values.fill_null(0) if values.null_count else values
         numbers = without_nulls.to_numpy(zero_copy_only=False)
         if self.kind == "number" and not np.isfinite(numbers).all():
-            place = int(np.flatnonzero(~np.isfinite(numbers))[0])
+            index = int(np.flatnonzero(~np.isfinite(numbers))[0])
             raise DataError(
                 f"The column {self.name!r} holds a number that is not finite, in row"
-                f" {first_row + place + 1:,}.",
-                received=str(numbers[place]),
+                f" {first_row + index + 1:,}.",
+                received=str(numbers[index]),
                 hint="Change it in the SELECT, or leave such rows out by WHERE.",
             )
         if numbers.max() <= _LARGEST_EXACT and numbers.min() >= -_LARGEST_EXACT:
@@ -352,10 +352,10 @@ class ScannedColumn:
             is_inexact = (np.abs(numbers) > _LARGEST_EXACT) & (
                 numbers.astype(np.float32) != numbers
             )
-        places = np.flatnonzero(is_inexact)
-        if len(places) and self.first_inexact is None:
-            self.first_inexact = (first_row + int(places[0]), numbers[places[0]].item())
-        self.num_inexact += len(places)
+        indices = np.flatnonzero(is_inexact)
+        if len(indices) and self.first_inexact is None:
+            self.first_inexact = (first_row + int(indices[0]), numbers[indices[0]].item())
+        self.num_inexact += len(indices)
 
 
 class DeclaredType(sa.types.UserDefinedType[Any]):
@@ -420,8 +420,8 @@ def _array_of_buffer(values: "array.array[Any]", type_: pa.DataType) -> pa.Array
 
 
 def _first_of_type(type_: type, values: Sequence[Any], first_row: int) -> tuple[int, object]:
-    place = next(place for place in itertools.count() if type(values[place]) is type_)
-    return first_row + place, values[place]
+    index = next(index for index in itertools.count() if type(values[index]) is type_)
+    return first_row + index, values[index]
 
 
 def _shortened(value: object) -> str:

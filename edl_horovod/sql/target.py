@@ -61,7 +61,7 @@ class TargetPlan:
     """Those of `selected` that the predictions replace; the records do not contain them."""
     keys: tuple[str, ...]
     """Columns that identify the table's rows; for `update`."""
-    key_places: tuple[int, ...]
+    key_positions: tuple[int, ...]
     """Positions of the keys among the columns of `select`."""
     has_row_numbers: bool
     """Whether the key is SQLite's number of a row instead of a column."""
@@ -227,7 +227,9 @@ def _plan(
         and all(_matching_name(key, selected) for key in existing.key)
     ):
         _require_disjoint(names, existing.key, "are the primary key")
-        places = tuple(selected.index(_matching_name(key, selected) or key) for key in existing.key)
+        positions = tuple(
+            selected.index(_matching_name(key, selected) or key) for key in existing.key
+        )
         plan = TargetPlan(
             action="update",
             table=existing.name,
@@ -236,7 +238,7 @@ def _plan(
             select=select,
             selected=tuple(selected),
             keys=existing.key,
-            key_places=places,
+            key_positions=positions,
             has_row_numbers=False,
             one_table=None,
         )
@@ -259,7 +261,7 @@ def _plan(
         select=select,
         selected=tuple(selected),
         keys=(),
-        key_places=(),
+        key_positions=(),
         has_row_numbers=False,
         one_table=None,
     )
@@ -381,7 +383,7 @@ def _update_of_source(
         ),
         selected=tuple(selected),
         keys=keys,
-        key_places=tuple(range(len(selected), len(selected) + len(keys))),
+        key_positions=tuple(range(len(selected), len(selected) + len(keys))),
         has_row_numbers=keys != existing.key,
         one_table=parts.one_table,
     )
@@ -515,8 +517,8 @@ def _require_no_values(engine: Engine, plan: TargetPlan, columns: Sequence[str])
         rows = f"(\n{rows}\n) AS edl_select"
     else:
         match = " AND ".join(
-            f"edl_select.{engine.quoted(plan.selected[place])} = edl_target.{engine.quoted(key)}"
-            for key, place in zip(plan.keys, plan.key_places, strict=True)
+            f"edl_select.{engine.quoted(plan.selected[position])} = edl_target.{engine.quoted(key)}"
+            for key, position in zip(plan.keys, plan.key_positions, strict=True)
         )
         expressions = [f"count(edl_target.{engine.quoted(name)})" for name in columns]
         table = quoted_table(engine, plan.table)

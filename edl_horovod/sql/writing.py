@@ -336,12 +336,16 @@ def _unstage_changed_rows(
     changed = []
     with engine.streaming(connection, rows) as cursor:
         names = [column[0] for column in cursor.description[:-2]]
-        places: Sequence[int] = range(len(names))
+        positions: Sequence[int] = range(len(names))
         if len(names) > len(plan.selected):  # In MariaDB a * includes the new columns.
-            places = [place for place in places if names[place] not in plan.new_columns]
+            positions = [
+                position for position in positions if names[position] not in plan.new_columns
+            ]
         while batch := cursor.fetchmany(_BATCH_ROWS):
             changed += [
-                row[-2] for row in batch if digest_of([row[place] for place in places]) != row[-1]
+                row[-2]
+                for row in batch
+                if digest_of([row[position] for position in positions]) != row[-1]
             ]
     _unstage(connection, staged, changed)
     return len(changed)
@@ -539,8 +543,8 @@ def _stage(
         insert = table.insert()
         for batch in _batches(rows):
             values = [
-                dict(zip(names, (num_rows + place, *row), strict=True))
-                for place, row in enumerate(batch)
+                dict(zip(names, (num_rows + position, *row), strict=True))
+                for position, row in enumerate(batch)
             ]
             try:
                 connection.execute(insert, values)
