@@ -16,7 +16,7 @@ CHECKED = tuple(
     for package in (
         *("chaos", "cli", "cluster", "columns", "config", "coordinator", "displays", "files"),
         *("frameworks", "image", "job", "launch", "ledger", "models", "preparation", "records"),
-        *("ring", "supervisor", "sweeps", "tasks", "trained_model", "worker"),
+        *("ring", "sql", "supervisor", "sweeps", "tasks", "trained_model", "worker"),
     )
 )
 FILLERS = {
