@@ -61,7 +61,7 @@ def sql(
     sql_settings = settings_of({"db": db, "models": models, **settings})
     with open_program(sql_settings, progress=progress, on_events=on_events) as session:
         if parameters:
-            text = bind(text, parameters, session.work.engine.dialect)
+            text = bind(text, parameters, session.context.engine.dialect)
         return run_program(session, text)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
 from edl_horovod.sql import planning
+from edl_horovod.sql.context import StatementContext
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.export import ExportedTable
 from edl_horovod.sql.importance import importances, write_shuffled
@@ -39,7 +40,6 @@ from edl_horovod.sql.prediction import (
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.rows import BATCH_ROWS
 from edl_horovod.sql.statements import Evaluate, EvaluateColumns, Explain, Name, StatementError
-from edl_horovod.sql.work import Work
 
 __all__ = ["evaluate", "evaluate_columns", "explain"]
 
@@ -70,58 +70,58 @@ class _ResultTable:
     """Whether earlier results are replaced; else rows are added."""
 
 
-def evaluate(work: Work, statement: Evaluate) -> Result:
+def evaluate(context: StatementContext, statement: Evaluate) -> Result:
     """Compute the metrics of a model on the rows of a SELECT, over all rows at once.
 
     Raises:
         EdlError: A subclass says what went wrong.
     """
-    stored = work.store.find(statement.model)
+    stored = context.store.find(statement.model)
     classes = classes_of(stored)
     plan = planning.plan_evaluation(
         statement,
-        work.columns(statement.select),
+        context.columns(statement.select),
         stored,
         metrics=CLASS_METRICS if classes else REGRESSION_METRICS,
-        is_confined=work.settings.is_confined,
+        is_confined=context.settings.is_confined,
     )
-    into = _result_table_of(work, statement, _CLASS_COLUMNS, overwrite=plan.overwrite)
+    into = _result_table_of(context, statement, _CLASS_COLUMNS, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
-    if work.is_dry_run:
-        return work.dry("predict", values, notes=plan.notes)
+    if context.is_dry_run:
+        return context.describe_job("predict", values, notes=plan.notes)
     for sentence in plan.notes:
-        work.tell(sentence)
-    with work.job(f"EVALUATE {stored}") as job:
-        config = work.config("predict", values, job, job.output)
-        table = _export(work, statement, stored, plan.nulls, job)
-        work.run(config, table.data, job)
+        context.tell(sentence)
+    with context.job(f"EVALUATE {stored}") as job:
+        config = context.config("predict", values, job, job.output)
+        table = _export(context, statement, stored, plan.nulls, job)
+        context.run(config, table.data, job)
         outputs = _outputs(read_predictions(job.output).batches(), classes)
         metrics = _measure(_labels(table, stored), outputs, classes)
-    return _metrics_result(work, into, metrics, plan.metrics, model=str(stored))
+    return _metrics_result(context, into, metrics, plan.metrics, model=str(stored))
 
 
-def evaluate_columns(work: Work, statement: EvaluateColumns) -> Result:
+def evaluate_columns(context: StatementContext, statement: EvaluateColumns) -> Result:
     """Compute the metrics of a column of predictions, without a model.
 
     Raises:
         EdlError: A subclass says what went wrong.
     """
-    names = work.columns(statement.select)
+    names = context.columns(statement.select)
     plan = planning.plan_comparison(statement, names)
     indices = tuple(names.index(name) for name in (plan.label, plan.predicted))
-    if work.is_dry_run:
+    if context.is_dry_run:
         return Result(message=f"This would compare {plan.predicted} with {plan.label}.")
-    into = _result_table_of(work, statement, _CLASS_COLUMNS, overwrite=plan.overwrite)
-    labels, predicted = _column_values(work, statement, indices)
+    into = _result_table_of(context, statement, _CLASS_COLUMNS, overwrite=plan.overwrite)
+    labels, predicted = _column_values(context, statement, indices)
     metrics = _compare(labels, predicted, plan)
     has_classes = isinstance(metrics, ClassMetrics)
     available = CLASS_METRICS if has_classes else REGRESSION_METRICS
     requested = planning.requested_metrics(plan.metrics, available)
-    return _metrics_result(work, into, metrics, requested, model="")
+    return _metrics_result(context, into, metrics, requested, model="")
 
 
 def _column_values(
-    work: Work, statement: EvaluateColumns, indices: tuple[int, ...]
+    context: StatementContext, statement: EvaluateColumns, indices: tuple[int, ...]
 ) -> tuple[list[Any], ...]:
     """Read the values of columns of a SELECT.
 
@@ -129,7 +129,7 @@ def _column_values(
         DataError: A value is NULL.
     """
     values: tuple[list[Any], ...] = tuple([] for _ in indices)
-    with work.engine.reading(statement.select) as rows:
+    with context.engine.reading(statement.select) as rows:
         while batch := rows.fetch(BATCH_ROWS):
             for column, index in zip(values, indices, strict=True):
                 column += [row[index] for row in batch]
@@ -172,7 +172,7 @@ def _is_number(value: object) -> bool:
 
 
 def _metrics_result(
-    work: Work,
+    context: StatementContext,
     into: _ResultTable | None,
     metrics: ClassMetrics | RegressionMetrics,
     requested: tuple[str, ...],
@@ -191,35 +191,38 @@ def _metrics_result(
     numbers = {row.metric: row.value for row in rows if row.class_name is None}
     known_values = {name: value for name, value in numbers.items() if value is not None}
     columns = _CLASS_COLUMNS if has_classes else _REGRESSION_COLUMNS
-    return _deliver(work, into, columns, cells, model=model, metrics=known_values)
+    return _deliver(context, into, columns, cells, model=model, metrics=known_values)
 
 
-def explain(work: Work, statement: Explain) -> Result:
+def explain(context: StatementContext, statement: Explain) -> Result:
     """Measure how much worse a model predicts when a column is shuffled, for each column.
 
     Raises:
         EdlError: A subclass says what went wrong.
     """
-    stored = work.store.find(statement.model)
+    stored = context.store.find(statement.model)
     plan = planning.plan_evaluation(
-        statement, work.columns(statement.select), stored, is_confined=work.settings.is_confined
+        statement,
+        context.columns(statement.select),
+        stored,
+        is_confined=context.settings.is_confined,
     )
-    into = _result_table_of(work, statement, _IMPORTANCE_COLUMNS, overwrite=plan.overwrite)
+    into = _result_table_of(context, statement, _IMPORTANCE_COLUMNS, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     notes = plan.notes
     if statement.explainer is not None:
         notes += (f"{statement.explainer} is for trees: columns are shuffled instead.",)
-    if work.is_dry_run:
-        return work.dry("predict", values, notes=notes)
+    if context.is_dry_run:
+        return context.describe_job("predict", values, notes=notes)
     for sentence in notes:
-        work.tell(sentence)
-    with work.job(f"EXPLAIN {stored}") as job:
-        config = work.config("predict", values, job, job.output)
-        table = _export(work, statement, stored, plan.nulls, job)
+        context.tell(sentence)
+    with context.job(f"EXPLAIN {stored}") as job:
+        config = context.config("predict", values, job, job.output)
+        table = _export(context, statement, stored, plan.nulls, job)
         shards = sorted(table.data.glob("*.parquet"))
         job.validation.mkdir()
         shuffled = write_shuffled(shards, job.validation / "rows.parquet", stored.about.features)
-        work.run(config, job.validation, job)
+        context.run(config, job.validation, job)
         classes = classes_of(stored)
         labels = _labels(table, stored)[shuffled.rows]
         column_importances = importances(
@@ -233,12 +236,12 @@ def explain(work: Work, statement: Explain) -> Result:
     ]
     score = "accuracy" if classes else "R2"
     message = f"The importance is how much {score} falls when the column is shuffled."
-    result = _deliver(work, into, _IMPORTANCE_COLUMNS, cells, model=str(stored), message=message)
+    result = _deliver(context, into, _IMPORTANCE_COLUMNS, cells, model=str(stored), message=message)
     return replace(result, importances=tuple(column_importances))
 
 
 def _result_table_of(
-    work: Work,
+    context: StatementContext,
     statement: Evaluate | EvaluateColumns | Explain,
     columns: Sequence[str],
     *,
@@ -247,11 +250,11 @@ def _result_table_of(
     if statement.into is None:
         return None
     kinds = {**_LEADING_COLUMNS, **{name: _NUMBER_COLUMNS.get(name, "text") for name in columns}}
-    return _plan_result_table(work.engine, statement.into, kinds, overwrite=overwrite)
+    return _plan_result_table(context.engine, statement.into, kinds, overwrite=overwrite)
 
 
 def _deliver(
-    work: Work,
+    context: StatementContext,
     into: _ResultTable | None,
     columns: Sequence[str],
     rows: Sequence[tuple[Any, ...]],
@@ -273,7 +276,7 @@ def _deliver(
     common = {"model": model or None, "evaluated": now}
     values = [common | dict(zip(columns, row, strict=True)) for row in rows]
     cells = [[row.get(name) for name in into.columns] for row in values]
-    _write_result_table(work.engine, into, cells)
+    _write_result_table(context.engine, into, cells)
     more = "more " if into.exists and not into.overwrite else ""
     of_model = f" of {model}" if model else ""
     sentence = f"The table {into.name} has {len(rows):,} {more}rows{of_model}."
@@ -281,7 +284,7 @@ def _deliver(
 
 
 def _export(
-    work: Work,
+    context: StatementContext,
     statement: Evaluate | Explain,
     stored: StoredModel,
     nulls: Mapping[str, Any],
@@ -289,12 +292,12 @@ def _export(
 ) -> ExportedTable:
     """Export the columns that the model reads, and the labels."""
     columns_read = (*stored.about.features, stored.about.label)
-    table = work.export(
+    table = context.export(
         statement.select, job.data, job, nulls, columns=columns_read, dates=stored.about.dates
     )
     kinds = {column.name: column.kind for column in table.columns}
     planning.check_kinds(stored.about, kinds, statement.model.position)
-    report_unknown_values(work, stored, table)
+    report_unknown_values(context, stored, table)
     return table
 
 

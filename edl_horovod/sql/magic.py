@@ -37,10 +37,10 @@ class _Magic:
             raise
 
     def _run(self, settings: SqlSettings, cell: str) -> Result:
-        if self._session is None or self._session.work.settings.db != settings.db:
+        if self._session is None or self._session.context.settings.db != settings.db:
             self.close()
             self._session = self._stack.enter_context(open_program(settings, progress=True))
-        self._session.work = replace(self._session.work, settings=settings)
+        self._session.context = replace(self._session.context, settings=settings)
         return run_program(self._session, cell)
 
     def close(self) -> None:

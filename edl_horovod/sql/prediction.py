@@ -14,6 +14,7 @@ from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted
 from edl_horovod.records.examples import read_examples
 from edl_horovod.records.reader import Reader
 from edl_horovod.sql import planning
+from edl_horovod.sql.context import StatementContext
 from edl_horovod.sql.engine import DatabaseError
 from edl_horovod.sql.export import ExportedTable, NoRows
 from edl_horovod.sql.models import StoredModel, read_adapted
@@ -22,7 +23,6 @@ from edl_horovod.sql.rows import MOST_ROWS
 from edl_horovod.sql.statements import Predict
 from edl_horovod.sql.target import DEFAULT_COLUMN, SAMPLE_NUMBER, plan_target
 from edl_horovod.sql.unknown_values import unknown_values
-from edl_horovod.sql.work import Work
 from edl_horovod.sql.writing import try_writing, write_predictions
 
 __all__ = [
@@ -62,21 +62,21 @@ class Predictions:
                 yield read_examples(batch, self.shapes)
 
 
-def predict(work: Work, statement: Predict) -> Result:
+def predict(context: StatementContext, statement: Predict) -> Result:
     """Predict for the rows of a SELECT, into a table or as rows of the result.
 
     Raises:
         EdlError: A subclass says what went wrong; the database is unchanged.
     """
-    stored = work.store.find(statement.using)
-    columns = work.columns(statement.select)
+    stored = context.store.find(statement.using)
+    columns = context.columns(statement.select)
     plan = planning.plan_prediction(
-        statement, columns, stored, is_confined=work.settings.is_confined
+        statement, columns, stored, is_confined=context.settings.is_confined
     )
     target = statement.target
     parts: tuple[str, ...] = ()
     if target is not None:
-        parts = target.folded if work.engine.dialect == "postgres" else target.parts
+        parts = target.folded if context.engine.dialect == "postgres" else target.parts
     first_column = parts[-1] if len(parts) > 1 else DEFAULT_COLUMN
     names = _output_names(
         stored, first_column, columns=plan.columns, probabilities=plan.has_probabilities
@@ -84,7 +84,7 @@ def predict(work: Work, statement: Predict) -> Result:
     into = None
     if target is not None:
         into = plan_target(
-            work.engine,
+            context.engine,
             statement.select,
             parts,
             columns=names if len(names) > 1 or plan.columns else (),
@@ -97,20 +97,20 @@ def predict(work: Work, statement: Predict) -> Result:
             replace_values=plan.replace_values,
         )
         if into.guarded_columns:
-            work.tell(
+            context.tell(
                 f"PREDICT did not create {', '.join(into.guarded_columns)}, so it only fills NULLs"
                 " there: to replace other values, too, write WITH predict.replace_values=True."
             )
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
-    if work.is_dry_run:
-        return work.dry("predict", values, notes=(str(into),) if into else ())
+    if context.is_dry_run:
+        return context.describe_job("predict", values, notes=(str(into),) if into else ())
     if into is not None:
-        try_writing(work.engine, into)
-    with work.job(f"PREDICT {target or 'rows'}") as job:
-        config = work.config("predict", values, job, job.output)
+        try_writing(context.engine, into)
+    with context.job(f"PREDICT {target or 'rows'}") as job:
+        config = context.config("predict", values, job, job.output)
         select = statement.select if into is None else into.select
         try:
-            table = work.export(
+            table = context.export(
                 select,
                 job.data,
                 job,
@@ -126,29 +126,29 @@ def predict(work: Work, statement: Predict) -> Result:
             return Result(columns=result_columns, message=message, model=str(stored))
         kinds = {column.name: column.kind for column in table.columns}
         planning.check_kinds(stored.about, kinds, statement.using.position)
-        report_unknown_values(work, stored, table)
+        report_unknown_values(context, stored, table)
         digest = _digest(stored, table) if into is not None else ""
         is_reused = into is not None and job.take_predictions(digest)
         if is_reused:
-            work.tell(
+            context.tell(
                 "The predictions of an earlier attempt, which could not write them, are used."
             )
         else:
-            work.run(config, table.data, job)
+            context.run(config, table.data, job)
         rows_of_predictions = _predicted_rows(
             read_predictions(job.output), stored, probabilities=plan.has_probabilities
         )
         if into is not None:
-            progress = work.progress(
+            progress = context.progress(
                 job, f"of {table.num_rows:,} predictions are sent to the database"
             )
             try:
                 counts = write_predictions(
-                    work.engine,
+                    context.engine,
                     into,
                     table,
                     rows_of_predictions,
-                    tell=work.tell,
+                    tell=context.tell,
                     on_progress=progress,
                 )
             except Interrupted:
@@ -157,7 +157,7 @@ def predict(work: Work, statement: Predict) -> Result:
                 # Reused predictions are kept only if the database failed: other errors would recur.
                 if not is_reused or isinstance(e, DatabaseError):
                     job.keep_predictions(digest)
-                    work.tell("The predictions are kept: run the statement again to write them.")
+                    context.tell("The predictions are kept: run the statement again to write them.")
                 raise
             message = f"{counts.num_rows:,} rows of {into.table} have predictions of {stored}."
             return Result(message=message, model=str(stored))
@@ -199,7 +199,9 @@ def classes_of(stored: StoredModel) -> tuple[Any, ...]:
     return tuple(classes["values"]) if classes else ()
 
 
-def report_unknown_values(work: Work, stored: StoredModel, table: ExportedTable) -> None:
+def report_unknown_values(
+    context: StatementContext, stored: StoredModel, table: ExportedTable
+) -> None:
     """Tell the user how many rows of each column have values that the training did not have.
 
     Raises:
@@ -208,7 +210,7 @@ def report_unknown_values(work: Work, stored: StoredModel, table: ExportedTable)
     for unknown in unknown_values(
         read_adapted(stored.trained_model), sorted(table.data.glob("*.parquet"))
     ):
-        work.tell(str(unknown))
+        context.tell(str(unknown))
 
 
 def _output_names(

@@ -134,7 +134,7 @@ def _run_command(session: Session, text: str) -> Result | None:
         DataError: The table is unknown, or the database does not answer.
     """
     stripped = text.strip().rstrip(";").strip()
-    engine = session.work.engine
+    engine = session.context.engine
     match stripped.split():
         case ["help" | "HELP" | ".help" | "\\?" | "\\h"]:
             return Result(message=_HELP)
@@ -155,9 +155,9 @@ def _run_command(session: Session, text: str) -> Result | None:
 
 def names_to_complete(session: Session) -> Iterator[str]:
     """Names of models, tables and columns; only of models if the database does not answer."""
-    yield from session.work.store.names()
+    yield from session.context.store.names()
     try:
-        tables = session.work.engine.tables()
+        tables = session.context.engine.tables()
     except EdlError:
         return
     yield from tables

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from edl_horovod.sql.catalog import run_catalog_statement
+from edl_horovod.sql.context import RunJob, StatementContext
 from edl_horovod.sql.engine import open_engine
 from edl_horovod.sql.evaluation import evaluate, evaluate_columns, explain
 from edl_horovod.sql.parser import parse
@@ -22,7 +23,6 @@ from edl_horovod.sql.statements import (
     Train,
 )
 from edl_horovod.sql.training import train
-from edl_horovod.sql.work import RunJob, Work
 
 __all__ = ["Session", "open_session"]
 
@@ -39,19 +39,19 @@ def open_session(settings: SqlSettings, run_job: RunJob, **more: Any) -> Iterato
     Args:
         settings: The settings of the session.
         run_job: Runs a job and returns its result.
-        **more: Other fields of `Work`.
+        **more: Other fields of `StatementContext`.
 
     Raises:
         ConfigError: The URL of the database is malformed or names an unsupported engine.
         MissingDependency: The driver of the database is not installed.
     """
     with open_engine(settings.db, is_confined=settings.is_confined) as engine:
-        session = Session(Work(settings, engine, run_job, **more))
+        session = Session(StatementContext(settings, engine, run_job, **more))
         try:
             yield session
         finally:
             if engine.open_transaction:
-                session.work.tell(
+                session.context.tell(
                     f"The transaction of {engine.open_transaction!r} is rolled back, because it was"
                     " not committed."
                 )
@@ -60,8 +60,8 @@ def open_session(settings: SqlSettings, run_job: RunJob, **more: Any) -> Iterato
 class Session:
     """Parses and runs statements; created by `open_session`."""
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
+    def __init__(self, context: StatementContext) -> None:
+        self.context = context
 
     def parse(self, text: str) -> tuple[Statement, ...]:
         """The statements of a program in the database's SQL.
@@ -69,7 +69,7 @@ class Session:
         Raises:
             StatementError: A statement has a syntax error.
         """
-        return parse(text, self.work.engine.dialect)
+        return parse(text, self.context.engine.dialect)
 
     def run(self, statement: Statement) -> Result:
         """Run one statement.
@@ -81,18 +81,20 @@ class Session:
             self._require_no_transaction(statement)
         match statement:
             case Train():
-                return train(self.work, statement)
+                return train(self.context, statement)
             case Predict():
-                return predict(self.work, statement)
+                return predict(self.context, statement)
             case Evaluate():
-                return evaluate(self.work, statement)
+                return evaluate(self.context, statement)
             case EvaluateColumns():
-                return evaluate_columns(self.work, statement)
+                return evaluate_columns(self.context, statement)
             case Explain():
-                return explain(self.work, statement)
+                return explain(self.context, statement)
             case Standard():
                 return self._run_standard(statement)
-        return run_catalog_statement(statement, self.work.store, is_dry_run=self.work.is_dry_run)
+        return run_catalog_statement(
+            statement, self.context.store, is_dry_run=self.context.is_dry_run
+        )
 
     def _require_no_transaction(self, statement: Statement) -> None:
         """Refuse, within a transaction, statements that read rows in a transaction of their own.
@@ -100,7 +102,7 @@ class Session:
         Raises:
             StatementError: A transaction is open.
         """
-        if opened_by := self.work.engine.open_transaction:
+        if opened_by := self.context.engine.open_transaction:
             verb = type(statement).__name__.removesuffix("Columns").upper()
             raise StatementError(
                 f"{verb} cannot run within a transaction, and {opened_by!r} has opened one.",
@@ -109,8 +111,8 @@ class Session:
             )
 
     def _run_standard(self, statement: Standard) -> Result:
-        engine = self.work.engine
-        if self.work.is_dry_run:
+        engine = self.context.engine
+        if self.context.is_dry_run:
             return Result(message=f"This would run on {engine.label}: {statement.text}")
         result = engine.execute(statement.text)
         message = ""

@@ -22,6 +22,7 @@ from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import framework_name
 from edl_horovod.sql import planning
 from edl_horovod.sql.baselines import Comparison, compare
+from edl_horovod.sql.context import StatementContext
 from edl_horovod.sql.export import ExportedTable, records_folder
 from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.kinds import Kind
@@ -39,7 +40,6 @@ from edl_horovod.sql.training_rows import (
 )
 from edl_horovod.sql.trials import TrainingOutcome, prepare_trials, run_trials
 from edl_horovod.sql.unknown_values import array_of
-from edl_horovod.sql.work import Work
 from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["train"]
@@ -76,31 +76,31 @@ class _TrainingRows:
         return count_rows(self.training)
 
 
-def train(work: Work, statement: Train) -> Result:
+def train(context: StatementContext, statement: Train) -> Result:
     """Train a model on the rows of a SELECT.
 
     Raises:
         EdlError: A subclass says what went wrong; the stored models are unchanged.
     """
     name = statement.into.name
-    if statement.if_not_exists and work.store.exists(name):
+    if statement.if_not_exists and context.store.exists(name):
         return Result(message=f"The model {name} exists already.", model=name)
     start = time.monotonic()
-    zoo = git_zoo.ensure_local(work.settings.model_zoo).path
+    zoo = git_zoo.ensure_local(context.settings.model_zoo).path
     plan = planning.plan_training(
-        statement, work.columns(statement.select), zoo, is_confined=work.settings.is_confined
+        statement, context.columns(statement.select), zoo, is_confined=context.settings.is_confined
     )
     values = plan.settings
     if statement.using is not None:
-        initial = work.store.find(statement.using)
+        initial = context.store.find(statement.using)
         values = values | {"init_from": str(initial.trained_model)}
-    if work.is_dry_run:
-        return _dry_run(work, plan, values)
+    if context.is_dry_run:
+        return _dry_run(context, plan, values)
     for sentence in plan.notes:
-        work.tell(sentence)
-    with work.job(f"TRAIN {name}") as job:
-        run_job = _prepare_job(work, plan, values, job)
-        rows = _export(work, statement, plan, job)
+        context.tell(sentence)
+    with context.job(f"TRAIN {name}") as job:
+        run_job = _prepare_job(context, plan, values, job)
+        rows = _export(context, statement, plan, job)
         outcome = run_job(rows)
         write_json(
             job.version / LOG, [asdict(row) for row in _read_log(Path(outcome.config.job_dir))]
@@ -108,12 +108,12 @@ def train(work: Work, statement: Train) -> Result:
         adapted = read_adapted(job.version / MODEL)
         comparison = _compare_with_baselines(adapted, outcome, rows)
         about = replace(
-            _about(work, statement, plan, rows, outcome, adapted.get("read")),
+            _about(context, statement, plan, rows, outcome, adapted.get("read")),
             framework=framework_name(replace(outcome.config, model_zoo=str(zoo))),
             seconds=round(time.monotonic() - start, 1),
             baselines=comparison.metrics if comparison else {},
         )
-        stored = work.store.add(name, job.version, about, replace=statement.or_replace)
+        stored = context.store.add(name, job.version, about, replace=statement.or_replace)
     held_back = rows.table.num_rows - about.num_rows
     remark = f", with {held_back:,} held back" if held_back else ""
     outcome_in_words = (
@@ -128,20 +128,20 @@ def train(work: Work, statement: Train) -> Result:
     )
 
 
-def _dry_run(work: Work, plan: TrainingPlan, values: dict[str, Any]) -> Result:
+def _dry_run(context: StatementContext, plan: TrainingPlan, values: dict[str, Any]) -> Result:
     """Describe the training without running it; for trials with the settings of one."""
-    job = work.dry_job()
+    job = context.placeholder_job()
     values = values | _data_settings(plan, job)
     has_validation = "validation_data" in values
-    config = work.config("train", values, job, job.output)
-    set_keys = _keys_set_by_user(work.settings, plan)
+    config = context.config("train", values, job, job.output)
+    set_keys = _keys_set_by_user(context.settings, plan)
     values |= _default_values(config, set_keys, num_rows=0, has_validation=has_validation)
     if plan.trials is None:
-        return work.dry("train", values, notes=plan.notes)
-    values = work.folder_settings(job, job.output) | values
-    trials = prepare_trials(plan.trials, work.settings, values)
+        return context.describe_job("train", values, notes=plan.notes)
+    values = context.folder_settings(job, job.output) | values
+    trials = prepare_trials(plan.trials, context.settings, values)
     notes = (*plan.notes, trials.description, "These are the settings of one trial.")
-    return work.shown(trials.first, notes)
+    return context.settings_as_result(trials.first, notes)
 
 
 def _keys_set_by_user(settings: SqlSettings, plan: TrainingPlan) -> frozenset[str]:
@@ -152,7 +152,7 @@ def _keys_set_by_user(settings: SqlSettings, plan: TrainingPlan) -> frozenset[st
 
 
 def _prepare_job(
-    work: Work, plan: TrainingPlan, values: dict[str, Any], job: StatementJob
+    context: StatementContext, plan: TrainingPlan, values: dict[str, Any], job: StatementJob
 ) -> Callable[[_TrainingRows], TrainingOutcome]:
     """Check the settings of the job or the trials before rows are exported.
 
@@ -163,11 +163,11 @@ def _prepare_job(
         ConfigError: A setting is wrong.
     """
     settings_before_rows = values | _data_settings(plan, job)
-    config = work.config("train", settings_before_rows, job, job.version / MODEL)
+    config = context.config("train", settings_before_rows, job, job.version / MODEL)
     if plan.trials is not None:
-        paths = work.folder_settings(job, job.output)
-        work.tell(
-            prepare_trials(plan.trials, work.settings, paths | settings_before_rows).description
+        paths = context.folder_settings(job, job.output)
+        context.tell(
+            prepare_trials(plan.trials, context.settings, paths | settings_before_rows).description
         )
 
     def run(rows: _TrainingRows) -> TrainingOutcome:
@@ -175,20 +175,20 @@ def _prepare_job(
         settings = settings_before_rows | {"data": str(rows.training)}
         if not has_validation:
             settings.pop("validation_data", None)
-        set_keys = _keys_set_by_user(work.settings, plan)
+        set_keys = _keys_set_by_user(context.settings, plan)
         settings |= _default_values(
             config, set_keys, num_rows=rows.num_learned, has_validation=has_validation
         )
         if plan.trials is not None:
-            trials = prepare_trials(plan.trials, work.settings, paths | settings)
-            work.tell(_schedule_in_words(trials.first, rows.num_learned))
-            return run_trials(trials, work, job)
+            trials = prepare_trials(plan.trials, context.settings, paths | settings)
+            context.tell(_schedule_in_words(trials.first, rows.num_learned))
+            return run_trials(trials, context, job)
         job.version.mkdir()
-        final_config = work.config("train", settings, job, job.version / MODEL)
-        work.tell(_schedule_in_words(final_config, rows.num_learned))
-        result = work.run(final_config, Path(final_config.data), job)
+        final_config = context.config("train", settings, job, job.version / MODEL)
+        context.tell(_schedule_in_words(final_config, rows.num_learned))
+        result = context.run(final_config, Path(final_config.data), job)
         if sentence := _bound_in_words(final_config, result):
-            work.tell(sentence)
+            context.tell(sentence)
         return TrainingOutcome(config=final_config, metrics=result.metrics)
 
     return run
@@ -222,14 +222,16 @@ def _data_settings(plan: TrainingPlan, job: StatementJob) -> dict[str, str]:
     return {"data": str(training), "validation_data": str(held_back)}
 
 
-def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob) -> _TrainingRows:
+def _export(
+    context: StatementContext, statement: Train, plan: TrainingPlan, job: StatementJob
+) -> _TrainingRows:
     """Export the rows into the folders of `_data_settings`; a small table is not split.
 
     Raises:
         DataError: The rows are not suited for a training.
     """
     dates = dict.fromkeys(plan.possible_dates)
-    table = _export_select(work, plan, statement.select, job.data, job, dates)
+    table = _export_select(context, plan, statement.select, job.data, job, dates)
     check_label(table.data, plan.label)
     _check_classes(plan, table)
     training, held_back, split_in_words = table.data, None, plan.split_in_words
@@ -240,7 +242,7 @@ def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob)
             if column.kind in ("date", "timestamp")
         }
         validation_table = _export_select(
-            work, plan, plan.validation_select, job.validation, job, dates
+            context, plan, plan.validation_select, job.validation, job, dates
         )
         _require_same_columns(table, validation_table)
         held_back = validation_table.data
@@ -252,7 +254,7 @@ def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob)
                 received=f"{_LEAST_ROWS} rows are the minimum",
                 hint="Select more rows, or write train.split or train.validation_select.",
             )
-        work.tell(
+        context.tell(
             f"{table.num_rows} rows are too few to hold some back, so it is unknown how good the"
             " model is on other rows."
         )
@@ -268,7 +270,7 @@ def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob)
         ]
         if with_nulls:
             values = ", ".join(f"{name} {nulls[name]!r}" for name in with_nulls)
-            work.tell(f"NULLs are filled with the mean or the most frequent value: {values}.")
+            context.tell(f"NULLs are filled with the mean or the most frequent value: {values}.")
     return _TrainingRows(
         table=table,
         training=training,
@@ -279,14 +281,14 @@ def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob)
 
 
 def _export_select(
-    work: Work,
+    context: StatementContext,
     plan: TrainingPlan,
     select: str,
     folder: Path,
     job: StatementJob,
     dates: Mapping[str, Kind | None],
 ) -> ExportedTable:
-    return work.export(
+    return context.export(
         select,
         folder,
         job,
@@ -344,7 +346,7 @@ def _check_classes(plan: TrainingPlan, table: ExportedTable) -> None:
 
 
 def _about(
-    work: Work,
+    context: StatementContext,
     statement: Train,
     plan: TrainingPlan,
     rows: _TrainingRows,
@@ -368,7 +370,7 @@ def _about(
         split=rows.split_in_words,
         num_rows=rows.num_learned,
         metrics=outcome.metrics,
-        database=work.engine.label,
+        database=context.engine.label,
         trained=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=0.0,
         notes=plan.notes,

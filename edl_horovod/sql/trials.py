@@ -11,6 +11,7 @@ from edl_horovod.config.schema import SAMPLERS, JobConfig, SamplerConfig, Search
 from edl_horovod.config.sweep import Candidates, Interval, Point, Search, product, text_of
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed, did_you_mean
 from edl_horovod.sql.attributes import SortedAttributes
+from edl_horovod.sql.context import StatementContext
 from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.models import MODEL, Trial
 from edl_horovod.sql.settings import SqlSettings
@@ -21,7 +22,6 @@ from edl_horovod.sql.statements import (
     SourcePosition,
     StatementError,
 )
-from edl_horovod.sql.work import Work
 from edl_horovod.sweeps import run as sweeps
 
 __all__ = [
@@ -199,26 +199,28 @@ def prepare_trials(
         checked = sweeps.make_plan(points, settings.files, may_be_submitted=True)
         num_trials = len(checked.jobs)
     for config in checked.configs:
-        Work.check_target(config)
+        StatementContext.check_target(config)
     first = checked.configs[0]
     return PreparedTrials(plan=plan, points=points, first=first, num_trials=num_trials)
 
 
-def run_trials(prepared: PreparedTrials, work: Work, job: StatementJob) -> TrainingOutcome:
+def run_trials(
+    prepared: PreparedTrials, context: StatementContext, job: StatementJob
+) -> TrainingOutcome:
     """Run the trials, and move the best model to the folder of the new version.
 
     Raises:
         EdlError: No trial has the metric, or the statement is wrong; `Interrupted` if it was ended
             by Ctrl-C or KILL.
     """
-    runner = _TrialRunner(prepared, work, job)
+    runner = _TrialRunner(prepared, context, job)
     if isinstance(prepared.points, Search):
         from edl_horovod.sweeps import search
 
-        files = work.settings.files
+        files = context.settings.files
         result = search.run_search(prepared.points, files, runner, may_be_submitted=True)
     else:
-        files = work.settings.files
+        files = context.settings.files
         plan = sweeps.make_plan(prepared.points, files, may_be_submitted=True)
         result = sweeps.run(plan, runner)
     if runner.statement_error is not None:
@@ -334,12 +336,14 @@ def _is_whole(bounds: HparamRange) -> bool:
 class _TrialRunner:
     """Runs one trial after another, and reports how each ends."""
 
-    def __init__(self, prepared: PreparedTrials, work: Work, job: StatementJob) -> None:
+    def __init__(
+        self, prepared: PreparedTrials, context: StatementContext, job: StatementJob
+    ) -> None:
         self.configs: dict[str, JobConfig] = {}
         """Settings of the trials that began, by name."""
         self.statement_error: EdlError | None = None
         """An error that all trials of the statement would have; ends all of them."""
-        self._prepared, self._work, self._job = prepared, work, job
+        self._prepared, self._context, self._job = prepared, context, job
         self._has_result = False
 
     def __call__(self, sweep_job: sweeps.SweepJob, config: JobConfig) -> None:
@@ -353,9 +357,9 @@ class _TrialRunner:
         number = f"trial {len(self.configs)} of {self._prepared.num_trials}"
         self._job.note_training(number, Path(config.job_dir))
         chosen = self._prepared.plan.by_attribute(sweep_job.chosen)
-        self._work.tell(f"{number.capitalize()}: {_values_in_words(chosen)}")
+        self._context.tell(f"{number.capitalize()}: {_values_in_words(chosen)}")
         try:
-            result = self._work.run(config, Path(config.data), self._job)
+            result = self._context.run(config, Path(config.data), self._job)
             self._check_metric(result.metrics)
         except Interrupted:
             raise
@@ -371,7 +375,7 @@ class _TrialRunner:
             raise
         self._has_result = True
         measured = {name: f"{value:.4g}" for name, value in result.metrics.items()}
-        self._work.tell(f"{number.capitalize()} has ended: {_values_in_words(measured)}")
+        self._context.tell(f"{number.capitalize()} has ended: {_values_in_words(measured)}")
 
     def _check_metric(self, metrics: Mapping[str, float]) -> None:
         metric = self._prepared.plan.config.metric
@@ -381,7 +385,7 @@ class _TrialRunner:
             raise StatementError(problem, self._prepared.plan.metric_position, hint=hint)
 
     def _tell_failure(self, number: str, error: EdlError) -> None:
-        self._work.tell(f"{number.capitalize()} failed: {error}")
+        self._context.tell(f"{number.capitalize()} failed: {error}")
 
 
 def _trial_record(plan: TrialsPlan, job: sweeps.SweepJob) -> Trial:

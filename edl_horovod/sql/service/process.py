@@ -184,7 +184,7 @@ class _SessionRunner:
         """What the end of this process would lose; empty if it should end."""
         if self._session is None or self.is_interrupted:
             return ""
-        return self._session.work.engine.session_state
+        return self._session.context.engine.session_state
 
     def run(self, request: CallRequest) -> None:
         """Run the statements of a call.

@@ -60,7 +60,7 @@ def test_no_trace_of_the_password_is_left(postgresql, tmp_path, caplog, is_dry_r
     settings = read_settings([f"db={postgresql.url}", f"models={models}"], {})
     errors = []
     with open_session(settings, ring, tell=lambda it: seen.append(("told", it))) as session:
-        session.work.is_dry_run = is_dry_run
+        session.context.is_dry_run = is_dry_run
         for text in PROGRAM:
             try:
                 for statement in session.parse(text):
@@ -71,7 +71,7 @@ def test_no_trace_of_the_password_is_left(postgresql, tmp_path, caplog, is_dry_r
                 while chain is not None:
                     seen.append((f"error of {text}", f"{chain!s} {chain!r}"))
                     chain = chain.__cause__
-        seen.append(("session", f"{session.work!r} {settings!r}"))
+        seen.append(("session", f"{session.context!r} {settings!r}"))
     seen += texts_in(tmp_path)
     seen += [("log", record.getMessage()) for record in caplog.records]
     assert len(errors) >= 2

@@ -352,7 +352,7 @@ def test_the_log_of_a_training_has_a_row_for_each_step_that_was_told(session, ri
 
 def test_a_dry_run_shows_settings_and_changes_nothing(session, ring, database, tmp_path):
     run(session, TRAINED)
-    session.work.is_dry_run = True
+    session.context.is_dry_run = True
     trained, predicted, dropped, other = run(
         session,
         TRAINED
@@ -389,7 +389,7 @@ def test_a_killed_statement_ends_and_leaves_nothing(session, ring, tmp_path):
     with pytest.raises(Interrupted, match="ended by KILL 1"):
         run(session, TRAINED)
     assert find_jobs(tmp_path / "models") == ()
-    assert session.work.store.names() == ()
+    assert session.context.store.names() == ()
 
 
 def test_the_rows_that_a_dead_process_left_are_removed(session, ring, tmp_path):
@@ -400,7 +400,7 @@ def test_the_rows_that_a_dead_process_left_are_removed(session, ring, tmp_path):
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     left = tmp_path / "models" / ".jobs" / "1"
     assert (left / "data").is_dir()
-    assert session.work.store.names() == ()
+    assert session.context.store.names() == ()
     ring.before_it_ends = lambda: None
     (found,) = run(session, TRAINED)
     assert found.model == "m@1"
@@ -457,7 +457,7 @@ def test_predictions_that_the_database_refused_are_written_later(request, ring, 
     predict = "SELECT * FROM testdata ORDER BY id PREDICT testdata.p USING m;"
 
     def hide(*_):
-        session.work.tell = lambda sentence: None
+        session.context.tell = lambda sentence: None
         database.run("ALTER TABLE testdata RENAME TO hidden")
 
     with open_session(settings, ring, tell=lambda sentence: None) as session:
@@ -467,7 +467,7 @@ def test_predictions_that_the_database_refused_are_written_later(request, ring, 
             run(session, predict)
         database.run("ALTER TABLE hidden RENAME TO testdata")
         num_jobs = len(ring.configs)
-        session.work.tell = hide  # As soon as the rows were read.
+        session.context.tell = hide  # As soon as the rows were read.
         with pytest.raises(DataError):
             run(session, predict)
         database.run("ALTER TABLE hidden RENAME TO testdata")

@@ -192,7 +192,7 @@ def test_wrong_settings_are_refused_before_rows_are_read(session, trainings, mod
 def test_a_killed_statement_ends_its_trials_and_leaves_nothing(
     session, trainings, configs, models, rates
 ):
-    run_job = session.work.run_job
+    run_job = session.context.run_job
 
     def killed(config):
         (entry,) = find_jobs(models)
@@ -202,12 +202,12 @@ def test_a_killed_statement_ends_its_trials_and_leaves_nothing(
             request_kill(models, entry.number)
         return run_job(config)
 
-    session.work.run_job = killed
+    session.context.run_job = killed
     with pytest.raises(Interrupted, match="ended by KILL 1"):
         run(session, rates)
     assert len(trainings.rates) == 2
     assert find_jobs(models) == ()
-    assert session.work.store.names() == ()
+    assert session.context.store.names() == ()
 
 
 @pytest.mark.parametrize("rates", [CANDIDATES, RANGE])
@@ -229,7 +229,7 @@ def test_an_interrupt_leaves_nothing(session, trainings, models, rates):
 def test_a_dry_run_shows_the_trials_and_the_settings_of_one(
     session, trainings, models, rates, said, rate
 ):
-    session.work.is_dry_run = True
+    session.context.is_dry_run = True
     (found,) = run(session, rates)
     assert f"# {said}" in found.message
     assert f"  learning_rate: {rate}" in found.message
@@ -239,7 +239,7 @@ def test_a_dry_run_shows_the_trials_and_the_settings_of_one(
 
 
 def test_a_setting_of_the_program_cannot_vary_too(session, models):
-    words = [f"db={session.work.settings.db}", f"models={models}", "launch.np=1"]
-    session.work.settings = read_settings(words, {})
+    words = [f"db={session.context.settings.db}", f"models={models}", "launch.np=1"]
+    session.context.settings = read_settings(words, {})
     with pytest.raises(ConfigError, match=r"launch\.np is given twice"):
         run(session, more=", engine.num_workers=HPARAM_CANDIDATES([1, 2])")

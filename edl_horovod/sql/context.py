@@ -23,7 +23,7 @@ from edl_horovod.sql.settings import SqlSettings
 from edl_horovod.sql.target import TargetPlan
 from edl_horovod.supervisor.run import JobResult
 
-__all__ = ["RunJob", "Work"]
+__all__ = ["RunJob", "StatementContext"]
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ RunJob = Callable[[JobConfig], JobResult]
 
 
 @dataclass
-class Work:
+class StatementContext:
     """The database, models and settings of statements, and how they run jobs."""
 
     settings: SqlSettings
@@ -89,7 +89,7 @@ class Work:
         """The settings of the folders in which a job reads and writes."""
         return {"data": str(job.data), "output": str(output), "job_dir": str(job.job_dir)}
 
-    def dry_job(self) -> StatementJob:
+    def placeholder_job(self) -> StatementJob:
         """A job whose folder is not created, to show the settings of a dry run."""
         return StatementJob(0, self.settings.models / ".jobs" / "N")
 
@@ -127,15 +127,17 @@ class Work:
 
         return run_attached(config, note=note, on_status=on_status)
 
-    def dry(self, task: str, values: dict[str, Any], notes: tuple[str, ...] = ()) -> Result:
+    def describe_job(
+        self, task: str, values: dict[str, Any], notes: tuple[str, ...] = ()
+    ) -> Result:
         """The settings of the job that a statement would start."""
-        job = self.dry_job()
+        job = self.placeholder_job()
         config = self.settings.job(task, self.folder_settings(job, job.output) | values)
         self.check_target(config)
-        return self.shown(config, notes)
+        return self.settings_as_result(config, notes)
 
     @staticmethod
-    def shown(config: JobConfig, notes: tuple[str, ...]) -> Result:
+    def settings_as_result(config: JobConfig, notes: tuple[str, ...]) -> Result:
         """The settings of a job as YAML, below notes on automatic decisions."""
         comments = "".join(f"# {sentence}\n" for sentence in notes)
         return Result(message=f"{comments}{resolved.to_yaml(config)}".rstrip())
