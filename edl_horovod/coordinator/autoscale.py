@@ -1,19 +1,40 @@
-"""How many ranks a ring may have, by what added ranks bring: a policy that only looks at numbers.
+"""Autoscaling: how many ranks a ring may have, decided by the throughput that added ranks bring.
 
-It grows a ring step by step, as long as each step pays: what an added rank brings, in records/s,
-must be at least a share (`elastic.autoscale_efficiency`) of what a rank brought before it. A step
-that does not pay is taken back and halved until nothing is left between a ring that paid and one
-that did not. What was found is tried again after a while, more and more seldom, and at once where
-the pace of an unchanged ring changes: then the job is another one.
+The policy grows a ring step by step, as long as each step pays: the records/s that an added rank
+brings must be at least a share (`elastic.autoscale_efficiency`) of what a rank brought before it. A
+step that does not pay is taken back and halved until nothing is left between a ring that paid and
+one that did not. A size that did not pay is tried again after a while, more and more seldom, and at
+once where the pace of an unchanged ring changes: then the job is another one.
 """
 
+import asyncio
+import logging
 import math
 import statistics
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["Autoscale", "Decision", "Pace", "efficiency"]
+from edl_horovod.coordinator.settings import CoordinatorSettings
+from edl_horovod.job.events import (
+    AutoscaleEvent,
+    EvaluationEvent,
+    EventLog,
+    GenerationEvent,
+    Recorded,
+    ResetEvent,
+    StepEvent,
+    follow,
+)
 
+__all__ = ["Autoscale", "Decision", "Pace", "RingLimit", "Sample", "Throughput", "efficiency"]
+
+log = logging.getLogger(__name__)
+
+SAMPLE_SECONDS = 1.0
+"""Training that makes one sample; single steps scatter too much."""
+WARM_UP_SECONDS = 1.0
+"""Training after a change of the ring that makes none: what is prefetched runs out first."""
 MIN_SAMPLES = 6
 """Samples before anything is decided; one comes about every second."""
 MAX_SAMPLES = 30
@@ -27,6 +48,42 @@ CHANGED = 0.25
 RETRY_SECONDS = 600.0
 """When a step that did not pay is tried again; doubled each time, up to MAX_RETRY_SECONDS."""
 MAX_RETRY_SECONDS = 7200.0
+
+
+class RingLimit:
+    """Adjusts the limit to the ring's measured pace while `watch` runs."""
+
+    def __init__(
+        self, settings: CoordinatorSettings, events: EventLog, *, on_change: Callable[[str], None]
+    ) -> None:
+        self._path = settings.job_dir.events
+        self._poll_seconds = settings.timings.events_poll_seconds
+        self._events = events
+        self._on_change = on_change
+        self._policy: Autoscale | None = None
+        if settings.autoscale_efficiency is not None:
+            self._policy = Autoscale(
+                min_np=settings.min_np,
+                max_np=settings.max_np,
+                start=settings.num_start,
+                bound=settings.autoscale_efficiency,
+            )
+        self.most = settings.max_np if self._policy is None else self._policy.limit
+        """Most ranks that a ring may have now."""
+
+    async def watch(self) -> None:
+        """Measure the ring as long as the job lives; returns at once without autoscaling."""
+        if self._policy is None:
+            return
+        throughput, news = Throughput(), follow(self._path)
+        while True:
+            for sample in throughput.samples(next(news)):
+                if decision := self._policy.note(sample.size, sample.rate, sample.time):
+                    self.most = decision.limit
+                    self._events.write(AutoscaleEvent(limit=self.most, reason=decision.reason))
+                    log.info("at most %d ranks: %s", self.most, decision.reason)
+                    self._on_change(f"autoscale: {decision.reason}")
+            await asyncio.sleep(self._poll_seconds)
 
 
 @dataclass(frozen=True)
@@ -215,3 +272,53 @@ def _pace(samples: list[float]) -> Pace:
 
 def _story(lower: int, upper: int, share: float) -> str:
     return f"from {lower} to {upper} ranks an added one brings {share:.0%} of one before"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Records/s of a ring over about a second of training."""
+
+    size: int
+    rate: float
+    time: float
+    """When it was taken, in seconds since the epoch."""
+
+
+class Throughput:
+    """Turns a stream of events into samples."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, StepEvent] | None = None
+        self._seconds, self._records = -WARM_UP_SECONDS, 0
+        self._size = 0
+
+    def samples(self, events: Iterable[Recorded]) -> Iterator[Sample]:
+        """The samples that new events complete."""
+        for time, _, event in events:
+            match event:
+                case GenerationEvent() | ResetEvent():
+                    self._size = (
+                        event.size if isinstance(event, GenerationEvent) else event.new_size
+                    )
+                    self._last, self._seconds, self._records = None, -WARM_UP_SECONDS, 0
+                case EvaluationEvent():
+                    self._last = None  # Its time is not that of the steps around it.
+                case StepEvent():
+                    yield from self._step(time, event)
+
+    def _step(self, time: float, step: StepEvent) -> Iterator[Sample]:
+        if step.size < self._size:
+            return  # Some ranks are still being given the state, which takes the others' time.
+        last, self._last = self._last, (time, step)
+        if last is None or last[1].size != step.size:
+            return
+        last_time, last_step = last
+        is_warm = self._seconds >= 0
+        self._seconds += max(time - last_time, 0.0)
+        if is_warm:
+            self._records += max(step.records_seen - last_step.records_seen, 0)
+        elif self._seconds >= 0:
+            self._seconds = 0.0
+        if self._seconds >= SAMPLE_SECONDS:
+            yield Sample(step.size, self._records / self._seconds, time)
+            self._seconds, self._records = 0.0, 0

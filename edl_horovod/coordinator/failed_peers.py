@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 
-from edl_horovod.coordinator.timings import Timings
+from edl_horovod.coordinator.settings import Timings
 from edl_horovod.coordinator.workers import Worker
 from edl_horovod.job.events import EventLog, WorkerEvent
 

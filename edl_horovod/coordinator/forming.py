@@ -1,22 +1,46 @@
 """Forms one generation: gathers its members, sees who lives, gives places, waits for all."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
 
 from edl_horovod.coordinator.decide import assign_ranks
-from edl_horovod.coordinator.heartbeat import Heartbeat
 from edl_horovod.coordinator.messages import Ping
 from edl_horovod.coordinator.rendezvous import Rendezvous
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 
-__all__ = ["Forming"]
+__all__ = ["Forming", "Wakeup"]
 
 log = logging.getLogger(__name__)
 
 MAX_MISSED_PINGS = 4
 """In a row, while a ring forms; after that the others wait for that member no longer."""
+
+
+class Wakeup:
+    """Lets one loop sleep until something changes, or until the job is over."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self.is_over = False
+
+    def wake(self) -> None:
+        """Report a change."""
+        self._changed.set()
+
+    def clear(self) -> None:
+        """Forget the changes until now: they are known."""
+        self._changed.clear()
+
+    async def sleep(self, seconds: float | None) -> None:
+        """Wait for a change after `clear`, or until the time is over."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
 
 
 class Forming:
@@ -25,11 +49,11 @@ class Forming:
     def __init__(
         self,
         server: WorkerServer,
-        heartbeat: Heartbeat,
+        wakeup: Wakeup,
         settings: CoordinatorSettings,
     ) -> None:
         self._server = server
-        self._heartbeat = heartbeat
+        self._wakeup = wakeup
         self._timings = settings.timings
         self._address = settings.address
         self._forming_seconds = settings.forming_seconds
@@ -37,7 +61,7 @@ class Forming:
     async def gather(self, members: Sequence[Worker], generation: int) -> None:
         """Tell all members to leave the ring after their step, and wait a limited time for them."""
         deadline = None
-        while not self._heartbeat.is_over:
+        while not self._wakeup.is_over:
             waiting = [worker for worker in members if worker.is_answering and not worker.is_ready]
             for worker in waiting:
                 worker.announce(generation)
@@ -51,8 +75,8 @@ class Forming:
                     worker.is_silent = True
                     log.warning("worker %s did not leave the ring in time", worker.label)
                 return
-            self._heartbeat.clear()
-            await self._heartbeat.sleep(0.5 if deadline is None else min(0.5, deadline - now))
+            self._wakeup.clear()
+            await self._wakeup.sleep(0.5 if deadline is None else min(0.5, deadline - now))
 
     async def ask_for_sign_of_life(self, members: Sequence[Worker]) -> float:
         """Ping everyone, and mark those who do not answer soon as silent; returns when it asked."""
@@ -61,7 +85,7 @@ class Forming:
         ring = frozenset(members)
         for worker in self._server.workers.values():
             worker.ping()
-        while not self._heartbeat.is_over:
+        while not self._wakeup.is_over:
             missing = [w for w in asked if w.is_connected and w.heard_at < asked_at]
             holders = [w for w in asked if w.is_connected and w in ring and w.has_state]
             # Only they have the job's state: where none of them answers, newcomers would begin
@@ -76,8 +100,8 @@ class Forming:
                     worker.is_silent = True
                     log.warning("worker %s gave no sign of life", worker.label)
                 break
-            self._heartbeat.clear()
-            await self._heartbeat.sleep(left)
+            self._wakeup.clear()
+            await self._wakeup.sleep(left)
         return asked_at
 
     async def form(self, members: Sequence[Worker], generation: int) -> bool:
@@ -110,19 +134,19 @@ class Forming:
         """Ask again and again for a sign of life, until all have formed the ring or one cannot."""
         deadline = time.monotonic() + self._forming_seconds
         missed = {worker.name: 0 for worker in members}
-        while not self._heartbeat.is_over and time.monotonic() < deadline:
+        while not self._wakeup.is_over and time.monotonic() < deadline:
             asked_at = time.monotonic()
             for worker in members:
                 # Not `ping`: what that counts are pings that are further apart.
                 worker.send(Ping())
             until = min(asked_at + self._timings.forming_ping_seconds, deadline)
-            while not self._heartbeat.is_over and (left := until - time.monotonic()) > 0:
+            while not self._wakeup.is_over and (left := until - time.monotonic()) > 0:
                 if all(worker.formed == generation for worker in members):
                     return True
                 if any(not worker.is_connected or worker.is_ready for worker in members):
                     return False
-                self._heartbeat.clear()
-                await self._heartbeat.sleep(left)
+                self._wakeup.clear()
+                await self._wakeup.sleep(left)
             for worker in members:
                 missed[worker.name] += 1
                 if worker.heard_at >= asked_at:

@@ -19,14 +19,13 @@ import asyncio
 import hmac
 import secrets
 
-from edl_horovod.coordinator.exchange import Exchange
-from edl_horovod.coordinator.strangers import Strangers, at_most
-from edl_horovod.coordinator.timings import Timings
+from edl_horovod.coordinator.connections import UnauthenticatedConnections, at_most
+from edl_horovod.coordinator.settings import Timings
 
-__all__ = ["Rendezvous"]
+__all__ = ["Exchange", "Rendezvous"]
 
 BACKLOG = 1024
-MAX_STRANGERS = 1024
+MAX_UNAUTHENTICATED = 1024
 """As many as may be accepted at once: a member's request comes with its connection."""
 MAX_LINE_BYTES = 4096
 
@@ -65,7 +64,7 @@ class Rendezvous:
         self._linger_seconds = linger_seconds
         self.token = secrets.token_hex(16)
         """First part of all paths, up to a colon if there is one."""
-        self._strangers = Strangers(at_most(MAX_STRANGERS))
+        self._unauthenticated = UnauthenticatedConnections(at_most(MAX_UNAUTHENTICATED))
         self._values: dict[str, bytes] = {}
         self._exchanges: dict[str, Exchange] = {}
         self._num_bytes = 0
@@ -107,11 +106,11 @@ class Rendezvous:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._strangers.enter(writer)
+        self._unauthenticated.enter(writer)
         try:
             async with asyncio.timeout(self._hello_seconds):
                 method, key = await self._first_line(reader)
-            self._strangers.leave(writer)
+            self._unauthenticated.leave(writer)
             async with asyncio.timeout(self._wait_seconds + 5):
                 status, body = await self._answer(reader, method, key)
                 head = (
@@ -124,7 +123,7 @@ class Rendezvous:
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
             pass  # A member that dies in the middle of a request; the membership loop hears of it.
         finally:
-            self._strangers.leave(writer)
+            self._unauthenticated.leave(writer)
             writer.close()
 
     async def _first_line(self, reader: asyncio.StreamReader) -> tuple[str, str]:
@@ -207,3 +206,48 @@ class Rendezvous:
             if self._is_abandoned:
                 return "200 OK", b""
             return "200 OK", self._values[key]
+
+
+class Exchange:
+    """Collects what each member has for each other member."""
+
+    def __init__(self, size: int, num_bytes: int) -> None:
+        """Begin with nothing.
+
+        Args:
+            size: Members of the group.
+            num_bytes: What a member has for all others: parts of one length, in the order of the
+                others' ranks.
+        """
+        self.size = size
+        self.num_bytes = num_bytes
+        self.is_over = asyncio.Event()
+        """All members have given their parts, or no member is waiting any longer."""
+        self._given: dict[int, bytes] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all members have given their parts."""
+        return len(self._given) == self.size
+
+    def give(self, rank: int, parts: bytes) -> None:
+        """Take what a member has for the others.
+
+        Args:
+            rank: The member; it may give its parts twice.
+            parts: As many bytes as of every member.
+        """
+        self._given[rank] = parts
+        if self.is_complete:
+            self.is_over.set()
+
+    def take(self, rank: int) -> bytes:
+        """What the others have for a member, in rank order, once the exchange is complete."""
+        width = self.num_bytes // (self.size - 1)
+        parts = []
+        for other in range(self.size):
+            if other != rank:
+                # A member has no part for itself.
+                start = width * (rank if rank < other else rank - 1)
+                parts.append(self._given[other][start : start + width])
+        return b"".join(parts)

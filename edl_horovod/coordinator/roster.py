@@ -5,9 +5,9 @@ import math
 import time
 from collections.abc import Iterable
 
+from edl_horovod.coordinator.autoscale import RingLimit
 from edl_horovod.coordinator.decide import choose_members, in_order_of_ranks
 from edl_horovod.coordinator.messages import Stop
-from edl_horovod.coordinator.ring_limit import RingLimit
 from edl_horovod.coordinator.ring_size import num_workers
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
@@ -52,12 +52,12 @@ class Roster:
         known, ring = self._server.workers.values(), frozenset(members)
         return self._choose([w for w in known if w.is_ready or w.name in ring], members)
 
-    def answering(self, members: tuple[str, ...], asked_at: float) -> tuple[str, ...]:
+    def responsive_members(self, members: tuple[str, ...], asked_at: float) -> tuple[str, ...]:
         """The next ring: of workers outside the old one that gave a sign of life."""
         known = self._server.workers.values()
         return self._choose([w for w in known if w.is_ready and w.heard_at >= asked_at], members)
 
-    def send_home(self, members: tuple[str, ...]) -> None:
+    def dismiss_unwanted(self, members: tuple[str, ...]) -> None:
         """Dismiss workers that are to go, once they are in no ring and the state is safe."""
         ring = frozenset(self.workers(members))
         has_ring = bool(ring) and all(

@@ -6,11 +6,10 @@ import time
 from dataclasses import replace
 
 from edl_horovod.coordinator import messages, saved
+from edl_horovod.coordinator.autoscale import RingLimit
 from edl_horovod.coordinator.failed_peers import FailedPeers
-from edl_horovod.coordinator.forming import Forming
-from edl_horovod.coordinator.heartbeat import Heartbeat
+from edl_horovod.coordinator.forming import Forming, Wakeup
 from edl_horovod.coordinator.liveness import Liveness
-from edl_horovod.coordinator.ring_limit import RingLimit
 from edl_horovod.coordinator.roster import Roster
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
@@ -44,8 +43,8 @@ class Coordinator:
         self._members: tuple[str, ...] = ()
         self._reason = "start"
         self._outcome: Outcome | None = None
-        self._heartbeat = Heartbeat()
-        self._forming = Forming(self._server, self._heartbeat, settings)
+        self._wakeup = Wakeup()
+        self._forming = Forming(self._server, self._wakeup, settings)
         self._failed_peers = FailedPeers(events, min_np=settings.min_np, timings=settings.timings)
         self._liveness = Liveness(
             self._server,
@@ -70,10 +69,8 @@ class Coordinator:
         if self._ending_since is None:
             self._ending_since = time.monotonic()
             self._roster.is_ending = True
-            self._heartbeat.wake()
-            asyncio.get_running_loop().call_later(
-                self._timings.fellow_seconds, self._heartbeat.wake
-            )
+            self._wakeup.wake()
+            asyncio.get_running_loop().call_later(self._timings.fellow_seconds, self._wakeup.wake)
 
     async def run(self) -> Outcome | None:
         """Serve until the job's outcome is known, write it to the job's directory and return it.
@@ -94,7 +91,7 @@ class Coordinator:
             asyncio.create_task(self._limit.watch()),
         ]
         try:
-            while self._outcome is None and not self._is_left():
+            while self._outcome is None and not self._can_exit():
                 await self._advance(port)
         finally:
             for task in watch:
@@ -134,7 +131,7 @@ class Coordinator:
                 worker.pong = message
             case messages.Progress() if not was_silent:
                 return  # Every second from every member, and nothing follows from it.
-        self._heartbeat.wake()
+        self._wakeup.wake()
 
     def _on_hello(self, worker: Worker, hello: messages.Hello) -> None:
         # Numbers only grow, also where coordinator.json was lost.
@@ -183,19 +180,19 @@ class Coordinator:
         elif not any(other.is_connected for other in self._roster.workers(self._members)):
             # All members at once: more likely the network failed. Their ring may train on.
             self._adopts_until = time.monotonic() + self._timings.return_seconds
-        self._heartbeat.wake()
+        self._wakeup.wake()
 
     def _on_silent(self, worker: Worker) -> None:
         self._change_for(f"{worker.label} silent for {self._timings.silence_seconds:.0f} s")
 
     def _change_for(self, reason: str) -> None:
         self._reason = reason
-        self._heartbeat.wake()
+        self._wakeup.wake()
 
     def _end(self, outcome: Outcome) -> None:
         if self._outcome is None:
             self._outcome = outcome
-            self._heartbeat.is_over = True
+            self._wakeup.is_over = True
 
     async def _watch_hosts(self) -> None:
         file = hosts.HostsFile(self._settings.job_dir.hosts)
@@ -207,7 +204,7 @@ class Coordinator:
 
     # -- what follows
 
-    def _is_left(self) -> bool:
+    def _can_exit(self) -> bool:
         """Whether this coordinator must end, and no worker that must end as well still needs it."""
         if self._ending_since is None:
             return False
@@ -217,8 +214,8 @@ class Coordinator:
 
     async def _advance(self, port: int) -> None:
         """Compare the ring with the wanted one; act on the difference, or wait for one."""
-        self._heartbeat.clear()
-        self._roster.send_home(self._members)
+        self._wakeup.clear()
+        self._roster.dismiss_unwanted(self._members)
         self._recall()
         target = self._roster.target(self._members)
         members = self._roster.workers(self._members)
@@ -232,18 +229,18 @@ class Coordinator:
         if is_complete:
             self._adopts_until = 0.0
         elif time.monotonic() < self._adopts_until:
-            await self._heartbeat.sleep(0.1)
+            await self._wakeup.sleep(0.1)
             return
         if target == self._members and is_whole:
             self._too_few_since = None
-            await self._heartbeat.sleep(self._roster.until_next())
+            await self._wakeup.sleep(self._roster.until_next())
             return
         if len(target) < self._needed():
             # Who is in a ring that may not go on leaves it; who trains alone below min_np stops.
             if self._members:
                 await self._dissolve()
             elif self._roster.is_ending:
-                await self._heartbeat.sleep(self._roster.until_next())
+                await self._wakeup.sleep(self._roster.until_next())
             if not self._roster.is_ending:
                 await self._wait_for_more(len(target))
             return
@@ -270,7 +267,7 @@ class Coordinator:
         if num_found >= self._settings.min_np:
             # Enough to start with; only the first ring's patience is not over yet.
             self._too_few_since = None
-            await self._heartbeat.sleep(self._first_ring_patience())
+            await self._wakeup.sleep(self._first_ring_patience())
             return
         if self._too_few_since is None:
             self._too_few_since = now
@@ -285,7 +282,7 @@ class Coordinator:
                 received=str(num_found),
                 hint="Look at the workers' logs, add slots, or lower elastic.min_np.",
             )
-        await self._heartbeat.sleep(min(left, 1.0, self._roster.until_next() or 1.0))
+        await self._wakeup.sleep(min(left, 1.0, self._roster.until_next() or 1.0))
 
     def _recall(self) -> None:
         """Tell workers that train in a ring that was given up to leave it.
@@ -319,7 +316,7 @@ class Coordinator:
             asked_at = await self._forming.ask_for_sign_of_life(members)  # A step can be long.
         if self._outcome is not None:
             return
-        target = self._roster.answering(self._members, asked_at)
+        target = self._roster.responsive_members(self._members, asked_at)
         former, self._members = self._members, ()
         self._forget_lost(former)
         if len(target) < self._settings.min_np:
@@ -366,8 +363,8 @@ class Coordinator:
         while time.monotonic() < deadline:
             if not any(worker.is_connected for worker in self._server.workers.values()):
                 return
-            self._heartbeat.clear()
-            await self._heartbeat.sleep(deadline - time.monotonic())
+            self._wakeup.clear()
+            await self._wakeup.sleep(deadline - time.monotonic())
 
     # -- what outlives this process
 

@@ -5,12 +5,15 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from edl_horovod.coordinator.connections import (
+    UnauthenticatedConnections,
+    at_most,
+    notice_vanished_host,
+)
 from edl_horovod.coordinator.decide import Candidate
-from edl_horovod.coordinator.hangs import Report
-from edl_horovod.coordinator.keepalive import notice_vanished_host
 from edl_horovod.coordinator.messages import Change, Hello, Message, Ping, Pong, decode, encode
-from edl_horovod.coordinator.strangers import Strangers, at_most
 from edl_horovod.coordinator.wire import (
     MAX_LINE_BYTES,
     Channel,
@@ -21,15 +24,26 @@ from edl_horovod.coordinator.wire import (
 )
 from edl_horovod.job import hosts
 
-__all__ = ["Worker", "WorkerServer"]
+__all__ = ["Report", "Worker", "WorkerServer"]
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-MAX_STRANGERS = 256
+MAX_UNAUTHENTICATED = 256
 MAX_SLOTS = 10**hosts.MAX_SLOTS_DIGITS
 COMPLAINT_SECONDS = 10.0
-"""Strangers can fill the log with no more than one line in so many seconds."""
+"""UnauthenticatedConnections can fill the log with no more than one line in so many seconds."""
+
+
+class Report(NamedTuple):
+    """What a worker's main thread does, as its listening thread answers a ping.
+
+    The report shows where a worker is stuck, while the answer itself shows that the process lives.
+    """
+
+    worker: str
+    """Its incarnation."""
+    pong: Pong
 
 
 @dataclass(eq=False)  # Two workers are never equal, whatever their fields say.
@@ -168,7 +182,7 @@ class WorkerServer:
         self._on_message = on_message
         self._on_lost = on_lost
         self._hello_seconds = hello_seconds
-        self._strangers = Strangers(at_most(MAX_STRANGERS))
+        self._unauthenticated = UnauthenticatedConnections(at_most(MAX_UNAUTHENTICATED))
         self._num_refused = 0
         self._complained_at = -COMPLAINT_SECONDS
         self._server: asyncio.Server | None = None
@@ -191,11 +205,11 @@ class WorkerServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker = None
-        self._strangers.enter(writer)
+        self._unauthenticated.enter(writer)
         try:
             channel, hello = await self._greet(reader, writer)
             worker = self._admit(hello, channel, writer)
-            self._strangers.leave(writer)
+            self._unauthenticated.leave(writer)
             self._on_message(worker, hello)
             while line := await reader.readline():
                 message = decode(channel.open(line))
@@ -212,7 +226,7 @@ class WorkerServer:
             # callback if a handler ends as cancelled, so it ends as done.
             pass
         finally:
-            self._strangers.leave(writer)
+            self._unauthenticated.leave(writer)
             writer.close()
             # A worker that came back over a new connection is not lost with its old one.
             if worker is not None and worker.connection is writer:

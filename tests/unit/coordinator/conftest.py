@@ -9,8 +9,7 @@ import time
 import pytest
 
 from edl_horovod.coordinator.server import Coordinator
-from edl_horovod.coordinator.settings import CoordinatorSettings
-from edl_horovod.coordinator.timings import Timings
+from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
 from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
 from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.job import events, hosts

@@ -383,10 +383,12 @@ def test_close_hangs_up_at_once(membership, coordinator):
 
 def test_an_answer_to_a_ping_says_what_the_main_thread_does(membership, coordinator):
     call = trained(membership, coordinator)
-    membership.doing("works", "step 3", has_come=lambda: True)
-    call.send("ping")
-    said = call.hear("pong")
+    with membership.doing("works", "step 3", is_waiting=lambda: True):
+        call.send("ping")
+        said = call.hear("pong")
     assert (said["doing"], said["phase"], said["generation"]) == ("waits", "step 3", 1)
+    call.send("ping")
+    assert call.hear("pong")["phase"] != "step 3"
     membership.failed(CollectiveFailed("the ring broke"), 3)
     joining = Doing(membership.join, 3)
     call.hear("ready")

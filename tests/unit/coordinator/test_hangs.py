@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from edl_horovod.coordinator.hangs import Report, find_hung
+from edl_horovod.coordinator.liveness import Report, find_hung
 from edl_horovod.coordinator.messages import Pong
 
 STALL = 300.0

@@ -1,4 +1,4 @@
-from edl_horovod.coordinator.throughput import Throughput
+from edl_horovod.coordinator.autoscale import Throughput
 from tests.job_events import recorded
 
 

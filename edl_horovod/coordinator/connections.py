@@ -1,10 +1,16 @@
-"""Limits connections that have not yet proven that they belong to the job."""
+"""Connections to the coordinator: a limit for unauthenticated ones, and hosts that vanish."""
 
 import asyncio
 import resource
+import socket
 from collections import Counter
+from typing import Protocol
 
-__all__ = ["Strangers", "at_most"]
+__all__ = ["VANISHED_SECONDS", "UnauthenticatedConnections", "at_most", "notice_vanished_host"]
+
+VANISHED_SECONDS = 2.0
+"""Silence of a host's kernel after which a connection to it is broken, at most a probe later."""
+PROBE_SECONDS = 1
 
 
 def at_most(limit: int) -> int:
@@ -17,7 +23,7 @@ def at_most(limit: int) -> int:
     return limit if open_files == resource.RLIM_INFINITY else min(limit, open_files // 8)
 
 
-class Strangers:
+class UnauthenticatedConnections:
     """The unproven connections of one server."""
 
     def __init__(self, limit: int) -> None:
@@ -44,3 +50,21 @@ class Strangers:
     def leave(self, writer: asyncio.StreamWriter) -> None:
         """Stop counting a connection that has proven itself or is gone."""
         self._addresses.pop(writer, None)
+
+
+class _Socket(Protocol):
+    def setsockopt(self, level: int, name: int, value: int, /) -> None: ...
+
+
+def notice_vanished_host(connection: _Socket) -> None:
+    """Break the connection soon after its other host has vanished, whether or not data wait.
+
+    The kernel answers for a process that is busy, stopped or swapped out, so this finds hosts that
+    are gone, for instance behind a cut link, and not ranks that are slow.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
+    # Counts for probes too, and for data on their way, which no probe watches.
+    milliseconds = round(VANISHED_SECONDS * 1000)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
