@@ -11,6 +11,7 @@ import edl_horovod
 from edl_horovod import errors
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, did_you_mean
+from edl_horovod.extensions import Table
 
 __all__ = ["VERBS", "Verb", "main"]
 
@@ -21,36 +22,45 @@ class Verb:
 
     summary: str
     module: str
-    """The module in `cli.verbs`, which is imported only when the verb is used."""
+    """Imported only when the verb is used."""
     function: str = "run"
     """The function in it: it takes the verb's name, this summary and the words after the verb, and
     returns the exit code."""
 
 
-VERBS: dict[str, Verb] = {
-    "init": Verb("Write a project to start from.", "init"),
-    "prepare": Verb("Turn your own files into RecordIO files.", "prepare"),
-    "sql": Verb("Run statements in SQL that train models on tables and predict.", "sql"),
-    "serve-sql": Verb("Run statements in SQL for clients of SQLFlow.", "serve_sql"),
-    "image": Verb("Build the image of a model zoo, and push it.", "image"),
-    "spec": Verb("Show a model spec's files, or write a model of a zoo as one.", "spec"),
-    "scale": Verb("Change how many ranks a running job has.", "job_changes", "run_scale"),
-    "status": Verb("Show where a job is, and what it waits for.", "job_views", "run_status"),
-    "dashboard": Verb("Serve a page that shows a job.", "job_views", "run_dashboard"),
-    "list": Verb("List jobs on this machine and in a cluster.", "job_views", "run_list"),
-    "logs": Verb("Show what the processes of a job wrote.", "job_views", "run_logs"),
-    "events": Verb("Show what happened to a job.", "job_views", "run_events"),
-    "wait": Verb("Wait until a job reaches a state.", "job_views", "run_wait"),
-    "stop": Verb(
-        "Save a checkpoint of a job and end it, to go on later.", "job_changes", "run_stop"
-    ),
-    "resume": Verb("Resume a stopped job from its newest checkpoint.", "job_changes", "run_resume"),
-    "delete": Verb(
-        "Remove a job's directory, or a job from its cluster.", "job_changes", "run_delete"
-    ),
-    "ledger": Verb("Prove that a job applied each record exactly once.", "ledger"),
-    "chaos": Verb("Kill, stop, add and remove workers of a running job.", "chaos"),
-}
+def _verb(summary: str, module: str, function: str = "run") -> Verb:
+    return Verb(summary, f"edl_horovod.cli.verbs.{module}", function)
+
+
+VERBS: Table[Verb] = Table(
+    "verbs",
+    {
+        "init": _verb("Write a project to start from.", "init"),
+        "prepare": _verb("Turn your own files into RecordIO files.", "prepare"),
+        "sql": _verb("Run statements in SQL that train models on tables and predict.", "sql"),
+        "serve-sql": _verb("Run statements in SQL for clients of SQLFlow.", "serve_sql"),
+        "image": _verb("Build the image of a model zoo, and push it.", "image"),
+        "spec": _verb("Show a model spec's files, or write a model of a zoo as one.", "spec"),
+        "scale": _verb("Change how many ranks a running job has.", "job_changes", "run_scale"),
+        "status": _verb("Show where a job is, and what it waits for.", "job_views", "run_status"),
+        "dashboard": _verb("Serve a page that shows a job.", "job_views", "run_dashboard"),
+        "list": _verb("List jobs on this machine and in a cluster.", "job_views", "run_list"),
+        "logs": _verb("Show what the processes of a job wrote.", "job_views", "run_logs"),
+        "events": _verb("Show what happened to a job.", "job_views", "run_events"),
+        "wait": _verb("Wait until a job reaches a state.", "job_views", "run_wait"),
+        "stop": _verb(
+            "Save a checkpoint of a job and end it, to go on later.", "job_changes", "run_stop"
+        ),
+        "resume": _verb(
+            "Resume a stopped job from its newest checkpoint.", "job_changes", "run_resume"
+        ),
+        "delete": _verb(
+            "Remove a job's directory, or a job from its cluster.", "job_changes", "run_delete"
+        ),
+        "ledger": _verb("Prove that a job applied each record exactly once.", "ledger"),
+        "chaos": _verb("Kill, stop, add and remove workers of a running job.", "chaos"),
+    },
+)
 """The verbs in addition to the tasks, each of which is a verb, too."""
 
 
@@ -105,25 +115,29 @@ def _run(words: list[str]) -> int:
     if words[0] == "help":
         words = [*words[1:], "--help"]
     name, *rest = words
-    verbs = _verbs()
-    if name not in verbs:
-        raise ConfigError(
-            f"There is no verb {name!r}.{did_you_mean(name, verbs)} "
-            f"Verbs: {', '.join(verbs)}. See edl --help."
-        )
-    verb = verbs[name]
-    module = import_module(f"edl_horovod.cli.verbs.{verb.module}")
-    code = getattr(module, verb.function)(name, verb.summary, rest)
+    verb = _find_verb(name)
+    code = getattr(import_module(verb.module), verb.function)(name, verb.summary, rest)
     sys.stdout.flush()
     return int(code)
 
 
-def _verbs() -> dict[str, Verb]:
-    return {name: Verb(task.summary, "launch") for name, task in TASKS.items()} | VERBS
+def _find_verb(name: str) -> Verb:
+    # The tables are asked for this name alone: listing them looks for other packages.
+    if name in TASKS:
+        return _verb(TASKS[name].summary, "launch")
+    if name in VERBS:
+        return VERBS[name]
+    names = [*TASKS, *VERBS]
+    raise ConfigError(
+        f"There is no verb {name!r}.{did_you_mean(name, names)} "
+        f"Verbs: {', '.join(names)}. See edl --help."
+    )
 
 
 def _help() -> str:
-    verbs = "\n".join(f"  {name:10}{verb.summary}" for name, verb in _verbs().items())
+    summaries = {name: task.summary for name, task in TASKS.items()}
+    summaries |= {name: verb.summary for name, verb in VERBS.items()}
+    verbs = "\n".join(f"  {name:10}{summary}" for name, summary in summaries.items())
     codes = "\n".join(f"  {code:<5} {meaning}" for code, meaning in _exit_codes().items())
     return (
         "usage: edl VERB [FLAGS] [key=value ...]\n\n"

@@ -46,12 +46,12 @@ from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.records.sources.table import kind_of
 
 __all__ = [
+    "Sweeper",
     "compose",
     "compose_as",
     "compose_sweep",
     "describe",
     "sweeper_of",
-    "Sweeper",
 ]
 
 ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig, ImageConfig)

@@ -16,7 +16,6 @@ from edl_horovod.errors import did_you_mean
 
 __all__ = [
     "FILE_LISTS",
-    "needed",
     "REQUIRED",
     "SET_BY_US",
     "Setting",
@@ -24,6 +23,7 @@ __all__ = [
     "flat",
     "is_setting",
     "is_within",
+    "needed",
     "settings",
     "type_name",
     "unknown_key",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edl_horovod.errors import ConfigError
+from edl_horovod.extensions import Table
 
 __all__ = ["DEFAULT", "FRAMEWORKS", "FrameworkEntry", "require_backend"]
 
@@ -33,25 +34,28 @@ class FrameworkEntry:
     """The backend that Keras must use; empty where any backend will do."""
 
 
-FRAMEWORKS = {
-    "keras": FrameworkEntry(
-        module="edl_horovod.frameworks.keras.framework",
-        packages=("keras", "tensorflow"),
-        extra="tensorflow",
-        imports=("keras", "tensorflow", "tf_keras"),
-        horovod="horovod.tensorflow",
-        file_models="edl_horovod.frameworks.keras.file_models",
-        keras_backend="tensorflow",
-    ),
-    "torch": FrameworkEntry(
-        module="edl_horovod.frameworks.torch.ring",
-        packages=("torch", "safetensors"),
-        extra="torch",
-        imports=("lightning", "pytorch_lightning", "torch", "torchaudio", "torchvision"),
-        horovod="horovod.torch",
-        file_models="edl_horovod.frameworks.torch.file_models",
-    ),
-}
+FRAMEWORKS: Table[FrameworkEntry] = Table(
+    "frameworks",
+    {
+        "keras": FrameworkEntry(
+            module="edl_horovod.frameworks.keras.framework",
+            packages=("keras", "tensorflow"),
+            extra="tensorflow",
+            imports=("keras", "tensorflow", "tf_keras"),
+            horovod="horovod.tensorflow",
+            file_models="edl_horovod.frameworks.keras.file_models",
+            keras_backend="tensorflow",
+        ),
+        "torch": FrameworkEntry(
+            module="edl_horovod.frameworks.torch.ring",
+            packages=("torch", "safetensors"),
+            extra="torch",
+            imports=("lightning", "pytorch_lightning", "torch", "torchaudio", "torchvision"),
+            horovod="horovod.torch",
+            file_models="edl_horovod.frameworks.torch.file_models",
+        ),
+    },
+)
 DEFAULT = "keras"
 """The framework of a model whose file imports no framework."""
 

@@ -23,16 +23,16 @@ from edl_horovod.errors import ConfigError, did_you_mean
 
 __all__ = [
     "Override",
-    "gathered_errors",
+    "SortedSettings",
+    "Sorter",
     "checked_for_hydra",
     "escaped",
+    "gathered_errors",
     "hydra_value",
     "param_of",
     "split",
     "unquoted",
     "unreadable",
-    "SortedSettings",
-    "Sorter",
 ]
 
 _INTERPOLATION = re.compile(r"(?P<slashes>\\*)\$\{(?=(?:(?P<name>[\w.]+)(?P<after>[:}]))?)")

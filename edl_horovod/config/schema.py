@@ -11,21 +11,21 @@ from edl_horovod.config.kubernetes import KubernetesConfig
 from edl_horovod.config.tasks import TASKS
 
 __all__ = [
+    "SAMPLERS",
     "CallbacksConfig",
     "CheckpointConfig",
     "DataConfig",
     "DebugConfig",
     "EarlyStoppingConfig",
     "ElasticConfig",
+    "ImageConfig",
     "JobConfig",
     "KubernetesConfig",
     "LaunchConfig",
-    "TrainConfig",
     "PrepareConfig",
-    "ImageConfig",
-    "SAMPLERS",
     "SamplerConfig",
     "SearchConfig",
+    "TrainConfig",
 ]
 
 _TRUST = ("changed", "image", "model")

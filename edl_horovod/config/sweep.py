@@ -25,14 +25,14 @@ from edl_horovod.config.schema import JobConfig, SearchConfig
 from edl_horovod.errors import ConfigError
 
 __all__ = [
+    "Candidates",
+    "Interval",
     "Point",
     "Search",
     "expand",
     "product",
-    "text_of",
-    "Candidates",
-    "Interval",
     "space_of",
+    "text_of",
 ]
 
 _KEYS_WITH_COMMAS = ("data", "validation_data", "params")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edl_horovod.extensions import Table
 from edl_horovod.records.lanes import choose_growing_lanes, choose_num_lanes
 
 if TYPE_CHECKING:
@@ -68,22 +69,25 @@ class Task:
         return "model_def" in self.needs
 
 
-TASKS = {
-    "train": Task(
-        summary="Train a model of a model zoo on a ring of workers.",
-        module="edl_horovod.tasks.train",
-        needs=("model_def", "data", "output"),
-        keeps_state=True,
-    ),
-    "evaluate": Task(
-        summary="Compute the metrics of a trained model.",
-        module="edl_horovod.tasks.evaluate",
-        needs=("trained_model", "data"),
-    ),
-    "predict": Task(
-        summary="Write what a trained model predicts.",
-        module="edl_horovod.tasks.predict",
-        needs=("trained_model", "data"),
-        writes_one_file=True,
-    ),
-}
+TASKS: Table[Task] = Table(
+    "tasks",
+    {
+        "train": Task(
+            summary="Train a model of a model zoo on a ring of workers.",
+            module="edl_horovod.tasks.train",
+            needs=("model_def", "data", "output"),
+            keeps_state=True,
+        ),
+        "evaluate": Task(
+            summary="Compute the metrics of a trained model.",
+            module="edl_horovod.tasks.evaluate",
+            needs=("trained_model", "data"),
+        ),
+        "predict": Task(
+            summary="Write what a trained model predicts.",
+            module="edl_horovod.tasks.predict",
+            needs=("trained_model", "data"),
+            writes_one_file=True,
+        ),
+    },
+)

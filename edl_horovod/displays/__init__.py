@@ -4,11 +4,12 @@ import contextlib
 from collections.abc import Iterator
 from importlib import import_module
 
+from edl_horovod.extensions import Table, module_of
 from edl_horovod.job.events import OnEvents, Recorded
 
 __all__ = ["DISPLAYS", "open_displays"]
 
-DISPLAYS = {"terminal": "edl_horovod.displays.terminal"}
+DISPLAYS = Table("displays", {"terminal": "edl_horovod.displays.terminal"}, load=module_of)
 """The module of each display that follows a job from its launcher; `open_display` in it takes the
 arguments of `open_displays`. The page is served by a process of its own."""
 

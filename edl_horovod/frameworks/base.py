@@ -246,7 +246,7 @@ class Framework(Protocol):
 
     @property
     def name(self) -> str:
-        """The framework's name, which is also the name of its package."""
+        """The name in the table of frameworks."""
 
     @property
     def horovod(self) -> "Horovod":

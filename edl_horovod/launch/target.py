@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, did_you_mean
+from edl_horovod.extensions import Table
 from edl_horovod.job.events import OnEvents
 
 if TYPE_CHECKING:
@@ -110,12 +111,15 @@ def _of(module: str, name: str) -> Callable[[], LaunchTarget[Any, Any]]:
     return lambda: getattr(import_module(f"edl_horovod.launch.{module}"), name)()
 
 
-TARGETS: dict[str, Callable[[], LaunchTarget[Any, Any]]] = {
-    "local": _of("local", "LocalTarget"),
-    "mpi": _of("mpi", "MpiTarget"),
-    "kubernetes": _of("kubernetes", "KubernetesTarget"),
-}
-"""Launch targets by the name that `launch.kind` gives; a new one is a file and a line here."""
+TARGETS: Table[Callable[[], LaunchTarget[Any, Any]]] = Table(
+    "launch_targets",
+    {
+        "local": _of("local", "LocalTarget"),
+        "mpi": _of("mpi", "MpiTarget"),
+        "kubernetes": _of("kubernetes", "KubernetesTarget"),
+    },
+)
+"""Launch targets by the name that `launch.kind` gives."""
 
 
 def find(kind: str) -> LaunchTarget[Any, Any]:

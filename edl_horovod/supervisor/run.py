@@ -49,8 +49,7 @@ from edl_horovod.supervisor.deaths import Memory, exit_text, what_killed
 from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.needs import require_mpi, require_worker_packages
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan
-from edl_horovod.supervisor.processes import Child, end_all
-from edl_horovod.supervisor.restarting import RestartingChild
+from edl_horovod.supervisor.processes import Child, RestartingChild, end_all
 from edl_horovod.supervisor.slots import Slots
 
 __all__ = ["STOP_SECONDS", "JobResult", "run_plan"]
@@ -198,7 +197,7 @@ def check_inputs(config: JobConfig) -> None:
     if TASKS[config.task].takes_zoo:
         if not spec_zoo.is_needed(config) and git_zoo.parse(config.model_zoo) is None:
             lookup.require_zoo(config.model_zoo)
-    elif not os.path.isdir(config.trained_model):
+    elif "trained_model" in TASKS[config.task].needs and not os.path.isdir(config.trained_model):
         raise ConfigError(
             "trained_model must be a directory, and this is not one.",
             received={"trained_model": config.trained_model},

@@ -138,7 +138,7 @@ def write(
             optimizer=loaded.parts["optimizer"],
             format_version=FORMAT_VERSION,
             framework=framework.name,
-            framework_version=versions[framework.name],
+            framework_version=versions[packages[0]],
             tensorflow_version=versions.get("tensorflow", ""),
             zoo_hash=zoo_files.digest(folder / "zoo", files),
             metrics=metrics,
@@ -345,7 +345,8 @@ def _read_message(path: Path) -> TrainedModel:
 
 def _other_versions(files: TrainedModelFiles) -> str:
     """A sentence on the versions that trained the model, if other ones are installed here."""
-    trained = {files.message.framework: files.message.framework_version}
+    package = FRAMEWORKS[files.message.framework].packages[0]
+    trained = {package: files.message.framework_version}
     if files.message.tensorflow_version:
         trained["tensorflow"] = files.message.tensorflow_version
     installed = {name: _installed_version(name) for name in trained}

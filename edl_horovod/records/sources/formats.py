@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from edl_horovod.errors import DataError, MissingDependency, how_to_install
+from edl_horovod.extensions import Table
 from edl_horovod.records.files.input_file import folder_name
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import (
@@ -23,10 +24,10 @@ from edl_horovod.records.record_format import (
 from edl_horovod.records.source import RecordSource
 
 __all__ = [
-    "FOLDER_ENDINGS",
     "FORMATS",
     "PICTURE_ENDINGS",
     "file_format",
+    "folder_endings",
     "format_of",
     "has_ending",
 ]
@@ -63,6 +64,12 @@ def file_format(name: str) -> FileFormat:
     """Return the format of a file, given its path in lower case."""
     matching = (FORMATS[ending] for ending in FORMATS if has_ending(name, ending))
     return next(matching, _RECORDIO)
+
+
+@functools.cache
+def folder_endings() -> tuple[str, ...]:
+    """Endings of the data files that a folder stands for; text files often describe other files."""
+    return tuple(ending for ending in FORMATS if ending not in (".txt", *PICTURE_ENDINGS))
 
 
 def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
@@ -258,24 +265,24 @@ _PICTURES = FileFormat(
     check_together=_check_same_classes,
 )
 
-FORMATS = {
-    ".recordio": _RECORDIO,
-    ".csv": _CSV,
-    ".tfrecord": _TFRECORD,
-    ".tfrecords": _TFRECORD,
-    ".parquet": _PARQUET,
-    ".arrow": _ARROW,
-    ".feather": _ARROW,
-    ".jsonl": _JSON_LINES,
-    ".ndjson": _JSON_LINES,
-    ".tar": _WEBDATASET,
-    ".mds": _MDS,
-    ".npy": _NUMPY,
-    ".npz": _NUMPY,
-    ".txt": _TEXT,
-    **dict.fromkeys(PICTURE_ENDINGS, _PICTURES),
-}
+FORMATS: Table[FileFormat] = Table(
+    "formats",
+    {
+        ".recordio": _RECORDIO,
+        ".csv": _CSV,
+        ".tfrecord": _TFRECORD,
+        ".tfrecords": _TFRECORD,
+        ".parquet": _PARQUET,
+        ".arrow": _ARROW,
+        ".feather": _ARROW,
+        ".jsonl": _JSON_LINES,
+        ".ndjson": _JSON_LINES,
+        ".tar": _WEBDATASET,
+        ".mds": _MDS,
+        ".npy": _NUMPY,
+        ".npz": _NUMPY,
+        ".txt": _TEXT,
+        **dict.fromkeys(PICTURE_ENDINGS, _PICTURES),
+    },
+)
 """The formats by the ending of file names; all other files are RecordIO."""
-
-FOLDER_ENDINGS = tuple(ending for ending in FORMATS if ending not in (".txt", *PICTURE_ENDINGS))
-"""Endings of the data files that a folder stands for; text files often describe other files."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from edl_horovod.errors import DataError, did_you_mean
 from edl_horovod.records.files import remote
-from edl_horovod.records.sources.formats import FOLDER_ENDINGS, PICTURE_ENDINGS, has_ending
+from edl_horovod.records.sources.formats import PICTURE_ENDINGS, folder_endings, has_ending
 
 __all__ = ["expand", "local_paths", "parts_of"]
 
@@ -62,7 +62,7 @@ def parts_of(pattern: str) -> Iterator[str]:
 
 
 def _is_data_file(name: str) -> bool:
-    return has_ending(name, FOLDER_ENDINGS)
+    return has_ending(name, folder_endings())
 
 
 def _is_picture(name: str) -> bool:
@@ -103,7 +103,7 @@ def _no_match(part: str, folder: str, names: list[str]) -> DataError:
     holds = f"holds {entries}: {first_names}" if names else "is empty"
     remainder = part[len(folder) :] if part.startswith(folder) else part
     missing = remainder.strip("/").split("/")[0]
-    ends = ", ".join(FOLDER_ENDINGS)
+    ends = ", ".join(folder_endings())
     folder_meaning = (
         "" if missing else f" A folder stands for its files that end in {ends}, or its images."
     )

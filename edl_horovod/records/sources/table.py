@@ -1,18 +1,24 @@
-"""The table of source modules by scheme; a new kind of source needs an entry here."""
+"""The table of source modules by scheme."""
 
 import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from edl_horovod.extensions import Table, module_of
 
 if TYPE_CHECKING:
     from edl_horovod.records.source import DataSettings, SourceKind
 
 __all__ = ["SCHEMES", "check_sources", "kind_of"]
 
-SCHEMES = {
-    "": "edl_horovod.records.data_files",
-    "dataset": "edl_horovod.records.user_dataset",
-}
+SCHEMES = Table(
+    "sources",
+    {
+        "": "edl_horovod.records.data_files",
+        "dataset": "edl_horovod.records.user_dataset",
+    },
+    load=module_of,
+)
 """Modules with a `KIND`, by the scheme before the first colon of `data`.
 
 The empty scheme is for paths, and for URLs of file systems.

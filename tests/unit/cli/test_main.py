@@ -220,7 +220,7 @@ def test_quiet_prints_only_the_result(edl: Run, launched: list[JobConfig]):
 def test_flags_of_the_reference_are_settings(edl: Run, launched: list[JobConfig]):
     code, _, _ = edl(
         "train",
-        "--model_zoo=/work",
+        "--model_zoo=/no/zoo",
         "--model_def=fintech.MyKerasModel",
         "--params=hidden_units=[10, 100, 20, 5], learning_rate=0.01",
         "--data=/d/train/*.recordio",
@@ -228,7 +228,7 @@ def test_flags_of_the_reference_are_settings(edl: Run, launched: list[JobConfig]
     )
 
     assert code == 0
-    assert launched[0].model_zoo == "/work"
+    assert launched[0].model_zoo == "/no/zoo"
     assert launched[0].params == {"hidden_units": [10, 100, 20, 5], "learning_rate": 0.01}
 
 
@@ -240,7 +240,7 @@ def test_a_verb_is_a_module_and_a_line_in_the_table(edl: Run, monkeypatch: pytes
     module = ModuleType("greet")
     module.run = run  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "edl_horovod.cli.verbs.greet", module)
-    monkeypatch.setitem(VERBS, "greet", Verb("Say what follows.", "greet"))
+    monkeypatch.setitem(VERBS, "greet", Verb("Say what follows.", "edl_horovod.cli.verbs.greet"))
 
     assert edl("greet", "you") == (7, "greet you\n", "")
     assert "\n  greet     Say what follows." in edl("--help")[1]

@@ -1,0 +1,123 @@
+"""Tables of what can be added to edl_horovod, which other installed packages may add to.
+
+A package adds a name to a table by an entry point of the group `edl_horovod.TABLE`, whose value is
+what the table holds for it (docs/how-to/extend.md). Other packages are looked for only where a name
+is not built in, or where all names are wanted, so that the usual command does not pay for it.
+"""
+
+import functools
+import logging
+import os
+import sys
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from edl_horovod.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["Table", "module_of", "object_of"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def object_of(point: "EntryPoint") -> Any:
+    """What an entry point refers to."""
+    return point.load()
+
+
+def module_of(point: "EntryPoint") -> str:
+    """The name of an entry point's module, for tables of modules that are imported when used."""
+    return point.value
+
+
+class Table(UserDict[str, T]):
+    """What is built in, and what other packages add; a built-in name cannot be replaced."""
+
+    def __init__(
+        self,
+        name: str,
+        built_in: Mapping[str, T],
+        *,
+        load: Callable[["EntryPoint"], Any] = object_of,
+    ) -> None:
+        """Begin with what is built in.
+
+        Args:
+            name: The end of the entry points' group, `sources` of `edl_horovod.sources`.
+            built_in: The built-in values.
+            load: Turns an entry point into a value; by default what it refers to.
+        """
+        super().__init__(built_in)
+        self._name = name
+        self._load = load
+
+    def __missing__(self, key: str) -> T:
+        point = self._added[key]
+        try:
+            value: T = self._load(point)
+        except Exception as error:
+            package = point.dist.name if point.dist is not None else "a package"
+            raise ConfigError(
+                f"{package} adds {key!r} to the {self._name} of edl_horovod, and it cannot be"
+                f" loaded: {error!r}.",
+                received={f"edl_horovod.{self._name}": f"{key} = {point.value}"},
+                hint=f"Repair or remove the package {package}.",
+            ) from error
+        self.data[key] = value
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.data or key in self._added
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self.data, *self._added)))
+
+    def __len__(self) -> int:
+        return len({*self.data, *self._added})
+
+    @functools.cached_property
+    def _added(self) -> "dict[str, EntryPoint]":
+        """The entry points of other packages, by name."""
+        added: dict[str, EntryPoint] = {}
+        if not _any_package_adds():
+            return added
+        from importlib.metadata import entry_points
+
+        for point in entry_points(group=f"edl_horovod.{self._name}"):
+            if point.name in self.data or point.name in added:
+                log.warning(
+                    "%s adds %r to the %s of edl_horovod, where that name is taken: it is ignored",
+                    point.dist.name if point.dist is not None else "a package",
+                    point.name,
+                    self._name,
+                )
+            else:
+                added[point.name] = point
+        return added
+
+
+@functools.cache
+def _any_package_adds() -> bool:
+    """Whether a package on the path has an entry point for one of the tables.
+
+    `importlib.metadata` takes as long to find that out as `edl --help` takes in all.
+    """
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:  # A zip archive, or a folder that does not exist.
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                try:
+                    with open(os.path.join(folder, name, "entry_points.txt"), "rb") as stream:
+                        if b"[edl_horovod." in stream.read():
+                            return True
+                except OSError:
+                    continue
+    return False

@@ -1,0 +1,92 @@
+"""An installed package that adds a framework, a source, a target, a task, a display and a verb."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+LINE = """
+import numpy as np
+
+from edl_horovod import ElasticDLSpec, Mode
+
+
+class Line(ElasticDLSpec):
+    def create_model(self):
+        return np.zeros((1, 1))
+
+    def create_dataset(self, records, mode):
+        pairs = np.frombuffer(b"".join(records), "<f4").reshape(-1, 2).astype(float)
+        return pairs[:, :1], None if mode is Mode.PREDICTION else pairs[:, 1:]
+
+    def create_loss(self, outputs, labels):
+        return np.mean((outputs - labels) ** 2)
+
+    def create_optimizer(self, lr=0.01):
+        return lr
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder into which a wheel of the package is installed."""
+    folder = tmp_path_factory.mktemp("extension")
+    project = folder / "project"
+    shutil.copytree(TESTS / "extension", project)
+    shutil.copy(TESTS / "numpy_framework.py", project / "plain_extension")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    wheel = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, project]
+    subprocess.run(wheel, check=True, timeout=120)
+    (file,) = folder.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "-t", folder / "site", file], check=True)
+    return folder / "site"
+
+
+@pytest.fixture
+def edl(installed, tmp_path):
+    """Run a command where the package is installed; gives what it printed."""
+    variables = os.environ | {
+        "PYTHONPATH": f"{installed}",
+        "DIARY": f"{tmp_path}/diary",
+        "PAPER": f"{tmp_path}/paper",
+    }
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "line.py").write_text(LINE)
+
+    def run(*words):
+        done = subprocess.run(
+            [sys.executable, "-m", "edl_horovod", *words],
+            cwd=tmp_path,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.timeout(400)
+def test_an_installed_package_adds_to_all_tables(edl, tmp_path):
+    assert edl("greet", "all", "of", "you") == "Hello all of you\n"
+    listed = edl("--help")
+    assert "\n  tally     Count the records.\n" in listed
+    assert "\n  greet     Greet somebody." in listed
+
+    training = ["framework=plain", "model_zoo=zoo", "model_def=line", "output=model"]
+    training += ["data=counting:100", "train.batch_size=20", "train.epochs=20"]
+    edl("train", *training, "launch.np=2")
+    kinds = (tmp_path / "diary").read_text().split()
+    assert {"step", "generation"} <= set(kinds)
+    assert "loss" in edl("evaluate", "trained_model=model", "data=counting:30", "output=scores")
+
+    assert "100" in edl("tally", "framework=plain", "data=counting:100", "launch.np=2")
+
+    edl("train", *training, "launch.kind=paper", "launch.np=3", "output=other")
+    assert (tmp_path / "paper").read_text() == "train on 3 sheets of paper\n"

@@ -1,0 +1,65 @@
+"""Tables to which installed packages may add."""
+
+import pytest
+
+from edl_horovod import extensions
+from edl_horovod.errors import ConfigError
+from edl_horovod.extensions import Table, module_of
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a package that has some entry points, as an installer would leave it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    extensions._any_package_adds.cache_clear()
+
+    def add(package, text):
+        folder = tmp_path / f"{package}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_text(text)
+
+    return add
+
+
+def test_a_package_adds_to_what_is_built_in(install):
+    install("more", "[edl_horovod.shapes]\ncircle = math:tau\n")
+    table = Table("shapes", {"square": 4})
+    assert "circle" in table
+    assert [*table] == ["square", "circle"]
+    assert table["circle"] == pytest.approx(6.283, abs=1e-3)
+    assert dict(table).keys() == {"square", "circle"}
+    assert "triangle" not in table
+    assert table.get("triangle") is None
+
+
+def test_modules_are_not_imported_before_they_are_used(install):
+    install("more", "[edl_horovod.displays_of_it]\nboard = no.such.module\n")
+    assert Table("displays_of_it", {}, load=module_of)["board"] == "no.such.module"
+
+
+def test_a_built_in_name_stays_and_that_is_told(install, caplog):
+    install("more", "[edl_horovod.shapes]\nsquare = math:tau\ncircle = math:pi\n")
+    table = Table("shapes", {"square": 4})
+    assert table["square"] == 4
+    assert [*table] == ["square", "circle"]
+    assert "more adds 'square'" in caplog.text
+
+
+def test_what_cannot_be_loaded_is_an_error_that_names_the_package(install):
+    install("broken-package", "[edl_horovod.shapes]\ncircle = no_such_module:circle\n")
+    table = Table("shapes", {})
+    with pytest.raises(ConfigError) as caught:
+        table["circle"]
+    assert "broken-package" in str(caught.value)
+    assert "no_such_module" in str(caught.value)
+
+
+def test_a_built_in_name_needs_no_look_at_other_packages(monkeypatch):
+    def look(**_):
+        raise AssertionError
+
+    monkeypatch.setattr("importlib.metadata.entry_points", look)
+    table = Table("shapes", {"square": 4})
+    assert table["square"] == 4
+    assert "square" in table
