@@ -10,8 +10,8 @@ from benchmarks.elastic.settings import PLAIN, Run, python
 from benchmarks.elastic.stamps import Stamp
 from benchmarks.elastic.table import Line
 from edl_horovod.files.whole_file import write_text
+from edl_horovod.supervisor.mpirun import locate
 from edl_horovod.supervisor.processes import Child
-from edl_horovod.supervisor.programs import locate
 
 __all__ = ["SURVIVOR", "another_name", "horovodrun", "measure"]
 

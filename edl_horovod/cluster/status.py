@@ -9,14 +9,15 @@ from typing import Any
 from edl_horovod.cluster import labels
 from edl_horovod.cluster.causes import (
     Cause,
+    EventView,
     Lag,
     Missing,
     end_of_lost_pod,
     held_by_kueue,
     lag_of_operator,
     refusals,
+    seconds_of,
 )
-from edl_horovod.cluster.events import EventView, seconds_of
 from edl_horovod.errors import meaning_of
 
 __all__ = ["ENDED", "JobView", "PodView", "pod_view", "view", "views"]

@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from edl_horovod.cluster import labels
+from edl_horovod.cluster.causes import events_of, seconds_of
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.events import events_of, seconds_of
 from edl_horovod.cluster.logs import read_logs
 from edl_horovod.cluster.pod_log import events_in
 from edl_horovod.cluster.preflight import warn_of_resume

@@ -5,24 +5,27 @@ file, `step-<number>.safetensors`, that appears whole or not at all; a damaged o
 for the one before it.
 """
 
+import hashlib
 import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.config.schema import CheckpointConfig
 from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.files import whole_file
+from edl_horovod.files.safetensors_header import LENGTH_BYTES, METADATA
 from edl_horovod.frameworks.values import Variable
 from edl_horovod.job import checkpoint_files
 from edl_horovod.job.events import CheckpointEvent, EventLog
-from edl_horovod.ring.tensor_file import DamagedFile, read_tensors, write_tensors
 
-__all__ = ["OPTIONAL", "Checkpoints"]
+__all__ = ["OPTIONAL", "Checkpoints", "DamagedFile", "read_tensors", "write_tensors"]
 
 log = logging.getLogger(__name__)
 
@@ -261,3 +264,120 @@ def _epoch_counters(calls: int | None) -> dict[str, int]:
         return {}
     step, has_begun = divmod(calls, 2)
     return {"epoch_ended_step": step, "epoch_begun_step": step if has_begun else step - 1}
+
+
+_DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+_NAMES = {code: name for name, code in _DTYPES.items()}
+_DIGEST = "sha256"
+_TYPES_OF_BYTES = "types_of_bytes"
+"""In the metadata: the types of the tensors that are there as bytes, by name."""
+_ALIGNMENT = 8
+
+
+class DamagedFile(Exception):
+    """The file is cut off, or its bytes are not those that were written."""
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+) -> int:
+    """Write a file that appears whole, and is on the disk, or not at all.
+
+    The large parts (hashing, writing) leave Python's lock to other threads.
+
+    Args:
+        path: Replaced if it is there.
+        tensors: By name; on a little-endian machine, as all are that TensorFlow runs on.
+        metadata: Stands in the header.
+
+    Returns:
+        The file's size in bytes.
+
+    Raises:
+        OSError: It cannot be written; what was there before is still there.
+    """
+    # The widest first, so that each begins where its type may begin.
+    widest = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
+    arrays = {name: np.asarray(array, order="C") for name, array in widest}
+    of_bytes = {name: a.dtype.name for name, a in arrays.items() if a.dtype.name not in _DTYPES}
+    for name in of_bytes:
+        arrays[name] = arrays[name][..., np.newaxis].view(np.uint8)
+    types = {_TYPES_OF_BYTES: json.dumps(of_bytes)} if of_bytes else {}
+    header = _header(arrays, {**metadata, **types})
+    data = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
+    header[METADATA][_DIGEST] = _digest(header, data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    parts: list[bytes | memoryview] = [len(text).to_bytes(LENGTH_BYTES, "little"), text, *data]
+    whole_file.write_bytes(path, parts)
+    return sum(len(part) for part in parts)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Read and check a file.
+
+    Returns:
+        The tensors by name, read-only, and the metadata.
+
+    Raises:
+        OSError: It cannot be read.
+        DamagedFile: It is not what was written.
+    """
+    content = memoryview(path.read_bytes())
+    start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
+    if len(content) < start:
+        raise DamagedFile("it is cut off")
+    try:
+        header = json.loads(bytes(content[LENGTH_BYTES:start]))
+        digest = header[METADATA].pop(_DIGEST)
+        if digest != _digest(header, [content[start:]]):
+            raise DamagedFile("its digest does not fit its content, or it is cut off")
+        metadata = header.pop(METADATA)
+        tensors = {name: _array(content[start:], entry) for name, entry in header.items()}
+        for name, dtype in json.loads(metadata.pop(_TYPES_OF_BYTES, "{}")).items():
+            tensors[name] = tensors[name].view(np.dtype(dtype))[..., 0]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedFile(f"its header cannot be read: {error!r}") from error
+    return tensors, metadata
+
+
+def _header(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> dict[str, Any]:
+    header: dict[str, Any] = {METADATA: dict(metadata)}
+    end = 0
+    for name, array in arrays.items():
+        start, end = end, end + array.nbytes
+        header[name] = {
+            "dtype": _DTYPES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [start, end],
+        }
+    return header
+
+
+def _digest(header: Mapping[str, Any], data: Iterable[memoryview]) -> str:
+    hashed = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for part in data:
+        hashed.update(part)
+    return hashed.hexdigest()
+
+
+def _array(data: memoryview, entry: Mapping[str, Any]) -> NDArray[Any]:
+    import ml_dtypes  # noqa: F401  Makes bfloat16 known to NumPy.
+
+    start, end = entry["data_offsets"]
+    flat = np.frombuffer(data[start:end], dtype=np.dtype(_NAMES[entry["dtype"]]))
+    return flat.reshape(entry["shape"])

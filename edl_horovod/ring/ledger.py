@@ -11,10 +11,29 @@ from edl_horovod.ledger.entries import Begin, Done, Give, Leave
 from edl_horovod.records.plan import Ids
 from edl_horovod.ring.state import NEVER, RingState
 
-__all__ = ["RingLedger"]
+__all__ = ["NoLedger", "RingLedger"]
 
 
-class RingLedger:
+class NoLedger:
+    """Stands for the ledger of a job that keeps none."""
+
+    def in_ring(
+        self, world: World, state: RingState, work: Callable[[], bool | None], *, records: int
+    ) -> bool | None:
+        """Do the work."""
+        return work()
+
+    def give(self, step: int, ids: Ids) -> None:
+        """Do nothing."""
+
+    def done(self, step: int, sums: StepSums) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class RingLedger(NoLedger):
     """Writes down a rank's rings and steps."""
 
     def __init__(self, file: LedgerFile, collectives: Collectives) -> None:

@@ -84,10 +84,11 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
             seconds = time.monotonic() - left_at
             _report(events, work, world, old_size=size, seconds=seconds, reason=reason)
             size = world.size
-            membership.doing("unwatched", "beginning")
-            if work.run(world, membership):
-                membership.doing("unwatched", "bringing the result to its place")
-                return work.finish(world)
+            with membership.doing("unwatched", "beginning"):
+                is_done = work.run(world, membership)
+            if is_done:
+                with membership.doing("unwatched", "bringing the result to its place"):
+                    return work.finish(world)
             reason = "membership changed"
         except Dismissed as dismissal:
             work.dismissed(has_state=dismissal.has_state)

@@ -282,7 +282,7 @@ class RingState:
             self._send(_SLICE_BYTES)
 
     @property
-    def is_hurried(self) -> bool:
+    def must_send_all(self) -> bool:
         """Whether the leader wants `complete`, before the next step."""
         return self._stream is not None and self._stream.next_bytes == _ALL
 

@@ -82,23 +82,22 @@ class Evaluator:
         """Read this rank's lanes from a step on."""
         self._batches.restart(world.lanes(self.plan.num_lanes), first_step, self.num_steps)
 
-    def local_sums(self, num_steps: int, membership: Membership | None = None) -> EvaluationSums:
+    def local_sums(self, num_steps: int, membership: Membership) -> EvaluationSums:
         """Add the sums over this rank's examples of the next steps.
 
         Args:
             num_steps: Of the data set.
-            membership: Told of each batch; None where no coordinator watches.
+            membership: Told of each batch.
 
         Raises:
             UserCodeError: Shapes in the model, the loss or a metric do not fit.
         """
         sums = self.evaluation.zeros
         for number in range(num_steps):
-            if membership is not None:
-                membership.doing("works", f"batch {number} of an evaluation")
-            batch = self._batches.next_batch()
-            if batch is not None:
-                sums += self.evaluation.sums(batch)
+            with membership.doing("works", f"batch {number} of an evaluation"):
+                batch = self._batches.next_batch()
+                if batch is not None:
+                    sums += self.evaluation.sums(batch)
         return sums
 
     def over_ring(self, sums: EvaluationSums, world: World) -> EvaluationSums:
@@ -163,8 +162,8 @@ class EvaluateWork(Work):
         while (first := self.state.step * SEGMENT_STEPS) < num_steps:
             sums = self._evaluator.local_sums(min(SEGMENT_STEPS, num_steps - first), membership)
             sums = replace(sums, wants_change=float(membership.wants_change()))
-            membership.doing("waits", f"segment {self.state.step}")
-            sums = self._evaluator.over_ring(sums, world)
+            with membership.doing("waits", f"segment {self.state.step}"):
+                sums = self._evaluator.over_ring(sums, world)
             self._total.assign(self._total.numpy() + replace(sums, wants_change=0.0).vector)
             self.state.commit()
             membership.progress(self.state.step)

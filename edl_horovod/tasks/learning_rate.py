@@ -9,12 +9,28 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from edl_horovod.frameworks.base import Step
 from edl_horovod.frameworks.values import Array, Variable
 
-__all__ = ["LearningRateRule"]
+__all__ = ["ConstantLearningRate", "LearningRateRule"]
 
 
-class LearningRateRule:
+class ConstantLearningRate:
+    """Stands for the rule where the batch does not grow with the ring: the rate is the spec's."""
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """No variables."""
+        return {}
+
+    def enter(self, size: int, step: int) -> None:
+        """Do nothing."""
+
+    def apply(self, step: Step, number: int) -> None:
+        """Do nothing."""
+
+
+class LearningRateRule(ConstantLearningRate):
     """The factor of the learning rate, the same on all ranks: it is in the ring's state.
 
     After the ring has grown the factor goes up in equal parts over some steps, as large steps from
@@ -36,6 +52,10 @@ class LearningRateRule:
         """Go on with a ring; all ranks do, before the step."""
         if size != self._state.numpy()[2]:
             self._state.assign([min(self.factor(step), float(size)), float(step), float(size)])
+
+    def apply(self, step: Step, number: int) -> None:
+        """Give a step, which is about to run, the factor of its number."""
+        step.scale_learning_rate(self.factor(number))
 
     def factor(self, step: int) -> float:
         """The factor of a step since the last change."""

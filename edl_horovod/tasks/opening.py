@@ -1,31 +1,39 @@
 """What the tasks open while they get warm: data, and a trained model."""
 
 import contextlib
+import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import evaluation_batch, num_lanes, training_batch
-from edl_horovod.errors import DataError
+from edl_horovod.errors import DataError, UserCodeError
+from edl_horovod.files.build_lock import one_builder
+from edl_horovod.files.whole_file import write_text
 from edl_horovod.frameworks.base import Batches, Framework
 from edl_horovod.frameworks.models import Model
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, LogEvent
+from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.columns import Ragged
 from edl_horovod.records.job_data import open_source, plan_of
 from edl_horovod.records.layout import Column
 from edl_horovod.records.plan import DataPlan
+from edl_horovod.records.source import RecordSource
 from edl_horovod.records.time_types import with_time_types_of
-from edl_horovod.spec import Mode
-from edl_horovod.tasks.adapting import adapt
+from edl_horovod.spec import ElasticDLSpec, Mode
 
-__all__ = ["OpenData", "Trained", "model_to_begin_with", "open_data", "open_trained"]
+__all__ = ["OpenData", "Trained", "adapt", "model_to_begin_with", "open_data", "open_trained"]
 
 log = logging.getLogger(__name__)
 
@@ -167,3 +175,120 @@ def open_trained(
         model = framework.model(loaded, data.batches.element_spec)
         trained_model.restore_weights(files, model.weights)
     return Trained(loaded, model, data)
+
+
+def adapt(
+    loaded: LoadedSpec,
+    source: RecordSource,
+    folder: Path,
+    tell: Callable[[str], None],
+    *,
+    examples: Callable[[], AbstractContextManager[Any]],
+) -> None:
+    """Give a spec what its `adapt` returns for all records; one process of the job calls that.
+
+    Args:
+        loaded: The spec; its attribute `adapted` is set. Without an `adapt` nothing is done.
+        source: The job's training data.
+        folder: Of the job, where the value is kept for all ranks, and for a job that goes on.
+        tell: Called with what people should know.
+        examples: Makes what `adapt` gets as its `examples`, where it declares them.
+
+    Raises:
+        DataError: A record cannot be read.
+        UserCodeError: `adapt` raised something, or returned what is no JSON.
+        OSError: The folder cannot be written.
+    """
+    if type(loaded.spec).adapt is ElasticDLSpec.adapt:
+        return
+    path = folder / trained_model.ADAPTED_FILE
+    lock = folder / f"{trained_model.ADAPTED_FILE}.lock"
+    with one_builder([lock], tell, doing="looks at all records", gives_up=False):
+        value = _kept(path, source.fingerprint)
+        if value is None:
+            value = _looked_at(loaded, source, tell, examples)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps({"fingerprint": source.fingerprint, "value": value}))
+    loaded.spec.adapted = value
+
+
+def _kept(path: Path, fingerprint: str) -> Any:
+    """The value of these records, if a process of the job has found it; else None."""
+    try:
+        saved = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return saved["value"] if saved.get("fingerprint") == fingerprint else None
+
+
+def _looked_at(
+    loaded: LoadedSpec,
+    source: RecordSource,
+    tell: Callable[[str], None],
+    examples: Callable[[], AbstractContextManager[Any]],
+) -> Any:
+    doing = f"adapt of {loaded.label}"
+    available = {"records": _records(source), "blocks": _blocks(source), "tell": tell}
+    with contextlib.ExitStack() as stack:
+        if "examples" in declared(loaded.spec.adapt).names:
+            available["examples"] = stack.enter_context(examples())
+        with user_code(doing, root=loaded.zoo):
+            value = call_declared(loaded.spec.adapt, available)
+    try:
+        # As all other ranks read it.
+        return json.loads(json.dumps(value, allow_nan=False, default=_plain))
+    except (TypeError, ValueError) as error:
+        raise UserCodeError(
+            f"{doing} must return what JSON can hold: {error}.",
+            received=type(value).__name__,
+            hint="Return dicts, lists, texts, numbers and NumPy's arrays of these.",
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is none of its types")
+
+
+def _blocks(source: RecordSource) -> Iterator[dict[str, Any]] | None:
+    """The columns of some thousand records at a time; None where there are no columns by name."""
+    layout = source.layout
+    if layout is None or layout.kind != "dict" or layout.structure is not None:
+        return None
+
+    def values_of(column: Column, values: Any) -> Any:
+        if not column.time_type.startswith("datetime64"):
+            return values
+        if isinstance(values, Ragged):
+            assert isinstance(values.values, np.ndarray)
+            return Ragged(values.values.astype(column.time_type), values.ends)
+        return values.astype(column.time_type)
+
+    return (
+        {
+            column.name: values_of(column, values)
+            for column, values in zip(layout.columns, block, strict=True)
+        }
+        for block in _read_blocks(source)
+    )
+
+
+def _records(source: RecordSource) -> Iterator[Any]:
+    layout = source.layout
+    for block in _read_blocks(source):
+        if layout is None:
+            yield from block
+        else:
+            yield from map(layout.pack, zip(*map(_one_by_one, block), strict=True))
+
+
+def _read_blocks(source: RecordSource) -> Iterator[Any]:
+    for start, count in zip(source.block_starts, source.block_counts, strict=True):
+        yield source.read(range(int(start), int(start + count)))
+
+
+def _one_by_one(values: Any) -> Iterator[Any]:
+    if isinstance(values, Ragged):
+        return iter(np.split(np.asarray(values.values), values.ends[:-1]))
+    return iter(values)

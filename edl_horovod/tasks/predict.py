@@ -30,8 +30,9 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, LogEvent, ProgressEvent
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.outcome import Success
-from edl_horovod.models.calling import user_code
+from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.parts import no_place_for_outputs
+from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import Ids
 from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.ring.loop import Work
@@ -40,10 +41,42 @@ from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.examples import ExampleEncoder, require_encodable
 from edl_horovod.tasks.opening import Trained, open_trained
-from edl_horovod.tasks.processor import Processor
 from edl_horovod.tasks.segments import Segments
 
-__all__ = ["PredictWork", "make_warm"]
+__all__ = ["PredictWork", "Processor", "make_warm"]
+
+
+class Processor:
+    """One processor of a rank, made once and called for each batch."""
+
+    def __init__(self, kind: type, loaded: LoadedSpec) -> None:
+        """Make the user's object.
+
+        Raises:
+            UserCodeError: It raised something.
+        """
+        self._zoo = loaded.zoo
+        self._where = f"{kind.__name__} of {loaded.source_file}"
+        with user_code(f"Making {self._where}", root=loaded.zoo):
+            self._object = call_declared(kind, {})
+
+    def process(
+        self, predictions: Any, *, worker_id: int, record_ids: npt.NDArray[np.int64]
+    ) -> None:
+        """Hand over a batch, with what the user's method declares.
+
+        Args:
+            predictions: What the model returned.
+            worker_id: Rank of this worker in the ring.
+            record_ids: Numbers of the records in the input, in the order of the predictions.
+
+        Raises:
+            UserCodeError: It raised something.
+        """
+        available = {"predictions": predictions, "worker_id": worker_id, "record_ids": record_ids}
+        with user_code(f"process of {self._where}", root=self._zoo):
+            call_declared(self._object.process, available)
+
 
 RECORDS_PER_FILE = 65_536
 SCHEMA_FILE = "schema.json"
@@ -130,9 +163,9 @@ class PredictWork(Work):
             waiting: deque[Future[None]] = deque()
             wants_change = False
             for segment in range(self.state.step, num_segments):
-                membership.doing("works", f"segment {segment}")
-                steps = itertools.islice(predicted, len(self._segments.steps(segment)))
-                waiting.append(self._start_segment(segment, steps, lanes, world, writing))
+                with membership.doing("works", f"segment {segment}"):
+                    steps = itertools.islice(predicted, len(self._segments.steps(segment)))
+                    waiting.append(self._start_segment(segment, steps, lanes, world, writing))
                 if len(waiting) > 1:
                     wants_change = self._complete_segment(waiting.popleft(), world, membership)
                 if wants_change:
@@ -213,13 +246,13 @@ class PredictWork(Work):
         self, written: Future[None], world: World, membership: Membership
     ) -> bool:
         """Count a segment as done on all ranks; returns whether the ring is to change."""
-        membership.doing("works", f"writing segment {self.state.step}")
-        written.result()
+        with membership.doing("works", f"writing segment {self.state.step}"):
+            written.result()
         wants_change = float(membership.wants_change())
-        membership.doing("waits", f"segment {self.state.step}")
         if not world.is_alone:
-            # All ranks: each has done its part of this segment.
-            wants_change = float(self._collectives.sum(np.asarray(wants_change), "edl.predict"))
+            with membership.doing("waits", f"segment {self.state.step}"):
+                # All ranks: each has done its part of this segment.
+                wants_change = float(self._collectives.sum(np.asarray(wants_change), "edl.predict"))
         sizes = self._sizes.numpy().copy()
         sizes[self.state.step] = world.size
         self._sizes.assign(sizes)

@@ -2,7 +2,10 @@
 
 import contextlib
 import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -10,7 +13,7 @@ from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, TrainingError
 from edl_horovod.frameworks.base import Callbacks, Framework, Step
-from edl_horovod.frameworks.values import StateGroup, StepSums, Variable
+from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
@@ -19,19 +22,17 @@ from edl_horovod.job.outcome import Success
 from edl_horovod.ledger import LedgerFile
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.ring.checkpoint import OPTIONAL, Checkpoints
-from edl_horovod.ring.ledger import RingLedger
+from edl_horovod.ring.ledger import NoLedger, RingLedger
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import RingState
 from edl_horovod.spec import Mode
-from edl_horovod.tasks.carried_zoo import CarriedZoo
-from edl_horovod.tasks.course import Course, TrainCounters
 from edl_horovod.tasks.evaluate import Evaluator
-from edl_horovod.tasks.learning_rate import LearningRateRule
+from edl_horovod.tasks.learning_rate import ConstantLearningRate, LearningRateRule
 from edl_horovod.tasks.opening import OpenData, model_to_begin_with, open_data
-from edl_horovod.tasks.proof import Prover
-from edl_horovod.tasks.step_reports import StepReports
-from edl_horovod.tasks.validation import Validation
+from edl_horovod.tasks.progress import StepReports, TrainCounters, TrainingProgress
+from edl_horovod.tasks.validation import NoValidation, Validation
+from edl_horovod.tasks.zoo_copy import ZooCopy, ZooCopyChecker
 
 __all__ = ["TrainWork", "make_warm"]
 
@@ -42,7 +43,7 @@ def make_warm(
     events: EventLog,
     identity: WorkerIdentity,
     stack: contextlib.ExitStack,
-    prover: Prover | None,
+    checker: ZooCopyChecker | None,
 ) -> Work:
     """Open the data, load and build the model, rehearse the step; see `tasks.warm`."""
     if config.model and not config.model_def:
@@ -52,8 +53,8 @@ def make_warm(
             hint="Start the job by edl train, which writes one; config.yaml in its job's directory"
             " has its model_zoo and model_def.",
         )
-    carried = CarriedZoo(config)
-    stack.enter_context(carried.recorded())
+    zoo_copy = ZooCopy(config)
+    stack.enter_context(zoo_copy.recorded())
     # Only here: a trained model is evaluated and predicted with in float32.
     framework.use_precision(config.train.precision)
     loaded = load_spec(
@@ -74,7 +75,7 @@ def make_warm(
     trained_model.require_writable(step.model.weights)
     if data.first is not None:
         step.rehearse(data.first)
-    validation = None
+    validation = NoValidation()
     if config.validation_data:
         held_out = open_data(
             config,
@@ -93,7 +94,7 @@ def make_warm(
             trained_model.restore_weights(files, step.model.weights)
     elif config.init_from:
         step.model.load(Path(config.init_from), is_trusted=config.trusts("model"))
-    ledger = None
+    ledger = NoLedger()
     if config.debug.ledger:
         file = LedgerFile(JobDir.of(config).ledger, identity.label)
         ledger = RingLedger(file, framework.collectives)
@@ -107,15 +108,27 @@ def make_warm(
         validation=validation,
         events=events,
         ledger=ledger,
-        carried=carried,
+        zoo_copy=zoo_copy,
     )
-    carried.check()
-    if prover is not None:
-        carried.prove(prover, loaded, step.model)
+    zoo_copy.check()
+    if checker is not None:
+        zoo_copy.prove(checker, loaded, step.model)
     stack.callback(work.close)
     # A newcomer reads it while the others train; what they have done since, they give it.
     work.state.recover()
     return work
+
+
+@dataclass(frozen=True)
+class _Ring:
+    """A ring as long as the same ranks have the state."""
+
+    world: World
+    membership: Membership
+    lanes: range | None
+    """The lanes that this rank reads; None while it has not all of the state."""
+    num_holders: int
+    """Ranks that have the state."""
 
 
 class TrainWork(Work):
@@ -129,34 +142,33 @@ class TrainWork(Work):
         data: OpenData,
         step: Step,
         *,
-        validation: Validation | None,
+        validation: NoValidation,
         events: EventLog,
-        ledger: RingLedger | None,
-        carried: CarriedZoo,
+        ledger: NoLedger,
+        zoo_copy: ZooCopy,
     ) -> None:
         """Put the parts together."""
         plan = data.plan
         self._validation = validation
-        self._callbacks = step.callbacks(
+        callbacks = step.callbacks(
             num_epochs=config.train.epochs,
             steps_per_epoch=None if plan.is_growing else plan.steps_per_epoch,
             per_step=config.callbacks.per_step,
         )
-        self._rule: LearningRateRule | None = None
+        self._has_callbacks = callbacks is not None
+        self._callbacks: Callbacks = callbacks or _NoCallbacks()
+        self._rule = ConstantLearningRate()
         if plan.is_growing:
             warmup_steps = config.elastic.learning_rate_warmup_steps
             self._rule = LearningRateRule(warmup_steps=warmup_steps)
-        self._parts: list[Validation | Callbacks]
-        self._parts = [part for part in (validation, self._callbacks) if part is not None]
         variables: dict[str, Variable] = {**step.variables}
         groups = list(step.groups)
-        for part in (*self._parts, *([self._rule] if self._rule is not None else [])):
+        for part in (validation, self._callbacks, self._rule):
             variables |= {
                 f"{OPTIONAL}{name}": variable for name, variable in part.variables.items()
             }
-        if validation is not None:
-            # They change at evaluations alone, and then all ranks have the state.
-            groups += [StateGroup((f"{OPTIONAL}{name}",)) for name in validation.best_weights]
+        # They change at evaluations alone, and then all ranks have the state.
+        groups += [StateGroup((f"{OPTIONAL}{name}",)) for name in validation.best_weights]
         self._checkpoints = Checkpoints(
             JobDir.of(config).checkpoints,
             variables,
@@ -166,7 +178,7 @@ class TrainWork(Work):
             events=events,
         )
         self._counters = TrainCounters()
-        self._course = Course(
+        self._progress = TrainingProgress(
             plan,
             self._counters,
             num_epochs=config.train.epochs,
@@ -188,142 +200,191 @@ class TrainWork(Work):
         self._plan = plan
         self._step = step
         self._ledger = ledger
-        self._carried = carried
-        self._reports = StepReports(events, self._course)
+        self._zoo_copy = zoo_copy
+        self._reports = StepReports(events, self._progress)
         self._began_at = -1
         self._may_be_last = False
 
     def records_seen(self) -> int:
         """Records of the steps that are done."""
-        return self._course.records_done
+        return self._progress.records_done
 
     def expect(self, world: World, step: int) -> None:
         """Begin to read and to make examples while the ring forms."""
         if self._plan.is_growing and step != max(0, self.state.step):
             return  # How many records the steps until then take, only those who do them know.
-        spans = self._course.spans_on(world.size)
-        lanes, last_step = self._lanes(world), self._course.last_step_of(spans)
+        spans = self._progress.spans_on(world.size)
+        lanes, last_step = self._lanes(world), self._progress.last_step_of(spans)
         self._batches.expect(lanes, step, last_step, spans)
 
     def run(self, world: World, membership: Membership) -> bool:
         """Train from `state.step` on."""
-        self._carried.require_proof(is_first_step=self.state.step <= 0)
+        self._zoo_copy.require_loadable(is_first_step=self.state.step <= 0)
         # Until it is left in good order: with a ring that breaks its leader may be lost.
         self._may_be_last = True
         train = functools.partial(self._train, world, membership)
         is_done = None
         while is_done is None:
-            if self._ledger is None:
-                is_done = train()
-            else:
-                records = self._course.records_done
-                is_done = self._ledger.in_ring(world, self.state, train, records=records)
+            records = self._progress.records_done
+            is_done = self._ledger.in_ring(world, self.state, train, records=records)
         self._may_be_last = world.is_leader
         return is_done
 
     def _train(self, world: World, membership: Membership) -> bool | None:
-        """Train as long as the same ranks have the state, and so lanes; None where others have."""
-        course, holders = self._course, self.state.holders(world)
-        part = world.among(holders)
-        lanes = self._lanes(part) if part is not None else range(0)
-        course.enter(len(holders))
-        if part is not None:
-            self._batches.restart(lanes, self.state.step, course.num_steps, course.spans)
-        if self._rule is not None:
-            self._rule.enter(len(holders), self.state.step)
-        self._reports.enter_ring()
-        if self._validation is not None:
-            self._validation.enter_ring()
-        self._began_at = self.state.step
+        """Train until the job is done (True) or the ring is to change (False).
+
+        None where other ranks have the state now: lanes are dealt again, and it goes on.
+        """
+        ring = self._enter(world, membership)
         while True:
-            if self.state.is_streaming and self._stream_on(world, membership):
+            if self.state.is_streaming and self._stream_on(ring):
                 return None
-            if world.is_leader and self._course.is_cut_short:
-                membership.doing("unwatched", f"the checkpoint of step {self.state.step}")
-                self._save_for_longer()
-            if self._validation is not None and self._is_evaluation_due():
-                self._reports.report_last()
-                step = self.state.step
-                # All ranks: the step number decides. Where the ring began with it, a former leader
-                # may have told of it, and been lost before the others had its end.
-                may_be_reported = step == self._began_at
-                self._validation.evaluate(step, world, membership, may_be_reported=may_be_reported)
-                self._counters.evaluated_step = step
-            if self._callbacks is not None and self._are_calls_due():
-                membership.doing("unwatched", f"callbacks after step {self.state.step}")
-                self._call(self._callbacks, world)
+            self._save_if_cut_short(ring)
+            self._evaluate_if_due(ring)
+            self._call_if_due(ring)
             if self._is_over():
                 self._reports.report_last()
                 return True
-            number = self.state.step - max(0, self._counters.epoch_begun_step)
-            number_on_leader = number if world.is_leader else None
-            if self._callbacks is not None:
-                self._callbacks.before_step(self.state.step, batch=number_on_leader)
-            if self._rule is not None:
-                self._step.scale_learning_rate(self._rule.factor(self.state.step))
-            step = self.state.step
-            batch = None
-            if part is not None:
-                membership.doing("works", f"examples of step {step}")
-                batch = self._batches.next_batch()
-                if self._ledger is not None:
-                    self._ledger.give(step, self._batches.record_ids)
-            membership.doing("works", f"step {step}", has_come=self._step.is_waiting)
-            sums = self._step.step(
-                batch,
-                wants_change=membership.wants_change(),
-                is_alone=world.is_alone,
-                salt=lanes.start,
-            )
-            membership.doing("works", f"the end of step {step}")
-            self._check(sums)
-            if self._ledger is not None and part is not None:
-                self._ledger.done(self.state.step, sums)
-            if self._callbacks is not None:
-                self._callbacks.after_step(sums, batch=number_on_leader)
-            course.end_step()
-            self.state.commit()
-            if part is not None:
-                membership.progress(self.state.step)
-            if world.is_leader:
-                self._checkpoints.after_step(vars(self._counters))
-                self._reports.report(self.state.step, sums, len(holders))
+            batch = self._next_batch(ring)
+            sums = self._do_step(ring, batch)
+            self._end_step(ring, sums)
             if sums.wants_change:
                 return False
 
-    def _stream_on(self, world: World, membership: Membership) -> bool:
+    def _enter(self, world: World, membership: Membership) -> _Ring:
+        """Deal the lanes of a ring, and begin to read this rank's."""
+        holders = self.state.holders(world)
+        part = world.among(holders)
+        lanes = self._lanes(part) if part is not None else None
+        self._progress.enter(len(holders))
+        if lanes is not None:
+            self._batches.restart(
+                lanes, self.state.step, self._progress.num_steps, self._progress.spans
+            )
+        self._rule.enter(len(holders), self.state.step)
+        self._reports.enter_ring()
+        self._validation.enter_ring()
+        self._began_at = self.state.step
+        return _Ring(world=world, membership=membership, lanes=lanes, num_holders=len(holders))
+
+    def _stream_on(self, ring: _Ring) -> bool:
         """Give newcomers more of the state; returns whether one has all now, and so needs lanes.
 
         All ranks: the state says for how long there is a stream, and when it is cut short.
         """
         lacks_state = not self.state.is_whole
-        membership.doing("waits", f"more of the state after step {self.state.step}")
-        is_due = (self._validation is not None and self._is_evaluation_due()) or (
-            self._callbacks is not None and self._are_calls_due()
-        )
-        if is_due or self._is_over() or self.state.is_hurried:
-            self.state.complete()
-            is_done = True
-        elif self.state.step == self._began_at:
-            is_done = False  # What is new in a ring, its first step takes up.
-        else:
-            is_done = self.state.stream_on(hurries=not membership.keeps_holders())
+        with ring.membership.doing("waits", f"more of the state after step {self.state.step}"):
+            is_due = self._is_evaluation_due() or self._are_calls_due()
+            if is_due or self._is_over() or self.state.must_send_all:
+                self.state.complete()
+                is_done = True
+            elif self.state.step == self._began_at:
+                is_done = False  # What is new in a ring, its first step takes up.
+            else:
+                is_done = self.state.stream_on(hurries=not ring.membership.keeps_holders())
         if lacks_state and self.state.is_whole:
-            membership.formed(world)
+            ring.membership.formed(ring.world)
         return is_done
+
+    def _save_if_cut_short(self, ring: _Ring) -> None:
+        """Save what a longer training goes on from, in the midst of its epoch.
+
+        It knows nothing of the evaluation that follows and of the epoch's end that callbacks and
+        schedules are told of. Also a later leader, which has both in its state, leaves it so.
+        """
+        if not (ring.world.is_leader and self._progress.is_cut_short):
+            return
+        with ring.membership.doing("unwatched", f"the checkpoint of step {self.state.step}"):
+            if self._checkpoints.newest_step() < self.state.step:
+                self._save()
+                self._checkpoints.wait()
+
+    def _evaluate_if_due(self, ring: _Ring) -> None:
+        if not self._is_evaluation_due():
+            return
+        self._reports.report_last()
+        step = self.state.step
+        # All ranks: the step number decides. Where the ring began with it, a former leader may
+        # have told of it, and been lost before the others had its end.
+        may_be_reported = step == self._began_at
+        with ring.membership.doing("works", f"evaluation after step {step}"):
+            self._validation.evaluate(
+                step, ring.world, ring.membership, may_be_reported=may_be_reported
+            )
+        self._counters.evaluated_step = step
+
+    def _call_if_due(self, ring: _Ring) -> None:
+        """Run the callbacks between two epochs, on the leader."""
+        if not self._are_calls_due():
+            return
+        step = self.state.step
+        with ring.membership.doing("unwatched", f"callbacks after step {step}"):
+            if ring.world.is_leader:
+                if self._is_epoch_end_due():
+                    last_epoch = self._progress.epoch_of_last_step
+                    self._callbacks.end_epoch(last_epoch, self._validation.metrics())
+                    self._counters.epoch_ended_step = step
+                if not self._is_over():
+                    self._callbacks.begin_epoch(self._progress.epoch)
+                    self._counters.epoch_begun_step = step
+            if not ring.world.is_alone:
+                # All ranks: the counters decide, as for all of the state. The leader is ahead by
+                # its calls, so everybody gets what they changed, also if this is not completed.
+                self.state.sync(ring.world)
+
+    def _next_batch(self, ring: _Ring) -> Batch | None:
+        """This rank's examples of the next step; None where it has none."""
+        step = self.state.step
+        with ring.membership.doing("works", f"examples of step {step}"):
+            self._callbacks.before_step(step, batch=self._number_in_epoch(ring))
+            self._rule.apply(self._step, step)
+            if ring.lanes is None:
+                return None
+            batch = self._batches.next_batch()
+            self._ledger.give(step, self._batches.record_ids)
+        return batch
+
+    def _do_step(self, ring: _Ring, batch: Batch | None) -> StepSums:
+        phase = f"step {self.state.step}"
+        with ring.membership.doing("works", phase, is_waiting=self._step.is_waiting):
+            return self._step.step(
+                batch,
+                wants_change=ring.membership.wants_change(),
+                is_alone=ring.world.is_alone,
+                salt=ring.lanes.start if ring.lanes is not None else 0,
+            )
+
+    def _end_step(self, ring: _Ring, sums: StepSums) -> None:
+        """Count a step as done, and tell of it."""
+        with ring.membership.doing("works", f"the end of step {self.state.step}"):
+            self._check(sums)
+            if ring.lanes is not None:
+                self._ledger.done(self.state.step, sums)
+            self._callbacks.after_step(sums, batch=self._number_in_epoch(ring))
+            self._progress.end_step()
+            self.state.commit()
+            if ring.lanes is not None:
+                ring.membership.progress(self.state.step)
+            if ring.world.is_leader:
+                self._checkpoints.after_step(vars(self._counters))
+                self._reports.report(self.state.step, sums, ring.num_holders)
+
+    def _number_in_epoch(self, ring: _Ring) -> int | None:
+        """The number of the current step in its epoch, on the leader alone."""
+        if not ring.world.is_leader:
+            return None
+        return self.state.step - max(0, self._counters.epoch_begun_step)
 
     def finish(self, world: World) -> Success:
         """Write the trained model; the others wait, and take over if the leader is lost."""
-        metrics = self._validation.final_metrics() if self._validation is not None else {}
+        metrics = self._validation.final_metrics()
         if world.is_leader:
             # Kept, so that a longer training can go on from here.
             if self._checkpoints.newest_step() < self.state.step:
                 self._save()
             self._step.finalize()
-            if self._callbacks is not None:
-                self._callbacks.end()
-            if self._validation is not None:
-                self._validation.restore_best()
+            self._callbacks.end()
+            self._validation.restore_best()
             trained_model.write(
                 Path(self._config.output),
                 loaded=self._loaded,
@@ -332,7 +393,7 @@ class TrainWork(Work):
                 config=self._config,
                 metrics=metrics,
                 steps=self.state.step,
-                files=self._carried.files(),
+                files=self._zoo_copy.files(),
                 columns=self._columns,
             )
             self._checkpoints.wait()
@@ -357,55 +418,32 @@ class TrainWork(Work):
     def _save(self) -> None:
         self._checkpoints.save(vars(self._counters))
 
-    def _save_for_longer(self) -> None:
-        """Save what a longer training goes on from, in the midst of its epoch.
-
-        It knows nothing of the evaluation that follows and of the epoch's end that callbacks and
-        schedules are told of. Also a later leader, which has both in its state, leaves it so.
-        """
-        if self._checkpoints.newest_step() < self.state.step:
-            self._save()
-            self._checkpoints.wait()
-
     def _lanes(self, world: World) -> range:
         return self._plan.lanes_of(world.rank, world.size)
 
     def _is_evaluation_due(self) -> bool:
         step = self.state.step
-        if step == 0 or self._counters.evaluated_step >= step:
+        if not self._validation.has_data or step == 0 or self._counters.evaluated_step >= step:
             return False
         every = self._config.train.evaluate_steps
-        is_time = step % every == 0 if every else self._course.is_between_epochs
-        return is_time or self._course.is_at_end
+        is_time = step % every == 0 if every else self._progress.is_between_epochs
+        return is_time or self._progress.is_at_end
 
     def _is_over(self) -> bool:
         """Whether no step follows; the state decides, so all ranks agree."""
-        return self._course.is_at_end or any(part.is_over for part in self._parts)
+        return self._progress.is_at_end or self._validation.is_over or self._callbacks.is_over
 
     def _are_calls_due(self) -> bool:
         """Whether the state stands between two epochs and the callbacks do not know yet."""
-        is_last = self._course.is_at_end
-        is_between = self._course.is_between_epochs or is_last
+        if not self._has_callbacks:
+            return False
+        is_last = self._progress.is_at_end
+        is_between = self._progress.is_between_epochs or is_last
         is_begin_due = not is_last and self._counters.epoch_begun_step < self.state.step
         return is_between and (self._is_epoch_end_due() or is_begin_due)
 
     def _is_epoch_end_due(self) -> bool:
         return self.state.step > max(0, self._counters.epoch_ended_step)
-
-    def _call(self, callbacks: Callbacks, world: World) -> None:
-        step = self.state.step
-        if world.is_leader:
-            if self._is_epoch_end_due():
-                metrics = self._validation.metrics() if self._validation is not None else {}
-                callbacks.end_epoch(self._course.epoch_of_last_step, metrics)
-                self._counters.epoch_ended_step = step
-            if not self._is_over():
-                callbacks.begin_epoch(self._course.epoch)
-                self._counters.epoch_begun_step = step
-        if not world.is_alone:
-            # All ranks: the counters decide, as for all of the state. The leader is ahead by its
-            # calls, so everybody gets what they changed, also if this is not completed.
-            self.state.sync(world)
 
     def _check(self, sums: StepSums) -> None:
         if sums.is_finite:
@@ -428,7 +466,30 @@ class TrainWork(Work):
         )
 
 
-def _max_steps(config: JobConfig, callbacks: Callbacks | None) -> int | None:
+class _NoCallbacks:
+    """Stands for the callbacks of a training without any."""
+
+    variables: Mapping[str, Variable] = MappingProxyType({})
+    is_over = False
+    max_steps: int | None = None
+
+    def before_step(self, step: int, *, batch: int | None) -> None:
+        pass
+
+    def after_step(self, sums: StepSums, *, batch: int | None) -> None:
+        pass
+
+    def begin_epoch(self, epoch: int) -> None:
+        pass
+
+    def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+def _max_steps(config: JobConfig, callbacks: Callbacks) -> int | None:
     """The steps after which the training ends, whatever its epochs; None for no bound."""
-    bounds = [config.train.max_steps or None, callbacks.max_steps if callbacks else None]
+    bounds = [config.train.max_steps or None, callbacks.max_steps]
     return min((bound for bound in bounds if bound), default=None)

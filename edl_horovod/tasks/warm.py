@@ -16,9 +16,9 @@ from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.log import warnings_as_events
 from edl_horovod.models.framework_name import framework_name, other_framework
 from edl_horovod.ring.loop import Work
-from edl_horovod.tasks.proof import Prover, forked_prover
+from edl_horovod.tasks.zoo_copy import ZooCopyChecker, forked_zoo_copy_checker
 
-__all__ = ["framework_of", "make_warm", "prover_of"]
+__all__ = ["framework_of", "make_warm", "zoo_copy_checker_of"]
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,9 @@ def framework_of(config: JobConfig) -> Framework:
 
 
 @contextlib.contextmanager
-def prover_of(config: JobConfig, identity: WorkerIdentity) -> Iterator[Prover | None]:
+def zoo_copy_checker_of(
+    config: JobConfig, identity: WorkerIdentity
+) -> Iterator[ZooCopyChecker | None]:
     """What proves that the zoo's copy loads, in the first worker of a host; else None.
 
     To be entered before any thread of ours that holds a lock, and before `make_warm`.
@@ -40,13 +42,16 @@ def prover_of(config: JobConfig, identity: WorkerIdentity) -> Iterator[Prover | 
     if not TASKS[config.task].takes_zoo or identity.slot != 0:
         yield None
         return
-    with forked_prover(config, framework_of(config)) as prover:
-        yield prover
+    with forked_zoo_copy_checker(config, framework_of(config)) as checker:
+        yield checker
 
 
 @contextlib.contextmanager
 def make_warm(
-    config: JobConfig, events: EventLog, identity: WorkerIdentity, prover: Prover | None = None
+    config: JobConfig,
+    events: EventLog,
+    identity: WorkerIdentity,
+    checker: ZooCopyChecker | None = None,
 ) -> Iterator[Work]:
     """Open the data, load and build the model, trace its steps.
 
@@ -54,7 +59,7 @@ def make_warm(
         config: Of the job.
         events: Of this worker.
         identity: Of this worker.
-        prover: For a task that takes a zoo, proves that its copy of it loads; None does without.
+        checker: For a task that takes a zoo, proves that its copy of it loads; None does without.
 
     Raises:
         EdlError: Of the kind that fits: config, user code, data.
@@ -76,7 +81,7 @@ def make_warm(
         work: Work
         try:
             if TASKS[config.task].takes_zoo:
-                work = task.make_warm(config, framework, events, identity, stack, prover)
+                work = task.make_warm(config, framework, events, identity, stack, checker)
             else:
                 work = task.make_warm(config, framework, events, identity, stack)
         except UserCodeError as e:

@@ -1,7 +1,10 @@
-"""Reads a worker's environment variables once, into one value."""
+"""What surrounds a worker's process: its environment variables, and the container it may be in."""
 
+import os
+import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -9,7 +12,7 @@ from typing import Any, Self
 from edl_horovod.coordinator.messages import RANK_FIELDS, Place
 from edl_horovod.job.identity import WorkerIdentity
 
-__all__ = ["WorkerEnvironment"]
+__all__ = ["WorkerEnvironment", "begin_container", "shown_as_ready"]
 
 GLOO_SECONDS = 30.0
 """Gloo's own time-out; `horovodrun --gloo-timeout-seconds` sets another."""
@@ -88,3 +91,34 @@ def _driver_place(variables: Mapping[str, str]) -> Place | None:
         rendezvous_port=int(variables["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
         **ranks,
     )
+
+
+def begin_container(ready_file: Path | None) -> None:
+    """Handle signals as process 1, and remove what a killed process left behind.
+
+    Args:
+        ready_file: Of a pod; None elsewhere.
+    """
+    if os.getpid() == 1:
+        # The kernel keeps a signal from process 1 that has no handler for it.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)
+
+
+@contextmanager
+def shown_as_ready(ready_file: Path | None) -> Iterator[None]:
+    """Keep the file in place within the block; a pod's readiness probe looks for it.
+
+    Args:
+        ready_file: Of a pod; None elsewhere.
+    """
+    if ready_file is None:
+        yield
+        return
+    ready_file.parent.mkdir(parents=True, exist_ok=True)
+    ready_file.touch()
+    try:
+        yield
+    finally:
+        ready_file.unlink(missing_ok=True)

@@ -7,20 +7,26 @@ import threading
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import EdlError
+from edl_horovod.config.schema import ElasticConfig, JobConfig
+from edl_horovod.errors import ConfigError, EdlError
+from edl_horovod.frameworks.horovod import Horovod, patch_warning
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.output_checks import check_can_be_written, check_is_free, check_paths
 from edl_horovod.ring import loop
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Dismissed, Membership
-from edl_horovod.tasks.warm import framework_of, make_warm, prover_of
-from edl_horovod.worker.container import shown_as_ready
-from edl_horovod.worker.environment import WorkerEnvironment
-from edl_horovod.worker.membership import make_membership
+from edl_horovod.ring.membership.coordinated import (
+    CoordinatedMembership,
+    CoordinatedTimings,
+    CoordinatorAddress,
+)
+from edl_horovod.ring.membership.horovodrun import HorovodDriverMembership
+from edl_horovod.ring.membership.static import StaticMembership
+from edl_horovod.tasks.warm import framework_of, make_warm, zoo_copy_checker_of
+from edl_horovod.worker.environment import WorkerEnvironment, shown_as_ready
 
-__all__ = ["be_rank", "open_events", "work"]
+__all__ = ["be_rank", "make_membership", "open_events", "work"]
 
 log = logging.getLogger("edl_horovod.worker")
 
@@ -35,9 +41,9 @@ def work(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -
     identity = environment.identity
     with (
         open_events(config, config_file, environment) as events,
-        prover_of(config, identity) as prover,
+        zoo_copy_checker_of(config, identity) as checker,
     ):
-        warm = make_warm(config, events, identity, prover)
+        warm = make_warm(config, events, identity, checker)
         is_final = be_rank(config, events, environment, warm)
     # A container that ends with 0 is not started again.
     return 0 if is_final or environment.ready_file is None else EXIT_FOR_ANOTHER
@@ -93,3 +99,55 @@ def _leave_on_sigterm(membership: Membership) -> None:
         threading.Thread(target=membership.leave_soon, daemon=True).start()
 
     signal.signal(signal.SIGTERM, leave)
+
+
+def make_membership(
+    environment: WorkerEnvironment, config: JobConfig, events: EventLog, horovod: Horovod
+) -> Membership:
+    """The membership that the environment asks for.
+
+    Raises:
+        ConfigError: No launcher has started this process.
+        MissingDependency: The ranks are mpirun's, and Horovod was built without MPI.
+    """
+    kind, result = environment.membership, JobDir.of(config).result
+    if not kind:
+        raise ConfigError(
+            "A worker is started by a launcher, which tells it where its ring is.",
+            received="no EDL_COORDINATOR and no HOROVOD_GLOO_RENDEZVOUS_ADDR in the environment",
+            hint="Use `edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`.",
+        )
+    if kind == "static":
+        return StaticMembership(horovod, result)
+    if warning := patch_warning(horovod.patch_version()):
+        log.warning("%s", warning)
+    if kind == "coordinator":
+        return _coordinated(environment, config.elastic, horovod)
+    assert environment.driver_place is not None
+    return HorovodDriverMembership(
+        horovod,
+        environment.driver_place,
+        timeout_seconds=environment.driver_timeout_seconds,
+        events=events,
+        result=result,
+    )
+
+
+def _coordinated(
+    environment: WorkerEnvironment, config: ElasticConfig, horovod: Horovod
+) -> CoordinatedMembership:
+    assert environment.secret_file is not None
+    address = CoordinatorAddress(
+        host=environment.identity.coordinator_host,
+        port=environment.coordinator_port,
+        secret=environment.secret_file.read_bytes(),
+        worker_host=environment.identity.host,
+        slot=environment.identity.slot,
+    )
+    timings = CoordinatedTimings(
+        forming_seconds=config.forming_seconds,
+        # In a cluster the coordinator's pod may still be waiting for a node.
+        first_seconds=config.wait_seconds,
+        away_seconds=config.coordinator_away_seconds,
+    )
+    return CoordinatedMembership(horovod, address, timings)

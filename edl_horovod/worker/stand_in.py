@@ -1,19 +1,26 @@
 """A worker that gets warm before horovodrun launches a process, whose place it then takes."""
 
+import contextlib
+import json
 import logging
 import os
+import signal
+import socket
+import struct
+import threading
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log as logs
-from edl_horovod.tasks.warm import make_warm, prover_of
+from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, TAKEN, private_folder, socket_folder
+from edl_horovod.tasks.warm import make_warm, zoo_copy_checker_of
 from edl_horovod.worker.environment import WorkerEnvironment
-from edl_horovod.worker.handover import wait_for_place
 from edl_horovod.worker.rank import be_rank, open_events
 
-__all__ = ["work_when_launched"]
+__all__ = ["Handover", "wait_for_place", "work_when_launched"]
 
 log = logging.getLogger("edl_horovod.worker")
 
@@ -23,8 +30,8 @@ def work_when_launched(config: JobConfig, config_file: Path, environment: Worker
     identity = environment.identity
     with (
         open_events(config, config_file, environment) as events,
-        prover_of(config, identity) as prover,
-        make_warm(config, events, identity, prover) as work,
+        zoo_copy_checker_of(config, identity) as checker,
+        make_warm(config, events, identity, checker) as work,
     ):
         launched = wait_for_place(config_file, slot=identity.slot)
         # Horovod's own library reads them, too.
@@ -40,3 +47,102 @@ def work_when_launched(config: JobConfig, config_file: Path, environment: Worker
             code = error.exit_code
         launched.report_exit(code)
     return code
+
+
+GREETING_SECONDS = 2.0
+CREDENTIALS = struct.Struct("3i")
+"""Credentials of the other end of a Unix socket: pid, uid, gid."""
+
+
+class Handover:
+    """The connection to the launched process whose place a worker took."""
+
+    def __init__(self, connection: socket.socket, variables: dict[str, str]) -> None:
+        """Take the connection; `follow` watches it."""
+        self._connection = connection
+        self.variables = variables
+
+    def follow(self) -> None:
+        """Take its signals, and end when it ends, in a thread of its own."""
+        threading.Thread(target=self._listen, name="handover", daemon=True).start()
+
+    def report_exit(self, code: int) -> None:
+        """Report the exit code, with which the launched process ends."""
+        with contextlib.suppress(OSError):
+            self._connection.sendall(f"exit {code}\n".encode())
+
+    def _listen(self) -> None:
+        unreadable = (OSError, ValueError, KeyError, TypeError)
+        with contextlib.suppress(*unreadable), self._connection.makefile("rb") as lines:
+            while line := lines.readline(MAX_MESSAGE_BYTES):
+                number = int(json.loads(line)["signal"])
+                if number in (signal.SIGTERM, signal.SIGINT):
+                    os.kill(os.getpid(), number)
+        os._exit(1)
+
+
+def wait_for_place(config: Path, *, slot: int) -> Handover:
+    """Wait, warm, until a process of this user is launched as a worker, and take its place.
+
+    From then on this process' output is that of the launched one.
+
+    Args:
+        config: The job's `config.yaml`.
+        slot: The slot whose device this worker holds: it is asked first to be that slot's worker.
+
+    Raises:
+        ConfigError: The folder is another user's, or open to others.
+    """
+    folder = private_folder(socket_folder(config))
+    name = f"{slot}-{os.getpid()}.sock"
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{name}.new", dir_fd=place)  # Of an ended process with the same number.
+            # A socket's name has 108 bytes at most, a job directory's may have more.
+            listener.bind(f"/proc/self/fd/{place}/{name}.new")
+            listener.listen()
+            os.rename(f"{name}.new", name, src_dir_fd=place, dst_dir_fd=place)
+            try:
+                while (taken := _accept(listener)) is None:
+                    pass
+            finally:
+                os.unlink(name, dir_fd=place)
+    finally:
+        os.close(place)
+    return taken
+
+
+def _accept(listener: socket.socket) -> Handover | None:
+    connection, _ = listener.accept()
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, uid, _ = CREDENTIALS.unpack(credentials)
+    connection.settimeout(GREETING_SECONDS)
+    try:
+        if uid != os.geteuid():
+            raise ValueError("another user's process")
+        variables, outputs = _receive(connection)
+        connection.sendall(TAKEN)
+    except (OSError, ValueError, KeyError, TypeError):
+        connection.close()
+        return None
+    for number, output in enumerate(outputs, start=1):
+        os.dup2(output, number)
+        os.close(output)
+    connection.settimeout(None)
+    return Handover(connection, variables)
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, str], list[int]]:
+    said, outputs, _, _ = socket.recv_fds(connection, MAX_MESSAGE_BYTES, 2)
+    while not said.endswith(b"\n"):
+        part = connection.recv(MAX_MESSAGE_BYTES)
+        if not part or len(said) > MAX_MESSAGE_BYTES:
+            raise ValueError("no whole line")
+        said += part
+    message: Any = json.loads(said)
+    variables = {str(name): str(value) for name, value in message["variables"].items()}
+    if len(outputs) != 2:
+        raise ValueError("no output")
+    return variables, outputs

@@ -1,10 +1,15 @@
 """What ranks must have in common, to the last bit."""
 
+import contextlib
 import hashlib
+from types import SimpleNamespace
 
 import numpy as np
 
 from tests.parallel.ring_framework import ring_framework
+
+UNWATCHED = SimpleNamespace(doing=lambda *_: contextlib.nullcontext())
+"""Stands for a membership where no coordinator watches."""
 
 
 def assert_same_everywhere(values):

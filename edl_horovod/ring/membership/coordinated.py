@@ -8,11 +8,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from edl_horovod.coordinator.keepalive import notice_vanished_host
+from edl_horovod.coordinator.connections import notice_vanished_host
 from edl_horovod.coordinator.messages import (
     Change,
     Dump,
@@ -25,6 +26,7 @@ from edl_horovod.coordinator.messages import (
     Message,
     Ping,
     Place,
+    Pong,
     Progress,
     Ready,
     Stop,
@@ -44,10 +46,9 @@ from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.outcome import Failure, Success
-from edl_horovod.ring.membership.activity import Activity
 from edl_horovod.ring.membership.base import EXIT_AT_SIGTERM, Dismissed, Membership
 
-__all__ = ["CoordinatedMembership", "CoordinatedTimings", "CoordinatorAddress"]
+__all__ = ["Activity", "CoordinatedMembership", "CoordinatedTimings", "CoordinatorAddress"]
 
 log = logging.getLogger(__name__)
 
@@ -185,9 +186,11 @@ class CoordinatedMembership(Membership):
             self._is_leaving = True
             self._send(Leaving())
 
-    def doing(self, state: str, phase: str, *, has_come: Callable[[], bool] | None = None) -> None:
+    def doing(
+        self, state: str, phase: str, *, is_waiting: Callable[[], bool] | None = None
+    ) -> AbstractContextManager[None]:
         """Record the phase; the answer to the next ping reports it."""
-        self._activity.begin(state, phase, has_come)
+        return self._activity.phase(state, phase, is_waiting)
 
     def progress(self, step: int) -> None:
         """Report to the coordinator, once a second at most."""
@@ -369,3 +372,46 @@ def _shortened(text: str) -> str:
     while len(json.dumps(text)) > MAX_ERROR_BYTES:
         text = text[: len(text) * 3 // 4]
     return text
+
+
+class _Phase(NamedTuple):  # Made several times a step, and cheaper than a dataclass.
+    state: str
+    phase: str
+    is_waiting: Callable[[], bool] | None
+    since: float
+
+
+class Activity:
+    """The current phase of a main thread. It writes, another thread reads, and neither waits."""
+
+    def __init__(self) -> None:
+        self._phase = _Phase("joins", "getting warm", None, time.monotonic())
+        self._came: tuple[_Phase, float] | None = None
+
+    def begin(self, state: str, phase: str, is_waiting: Callable[[], bool] | None = None) -> None:
+        """Enter a phase, until the next one; the arguments are those of `Membership.doing`."""
+        self._phase = _Phase(state, phase, is_waiting, time.monotonic())
+
+    @contextmanager
+    def phase(
+        self, state: str, phase: str, is_waiting: Callable[[], bool] | None = None
+    ) -> Iterator[None]:
+        """Enter a phase within the block, and the former one again after it."""
+        former = self._phase
+        self.begin(state, phase, is_waiting)
+        try:
+            yield
+        finally:
+            self._phase = former._replace(since=time.monotonic())
+
+    def report(self, generation: int) -> Pong:
+        """The current phase and its duration, as the answer to a ping."""
+        phase, now = self._phase, time.monotonic()
+        state, since = phase.state, phase.since
+        if phase.is_waiting is not None and phase.is_waiting():
+            # Counted from when it was first seen there: its own long step is not waiting.
+            if self._came is None or self._came[0] is not phase:
+                self._came = (phase, now)
+            state, since = "waits", self._came[1]
+        seconds = round(now - since, 1)
+        return Pong(generation=generation, doing=state, phase=phase.phase, seconds=seconds)

@@ -12,12 +12,12 @@ import pytest
 
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.warm_workers import private_folder, socket_folder
-from edl_horovod.worker.handover import wait_for_place
+from edl_horovod.worker.stand_in import wait_for_place
 
 LIMIT_SECONDS = 20.0
 WORKER = """
 import os, pathlib, signal, sys, time
-from edl_horovod.worker.handover import wait_for_place
+from edl_horovod.worker.stand_in import wait_for_place
 config, slot = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 launched = wait_for_place(config, slot=slot)
 print(os.getpid(), slot, launched.variables.get("HOROVOD_RANK"), "SECRET" in launched.variables,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import edl_horovod
 
-PREPARED = "from edl_horovod.worker.ending import code_of, end\nimport sys\n"
+PREPARED = "from edl_horovod.worker.main import code_of, end\nimport sys\n"
 FILLED = """
 import os
 os.set_blocking(1, False)

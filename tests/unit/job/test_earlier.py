@@ -16,7 +16,7 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.earlier import resume_hint, settle_checkpoints, with_checkpoint_lanes
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.launch.local import LocalTarget
-from edl_horovod.ring.tensor_file import write_tensors
+from edl_horovod.ring.checkpoint import write_tensors
 
 CONFIG = JobConfig(task="train", data="d", output="/out", model_def="m")
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from edl_horovod.coordinator.messages import Pong
-from edl_horovod.ring.membership import activity as module
-from edl_horovod.ring.membership.activity import Activity
+from edl_horovod.ring.membership import coordinated as module
+from edl_horovod.ring.membership.coordinated import Activity
 
 
 @pytest.fixture
@@ -29,11 +29,11 @@ def test_it_says_what_and_since_when(clock):
 
 def test_a_long_step_of_its_own_is_no_waiting(clock):
     activity = Activity()
-    has_come = SimpleNamespace(value=False)
-    activity.begin("works", "step 3", lambda: has_come.value)
+    is_waiting = SimpleNamespace(value=False)
+    activity.begin("works", "step 3", lambda: is_waiting.value)
     clock.now += 400
     assert activity.report(2) == Pong(generation=2, doing="works", phase="step 3", seconds=400.0)
-    has_come.value = True
+    is_waiting.value = True
     assert activity.report(2) == Pong(generation=2, doing="waits", phase="step 3", seconds=0.0)
     clock.now += 7
     assert activity.report(2).seconds == 7.0

@@ -12,8 +12,7 @@ from edl_horovod.frameworks.values import Array
 from edl_horovod.job import checkpoint_files, events
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring import checkpoint
-from edl_horovod.ring.checkpoint import Checkpoints
-from edl_horovod.ring.tensor_file import write_tensors
+from edl_horovod.ring.checkpoint import Checkpoints, write_tensors
 
 FACTS = {"train.batch_size": 24, "data": "abc"}
 

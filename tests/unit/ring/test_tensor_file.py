@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from edl_horovod.ring.tensor_file import DamagedFile, read_tensors, write_tensors
+from edl_horovod.ring.checkpoint import DamagedFile, read_tensors, write_tensors
 
 TENSORS = {
     "flag": np.array(True),

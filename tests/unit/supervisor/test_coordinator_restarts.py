@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from edl_horovod.errors import JobFailed, NotEnoughWorkers, OutputError
-from edl_horovod.supervisor import restarting
+from edl_horovod.supervisor import processes
 
 
 class Time:
@@ -23,7 +23,7 @@ class Time:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Time()
-    monkeypatch.setattr(restarting, "time", clock)
+    monkeypatch.setattr(processes, "time", clock)
     return clock
 
 
@@ -31,8 +31,8 @@ ENDED = SimpleNamespace(exit_code=1, log_path="coordinator.log", tail=lambda: "p
 
 
 def test_quick_ends_wait_longer_and_then_end_the_job(clock):
-    restarts = restarting._Restarts("coordinator")
-    for _ in range(restarting.HOPELESS_RESTARTS - 1):
+    restarts = processes._Restarts("coordinator")
+    for _ in range(processes.HOPELESS_RESTARTS - 1):
         restarts.count(ENDED)
     assert clock.waits[0] == 0.0
     assert clock.waits == sorted(clock.waits)
@@ -41,17 +41,17 @@ def test_quick_ends_wait_longer_and_then_end_the_job(clock):
 
 
 def test_ends_far_apart_are_survived(clock):
-    restarts = restarting._Restarts("coordinator")
+    restarts = processes._Restarts("coordinator")
     for _ in range(50):
         restarts.count(ENDED)
-        clock.now += restarting.QUICK_SECONDS
+        clock.now += processes.QUICK_SECONDS
     assert set(clock.waits) == {0.0}
 
 
 def test_a_full_disk_is_told_at_once(clock):
     ended = SimpleNamespace(**{**vars(ENDED), "exit_code": OutputError.exit_code})
     with pytest.raises(OutputError, match="cannot be written any more"):
-        restarting._Restarts("coordinator").count(ended)
+        processes._Restarts("coordinator").count(ended)
 
 
 def test_a_coordinator_that_gave_up_waiting_is_not_started_again(clock):
@@ -61,4 +61,4 @@ def test_a_coordinator_that_gave_up_waiting_is_not_started_again(clock):
         tail=lambda _num_lines: "fewer than elastic.min_np=2",
     )
     with pytest.raises(NotEnoughWorkers, match=r"fewer than elastic\.min_np=2"):
-        restarting._Restarts("coordinator").count(ended)
+        processes._Restarts("coordinator").count(ended)

@@ -12,11 +12,11 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.records.columns import Ragged
 from edl_horovod.records.layout import Column, Layout
 from edl_horovod.spec import ElasticDLSpec
-from edl_horovod.tasks import adapting
+from edl_horovod.tasks import opening
 
 
 def adapt(one, source, folder, tell, examples=None):
-    adapting.adapt(one, source, folder, tell, examples=lambda: contextlib.nullcontext(examples))
+    opening.adapt(one, source, folder, tell, examples=lambda: contextlib.nullcontext(examples))
 
 
 class Source:

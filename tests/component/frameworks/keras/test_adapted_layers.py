@@ -15,7 +15,7 @@ from edl_horovod.config.schema import DataConfig
 from edl_horovod.errors import DataError
 from edl_horovod.frameworks.keras.batches import all_examples
 from edl_horovod.records.job_data import open_source, plan_of
-from edl_horovod.tasks.adapting import adapt
+from edl_horovod.tasks.opening import adapt
 from tests.fitting import BATCH, STEPS, assert_same_weights, by_fit, by_us, loaded_with
 from tests.zoo import texts
 

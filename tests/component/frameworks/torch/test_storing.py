@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.job import checkpoint_files
-from edl_horovod.ring.tensor_file import read_tensors
+from edl_horovod.ring.checkpoint import read_tensors
 
 MODULE = """
 import torch

@@ -27,7 +27,7 @@ from edl_horovod.records.reader import Reader
 from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.evaluate import Evaluator
-from tests.parallel.agreement import assert_same_everywhere
+from tests.parallel.agreement import UNWATCHED, assert_same_everywhere
 from tests.records import write_records
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
@@ -195,7 +195,7 @@ def test_evaluation_is_that_of_one_process(world):
         side = Side(on, Mode.EVALUATION, keep_every=7)
         evaluator = side.evaluator()
         evaluator.restart(on, 0)
-        sums = evaluator.local_sums(evaluator.num_steps)
+        sums = evaluator.local_sums(evaluator.num_steps, UNWATCHED)
         return evaluator.metrics(evaluator.over_ring(sums, on)), sums
 
     ours, _ = metrics(world)
@@ -222,7 +222,9 @@ def test_metrics_that_are_no_means_are_those_of_keras_over_all_examples(world, m
     )
     evaluator = side.evaluator()
     evaluator.restart(world, 0)
-    ours = evaluator.metrics(evaluator.over_ring(evaluator.local_sums(evaluator.num_steps), world))
+    ours = evaluator.metrics(
+        evaluator.over_ring(evaluator.local_sums(evaluator.num_steps, UNWATCHED), world)
+    )
 
     # Keras alone, and all records as one batch.
     side.stream.restart(range(LANES), 0, side.plan.steps_per_epoch)

@@ -92,7 +92,7 @@ def test_what_is_left_is_sent_at_once_where_all_must_have_it(world):
     side.go([0], range(4, 5))
     side.state.commit()
     side.state.stream_on(hurries=world.is_leader)
-    assert side.state.is_hurried
+    assert side.state.must_send_all
     assert not side.state.is_whole or world.is_leader
     side.state.complete()
     assert side.state.own_step == 5

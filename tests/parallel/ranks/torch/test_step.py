@@ -20,7 +20,7 @@ from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.reader import Reader
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.evaluate import Evaluator
-from tests.parallel.agreement import assert_same_everywhere
+from tests.parallel.agreement import UNWATCHED, assert_same_everywhere
 from tests.records import write_records
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
@@ -199,7 +199,7 @@ def test_evaluation_is_that_of_one_process(world):
         evaluation = side.trainer.model.evaluation(side.stream.element_spec)
         evaluator = Evaluator(evaluation, side.stream, side.plan, FRAMEWORK.collectives)
         evaluator.restart(on, 0)
-        sums = evaluator.local_sums(evaluator.num_steps)
+        sums = evaluator.local_sums(evaluator.num_steps, UNWATCHED)
         return evaluator.metrics(evaluator.over_ring(sums, on))
 
     ours = metrics(world)

@@ -1,11 +1,14 @@
-"""The course of a training: how far it is, in steps and records, and where it ends."""
+"""How far a training is, in steps and records, and the events that tell of it."""
 
+import time
 from dataclasses import dataclass
 
+from edl_horovod.frameworks.values import StepSums
+from edl_horovod.job.events import EventLog, StepEvent
 from edl_horovod.records.plan import DataPlan, StepSpans
 from edl_horovod.ring.state import NEVER, Counters
 
-__all__ = ["Course", "TrainCounters"]
+__all__ = ["TrainingProgress", "StepReports", "TrainCounters"]
 
 
 @dataclass
@@ -23,7 +26,7 @@ class TrainCounters(Counters):
     there the number of steps does not tell. Else it stays as it is."""
 
 
-class Course:
+class TrainingProgress:
     """Where the counters stand in the data, on the ring as it is."""
 
     def __init__(
@@ -96,3 +99,61 @@ class Course:
     @property
     def _step(self) -> int:
         return max(0, self._counters.step)
+
+
+EVENT_SECONDS = 0.2
+
+
+class StepReports:
+    """What the leader tells of the steps that are done."""
+
+    def __init__(self, events: EventLog, progress: TrainingProgress) -> None:
+        """Tell nothing yet."""
+        self._events = events
+        self._progress = progress
+        self._at = 0.0
+        self._records = 0
+        self._is_ring_reported = False
+        self._pending: tuple[int, StepSums, int] | None = None
+
+    def enter_ring(self) -> None:
+        """Count the records of a second from here on."""
+        self._at, self._records = time.monotonic(), self._progress.records_done
+        self._is_ring_reported = False
+        self._pending = None
+
+    def report(self, step: int, sums: StepSums, size: int) -> None:
+        """Write the event of a step that is done, if it is time for one.
+
+        Args:
+            step: Steps of the job that are done, this one included.
+            sums: Of this step.
+            size: Ranks that had examples of it, or might have.
+        """
+        self._pending = (step, sums, size)
+        # Each ring's first step is reported, however short it lives: it ends the stall before it.
+        is_due = time.monotonic() - self._at >= EVENT_SECONDS or not self._is_ring_reported
+        if is_due or self._progress.is_at_end:
+            self.report_last()
+
+    def report_last(self) -> None:
+        """Write the event of the step that was done last, if there is none of it yet."""
+        if self._pending is None:
+            return
+        (step, sums, size), self._pending = self._pending, None
+        now = time.monotonic()
+        records = self._progress.records_done
+        rate = (records - self._records) / max(now - self._at, 1e-9)
+        self._events.write(
+            StepEvent(
+                step=step,
+                total_steps=self._progress.num_steps,
+                epoch=self._progress.epoch_of_last_step,
+                loss=sums.loss,
+                records_per_second=round(rate, 1),
+                records_seen=records,
+                size=size,
+                metrics=sums.metrics,
+            )
+        )
+        self._at, self._records, self._is_ring_reported = now, records, True
