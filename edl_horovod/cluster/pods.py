@@ -1,4 +1,4 @@
-"""The pod templates of a job: what its launcher and its workers run, and what they are given."""
+"""The pod templates of a job's launcher and workers: commands, environment, volumes, resources."""
 
 import math
 from collections.abc import Mapping
@@ -76,7 +76,11 @@ def launcher(config: JobConfig, name: str) -> Manifest:
 
 
 def worker(config: JobConfig, name: str) -> Manifest:
-    """A pod with a worker process for each slot, or with an sshd for what else starts ranks."""
+    """The template of a worker pod.
+
+    With a coordinator the pod runs a worker process for each slot. Otherwise it runs an sshd,
+    through which horovodrun or mpirun starts the ranks.
+    """
     settings = config.kubernetes
     if style_of(config).has_coordinator:
         container = _elastic_worker(config, name)
@@ -91,7 +95,7 @@ def worker(config: JobConfig, name: str) -> Manifest:
 
 
 def threads_of(config: JobConfig) -> dict[str, str]:
-    """How many CPU threads a rank takes: what its pod asks for, shared among the slots."""
+    """The variables that limit a rank's CPU threads; the slots share the CPU request of the pod."""
     cpu = config.kubernetes.worker.cpu
     cores = float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu)
     fair_share = max(1, math.floor(cores / config.kubernetes.slots_per_worker))
@@ -99,7 +103,7 @@ def threads_of(config: JobConfig) -> dict[str, str]:
 
 
 def texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Labels, variables and such: Kubernetes takes text alone, where YAML has numbers and flags."""
+    """Convert values of labels, variables and the like to the strings that Kubernetes requires."""
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in values.items()

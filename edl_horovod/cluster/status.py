@@ -154,12 +154,12 @@ def pod_view(pod: Object, *, now: float) -> PodView:
 
 
 def _state(job: Object, pods: Sequence[PodView], queue: str) -> tuple[str, str]:
-    holds = _conditions(job)
-    if "Succeeded" in holds:
+    conditions = _conditions(job)
+    if "Succeeded" in conditions:
         return "finished", ""
-    if "Failed" in holds:
+    if "Failed" in conditions:
         # What the operator adds of the launcher pod is empty where its container merely ended.
-        said = holds["Failed"].removesuffix(": ")
+        said = conditions["Failed"].removesuffix(": ")
         ends = [f"{pod.name} {pod.message}" for pod in _launchers(pods) if pod.state == "failed"]
         return "failed", ": ".join(filter(None, [said, *ends[-1:]]))
     if _is_suspended(job):
@@ -186,13 +186,14 @@ def _launchers(pods: Iterable[PodView]) -> list[PodView]:
 
 
 def _conditions(job: Object) -> dict[str, str]:
-    """What the operator says of a job and is so, with its reason."""
+    """The conditions that hold for a job, by type, each with its message or else its reason."""
     status = job.get("status") or {}
     return {
         condition["type"]: str(condition.get("message") or condition.get("reason") or "")
         for condition in status.get("conditions") or []
-        # The operator calls a job failed that goes on without an evicted worker, until it ends well
-        # (https://github.com/kubeflow/mpi-operator/issues/647); one that has ended has a time.
+        # The operator reports a job as failed when a worker is evicted, although the job continues
+        # without it (https://github.com/kubeflow/mpi-operator/issues/647). A completion time shows
+        # that the job has really ended.
         if condition["status"] == "True"
         and (condition.get("reason") != EVICTED or status.get("completionTime"))
     }

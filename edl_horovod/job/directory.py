@@ -225,8 +225,8 @@ class JobDir:
     def in_use(self) -> Iterator[None]:
         """Lock the directory for a process of the job that runs without a launcher.
 
-        The lock keeps out launchers and commands that would remove the directory. Where a launcher
-        holds the directory, its own lock does.
+        The lock keeps out launchers and commands that would remove the directory. A launcher that
+        has locked the directory keeps them out already, so this takes no second lock then.
         """
         with self.writing():
             lock = os.open(self.launcher_pid, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -1,6 +1,6 @@
-"""A job in a cluster that is a part of something here: submitted, waited for, and removed.
+"""Run a job in a cluster for a command that needs its result: submit it, wait, and remove it.
 
-What it reads and writes lies on a volume that this machine and the pods have at the same path.
+The job's files are on a volume that this machine and the pods mount at the same path.
 """
 
 import logging
@@ -33,8 +33,8 @@ __all__ = ["AttachedJob", "check_attached", "remove_attached", "run_attached"]
 
 log = logging.getLogger(__name__)
 
-AWAY_SECONDS = 600.0
-"""How long the cluster may not answer while its job is waited for."""
+MAX_UNREACHABLE_SECONDS = 600.0
+"""How long the wait for a job goes on without an answer from the cluster."""
 RETRY_SECONDS = 5.0
 VISIBLE_SECONDS = 60.0
 """How long a network file system may take to show here what a pod wrote."""
@@ -133,25 +133,25 @@ def remove_attached(job: AttachedJob) -> None:
 
 
 def _wait(job: AttachedJob, on_status: OnStatus) -> None:
-    """Wait until the job has finished, even if the API server is away for a while.
+    """Wait until the job has finished, even if the API server cannot be reached for a while.
 
     Raises:
-        JobFailed: It failed.
-        ClusterUnreachable: The cluster was away for too long.
+        JobFailed: The job failed.
+        ClusterUnreachable: The API server has not answered for `MAX_UNREACHABLE_SECONDS`.
     """
-    answered = time.monotonic()
+    last_answer_at = time.monotonic()
 
-    def seen(status: JobStatus) -> None:
-        nonlocal answered
-        answered = time.monotonic()
+    def on_answer(status: JobStatus) -> None:
+        nonlocal last_answer_at
+        last_answer_at = time.monotonic()
         on_status(status)
 
     with job.client() as client:
         while True:
             try:
-                client.wait(job.name, "finished", on_status=seen)
+                client.wait(job.name, "finished", on_status=on_answer)
             except ClusterUnreachable as e:
-                if time.monotonic() - answered > AWAY_SECONDS:
+                if time.monotonic() - last_answer_at > MAX_UNREACHABLE_SECONDS:
                     raise
                 log.warning("The cluster does not answer; trying again. %s", e)
                 time.sleep(RETRY_SECONDS)

@@ -238,37 +238,44 @@ def _create(cluster: "Cluster", job: JobManifests, *, is_suspended: bool) -> Non
             go = {"spec": {"runPolicy": {"suspend": False}}}
             cluster.patch("MPIJob", owner["metadata"]["name"], go)
     except BaseException as error:
-        left = _undo(cluster, created)
+        leftovers = _undo(cluster, created)
         if isinstance(error, ClusterError | KeyboardInterrupt):
             name = job.mpijob["metadata"]["name"]
-            raise _with_what_is_left(error, name, left, has_begun=bool(created)) from error
+            raise _submission_error(error, name, leftovers, was_created=bool(created)) from error
         raise
 
 
 def _undo(cluster: "Cluster", created: list[dict[str, Any]]) -> str:
-    """Remove what was made, the last first; returns what stays."""
-    left = []
+    """Remove the created objects, the last first; returns the names of those that remain."""
+    leftovers = []
     for item in reversed(created):
         kind, meta = item["kind"], item["metadata"]
         try:
             cluster.delete(kind, meta["name"], uid=meta["uid"])
         except ClusterError as error:
             log.debug("undo: %s", error)
-            left.append(f"{kind.lower()}/{meta['name']}")
+            leftovers.append(f"{kind.lower()}/{meta['name']}")
         else:
             if kind == "MPIJob":
-                left.clear()  # The cluster removes what it owned.
-    return ", ".join(left)
+                leftovers.clear()  # The cluster removes what it owned.
+    return ", ".join(leftovers)
 
 
-def _with_what_is_left(
-    error: ClusterError | KeyboardInterrupt, name: str, left: str, *, has_begun: bool
+def _submission_error(
+    error: ClusterError | KeyboardInterrupt, name: str, leftovers: str, *, was_created: bool
 ) -> EdlError:
-    """The error of a submission, which also says what the cluster has of the job now."""
+    """The error of a submission, with a sentence on the objects that remain in the cluster.
+
+    Args:
+        error: What ended the submission.
+        name: The name of the job.
+        leftovers: The objects that could not be removed; empty if there are none.
+        was_created: Whether the server has confirmed that it created the MPIJob.
+    """
     more = ""
-    if left:
-        more = f" What was made before could not be removed: {left}"
-    elif not has_begun and isinstance(error, ClusterUnreachable | KeyboardInterrupt):
+    if leftovers:
+        more = f" What was made before could not be removed: {leftovers}"
+    elif not was_created and isinstance(error, ClusterUnreachable | KeyboardInterrupt):
         more = (
             f" Whether mpijob/{name} was made is not known; if it was, it is suspended: "
             f"edl delete {name} removes it."

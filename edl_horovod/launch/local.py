@@ -109,6 +109,6 @@ def worker_of(job_dir: JobDir) -> tuple[str, ...]:
 
 
 def threads_of(config: JobConfig) -> dict[str, str]:
-    """The variables that bound the CPU threads of a rank: this machine's cores are shared."""
+    """The environment that limits a rank's CPU threads; the ranks share the machine's cores."""
     share = max(1, len(os.sched_getaffinity(0)) // config.launch.np)
     return thread_variables(config.launch.threads_per_rank or share)

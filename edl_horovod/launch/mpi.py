@@ -17,7 +17,7 @@ __all__ = ["MpiTarget"]
 
 
 class MpiTarget(LocalTarget):
-    """All that runs here does so as with launch=local, but the ring cannot change."""
+    """Runs a job on this machine as launch=local does, but on a ring that cannot change."""
 
     is_elastic: ClassVar[bool] = False
 
@@ -32,9 +32,9 @@ class MpiTarget(LocalTarget):
         config = with_framework(with_checkpoint_lanes(with_job_dir(config)))
         check_start(config)
         job_dir, num_ranks = JobDir.of(config), config.launch.np
-        variables = threads_of(config)
-        if os.geteuid() == 0:
-            # Open MPI refuses root unless told twice; in a container everybody is root.
+        variables = threads_of(config)  # Environment variables that limit each rank's threads.
+        if os.geteuid() == 0:  # As is usual in a container.
+            # Open MPI runs as root only if both variables allow it.
             variables |= dict.fromkeys(
                 ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"
             )

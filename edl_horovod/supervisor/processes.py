@@ -189,28 +189,29 @@ def end_all(children: list[Child], *, seconds: float = GRACE_SECONDS) -> None:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait until the block is done.
+    """Delay SIGINT and SIGTERM until the block has ended.
 
-    By their handlers and not by the signal mask, which would hold only for the calling thread:
-    another one would take the signal, and the handler would still run in the main thread.
+    This replaces the handlers. The signal mask would not be enough, because it holds only for the
+    calling thread: another thread would receive the signal, and Python would run the handler in
+    the main thread at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    held: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _frame: held.append(number))
+    received: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _frame: received.append(number))
         for number in (signal.SIGINT, signal.SIGTERM)
-        # One that was not set from Python could not be put back.
+        # `getsignal` returns None for a handler of C code, which Python could not restore.
         if signal.getsignal(number) is not None
     }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
-        if held:
-            signal.raise_signal(held[0])
+        if received:
+            signal.raise_signal(received[0])
 
 
 HOPELESS_RESTARTS = 8

@@ -79,7 +79,7 @@ class Slots:
             self._forks = ForkServer(command, log_path, warm)
         self._slots: dict[int, _Slot] = {}
         self._leaving: dict[int, _Slot] = {}
-        self._furthest = (0, 0)
+        self._furthest_progress = (0, 0)
         self.num_wanted = 0
 
     @property
@@ -97,17 +97,18 @@ class Slots:
         if self._forks is not None:
             self._forks.leave()
 
-    def note_progress(self, place: tuple[int, int]) -> None:
-        """Note where the job is: where it has never been as far, earlier failures count no longer.
+    def note_progress(self, progress: tuple[int, int]) -> None:
+        """Note how far the job is; if it is further than ever before, forget earlier failures.
 
-        A job that goes back at each failure, and only makes the same steps again, gets nowhere.
+        A job that goes back at each failure and only repeats the same steps makes no progress.
 
         Args:
-            place: Steps or records that are done, and evaluations after them.
+            progress: The number of steps or records that are done, and 1 if they have been
+                evaluated, else 0.
         """
-        if place <= self._furthest:
+        if progress <= self._furthest_progress:
             return
-        self._furthest = place
+        self._furthest_progress = progress
         for slot in self._slots.values():
             slot.num_new_failures = 0
 

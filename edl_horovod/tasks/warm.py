@@ -69,13 +69,13 @@ def make_warm(
     task = importlib.import_module(TASKS[config.task].module)
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings_as_events(events))
-        if not num_gpus and (asked := _asked_for_gpu(config)):
+        if not num_gpus and (gpu_request := _gpu_request(config)):
             log.warning(
                 "worker %s: a GPU is asked for (%s), and %s sees none here, so this rank computes"
                 " on the processor; look for its driver, and for a build of the framework that has"
                 " GPUs",
                 identity.label,
-                asked,
+                gpu_request,
                 framework.name,
             )
         work: Work
@@ -96,10 +96,10 @@ def make_warm(
         yield work
 
 
-def _asked_for_gpu(config: JobConfig) -> str:
-    """What asks for a GPU, as `key=value`; empty if nothing does."""
-    asked = config.kubernetes.worker.gpus
-    if config.launch.kind == "kubernetes" and asked:
-        return f"kubernetes.worker.gpus={asked}"
+def _gpu_request(config: JobConfig) -> str:
+    """The setting or variable that requests a GPU, as `key=value`; empty if none does."""
+    num_gpus = config.kubernetes.worker.gpus
+    if config.launch.kind == "kubernetes" and num_gpus:
+        return f"kubernetes.worker.gpus={num_gpus}"
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return f"CUDA_VISIBLE_DEVICES={devices}" if devices not in ("", "-1") else ""

@@ -43,7 +43,7 @@ log = logging.getLogger("edl_horovod.cluster.pod.discovery")
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 10.0
 SETTLED_SECONDS = 5.0
-"""A watch that lived as long as this was none that the server refuses again and again."""
+"""A watch that lasted this long is not one that the server keeps refusing: retries start over."""
 WRITE_SECONDS = 0.05
 """Between two writes: when 5,000 pods turn ready at once, not each of them is worth one."""
 
@@ -80,40 +80,42 @@ class Discovery:
         self._stale_because = ""
         self._heard_at = time.time()
         self._opened_at: float | None = None
-        """When the watch was, if it was."""
-        self._num_vain = 0
-        """Watches in a row that were not opened, or brought nothing and ended soon."""
+        """When the current watch was opened; None if it was not."""
+        self._num_retries = 0
+        """Attempts in a row that opened no watch, or one that ended soon without a change."""
         self._changed = threading.Event()
 
     def run(self) -> None:
         """Watch until the process ends."""
-        threading.Thread(target=self._write_for_ever, name="hosts file", daemon=True).start()
+        threading.Thread(target=self._write_changes, name="hosts file", daemon=True).start()
         while True:
             self._opened_at = None
-            has_version = bool(self._version)
+            had_version = bool(self._version)
             try:
                 self._follow()
             except Expired as e:
                 log.info("the pods are listed again: %s", e)
                 self._version = ""
-                if has_version:
-                    continue  # The changes are lost until the next list; only a list again waits.
+                if had_version:
+                    # The changes since that version are unknown, so list the pods without a delay.
+                    # Only if the version of a new list has expired, too, does the next list wait.
+                    continue
             except ClusterError as e:
-                # That a watch breaks is nothing yet; that none can be opened is.
+                # A watch may break at any time; the file is stale only if none could be opened.
                 if self._opened_at is None:
-                    self._note_away(e)
+                    self._note_stale(e)
                 log.debug("%s", e)
             opened_at = self._opened_at
             if opened_at is not None and time.monotonic() - opened_at >= SETTLED_SECONDS:
-                self._num_vain = 0
-            # Not at the same moment for all jobs that an outage hits at once.
+                self._num_retries = 0
+            # A random delay spreads the requests of all jobs that the same outage hits.
             time.sleep(self._wait_seconds() * random.uniform(0.5, 1.0))
-            self._num_vain += 1
+            self._num_retries += 1
 
     def _wait_seconds(self) -> float:
-        if self._num_vain == 0:
+        if self._num_retries == 0:
             return 0.0
-        return min(FIRST_WAIT_SECONDS * 2.0 ** min(self._num_vain - 1, 10), LONGEST_WAIT_SECONDS)
+        return min(FIRST_WAIT_SECONDS * 2.0 ** min(self._num_retries - 1, 10), LONGEST_WAIT_SECONDS)
 
     def _follow(self) -> None:
         # That a watch opens proves nothing: after a restart, the server answers first and says only
@@ -126,7 +128,7 @@ class Discovery:
             self._heard_at = time.time()
             self._version = event.version
             if event.kind != "BOOKMARK":
-                self._num_vain = 0
+                self._num_retries = 0
                 self._apply(event)
 
     def _list(self) -> None:
@@ -136,7 +138,7 @@ class Discovery:
             pods.update((pod.uid, pod) for pod in map(pod_of, page.items))
             version = page.version
         self._pods, self._version = pods, version
-        self._note_back()
+        self._note_current()
         self._changed.set()
         for pod in pods.values():
             self._replace_if_failed(pod)
@@ -174,9 +176,9 @@ class Discovery:
         if self._events is not None:
             self._events.write(DiscoveryEvent(state="replaced", message=message))
 
-    # -- an API server that is away
+    # -- an API server that cannot be reached
 
-    def _note_away(self, error: ClusterError) -> None:
+    def _note_stale(self, error: ClusterError) -> None:
         because = " ".join(str(error).split())  # A comment of the file is one line.
         if because != self._stale_because:
             self._stale_because = because
@@ -186,7 +188,7 @@ class Discovery:
             log.warning("host discovery is not current: %s", error)
             self._tell("stale", f"host discovery is not current: {error}")
 
-    def _note_back(self) -> None:
+    def _note_current(self) -> None:
         self._heard_at = time.time()
         if self._stale_since is None:
             return
@@ -203,7 +205,7 @@ class Discovery:
 
     # -- the file
 
-    def _write_for_ever(self) -> None:
+    def _write_changes(self) -> None:
         written: str | None = None
         while True:
             self._changed.wait()
