@@ -158,19 +158,23 @@ def _moment(folder: Path) -> dict[Path, int]:
 
 
 def _entries(source: Source) -> Iterator[tuple[Source, Entry]]:
-    first = next(_lines(source), None)
-    if first is None:
+    """Yield the entries of a file, which is closed after the first entry and opened again.
+
+    `heapq.merge` takes the first entry of every file before any second one, so otherwise all files
+    would be open at once.
+    """
+    first_entry = next(_decoded_lines(source), None)
+    if first_entry is None:
         return
-    yield source, first
-    # Opened again for the rest: a merge takes the first entry of each file before any second one.
-    source.num_damaged = 0
-    lines = _lines(source)
-    next(lines)
-    for entry in lines:
+    yield source, first_entry
+    source.num_damaged = 0  # The second pass counts all damaged lines.
+    entries = _decoded_lines(source)
+    next(entries)
+    for entry in entries:
         yield source, entry
 
 
-def _lines(source: Source) -> Iterator[Entry]:
+def _decoded_lines(source: Source) -> Iterator[Entry]:
     with source.path.open("rb") as stream:
         left = source.num_bytes
         while left > 0 and (line := stream.readline(left)):

@@ -128,9 +128,11 @@ def write(
     with staged(output, "trained model", overwrite=config.overwrite, job=config.job_dir) as folder:
         zoo_files.copy(loaded.zoo, files, to=folder / "zoo")
         filenames = write_params(folder, weights, version=steps)
+        # The copy is a folder even if the zoo is a single file, whose `model_def` may be left out.
+        model_def = config.model_def if loaded.zoo.is_dir() else loaded.full_name
         message = TrainedModel(
             docker_commit_id=config.image,
-            model_def=config.model_def if loaded.zoo.is_dir() else loaded.full_name,
+            model_def=model_def,
             model_def_params=params_text.format(config.params),
             params_filename=filenames[0],
             input_function=loaded.parts["input_fn"],
@@ -151,13 +153,13 @@ def write(
         (folder / FILE_NAME).write_bytes(message.SerializeToString(deterministic=True))
         (folder / "metrics.json").write_text(json_text.dumps(dict(metrics), indent=2) + "\n")
         # Other users may read a trained model, but must not see the environment of the pods.
-        shown = replace(config, kubernetes=replace(config.kubernetes, env={}))
-        resolved.dump(shown, folder / resolved.FILE_NAME)
+        config_without_env = replace(config, kubernetes=replace(config.kubernetes, env={}))
+        resolved.dump(config_without_env, folder / resolved.FILE_NAME)
         model.save(folder)
-        not_exported = _export(model, folder, config)
+        export_error = _export(model, folder, config)
     log.info("Wrote the trained model %s (%d steps).", output, steps)
-    if not_exported is not None:
-        raise not_exported.with_more_hint(
+    if export_error is not None:
+        raise export_error.with_more_hint(
             f"\nThe trained model {output} is complete except for this export: edl evaluate and"
             " edl predict work with it."
         )

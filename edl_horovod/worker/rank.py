@@ -110,7 +110,7 @@ def make_membership(
         ConfigError: No launcher has started this process.
         MissingDependency: The ranks are mpirun's, and Horovod was built without MPI.
     """
-    kind, result = environment.membership, JobDir.of(config).result
+    kind, result_file = environment.membership, JobDir.of(config).result
     if not kind:
         raise ConfigError(
             "A worker is started by a launcher, which tells it where its ring is.",
@@ -118,7 +118,7 @@ def make_membership(
             hint="Use `edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`.",
         )
     if kind == "static":
-        return StaticMembership(horovod, result)
+        return StaticMembership(horovod, result_file)
     if warning := patch_warning(horovod.patch_version()):
         log.warning("%s", warning)
     if kind == "coordinator":
@@ -129,7 +129,7 @@ def make_membership(
         environment.driver_place,
         timeout_seconds=environment.driver_timeout_seconds,
         events=events,
-        result=result,
+        result_file=result_file,
     )
 
 

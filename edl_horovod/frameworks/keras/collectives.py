@@ -194,7 +194,7 @@ def _rows_of(rows: Rows) -> tf.Tensor:
     """Read the rows. While the result lives, assigning to the variable copies all of it."""
     variable = rows.variable
     if isinstance(variable, tf.Variable):
-        _end_copy_on_read(variable)
+        _disable_copy_on_read(variable)
     value = tf.convert_to_tensor(
         variable if isinstance(variable, tf.Variable) else variable.numpy()
     )
@@ -202,21 +202,22 @@ def _rows_of(rows: Rows) -> tf.Tensor:
 
 
 def _write(rows: Rows, value: tf.Tensor) -> None:
+    """Assign a value to rows of a variable, which may be one outside TensorFlow."""
     variable = rows.variable
-    if rows.last is None:
+    if rows.last is None:  # The whole variable.
         variable.assign(value if isinstance(variable, tf.Variable) else value.numpy())
     elif isinstance(variable, tf.Variable):
         tf.raw_ops.ResourceStridedSliceAssign(
             ref=variable.handle, begin=[rows.first], end=[rows.last], strides=[1], value=value
         )
-        _end_copy_on_read(variable)
+        _disable_copy_on_read(variable)
     else:
-        changed = variable.numpy().copy()
-        changed[rows.first : rows.last] = value.numpy()
-        variable.assign(changed)
+        array = variable.numpy().copy()
+        array[rows.first : rows.last] = value.numpy()
+        variable.assign(array)
 
 
-def _end_copy_on_read(variable: tf.Variable) -> None:
+def _disable_copy_on_read(variable: tf.Variable) -> None:
     # Assigning to a slice switches a variable to a mode in which every read copies all of it.
     tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 

@@ -138,10 +138,12 @@ class KerasEvaluation:
         self._objective = Objective(loaded, model, element_spec, Mode.EVALUATION)
         self._metrics: list[MetricSums] = []
         with user_code(f"Building the evaluation of {loaded.label}", root=loaded.zoo):
+            # This calls `_trace` once, which sets `_metrics`.
             self._sums = tf.function(self._trace, autograph=False).get_concrete_function(
                 element_spec
             )
         size = sum(metric.size for metric in self._metrics)
+        # Only computed values have names, so compute them from sums that are zero.
         self.names = ["loss", *self._values(np.zeros(size), 1.0)]
         self.zeros = EvaluationSums.zeros(size)
 

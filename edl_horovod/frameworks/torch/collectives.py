@@ -85,17 +85,19 @@ class TorchCollectives:
                     _write(Rows(variable), part)
 
     def broadcast_rows(self, rows: Sequence[Rows], number: int, root: int, name: str) -> int:
-        """Broadcast these rows of the root's variables, in one collective."""
-        local_bytes = [_bytes_of_rows(part) for part in rows]
-        packed = torch.cat([*local_bytes, bytes_of(torch.tensor([number]))])
+        """Broadcast these rows of the root's variables and a number in one collective."""
+        local_parts = [_bytes_of_rows(part) for part in rows]
+        number_bytes = bytes_of(torch.tensor([number]))
+        packed = torch.cat([*local_parts, number_bytes])
         _run(hvd.broadcast_async_, packed, root, name=name)
         if hvd.rank() == root:
             return number
-        *root_bytes, root_number = packed.split([*map(len, local_bytes), 8])
-        for part, local, received in zip(rows, local_bytes, root_bytes, strict=True):
+        sizes = [len(part) for part in (*local_parts, number_bytes)]
+        *received_parts, number_bytes = packed.split(sizes)
+        for part, local, received in zip(rows, local_parts, received_parts, strict=True):
             if not torch.equal(local, received):
                 _write(part, received)
-        return int(root_number.clone().view(torch.int64))
+        return int(number_bytes.clone().view(torch.int64))
 
     def blank_like(self, variables: Sequence[Variable]) -> list[Variable]:
         """Create variables of the same shapes and types, with arbitrary values."""

@@ -97,7 +97,7 @@ class TorchEvaluation:
         self._objective = Objective(
             runner.loaded, runner.module, Mode.EVALUATION, module_loss=self._module_loss
         )
-        self._doing = f"The evaluation of {runner.loaded.label}"
+        self._description = f"The evaluation of {runner.loaded.label}"
         example = runner.batch_to_device(example)
         with unchanged(runner.module):
             rerun = functools.partial(self._outputs, keeps_graph=True)
@@ -126,10 +126,17 @@ class TorchEvaluation:
         return dict(zip(self.names, map(float, means), strict=True))
 
     def _outputs(self, batch: Batch, *, keeps_graph: bool) -> object:
+        """Run the model in evaluation mode.
+
+        Args:
+            batch: Examples, on the device of the model.
+            keeps_graph: Whether the outputs keep their autograd graph, in which the objective
+                looks for the divisors of a loss that the module itself computes.
+        """
         runner = self._runner
         runner.module.eval()
         with (
-            user_code(self._doing, root=runner.loaded.zoo),
+            user_code(self._description, root=runner.loaded.zoo),
             self._objective.recording(),
             runner.evaluating(keeps_graph=keeps_graph),
         ):

@@ -60,7 +60,7 @@ class Outcome:
     """The divisor of the loss: the number of examples, or the divisor in the user's loss."""
     metric_sums: list[float]
     """The sum and the divisor of each metric, in the order of `Objective.metric_names`."""
-    means: list[Mean] = field(default_factory=list)
+    loss_terms: list[Mean] = field(default_factory=list)
     """The terms of a loss with several different divisors. `loss` uses the divisors of this batch,
     which a ring has to replace by the sums over the ranks."""
 
@@ -76,7 +76,7 @@ class _Loss:
 
     mean: torch.Tensor
     weight: float
-    means: list[Mean] = field(default_factory=list)
+    terms: list[Mean] = field(default_factory=list)
 
     @property
     def value(self) -> float:
@@ -159,7 +159,7 @@ class Objective:
 
     @property
     def num_divisors(self) -> int:
-        """The length of `Outcome.means`; 0 if one divisor is enough."""
+        """The length of `Outcome.loss_terms`; 0 if one divisor is enough."""
         return self._num_means if self._num_means > 1 else 0
 
     @property
@@ -244,7 +244,7 @@ class Objective:
             loss = self._loss_of(batch, outputs)
         mean = loss.mean if torch.is_grad_enabled() else loss.mean.detach()
         if self._metrics is None:
-            return Outcome(mean, loss.weight, [], loss.means)
+            return Outcome(mean, loss.weight, metric_sums=[], loss_terms=loss.terms)
         with user_code(f"{self._metrics_name} of {self._loaded.label}", root=root), torch.no_grad():
             metrics = self._call_metrics(batch, map_leaves(detach, outputs))
             if sorted(metrics) != self.metric_names:
@@ -255,12 +255,12 @@ class Objective:
                     f" {', '.join(self.metric_names) or 'none'}",
                 )
             count = batch.num_examples
-            sums = [
-                number
+            metric_sums = [
+                sum_or_divisor
                 for name in self.metric_names
-                for number in self._metric_sum(name, metrics[name], count)
+                for sum_or_divisor in self._sum_and_divisor(name, metrics[name], count)
             ]
-        return Outcome(mean, loss.weight, sums, loss.means)
+        return Outcome(mean, loss.weight, metric_sums=metric_sums, loss_terms=loss.terms)
 
     def _loss_of(self, batch: Batch, outputs: Any) -> _Loss:
         """Compute the loss of a batch."""
@@ -430,7 +430,7 @@ class Objective:
             )
         return metrics
 
-    def _metric_sum(self, name: str, value: Any, count: int) -> tuple[float, float]:
+    def _sum_and_divisor(self, name: str, value: Any, count: int) -> tuple[float, float]:
         """Return a metric's sum and divisor for a batch of `count` examples."""
         if _is_pair(value):
             return float(value[0]), float(value[1])

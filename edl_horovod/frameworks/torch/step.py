@@ -234,18 +234,24 @@ class TorchStep:
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
     ) -> TorchCallbacks | None:
-        """Create the user's callbacks; None without callbacks and schedules per epoch."""
+        """Create the user's callbacks; None if there are none and no schedule advances per epoch.
+
+        Args:
+            num_epochs: Not used.
+            steps_per_epoch: None if it depends on the ring. The steps that follow use it, too.
+            per_step: Whether hooks of single steps are called (`callbacks.per_step`).
+        """
         self._steps_per_epoch = steps_per_epoch
-        schedules = [
+        epoch_schedules = [
             schedule for schedule in self._optimization.schedules if not schedule.is_per_step
         ]
-        if not self._callbacks and not schedules:
+        if not self._callbacks and not epoch_schedules:
             return None
         return TorchCallbacks(
             self._callbacks,
             self._runner.module,
             self.optimizer,
-            schedules=schedules,
+            schedules=epoch_schedules,
             metric_names=self._objective.metric_names,
             per_step=per_step,
             require_groups=self._state.require_groups,
@@ -420,11 +426,11 @@ class TorchStep:
         Returns:
             The loss with these divisors, multiplied by the number of examples.
         """
-        divisors = np.array([mean.counted for mean in outcome.means])
+        divisors = np.array([mean.counted for mean in outcome.loss_terms])
         *totals, all_examples = self._sum_divisors(divisors * counts, num_examples * counts)
         loss = outcome.loss.item()
         known, change = 0.0, 0.0
-        for mean, divisor, total in zip(outcome.means, divisors, totals, strict=True):
+        for mean, divisor, total in zip(outcome.loss_terms, divisors, totals, strict=True):
             # Examples that do not count have a divisor even if the ring's total is 0.
             factor = divisor / num_examples * all_examples / total if divisor and total else 0.0
             mean.scale_gradient(factor)
@@ -474,7 +480,7 @@ class TorchStep:
         share = num_examples / part.num_examples
         loss, metric_sums = outcome.loss, np.array(outcome.metric_sums) * share
         value, weight = outcome.loss_sum * share, outcome.loss_weight * share
-        if outcome.means and not is_alone:
+        if outcome.loss_terms and not is_alone:
             value = self._divide_by_ring(outcome, part.num_examples, counts=counts) * share
         if not loss.requires_grad and self._reduces_norms:
             # No example counts here, but other ranks' losses depend on these examples.

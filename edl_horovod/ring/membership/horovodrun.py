@@ -28,10 +28,10 @@ CONNECT_SECONDS = 10.0
 
 
 class HorovodDriverMembership(Membership):
-    """A rank of a ring whose membership is the elastic driver's.
+    """Membership of a rank in a ring whose members Horovod's elastic driver chooses.
 
-    Only rank 0 is told of new hosts, and only once; the flag stays up until this rank asks the
-    driver again, and the step's collective carries it to all ranks.
+    The driver notifies only rank 0 of new hosts, and only once. So `wants_change` stays true until
+    rank 0 asks the driver for its next place; a collective in each step tells the other ranks.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class HorovodDriverMembership(Membership):
         *,
         timeout_seconds: float,
         events: EventLog,
-        result: Path,
+        result_file: Path,
     ) -> None:
         """Take the first place; `join` asks the driver for later ones.
 
@@ -50,14 +50,14 @@ class HorovodDriverMembership(Membership):
             place: The first one of this rank; its rendezvous is the driver.
             timeout_seconds: Gloo's, for forming and for transfers.
             events: Receives the job's end from the leader; horovodrun writes none.
-            result: File for the job's outcome.
+            result_file: File for the job's outcome.
         """
         super().__init__(horovod)
         self._place = place
         self._key = f"{place.host}:{place.local_rank}"
         self._timeout_seconds = timeout_seconds
         self._events = events
-        self._result = result
+        self._result_file = result_file
         self._num_formings = 0
         # Hosts may have come before anybody could be notified: the first ring forms twice.
         self._has_new_hosts = place.rank == 0
@@ -70,7 +70,7 @@ class HorovodDriverMembership(Membership):
         else:
             # Before asking: a notice from here on may be newer than the answer.
             self._has_new_hosts = False
-            self._place = self._ask()
+            self._place = self._next_place()
         self._place = replace(self._place, generation=self._num_formings, step=max(0, step))
         self._num_formings += 1
         if step > 0:
@@ -91,7 +91,7 @@ class HorovodDriverMembership(Membership):
     def finished(self, result: Success) -> None:
         """Let the leader write the result and the event."""
         if self._place.rank == 0:
-            outcome.save(self._result, result)
+            outcome.save(self._result_file, result)
             self._events.write(
                 JobEvent(
                     state="finished",
@@ -104,14 +104,15 @@ class HorovodDriverMembership(Membership):
     def report_error(self, error: EdlError) -> None:
         """Let the leader write the failure; the error of another rank does not end the job."""
         if self._place.rank == 0:
-            outcome.save(self._result, Failure.of(error))
+            outcome.save(self._result_file, Failure.of(error))
             self._events.write(JobEvent(state="failed", message=str(error)))
 
-    def _ask(self) -> Place:
-        """Ask for this rank's next place; the driver answers when all ranks have asked or ended.
+    def _next_place(self) -> Place:
+        """Ask the driver for this rank's next place; it answers when all ranks have asked or ended.
 
-        `hvd.init()` would ask by itself, but it cannot say that the answer was "none": asking once
-        more would then count as a member that is ready, and break the others' next reset.
+        `hvd.init()` would ask, too, but it does not report that the driver has no place for this
+        rank. Asking again to find out would count as a member that is ready, and break the next
+        reset of the other ranks.
         """
         try:
             driver = HTTPConnection(
@@ -121,15 +122,16 @@ class HorovodDriverMembership(Membership):
             )
             with closing(driver):
                 driver.connect()
-                # Unbounded, as the driver's wait for the others is; but not where its host is gone.
+                # The driver waits for the other ranks without a limit, so this waits for the driver
+                # without one, unless the driver's host vanishes.
                 driver.sock.settimeout(None)
                 notice_vanished_host(driver.sock)
                 driver.request("GET", f"/rank_and_size/{self._key}")
-                answer = driver.getresponse()
-                if answer.status != OK:
-                    raise HTTPException(f"{answer.status} {answer.reason}")
-                words = answer.read().decode().split(",")
-            numbers: dict[str, Any] = dict(zip(RANK_FIELDS, map(int, words), strict=True))
+                response = driver.getresponse()
+                if response.status != OK:
+                    raise HTTPException(f"{response.status} {response.reason}")
+                fields = response.read().decode().split(",")
+            numbers: dict[str, Any] = dict(zip(RANK_FIELDS, map(int, fields), strict=True))
             place = replace(self._place, **numbers)
         except (OSError, HTTPException, ValueError) as error:
             raise JobFailed(

@@ -14,9 +14,18 @@ __all__ = ["StaticMembership"]
 
 
 class StaticMembership(Membership):
-    """A ring that does not change; the failure of a rank is the job's."""
+    """Membership of a ring that does not change: if a rank fails, the job fails."""
 
-    def __init__(self, horovod: Horovod, result: Path) -> None:
+    def __init__(self, horovod: Horovod, result_file: Path) -> None:
+        """Start MPI; `join` forms the ring.
+
+        Args:
+            horovod: Forms the ring.
+            result_file: File for the job's outcome.
+
+        Raises:
+            MissingDependency: Horovod was built without MPI.
+        """
         super().__init__(horovod)
         if not horovod.has_mpi():
             raise MissingDependency(
@@ -24,13 +33,13 @@ class StaticMembership(Membership):
                 hint=f"Use launch=local; or for MPI, {how_to_install('mpi')} and then "
                 "python docker/horovod/build_wheel.py --install",
             )
-        # The import starts MPI, so it is not at the head of the module.
+        # The import starts MPI, so it is not at the top of the module.
         from mpi4py import MPI
 
         self._mpi = MPI
         self._communicator = MPI.COMM_WORLD
         self._has_joined = False
-        self._result = result
+        self._result_file = result_file
 
     def join(self, step: int) -> World:
         """Form the one ring."""
@@ -53,11 +62,11 @@ class StaticMembership(Membership):
     def finished(self, result: Success) -> None:
         """Let the leader write the result."""
         if self._communicator.Get_rank() == 0:
-            outcome.save(self._result, result)
+            outcome.save(self._result_file, result)
 
     def report_error(self, error: EdlError) -> None:
         """Write the failure, and end the other ranks, which may wait in a collective."""
-        outcome.save(self._result, Failure.of(error))
+        outcome.save(self._result_file, Failure.of(error))
         self._communicator.Abort(error.exit_code)
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ def make(driver, log, tmp_path):
             replace(PLACE, rank=rank, rendezvous_port=port),
             timeout_seconds=30.0,
             events=log,
-            result=tmp_path / "result.json",
+            result_file=tmp_path / "result.json",
         )
         return membership, horovod.places
 
