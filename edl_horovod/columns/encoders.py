@@ -76,7 +76,7 @@ class Vocabulary(Codes):
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
         """Look up each value."""
         codes = self._codes
-        keys = _keys(cells, self.name, self.data_type)
+        keys = _category_keys(cells, self.name, self.data_type)
         row_codes = np.fromiter((codes.get(key, UNKNOWN) for key in keys), np.int64, len(keys))
         return row_codes[:, np.newaxis]
 
@@ -92,7 +92,7 @@ class Hashed(Codes):
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
         """Hash each value."""
-        keys = _keys(cells, self.name, self.data_type)
+        keys = _category_keys(cells, self.name, self.data_type)
         hashes = (zlib.crc32(key.encode()) % self.num_codes for key in keys)
         return np.fromiter(hashes, np.int64, len(keys))[:, np.newaxis]
 
@@ -300,7 +300,8 @@ class Indicator(Numbers):
         return counts
 
 
-def _keys(cells: Mapping[str, Array], name: str, data_type: DataType | None) -> list[str]:
+def _category_keys(cells: Mapping[str, Array], name: str, data_type: DataType | None) -> list[str]:
+    """The keys of a column's values in vocabularies and hashes; errors name the column."""
     try:
         return keys_of(cells[name], data_type)
     except DataError as error:

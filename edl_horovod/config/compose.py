@@ -375,15 +375,15 @@ class _Composer:
         """Report all missing settings in one error, each with its meaning."""
         needed_keys = needed(self._verb)
         missing = [key for key in needed_keys if not values.get(key)]
-        is_file = values["model_zoo"].endswith(".py")
-        if "model_def" in missing and (is_file or values.get("model")):
-            missing.remove("model_def")  # The file may hold a single model; opening it will tell.
+        zoo_is_file = values["model_zoo"].endswith(".py")
+        if "model_def" in missing and (zoo_is_file or values.get("model")):
+            # The file may hold a single model; whether it does is known when it is opened.
+            missing.remove("model_def")
         if missing:
             meanings = {setting.key: setting.meaning for setting in settings(self._class)}
             lines = "".join(f"\n  {key}=...  {' '.join(meanings[key].split())}" for key in missing)
-            names = " and ".join(
-                [", ".join(needed_keys[:-1]), needed_keys[-1]][len(needed_keys) == 1 :]
-            )
+            *first_keys, last_key = needed_keys
+            names = f"{', '.join(first_keys)} and {last_key}" if first_keys else last_key
             raise ConfigError(f"{self._verb} needs {names}. Give what is missing:{lines}")
 
     def _location(self, key: str, sorted_settings: SortedSettings) -> str:

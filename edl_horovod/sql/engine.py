@@ -5,7 +5,9 @@ Drivers run in autocommit mode: a transaction begins only where this module or a
 user begins one.
 
 The user's own statements share one connection, with its transaction, temporary tables and settings.
-Once this connection exists, everything else goes through it too and sees the same state.
+Once this connection exists, `reading` and `connecting` use it, too, and see the same state; only
+SQLite is read through another connection unless the session has temporary or attached tables.
+`tables` and `primary_key` always use a separate connection.
 """
 
 import importlib

@@ -147,11 +147,11 @@ def export(
         scan = _Scan(
             engine,
             select,
-            nulls=nulls,
+            defaults=nulls,
             target=target,
             read=columns,
             num_first_rows=num_first_rows,
-            dates=dates if engine.dialect == "sqlite" and dates else {},
+            date_columns=dates if engine.dialect == "sqlite" and dates else {},
             columns_with_nulls=columns_with_nulls,
         )
         num_rows = scan.write(new_folder, on_progress or (lambda num_rows, rate: None))
@@ -229,20 +229,22 @@ class _Scan:
         engine: Engine,
         select: str,
         *,
-        nulls: Mapping[str, object],
+        defaults: Mapping[str, object],
         target: TargetPlan | None,
         read: Collection[str] | None,
         num_first_rows: int,
-        dates: Mapping[str, Kind | None],
+        date_columns: Mapping[str, Kind | None],
         columns_with_nulls: Collection[str],
     ) -> None:
         self._engine = engine
         self._select = select
-        self._nulls = nulls
+        self._defaults = defaults
+        """The values that replace NULLs, by column name."""
         self._target = target
         self._read_by_job = read
         self._num_first_rows = num_first_rows
-        self._dates = dates
+        self._date_columns = date_columns
+        """The kind of the columns whose texts may be dates; None if the texts decide it."""
         self._columns_with_nulls = columns_with_nulls
         self._keys: _KeyReader | None = None
         self._exact: _ExactReader | None = None
@@ -371,6 +373,12 @@ class _Scan:
         return {f"value_{number}": values for number, values in enumerate(columns)} | key_columns
 
     def _scanned_columns(self, columns: Sequence[SelectColumn]) -> list[ScannedColumn]:
+        """Check the names of the columns, and prepare to read their values.
+
+        Raises:
+            DataError: A column has no name or that of another one.
+            ConfigError: A default names none of the columns.
+        """
         names = [column.name for column in columns]
         for position, name in enumerate(names):
             if name in ("", "?column?"):
@@ -386,7 +394,7 @@ class _Scan:
                 received=f"the columns {', '.join(names)}",
                 hint="Rename one of them by AS, or leave it out.",
             )
-        for name in self._nulls:
+        for name in self._defaults:
             if name not in names:
                 raise ConfigError(
                     f"There is a default for {name!r}, which is not a column of the SELECT.",
@@ -396,9 +404,9 @@ class _Scan:
         return [
             ScannedColumn(
                 column,
-                default=self._nulls.get(column.name),
-                kind_of_texts=self._dates.get(column.name),
-                may_be_dates=column.name in self._dates,
+                default=self._defaults.get(column.name),
+                kind_of_texts=self._date_columns.get(column.name),
+                may_be_dates=column.name in self._date_columns,
             )
             for column in columns
         ]
@@ -409,7 +417,7 @@ class _Scan:
             column
             for column in self.record_columns
             if column.num_nulls
-            and self._nulls.get(column.name) is None
+            and self._defaults.get(column.name) is None
             and column.name not in self._columns_with_nulls
         ]
 
