@@ -46,6 +46,7 @@ ONCE = {
     "test_compiling": "Keras' steps are graphs anyway",
     "test_decoding": "the processes are PyTorch's",
     "test_elasticdl_zoo": "the released models are written in Keras",
+    "test_extensions": "it brings its own framework",
     "test_keras_on_torch": "it is both at once",
     "test_launches.test_a_mistake_is_one_message": "it is told before there is a framework",
     "test_model_kinds": "the kinds are Keras' own; it has a test of PyTorch's kind beside them",

@@ -102,10 +102,9 @@ def test_only_edges_of_the_ranks_half_see_the_environment():
     assert modules_with(r"os\.(environ|getenv)", *halves) == {
         "frameworks/horovod.py",  # Horovod's library reads what it writes.
         "tasks/warm.py",  # Whether the user asks for a GPU.
-        "tasks/proof.py",  # It hides the GPUs from its own process.
+        "tasks/zoo_copy.py",  # It hides the GPUs from its own process.
         "worker/fork_server.py",  # It takes what its launcher sends for a forked worker.
-        "worker/imports.py",  # TensorFlow and Horovod read what it writes.
-        "worker/main.py",
+        "worker/main.py",  # TensorFlow and Horovod read what it writes.
         "worker/shim.py",  # It hands its own variables over.
         "worker/stand_in.py",
     }
