@@ -5,15 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from edl_horovod.cluster.connection import (
-    ANSWER_SECONDS,
-    Call,
-    Connection,
-    Object,
-    Place,
-    broken,
-    find_cluster,
-)
+from edl_horovod.cluster.connection import ANSWER_SECONDS, Call, Connection, Object, broken
+from edl_horovod.cluster.credentials import Place, find_cluster
 from edl_horovod.cluster.kinds import VERSION, kind_of
 from edl_horovod.cluster.refusals import Attempt, Expired, refusal_of_status
 

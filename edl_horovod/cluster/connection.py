@@ -3,36 +3,14 @@
 import contextlib
 import json
 import logging
-import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from edl_horovod.cluster.credentials import Place
 from edl_horovod.cluster.refusals import Attempt, refusal
-from edl_horovod.errors import (
-    ClusterUnreachable,
-    MissingDependency,
-    NoCluster,
-    did_you_mean,
-    how_to_install,
-)
-
-__all__ = [
-    "ANSWER_SECONDS",
-    "SERVICE_ACCOUNT",
-    "Call",
-    "Connection",
-    "Object",
-    "Place",
-    "broken",
-    "find_cluster",
-]
-
-log = logging.getLogger(__name__)
+from edl_horovod.errors import ClusterUnreachable, MissingDependency, NoCluster, how_to_install
 
 try:
     import urllib3
@@ -46,6 +24,9 @@ except ImportError as e:
         f"this command runs, {how_to_install('kubernetes')}"
     ) from e
 
+__all__ = ["ANSWER_SECONDS", "Call", "Connection", "Object", "broken"]
+
+log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 
@@ -55,26 +36,6 @@ KEEPALIVE_SECONDS = 10
 VANISHED_SECONDS = 20
 """An idle connection is probed after the first and broken after the second: a log that is followed
 may be silent for hours, and must not hang on a host that is gone."""
-
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds the token of its service account; the kubelet renews it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A cluster and the namespace to work in."""
-
-    namespace: str
-    kubeconfig: str = ""
-    """Paths as KUBECONFIG has them; empty means the service account of this pod."""
-    context: str = ""
-    """A context of the kubeconfig; empty for its current one."""
-    service_account: Path = SERVICE_ACCOUNT
-
-    def __str__(self) -> str:
-        if self.kubeconfig:
-            return f"context={self.context} of {self.kubeconfig}"
-        return f"the service account in {self.service_account}"
 
 
 @dataclass(frozen=True)
@@ -220,74 +181,3 @@ def broken(attempt: Attempt, error: Exception) -> ClusterUnreachable:
         received=f"{attempt}: {cause}",
         hint="Check the address, the network, the certificates and the proxy.",
     )
-
-
-DEFAULT_KUBECONFIG = "~/.kube/config"
-DEFAULT_NAMESPACE = "default"
-
-
-def find_cluster(
-    *, context: str = "", namespace: str = "", service_account: Path = SERVICE_ACCOUNT
-) -> Place:
-    """Choose as kubectl does: the kubeconfig where there is one, else the pod's service account.
-
-    Args:
-        context: Of the kubeconfig; empty means its current one.
-        namespace: Empty means that of the context or the pod, or `default`.
-        service_account: The folder that a pod has.
-
-    Raises:
-        NoCluster: There is neither, or the kubeconfig has no such context.
-    """
-    paths = os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
-    files = [path for path in map(os.path.expanduser, paths.split(os.pathsep)) if path]
-    present = [path for path in files if os.path.isfile(path)]
-    if present:
-        kubeconfig = os.pathsep.join(present)
-        name, settings = _context(kubeconfig, context)
-        chosen = namespace or settings.get("namespace") or DEFAULT_NAMESPACE
-        return Place(namespace=str(chosen), kubeconfig=kubeconfig, context=name)
-    is_pod = "KUBERNETES_SERVICE_HOST" in os.environ and service_account.is_dir()
-    if context or os.environ.get("KUBECONFIG") or not is_pod:
-        named = f"KUBECONFIG={paths}" if os.environ.get("KUBECONFIG") else paths
-        raise NoCluster(
-            "There is no kubeconfig.",
-            received=f"{named}{f', context={context}' if context else ''}",
-            hint="Set KUBECONFIG to the file that your cluster gave you.",
-        )
-    return Place(
-        namespace=namespace or _own_namespace(service_account), service_account=service_account
-    )
-
-
-def _context(kubeconfig: str, wanted: str) -> tuple[str, dict[str, Any]]:
-    """Name and settings of a context; the first file that has a name or a current one wins."""
-    contexts: dict[str, dict[str, Any]] = {}
-    current = ""
-    for path in kubeconfig.split(os.pathsep):
-        try:
-            content = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-            current = current or str(content.get("current-context") or "")
-            for entry in content.get("contexts") or []:
-                contexts.setdefault(str(entry["name"]), entry.get("context") or {})
-        except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
-            raise NoCluster(
-                "The kubeconfig cannot be read.",
-                received=f"{path}, {type(error).__name__}: {error}",
-            ) from error
-    name = wanted or current
-    if name not in contexts:
-        known = ", ".join(sorted(contexts)) or "none"
-        raise NoCluster(
-            f"The kubeconfig has no such context.{did_you_mean(name, contexts)}",
-            received=f"context={name!r}, file={kubeconfig}",
-            hint=f"Contexts: {known}.",
-        )
-    return name, contexts[name]
-
-
-def _own_namespace(service_account: Path) -> str:
-    try:
-        return (service_account / "namespace").read_text(encoding="utf-8").strip()
-    except OSError:
-        return DEFAULT_NAMESPACE

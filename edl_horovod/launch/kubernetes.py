@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from edl_horovod import image
 from edl_horovod.cluster import labels
-from edl_horovod.cluster.connection import find_cluster
+from edl_horovod.cluster.credentials import find_cluster
 from edl_horovod.cluster.manifest import JobManifests, job_manifests, to_yaml
 from edl_horovod.config.kubernetes import JOB_NAME_CHARACTERS
 from edl_horovod.config.schema import JobConfig

@@ -11,7 +11,7 @@ import yaml
 from kubernetes import client as k8s
 
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.connection import Place
+from edl_horovod.cluster.credentials import Place
 from tests.kube import certificates, mpijobs, real
 from tests.kube.apiserver.admission import MASTERS, User
 from tests.kube.apiserver.server import ApiServer

@@ -5,7 +5,7 @@ from kubernetes import config as k8s_config
 
 from edl_horovod.cluster import manifest
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.connection import Place
+from edl_horovod.cluster.credentials import Place
 from edl_horovod.config.compose import compose
 from tests.kube import job_controller, mpi_operator
 from tests.kube.apiserver.admission import User

@@ -11,7 +11,7 @@ import yaml
 from edl_horovod.cluster import client as client_module
 from edl_horovod.cluster import connection as connection_module
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.connection import Place, find_cluster
+from edl_horovod.cluster.credentials import Place, find_cluster
 from edl_horovod.cluster.refusals import Expired
 from edl_horovod.errors import (
     ClusterError,

@@ -13,7 +13,7 @@ from kubernetes import client as k8s
 import edl_horovod
 from edl_horovod.cli import main as cli
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.connection import Place
+from edl_horovod.cluster.credentials import Place
 from edl_horovod.errors import (
     ClusterError,
     ClusterForbidden,

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.connection import Place
+from edl_horovod.cluster.credentials import Place
 from tests import counting_job
 from tests.kube import certificates
 from tests.kube.apiserver.server import ApiServer

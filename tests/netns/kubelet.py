@@ -25,7 +25,7 @@ from kubernetes import client as k8s
 from kubernetes import config as k8s_config
 
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.connection import SERVICE_ACCOUNT, Place
+from edl_horovod.cluster.credentials import SERVICE_ACCOUNT, Place
 from edl_horovod.errors import ClusterError, ObjectNotFound
 from tests.kube import job_controller, mpi_operator
 from tests.kube.apiserver.admission import User

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edl_horovod.cluster.connection import find_cluster
+from edl_horovod.cluster.credentials import find_cluster
 from edl_horovod.errors import NoCluster
 
 

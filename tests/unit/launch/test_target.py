@@ -1,5 +1,7 @@
 """A launch target is one class and one line in the table; this one records what it is asked."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -90,3 +92,10 @@ def test_the_verbs_find_the_jobs_of_a_target_of_the_table(
 def test_a_job_that_is_submitted_is_no_part_of_something_that_runs_here() -> None:
     with pytest.raises(ConfigError, match="submitted"):
         edl_horovod.train(launch={"kind": "kubernetes"}, **TRAIN)
+
+
+def test_jobs_of_this_machine_are_found_without_the_package_for_clusters() -> None:
+    script = "import sys; sys.modules['kubernetes'] = None; from edl_horovod.launch import target"
+    script += "; [target.find(kind) for kind in target.TARGETS]"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

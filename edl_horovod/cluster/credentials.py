@@ -1,0 +1,101 @@
+"""Which cluster is meant, and where its credentials come from: a kubeconfig, or the pod's own."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from edl_horovod.errors import NoCluster, did_you_mean
+
+__all__ = ["SERVICE_ACCOUNT", "Place", "find_cluster"]
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod finds the token of its service account; the kubelet renews it."""
+DEFAULT_KUBECONFIG = "~/.kube/config"
+DEFAULT_NAMESPACE = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A cluster and the namespace to work in."""
+
+    namespace: str
+    kubeconfig: str = ""
+    """Paths as KUBECONFIG has them; empty means the service account of this pod."""
+    context: str = ""
+    """A context of the kubeconfig; empty for its current one."""
+    service_account: Path = SERVICE_ACCOUNT
+
+    def __str__(self) -> str:
+        if self.kubeconfig:
+            return f"context={self.context} of {self.kubeconfig}"
+        return f"the service account in {self.service_account}"
+
+
+def find_cluster(
+    *, context: str = "", namespace: str = "", service_account: Path = SERVICE_ACCOUNT
+) -> Place:
+    """Choose as kubectl does: the kubeconfig where there is one, else the pod's service account.
+
+    Args:
+        context: Of the kubeconfig; empty means its current one.
+        namespace: Empty means that of the context or the pod, or `default`.
+        service_account: The folder that a pod has.
+
+    Raises:
+        NoCluster: There is neither, or the kubeconfig has no such context.
+    """
+    paths = os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
+    files = [path for path in map(os.path.expanduser, paths.split(os.pathsep)) if path]
+    present = [path for path in files if os.path.isfile(path)]
+    if present:
+        kubeconfig = os.pathsep.join(present)
+        name, settings = _context(kubeconfig, context)
+        chosen = namespace or settings.get("namespace") or DEFAULT_NAMESPACE
+        return Place(namespace=str(chosen), kubeconfig=kubeconfig, context=name)
+    is_pod = "KUBERNETES_SERVICE_HOST" in os.environ and service_account.is_dir()
+    if context or os.environ.get("KUBECONFIG") or not is_pod:
+        named = f"KUBECONFIG={paths}" if os.environ.get("KUBECONFIG") else paths
+        raise NoCluster(
+            "There is no kubeconfig.",
+            received=f"{named}{f', context={context}' if context else ''}",
+            hint="Set KUBECONFIG to the file that your cluster gave you.",
+        )
+    return Place(
+        namespace=namespace or _own_namespace(service_account), service_account=service_account
+    )
+
+
+def _context(kubeconfig: str, wanted: str) -> tuple[str, dict[str, Any]]:
+    """Name and settings of a context; the first file that has a name or a current one wins."""
+    contexts: dict[str, dict[str, Any]] = {}
+    current = ""
+    for path in kubeconfig.split(os.pathsep):
+        try:
+            content = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+            current = current or str(content.get("current-context") or "")
+            for entry in content.get("contexts") or []:
+                contexts.setdefault(str(entry["name"]), entry.get("context") or {})
+        except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+            raise NoCluster(
+                "The kubeconfig cannot be read.",
+                received=f"{path}, {type(error).__name__}: {error}",
+            ) from error
+    name = wanted or current
+    if name not in contexts:
+        known = ", ".join(sorted(contexts)) or "none"
+        raise NoCluster(
+            f"The kubeconfig has no such context.{did_you_mean(name, contexts)}",
+            received=f"context={name!r}, file={kubeconfig}",
+            hint=f"Contexts: {known}.",
+        )
+    return name, contexts[name]
+
+
+def _own_namespace(service_account: Path) -> str:
+    try:
+        return (service_account / "namespace").read_text(encoding="utf-8").strip()
+    except OSError:
+        return DEFAULT_NAMESPACE
