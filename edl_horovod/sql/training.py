@@ -264,12 +264,9 @@ def _export(
         training, held_back = part_folders(job.validation)
     nulls = plan.nulls
     if plan.filled_columns:
-        nulls = fill_nulls(training, held_back, plan.filled_columns)
-        with_nulls = [
-            column.name for column in table.columns if column.num_defaults and column.name in nulls
-        ]
-        if with_nulls:
-            values = ", ".join(f"{name} {nulls[name]!r}" for name in with_nulls)
+        nulls, filled = fill_nulls(training, held_back, plan.filled_columns)
+        if filled:
+            values = ", ".join(f"{name} {nulls[name]!r}" for name in filled)
             context.tell(f"NULLs are filled with the mean or the most frequent value: {values}.")
     return _TrainingRows(
         table=table,
@@ -387,6 +384,10 @@ def _require_same_columns(table: ExportedTable, validation_table: ExportedTable)
     """
     kinds = {column.name: column.kind for column in table.columns}
     validation_kinds = {column.name: column.kind for column in validation_table.columns}
+    for column in validation_table.columns:
+        # A column of NULLs alone, which `train.nulls` fills, may be of any kind.
+        if column.num_defaults == validation_table.num_rows and column.name in kinds:
+            validation_kinds[column.name] = kinds[column.name]
     if kinds != validation_kinds:
         raise DataError(
             "train.validation_select gives other columns than the SELECT.",

@@ -1,6 +1,7 @@
 """Prepares the exported rows of a training: chooses those for the validation, and fills NULLs."""
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -197,7 +198,9 @@ def split_rows(
         )
 
 
-def fill_nulls(training: Path, held_back: Path | None, columns: Sequence[str]) -> dict[str, Any]:
+def fill_nulls(
+    training: Path, held_back: Path | None, columns: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
     """Replace the NULLs of columns in all rows of a training.
 
     Numbers, dates and timestamps are filled with their mean, which is rounded where the column
@@ -211,16 +214,17 @@ def fill_nulls(training: Path, held_back: Path | None, columns: Sequence[str]) -
 
     Returns:
         The value for each column, also for columns without NULLs, because a later SELECT may have
-        some. Dates and timestamps are texts in ISO 8601.
+        some; dates and timestamps are texts in ISO 8601. Then the names of the columns that have
+        NULLs.
 
     Raises:
         DataError: A column is NULL in all training rows, or its values have no mean and cannot be
             counted.
     """
     folders = [training, *([held_back] if held_back else [])]
-    columns_with_nulls = {
-        name for folder in folders for name in columns if _has_nulls(folder, name)
-    }
+    columns_with_nulls = [
+        name for name in columns if any(_has_nulls(folder, name) for folder in folders)
+    ]
     values: dict[str, pa.Scalar[Any]] = {}
     for name in columns:
         value = _fill_value(training, name)
@@ -237,7 +241,7 @@ def fill_nulls(training: Path, held_back: Path | None, columns: Sequence[str]) -
     for folder in folders:
         for file in _files(folder):
             _replace_nulls(file, {name: values[name] for name in columns_with_nulls})
-    return {name: _json_value(value) for name, value in values.items()}
+    return {name: _json_value(value) for name, value in values.items()}, columns_with_nulls
 
 
 @dataclass
@@ -311,15 +315,18 @@ def _fill_value(folder: Path, name: str) -> "pa.Scalar[Any] | None":
     if pa.types.is_binary(value_type) or pa.types.is_null(value_type):
         return None
     number = {pa.date32(): pa.int32(), pa.float64(): pa.float64()}.get(value_type, pa.int64())
-    total, count = 0, 0
-    for values in _column_batches(folder, name):
-        numbers = values.drop_null().cast(number)
-        # Sums of Python's numbers do not overflow.
-        total += sum(numbers.to_pylist())
-        count += len(numbers)
+    count = sum(len(values) - values.null_count for values in _column_batches(folder, name))
     if not count:
         return None
-    mean = total / count if number == pa.float64() else round(total / count)
+    batches = (
+        values.drop_null().cast(number).to_pylist() for values in _column_batches(folder, name)
+    )
+    if number == pa.float64():
+        # Divided first: the sum may be too large for a floating-point number.
+        mean = math.fsum(value / count for values in batches for value in values)
+    else:
+        # As Python's integers, which do not overflow.
+        mean = (2 * sum(map(sum, batches)) + count) // (2 * count)
     return pa.scalar(mean, number).cast(value_type)
 
 
@@ -330,9 +337,12 @@ def _replace_nulls(file: Path, values: "dict[str, pa.Scalar[Any]]") -> None:
     filled = file.with_suffix(".filled")
     with pq.ParquetFile(file) as reader:
         schema = reader.schema_arrow
+        for name, value in values.items():
+            # A column of NULLs alone has no type of its own.
+            schema = schema.set(schema.get_field_index(name), pa.field(name, value.type))
         with pq.ParquetWriter(filled, schema, write_page_checksum=True) as writer:
             for number in range(reader.num_row_groups):
-                table = reader.read_row_group(number, use_threads=False)
+                table = reader.read_row_group(number, use_threads=False).cast(schema)
                 for name, value in values.items():
                     index = schema.get_field_index(name)
                     column = table.column(name).fill_null(value)

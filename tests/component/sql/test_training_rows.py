@@ -144,6 +144,25 @@ def test_what_is_held_back_says_nothing_about_the_values(place):
     }
 
 
+def test_rows_held_back_may_be_null_alone(place):
+    place.database.run("UPDATE people SET role = NULL, hired = NULL, age = NULL WHERE id = 4")
+    more = ", train.validation_select='SELECT age, height, role, hired, salary FROM people"
+    more += " WHERE id IN (2, 4)'"
+    assert place.run(TRAINED.format(more=more)).model == "m@1"
+    assert learned(place)[2.0]["role"] == "cook"
+
+
+def test_means_of_the_largest_numbers_are_exact(place):
+    place.database.run("ALTER TABLE people ADD COLUMN big BIGINT")
+    for row, big in ((1, 2**62), (3, 2**62 + 2), (4, 2**62 + 1)):
+        place.database.run(f"UPDATE people SET big = {big}, height = 1e308 WHERE id = {row}")
+    place.ring.read = [*COLUMNS[1:], "big"]
+    place.run(TRAINED.format(more="").replace("age, height", "age, big, height"))
+    row = learned(place)[2.0]
+    assert row["big"] == 2**62 + 1
+    assert row["height"] == pytest.approx(1e308)
+
+
 def test_a_label_that_is_null_is_an_error(place):
     place.database.run("UPDATE people SET salary = NULL WHERE id = 3")
     with pytest.raises(DataError, match="'salary' in 1 of 4 rows"):
