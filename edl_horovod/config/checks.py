@@ -1,5 +1,7 @@
 """Checks of single settings, each with the one message that a wrong value gets."""
 
+from collections.abc import Collection
+
 from edl_horovod.errors import ConfigError, did_you_mean
 
 __all__ = ["LOG_LEVELS", "check", "check_choice", "check_given", "check_least"]
@@ -44,16 +46,17 @@ def check_least(section: str, settings: object, **least: int) -> None:
         check(value is None or value >= lowest, key, value, f"must be {lowest} or more")
 
 
-def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
+def check_choice(key: str, value: str, choices: Collection[str]) -> None:
     """Refuse a value that is not among the choices, and offer the nearest choice.
 
     Raises:
         ConfigError: The value is not among the choices.
     """
-    rule = f"must be one of {', '.join(choices)}"
     if value not in choices:
         raise ConfigError(
-            f"{key} {rule}.", received={key: value}, hint=did_you_mean(value, choices)
+            f"{key} must be one of {', '.join(choices)}.",
+            received={key: value},
+            hint=did_you_mean(value, choices),
         )
 
 

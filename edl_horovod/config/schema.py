@@ -340,9 +340,9 @@ class JobConfig:
     debug: DebugConfig = field(default_factory=DebugConfig)
 
     def __post_init__(self) -> None:
-        check_choice("task", self.task, tuple(TASKS))
+        check_choice("task", self.task, TASKS)
         if self.framework:
-            check_choice("framework", self.framework, tuple(FRAMEWORKS))
+            check_choice("framework", self.framework, FRAMEWORKS)
         check_choice("log_level", self.log_level, LOG_LEVELS)
         check_choice("resume", self.resume, ("never", "auto", "must"))
         params_text.check(self.params)

@@ -159,24 +159,25 @@ class EvaluateWork(Work):
         """Evaluate segment after segment; `state.step` counts segments."""
         num_steps = self._evaluator.num_steps
         self._evaluator.restart(world, self.state.step * SEGMENT_STEPS)
-        while (first := self.state.step * SEGMENT_STEPS) < num_steps:
-            sums = self._evaluator.local_sums(min(SEGMENT_STEPS, num_steps - first), membership)
-            sums = replace(sums, wants_change=float(membership.wants_change()))
-            with membership.doing("waits", f"segment {self.state.step}"):
-                sums = self._evaluator.over_ring(sums, world)
-            self._total.assign(self._total.numpy() + replace(sums, wants_change=0.0).vector)
-            self.state.commit()
-            membership.progress(self.state.step)
-            if world.is_leader:
-                self._events.write(
-                    ProgressEvent(
-                        records=self.records_seen(),
-                        total_records=self._plan.num_records,
-                        size=world.size,
+        with membership.doing("works", "between two segments"):
+            while (first := self.state.step * SEGMENT_STEPS) < num_steps:
+                sums = self._evaluator.local_sums(min(SEGMENT_STEPS, num_steps - first), membership)
+                sums = replace(sums, wants_change=float(membership.wants_change()))
+                with membership.doing("waits", f"segment {self.state.step}"):
+                    sums = self._evaluator.over_ring(sums, world)
+                self._total.assign(self._total.numpy() + replace(sums, wants_change=0.0).vector)
+                self.state.commit()
+                membership.progress(self.state.step)
+                if world.is_leader:
+                    self._events.write(
+                        ProgressEvent(
+                            records=self.records_seen(),
+                            total_records=self._plan.num_records,
+                            size=world.size,
+                        )
                     )
-                )
-            if sums.wants_change > 0:
-                return False
+                if sums.wants_change > 0:
+                    return False
         return True
 
     def finish(self, world: World) -> Success:

@@ -158,6 +158,7 @@ class PredictWork(Work):
         with (
             ThreadPoolExecutor(STEPS_AT_ONCE, thread_name_prefix="predict") as predicting,
             ThreadPoolExecutor(1, thread_name_prefix="write") as writing,
+            membership.doing("works", "between two segments"),
         ):
             predicted = self._predict(first_step, predicting)
             waiting: deque[Future[None]] = deque()

@@ -236,20 +236,21 @@ class TrainWork(Work):
         None where other ranks have the state now: lanes are dealt again, and it goes on.
         """
         ring = self._enter(world, membership)
-        while True:
-            if self.state.is_streaming and self._stream_on(ring):
-                return None
-            self._save_if_cut_short(ring)
-            self._evaluate_if_due(ring)
-            self._call_if_due(ring)
-            if self._is_over():
-                self._reports.report_last()
-                return True
-            batch = self._next_batch(ring)
-            sums = self._do_step(ring, batch)
-            self._end_step(ring, sums)
-            if sums.wants_change:
-                return False
+        with membership.doing("works", "between two steps"):
+            while True:
+                if self.state.is_streaming and self._stream_on(ring):
+                    return None
+                self._save_if_cut_short(ring)
+                self._evaluate_if_due(ring)
+                self._call_if_due(ring)
+                if self._is_over():
+                    self._reports.report_last()
+                    return True
+                batch = self._next_batch(ring)
+                sums = self._do_step(ring, batch)
+                self._end_step(ring, sums)
+                if sums.wants_change:
+                    return False
 
     def _enter(self, world: World, membership: Membership) -> _Ring:
         """Deal the lanes of a ring, and begin to read this rank's."""

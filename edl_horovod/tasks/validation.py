@@ -238,12 +238,13 @@ class Validation(NoValidation):
         local = self._evaluator.local_sums(self._evaluator.num_steps, membership)
         with membership.doing("waits", f"evaluation after step {step}"):
             sums = self._evaluator.over_ring(local, world)
+            if self._max_seconds:
+                now = time.monotonic()
+                # All ranks: the settings decide. Clocks differ, so the leader's counts for all.
+                spent = self._evaluator.from_leader(now - self._counted_until, world)
         metrics = self._evaluator.metrics(sums)
         self._last.assign(sums.vector)
         if self._max_seconds:
-            now = time.monotonic()
-            # All ranks: the settings decide. Clocks differ, so the leader's counts for all.
-            spent = self._evaluator.from_leader(now - self._counted_until, world)
             self._seconds.assign(self._seconds.numpy() + spent)
             self._counted_until = now
         if self.stopping is not None:

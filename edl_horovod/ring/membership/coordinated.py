@@ -220,6 +220,7 @@ class CoordinatedMembership(Membership):
 
     def _last_word(self, message: Finished | Failed) -> None:
         deadline = time.monotonic() + self._timings.away_seconds
+        self._activity.begin("unwatched", "the end of the job")
         with self._lock:
             self._start_listening()
             self._final = message
