@@ -42,7 +42,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once; FRAMEWORKS=tensorflow,torch for both'
 	@echo 'make demo         pictures -> records -> training on 2 ranks -> evaluation -> predictions; FRAMEWORK=torch'
-	@echo 'make test         lint, types, import contracts, a test of each behaviour; 9 to 10 minutes on 2 cores (9:26 measured)'
+	@echo 'make test         lint, types, import contracts, a test of each behaviour; with both frameworks 27 minutes on 2 cores, less with one'
 	@echo 'make test ONLY=torch   the tests with that in their names, here those with PyTorch; 2 minutes'
 	@echo 'make test-all     what make test leaves out: long jobs, and as root make netns and make images'
 	@echo 'make test-kube    the contract tests against a real API server (KUBEBUILDER_ASSETS)'
