@@ -15,7 +15,7 @@ from edl_horovod.frameworks.base import Batches, Collectives, Framework
 from edl_horovod.frameworks.models import Evaluation, Model
 from edl_horovod.frameworks.values import Array, EvaluationSums
 from edl_horovod.frameworks.world import World
-from edl_horovod.job.events import EventLog, ProgressEvent
+from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.outcome import Success
 from edl_horovod.records.plan import DataPlan
@@ -24,6 +24,7 @@ from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.opening import OpenData, open_trained
+from edl_horovod.tasks.progress import report_records
 
 __all__ = ["EvaluateWork", "Evaluator", "make_warm"]
 
@@ -168,14 +169,12 @@ class EvaluateWork(Work):
                 self._total.assign(self._total.numpy() + replace(sums, wants_change=0.0).vector)
                 self.state.commit()
                 membership.progress(self.state.step)
-                if world.is_leader:
-                    self._events.write(
-                        ProgressEvent(
-                            records=self.records_seen(),
-                            total_records=self._plan.num_records,
-                            size=world.size,
-                        )
-                    )
+                report_records(
+                    self._events,
+                    world,
+                    num_done=self.records_seen(),
+                    num_records=self._plan.num_records,
+                )
                 if sums.wants_change > 0:
                     return False
         return True

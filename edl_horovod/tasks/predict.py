@@ -27,7 +27,7 @@ from edl_horovod.frameworks.base import Collectives, Framework
 from edl_horovod.frameworks.values import Array
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import EventLog, LogEvent, ProgressEvent
+from edl_horovod.job.events import EventLog, LogEvent
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.outcome import Success
 from edl_horovod.models.calling import call_declared, user_code
@@ -41,6 +41,7 @@ from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.examples import ExampleEncoder, require_encodable
 from edl_horovod.tasks.opening import Trained, open_trained
+from edl_horovod.tasks.progress import report_records
 from edl_horovod.tasks.segments import Segments
 
 __all__ = ["PredictWork", "Processor", "make_warm"]
@@ -259,14 +260,12 @@ class PredictWork(Work):
         self._sizes.assign(sizes)
         self.state.commit()
         membership.progress(self.state.step)
-        if world.is_leader:
-            self._events.write(
-                ProgressEvent(
-                    records=self.records_seen(),
-                    total_records=self._plan.num_records,
-                    size=world.size,
-                )
-            )
+        report_records(
+            self._events,
+            world,
+            num_done=self.records_seen(),
+            num_records=self._plan.num_records,
+        )
         return wants_change > 0
 
     def _require_one_each(self, step: int, ids: npt.NDArray[np.int64], num_examples: int) -> None:

@@ -4,11 +4,12 @@ import time
 from dataclasses import dataclass
 
 from edl_horovod.frameworks.values import StepSums
-from edl_horovod.job.events import EventLog, StepEvent
+from edl_horovod.frameworks.world import World
+from edl_horovod.job.events import EventLog, ProgressEvent, StepEvent
 from edl_horovod.records.plan import DataPlan, StepSpans
 from edl_horovod.ring.state import NEVER, Counters
 
-__all__ = ["TrainingProgress", "StepReports", "TrainCounters"]
+__all__ = ["StepReports", "TrainCounters", "TrainingProgress", "report_records"]
 
 
 @dataclass
@@ -157,3 +158,9 @@ class StepReports:
             )
         )
         self._at, self._records, self._is_ring_reported = now, records, True
+
+
+def report_records(events: EventLog, world: World, *, num_done: int, num_records: int) -> None:
+    """Tell how far a task is that has no steps to tell of; the leader does."""
+    if world.is_leader:
+        events.write(ProgressEvent(records=num_done, total_records=num_records, size=world.size))

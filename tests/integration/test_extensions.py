@@ -37,7 +37,8 @@ def installed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("extension")
     project = folder / "project"
     shutil.copytree(TESTS / "extension", project)
-    shutil.copy(TESTS / "numpy_framework.py", project / "plain_extension")
+    for module in ("numpy_framework.py", "adding_task.py"):
+        shutil.copy(TESTS / module, project / "plain_extension")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     wheel = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, project]
     subprocess.run(wheel, check=True, timeout=120)

@@ -9,6 +9,7 @@ import importlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from edl_horovod.errors import DataError, MissingDependency, how_to_install
@@ -160,11 +161,7 @@ def _make_arrow(settings: FormatSettings) -> RecordFormat:
     _require_pyarrow(_ARROW.name)
     from edl_horovod.records.sources import arrow_format as arrow
 
-    layout = functools.partial(arrow.layout, selected=settings.columns)
-    decode = ColumnFormat(layout, arrow.decode_chunk)
-    return RecordFormat(
-        _ARROW.name, arrow.read_chunks, decode, arrow.holds_chunk, change_detection="samples"
-    )
+    return _without_checksums(arrow, _ARROW.name, settings)
 
 
 def _make_json_lines(settings: FormatSettings) -> RecordFormat:
@@ -181,28 +178,22 @@ def _make_json_lines(settings: FormatSettings) -> RecordFormat:
 def _make_webdataset(settings: FormatSettings) -> RecordFormat:
     from edl_horovod.records.sources import webdataset
 
-    layout = functools.partial(webdataset.layout, selected=settings.columns)
-    decode = ColumnFormat(layout, webdataset.decode_chunk)
-    return RecordFormat(
-        _WEBDATASET.name,
-        webdataset.read_chunks,
-        decode,
-        webdataset.holds_chunk,
-        change_detection="samples",
-    )
+    return _without_checksums(webdataset, _WEBDATASET.name, settings)
 
 
 def _make_mds(settings: FormatSettings) -> RecordFormat:
     from edl_horovod.records.sources import mds_shards
 
-    layout = functools.partial(mds_shards.layout, selected=settings.columns)
-    decode = ColumnFormat(layout, mds_shards.decode_chunk)
+    return _without_checksums(mds_shards, _MDS.name, settings)
+
+
+def _without_checksums(module: Any, name: str, settings: FormatSettings) -> RecordFormat:
+    """The format of a module whose files have no checksums: samples show whether they changed."""
+    decode = ColumnFormat(
+        functools.partial(module.layout, selected=settings.columns), module.decode_chunk
+    )
     return RecordFormat(
-        _MDS.name,
-        mds_shards.read_chunks,
-        decode,
-        mds_shards.holds_chunk,
-        change_detection="samples",
+        name, module.read_chunks, decode, module.holds_chunk, change_detection="samples"
     )
 
 
