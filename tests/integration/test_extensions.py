@@ -91,3 +91,4 @@ def test_an_installed_package_adds_to_all_tables(edl, tmp_path):
 
     edl("train", *training, "launch.kind=paper", "launch.np=3", "output=other")
     assert (tmp_path / "paper").read_text() == "train on 3 sheets of paper\n"
+    assert "model.job" in edl("list", ".")

@@ -2,6 +2,7 @@
 
 import os
 
+from edl_horovod.launch.local_jobs import LocalJobs
 from edl_horovod.launch.target import LaunchTarget
 from edl_horovod.supervisor.run import JobResult
 
@@ -22,4 +23,4 @@ class PaperTarget(LaunchTarget):
         return False
 
     def jobs(self, *, namespace="", context=""):
-        raise NotImplementedError
+        return LocalJobs()
