@@ -8,8 +8,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -190,7 +190,7 @@ class CoordinatedMembership(Membership):
         self, state: str, phase: str, *, is_waiting: Callable[[], bool] | None = None
     ) -> AbstractContextManager[None]:
         """Record the phase; the answer to the next ping reports it."""
-        return self._activity.phase(state, phase, is_waiting)
+        return _Doing(self._activity, (state, phase, is_waiting))
 
     def progress(self, step: int) -> None:
         """Report to the coordinator, once a second at most."""
@@ -382,6 +382,20 @@ class _Phase(NamedTuple):  # Made several times a step, and cheaper than a datac
     since: float
 
 
+class _Doing:  # Entered several times a step; a generator takes several times as long.
+    __slots__ = ("_activity", "_former", "_phase")
+
+    def __init__(self, activity: "Activity", phase: tuple[Any, ...]) -> None:
+        self._activity, self._phase = activity, phase
+
+    def __enter__(self) -> None:
+        self._former = self._activity.current
+        self._activity.begin(*self._phase)
+
+    def __exit__(self, *_: object) -> None:
+        self._activity.begin(*self._former)
+
+
 class Activity:
     """The current phase of a main thread. It writes, another thread reads, and neither waits."""
 
@@ -393,17 +407,10 @@ class Activity:
         """Enter a phase, until the next one; the arguments are those of `Membership.doing`."""
         self._phase = _Phase(state, phase, is_waiting, time.monotonic())
 
-    @contextmanager
-    def phase(
-        self, state: str, phase: str, is_waiting: Callable[[], bool] | None = None
-    ) -> Iterator[None]:
-        """Enter a phase within the block, and the former one again after it."""
-        former = self._phase
-        self.begin(state, phase, is_waiting)
-        try:
-            yield
-        finally:
-            self._phase = former._replace(since=time.monotonic())
+    @property
+    def current(self) -> tuple[str, str, Callable[[], bool] | None]:
+        """What `begin` was last called with."""
+        return self._phase[:3]
 
     def report(self, generation: int) -> Pong:
         """The current phase and its duration, as the answer to a ping."""
