@@ -218,7 +218,7 @@ class ImageError(EdlError):
 
 
 class RegistryError(EdlError):
-    """An image's registry does not answer, or refuses to push or pull the image."""
+    """An image's registry does not answer, or refuses a push or a pull."""
 
     exit_code = 31
 

@@ -6,7 +6,6 @@ is not built in, or where all names are wanted, so that the usual command does n
 """
 
 import functools
-import logging
 import os
 import sys
 from collections import UserDict
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 __all__ = ["Table", "module_of", "object_of"]
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -53,8 +50,19 @@ class Table(UserDict[str, T]):
             load: Turns an entry point into a value; by default what it refers to.
         """
         super().__init__(built_in)
+        self.built_in = frozenset(built_in)
         self._name = name
         self._load = load
+
+    def loaded(self) -> dict[str, T]:
+        """All values; what cannot be loaded is left out, with a warning."""
+        values = {}
+        for name in self:
+            try:
+                values[name] = self[name]
+            except ConfigError as error:
+                _warn("%s", error)
+        return values
 
     def __missing__(self, key: str) -> T:
         point = self._added[key]
@@ -90,7 +98,7 @@ class Table(UserDict[str, T]):
 
         for point in entry_points(group=f"edl_horovod.{self._name}"):
             if point.name in self.data or point.name in added:
-                log.warning(
+                _warn(
                     "%s adds %r to the %s of edl_horovod, where that name is taken: it is ignored",
                     point.dist.name if point.dist is not None else "a package",
                     point.name,
@@ -121,3 +129,9 @@ def _any_package_adds() -> bool:
                 except OSError:
                     continue
     return False
+
+
+def _warn(message: str, *args: object) -> None:
+    import logging  # Only this needs it, and `edl --help` does without.
+
+    logging.getLogger(__name__).warning(message, *args)

@@ -1,6 +1,6 @@
 """Classification of the rows of a table, in Keras and in PyTorch."""
 
-from table_spec import ClassificationSpec, records_from_csv
+from table_spec import ClassificationSpec, LinearSpec, records_from_csv
 
 
 def prepare_data_for_a_single_file(filename):
@@ -14,8 +14,5 @@ class DNN(ClassificationSpec):
         return self.network(hidden_units)
 
 
-class Logistic(ClassificationSpec):
+class Logistic(LinearSpec, ClassificationSpec):
     """A logistic model: linear, with a softmax over the classes."""
-
-    def create_model(self):
-        return self.linear_model()

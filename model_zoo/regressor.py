@@ -1,6 +1,6 @@
 """Regression on a table, in Keras and in PyTorch."""
 
-from table_spec import RegressionSpec, records_from_csv
+from table_spec import LinearSpec, RegressionSpec, records_from_csv
 
 
 def prepare_data_for_a_single_file(filename):
@@ -14,8 +14,5 @@ class DNN(RegressionSpec):
         return self.network(hidden_units)
 
 
-class Linear(RegressionSpec):
+class Linear(LinearSpec, RegressionSpec):
     """A linear model."""
-
-    def create_model(self):
-        return self.linear_model()

@@ -124,10 +124,6 @@ class TableSpec(ElasticDLSpec):
         """A dense network and a linear model, added up."""
         return self.layers.network(self.features, _units_of(hidden_units), self.head())
 
-    def linear_model(self):
-        """A linear model of the features; a category counts as an indicator of itself."""
-        return self.layers.linear(self.features, self.head())
-
     @property
     def layers(self):
         """The layers of the framework that the job computes with."""
@@ -217,6 +213,13 @@ class ClassificationSpec(TableSpec):
 
     def create_metrics(self, outputs, labels):
         return {"accuracy": self.layers.is_right(outputs["class"], labels)}
+
+
+class LinearSpec(TableSpec):
+    """A linear model: one weight for each number, and one for each category and output."""
+
+    def create_model(self):
+        return self.layers.linear(self.features, self.head())
 
 
 def _units_of(hidden_units):

@@ -122,8 +122,8 @@ def _run(words: list[str]) -> int:
 
 
 def _find_verb(name: str) -> Verb:
-    # The tables are asked for this name alone: listing them looks for other packages.
-    if name in TASKS:
+    # What is built in comes first, and needs no look for other packages.
+    if name not in VERBS.built_in and name in TASKS:
         return _verb(TASKS[name].summary, "launch")
     if name in VERBS:
         return VERBS[name]
@@ -135,8 +135,8 @@ def _find_verb(name: str) -> Verb:
 
 
 def _help() -> str:
-    summaries = {name: task.summary for name, task in TASKS.items()}
-    summaries |= {name: verb.summary for name, verb in VERBS.items()}
+    summaries = {name: task.summary for name, task in TASKS.loaded().items()}
+    summaries |= {name: verb.summary for name, verb in VERBS.loaded().items()}
     verbs = "\n".join(f"  {name:10}{summary}" for name, summary in summaries.items())
     codes = "\n".join(f"  {code:<5} {meaning}" for code, meaning in _exit_codes().items())
     return (

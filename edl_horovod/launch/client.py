@@ -61,7 +61,11 @@ class Client:
             all_namespaces: Jobs in all namespaces of the cluster.
         """
         is_detached = folders is None
-        kinds = [kind for kind in target.TARGETS if target.find(kind).is_detached == is_detached]
+        kinds = [
+            kind
+            for kind, make in target.TARGETS.loaded().items()
+            if make().is_detached == is_detached
+        ]
         # Targets may share their jobs, as those of this machine do.
         jobs_by_type = {type(jobs): jobs for jobs in map(self._open, kinds)}
         paths = [os.fspath(folder) for folder in folders or ()]
@@ -293,7 +297,7 @@ class Client:
             ) from error
 
     def _kind(self, name: str) -> str:
-        kinds = (kind for kind in target.TARGETS if target.find(kind).names(name))
+        kinds = (kind for kind, make in target.TARGETS.loaded().items() if make().names(name))
         return next(kinds, "local")  # What says of a path that no job is there.
 
     def _open(self, kind: str) -> Jobs:

@@ -27,7 +27,7 @@ __all__ = ["LocalJobs", "is_ours", "read_logs"]
 LIST_DEPTH = 3
 """Folders below the given one in which jobs are looked for."""
 LOOK_SECONDS = 0.2
-"""Between two looks for new events."""
+"""Between two looks for new events, or for new lines of a log."""
 
 
 class LocalJobs(Jobs):
@@ -234,10 +234,6 @@ def _jobs_below(folder: str) -> Iterator[str]:
                 folders.clear()
         depth = len(Path(path).relative_to(folder).parts)
         folders[:] = [name for name in folders if depth < LIST_DEPTH and not name.startswith(".")]
-
-
-LOOK_SECONDS = 0.2
-"""Between two looks for new lines."""
 
 
 def read_logs(

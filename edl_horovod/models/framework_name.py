@@ -108,12 +108,13 @@ def _imported_frameworks(
         in_functions: Whether imports inside functions count.
     """
     files_by_framework: dict[str, Path] = {}
+    entries = FRAMEWORKS.loaded()
     waiting, seen = list(files), set(files)
     while waiting:
         file = waiting.pop(0)
         names = imported_names(file, in_functions=in_functions)
         packages = {name.partition(".")[0] for name in names}
-        for framework, entry in FRAMEWORKS.items():
+        for framework, entry in entries.items():
             if not packages.isdisjoint(entry.imports):
                 files_by_framework.setdefault(framework, file)
         new = [
@@ -124,7 +125,7 @@ def _imported_frameworks(
         ]
         waiting += new
         seen.update(new)
-    return {name: files_by_framework[name] for name in FRAMEWORKS if name in files_by_framework}
+    return {name: files_by_framework[name] for name in entries if name in files_by_framework}
 
 
 def _zoo_files_named(zoo: Path, importer: Path, name: str) -> Iterator[Path]:

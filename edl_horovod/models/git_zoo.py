@@ -233,7 +233,7 @@ def git(zoo: GitZoo, arguments: Sequence[str], *, seconds: float = FETCH_SECONDS
 def environment(zoo: GitZoo) -> dict[str, str]:
     """The environment of a Git command for a zoo."""
     inherited = {k: v for k, v in os.environ.items() if k not in _REPOSITORY_VARIABLES}
-    schemes = (*AUTHENTICATED_SCHEMES, "http", "git") if zoo.is_pinned else AUTHENTICATED_SCHEMES
+    schemes = _SCHEMES if zoo.is_pinned else AUTHENTICATED_SCHEMES
     return (
         inherited
         | _login_variables(zoo)

@@ -19,7 +19,6 @@ from edl_horovod.errors import ConfigError, DataError, OutputError
 from edl_horovod.files import marker
 from edl_horovod.models.lookup import file_groups, import_root
 from edl_horovod.models.modules import loaded_files
-from edl_horovod.records.code_digest import imported_files
 
 __all__ = [
     "MAX_READ_BYTES",
@@ -266,6 +265,9 @@ def model_files(zoo: Path, model_def: str, modules: Sequence[str] = ()) -> list[
         ConfigError: The name is not a valid model_def.
         UserCodeError: The zoo has no such model, or a file that may define it is not Python.
     """
+    # What submits a job has no other use for it, and need not import it.
+    from edl_horovod.records.code_digest import imported_files
+
     root = import_root(zoo)
     definition_files = {file for group in file_groups(zoo, model_def) for file in group.files}
     module_files = (root.joinpath(*name.split(".")).with_suffix(".py") for name in modules)

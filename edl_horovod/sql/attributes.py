@@ -259,7 +259,7 @@ def _check_type(attribute: Attribute, option_type: type | UnionType) -> None:
             str: "a 'text'",
             list: "a [list]",
             dict: "a {dict}",
-            dict | str: "a {dict} or a 'text'",
+            dict | str: "a {dict} or 'mean'",
         }
         problem = f"{attribute.name} must be {names.get(option_type, 'a number')}."
         raise StatementError(problem, attribute.position, hint=f"It is {attribute.value!r}.")

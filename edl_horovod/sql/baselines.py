@@ -41,6 +41,8 @@ class Comparison:
     """Metrics of a model and of its baselines on the rows held back."""
 
     num_rows: int
+    is_linear: bool
+    """Whether the model itself is linear, and so cannot be better than the linear baseline."""
     metrics: dict[str, dict[str, float]]
     """Metrics of `model`, `constant` and `linear`: `rmse` and `absolute_error`, or `loss` and
     `accuracy`. The first decides the comparison, and less is better."""
@@ -60,13 +62,15 @@ class Comparison:
     def warning(self) -> str:
         """A warning if the model is no better than a baseline; else empty."""
         losses = {name: next(iter(metrics.values())) for name, metrics in self.metrics.items()}
-        worse = [name for name in ("constant", "linear") if not losses["model"] < losses[name]]
+        compared = ("constant",) if self.is_linear else ("constant", "linear")
+        worse = [name for name in compared if not losses["model"] < losses[name]]
         if not worse:
             return ""
         baselines = " and ".join(
             {"constant": "a constant", "linear": "a linear model"}[name] for name in worse
         )
-        hint = "More rows, other columns or WITH learning_rate and hidden_units may help."
+        parameters = "learning_rate" if self.is_linear else "learning_rate and hidden_units"
+        hint = f"More rows, other columns or WITH {parameters} may help."
         return f"Warning: on the rows held back the model is no better than {baselines}. {hint}"
 
 
@@ -75,6 +79,7 @@ def compare(
     config: JobConfig,
     metrics: Mapping[str, float],
     *,
+    is_linear: bool,
     training: Path,
     held_back: Path,
 ) -> Comparison | None:
@@ -84,6 +89,7 @@ def compare(
         adapted: The summary of the training data in the trained model.
         config: The settings of its training.
         metrics: Its metrics on the rows held back.
+        is_linear: Whether it is a linear model.
         training: The folder of the rows that it learned from.
         held_back: The folder of the rows held back.
 
@@ -125,7 +131,7 @@ def compare(
             }
             for name, values in means.items()
         }
-    return Comparison(num_rows=num_rows, metrics=metrics_by_model)
+    return Comparison(num_rows=num_rows, is_linear=is_linear, metrics=metrics_by_model)
 
 
 class _TableReader:

@@ -169,7 +169,7 @@ class StatementContext:
         columns: Collection[str] | None = None,
         num_first_rows: int = 0,
         dates: Mapping[str, Kind | None] | None = None,
-        columns_with_nulls: Collection[str] = (),
+        kept_nulls: Collection[str] = (),
     ) -> ExportedTable:
         """Export the rows of a SELECT for a job, with progress; see `export.export`."""
         began = time.monotonic()
@@ -184,7 +184,7 @@ class StatementContext:
             columns=columns,
             num_first_rows=num_first_rows,
             dates=dates,
-            columns_with_nulls=columns_with_nulls,
+            kept_nulls=kept_nulls,
         )
         self.tell(f"{table.num_rows:,} rows were read in {time.monotonic() - began:.1f} s.")
         return table

@@ -38,6 +38,7 @@ __all__ = [
     "export",
     "read_key_data",
     "records_folder",
+    "rewrite_file",
 ]
 
 FOLDER_KIND = "exported table"
@@ -83,8 +84,8 @@ class ExportedColumn:
     """In the shards numbers are float64, and timestamps are microseconds in UTC."""
     declared_type: str
     """The engine's name of the type; empty if it does not report one."""
-    num_defaults: int
-    """Rows whose NULL was replaced by the default."""
+    num_nulls: int
+    """Rows with a NULL, which has the default or is written as NULL."""
     scale: int | None = None
     """Decimal places of numbers whose digits are stored exactly, for a PREDICT into a new table."""
 
@@ -116,7 +117,7 @@ def export(
     columns: Collection[str] | None = None,
     num_first_rows: int = 0,
     dates: Mapping[str, Kind | None] | None = None,
-    columns_with_nulls: Collection[str] = (),
+    kept_nulls: Collection[str] = (),
 ) -> ExportedTable:
     """Write the rows of a SELECT into a new folder.
 
@@ -134,7 +135,7 @@ def export(
         num_first_rows: Number of the first rows that are also returned unchanged.
         dates: Columns of SQLite, which has no type for dates, whose texts are dates or timestamps;
             None if the texts of all rows decide that.
-        columns_with_nulls: Columns whose NULLs are written as NULLs.
+        kept_nulls: Columns whose NULLs are written as NULLs.
 
     Raises:
         ConfigError: A default names no column of the SELECT or has another kind.
@@ -152,7 +153,7 @@ def export(
             read=columns,
             num_first_rows=num_first_rows,
             date_columns=dates if engine.dialect == "sqlite" and dates else {},
-            columns_with_nulls=columns_with_nulls,
+            kept_nulls=kept_nulls,
         )
         num_rows = scan.write(new_folder, on_progress or (lambda num_rows, rate: None))
         for column in scan.record_columns:
@@ -204,7 +205,7 @@ def _exported_column(column: ScannedColumn, scale: int | None) -> ExportedColumn
         # A column that no job reads may consist of NULLs, which have no kind.
         kind=column.kind or "text",
         declared_type=column.declared_type,
-        num_defaults=column.num_nulls,
+        num_nulls=column.num_nulls,
         scale=scale,
     )
 
@@ -234,7 +235,7 @@ class _Scan:
         read: Collection[str] | None,
         num_first_rows: int,
         date_columns: Mapping[str, Kind | None],
-        columns_with_nulls: Collection[str],
+        kept_nulls: Collection[str],
     ) -> None:
         self._engine = engine
         self._select = select
@@ -245,7 +246,7 @@ class _Scan:
         self._num_first_rows = num_first_rows
         self._date_columns = date_columns
         """The kind of the columns whose texts may be dates; None if the texts decide it."""
-        self._columns_with_nulls = columns_with_nulls
+        self._kept_nulls = kept_nulls
         self._keys: _KeyReader | None = None
         self._exact: _ExactReader | None = None
         self._num_requested = _FIRST_BATCH_ROWS
@@ -418,7 +419,7 @@ class _Scan:
             for column in self.record_columns
             if column.num_nulls
             and self._defaults.get(column.name) is None
-            and column.name not in self._columns_with_nulls
+            and column.name not in self._kept_nulls
         ]
 
     def _check(self, num_rows: int) -> None:
@@ -614,17 +615,32 @@ class _ShardWriter:
     ) -> None:
         for name, types in casts.items():
             schema = schema.set(schema.get_field_index(name), pa.field(name, types[-1]))
-        new_path = path.with_suffix(".wider")
-        with pq.ParquetFile(path) as old_file, _parquet_writer(new_path, schema) as new_file:
-            for number in range(old_file.num_row_groups):
-                table = old_file.read_row_group(number, use_threads=False)
-                for name, types in casts.items():
-                    column = table.column(name)
-                    for type_ in types:
-                        column = column.cast(type_)
-                    table = table.set_column(schema.get_field_index(name), name, column)
-                new_file.write_table(table.cast(schema, safe=False), row_group_size=GROUP_ROWS)
-        new_path.replace(path)
+
+        def cast(table: pa.Table) -> pa.Table:
+            for name, types in casts.items():
+                column = table.column(name)
+                for type_ in types:
+                    column = column.cast(type_)
+                table = table.set_column(schema.get_field_index(name), name, column)
+            return table.cast(schema, safe=False)
+
+        rewrite_file(path, schema, cast)
+
+
+def rewrite_file(path: Path, schema: pa.Schema, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Write an exported file again, row group by row group.
+
+    Args:
+        path: The file.
+        schema: The schema of the rows as `change` returns them.
+        change: Returns the changed rows of a row group.
+    """
+    new_path = path.with_suffix(".new")
+    with pq.ParquetFile(path) as old_file, _parquet_writer(new_path, schema) as new_file:
+        for number in range(old_file.num_row_groups):
+            table = change(old_file.read_row_group(number, use_threads=False))
+            new_file.write_table(table, row_group_size=GROUP_ROWS)
+    new_path.replace(path)
 
 
 def _row_groups(table: pa.Table) -> list[pa.Table]:

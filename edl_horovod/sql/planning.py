@@ -76,7 +76,7 @@ _EXPLAIN_OPTIONS: dict[str, type] = {
 _EVALUATE_OPTIONS: dict[str, type] = {"validation.metrics": str, **_EXPLAIN_OPTIONS}
 _COMPARISON_OPTIONS: dict[str, type] = {"validation.metrics": str, "validation.overwrite": bool}
 
-_CLASSIFIER, _REGRESSOR = "ClassificationSpec", "RegressionSpec"
+_CLASSIFIER, _REGRESSOR, _LINEAR = "ClassificationSpec", "RegressionSpec", "LinearSpec"
 """The base classes of the zoo's models of tables."""
 _PARTS = {"deep", "wide"}
 """Names of parts of models. A part without a COLUMN clause reads all columns."""
@@ -108,6 +108,8 @@ class TrainingPlan:
     """The trials, of which the best becomes the model; None for a single training."""
     has_classes: bool | None
     """Whether the label is a class, not a number; None if the model does not tell."""
+    is_linear: bool
+    """Whether it is a linear model of the zoo."""
     num_classes: int | None
     """The maximum number of classes of the label; None for any number."""
     possible_dates: tuple[str, ...]
@@ -223,7 +225,7 @@ def plan_training(
     nulls = options.get("nulls", {})
     fills_nulls = isinstance(nulls, str)
     if fills_nulls and nulls != "mean":
-        problem = "train.nulls must be a {dict}, or 'mean'."
+        problem = "train.nulls must be a {dict} or 'mean'."
         position = attributes.options["train.nulls"].position
         raise StatementError(problem, position, hint=f"It is {nulls!r}.")
     return TrainingPlan(
@@ -237,6 +239,7 @@ def plan_training(
         ),
         notes=(*renaming_notes, *_notes_on_metrics(attributes), *notes),
         has_classes=_CLASSIFIER in bases if has_spec else None,
+        is_linear=_LINEAR in bases,
         num_classes=options.get("model.n_classes"),
         split=split,
         is_split_default=not options.keys() & _SPLIT_OPTIONS,

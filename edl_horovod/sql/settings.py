@@ -19,20 +19,20 @@ __all__ = ["DATABASE_VARIABLE", "SqlSettings", "read_settings"]
 DATABASE_VARIABLE = "EDL_DB"
 """The environment variable of the database, so that no password is on a command line."""
 _SET_BY_STATEMENT = {
-    "data": "the SELECT",
-    "output": "INTO",
-    "job_dir": "the folder of models",
-    "model_def": "TRAIN",
-    "model": "TRAIN",
-    "model_spec": "TRAIN",
-    "params": "WITH",
-    "trained_model": "USING",
-    "init_from": "USING",
-    "validation_data": "WITH train.split",
-    "resume": "nothing: a statement always starts from the beginning",
-    "overwrite": "nothing: each training makes a new version",
+    "data": "the SELECT sets it",
+    "output": "INTO sets it",
+    "job_dir": "the folder of models sets it",
+    "model_def": "TRAIN sets it",
+    "model": "TRAIN sets it",
+    "model_spec": "TRAIN sets it",
+    "params": "WITH sets it",
+    "trained_model": "USING sets it",
+    "init_from": "USING sets it",
+    "validation_data": "WITH train.split sets it",
+    "resume": "a statement always starts from the beginning",
+    "overwrite": "each training makes a new version",
 }
-"""Settings of a job that the command cannot set, and the clause that sets them."""
+"""Settings of a job that the command cannot set, and why."""
 _EXAMPLE_SETTINGS = {"data": "rows", "output": "model", "model_def": "regressor.DNN"}
 """Required settings of a job, for when only its other settings matter."""
 
@@ -120,10 +120,9 @@ def read_settings(
     }
     keys = [*(key.lstrip("+") for key, _, _ in typed), *values]
     for key in keys:
-        if key.partition(".")[0] in _SET_BY_STATEMENT:
+        if reason := _SET_BY_STATEMENT.get(key.partition(".")[0]):
             raise ConfigError(
-                f"{key} is not a setting of statements:"
-                f" {_SET_BY_STATEMENT[key.partition('.')[0]]} sets it.",
+                f"{key} is not a setting of statements: {reason}.",
                 received=key,
                 hint="Leave it out.",
             )

@@ -106,7 +106,7 @@ def train(context: StatementContext, statement: Train) -> Result:
             job.version / LOG, [asdict(row) for row in _read_log(Path(outcome.config.job_dir))]
         )
         adapted = read_adapted(job.version / MODEL)
-        comparison = _compare_with_baselines(adapted, outcome, rows)
+        comparison = _compare_with_baselines(adapted, outcome, rows, is_linear=plan.is_linear)
         about = replace(
             _about(context, statement, plan, rows, outcome, adapted.get("read")),
             framework=framework_name(replace(outcome.config, model_zoo=str(zoo))),
@@ -235,6 +235,7 @@ def _export(
     check_label(table.data, plan.label)
     _check_classes(plan, table)
     training, held_back, split_in_words = table.data, None, plan.split_in_words
+    with_nulls = _names_with_nulls(table)
     if plan.validation_select:
         dates = {
             column.name: column.kind
@@ -244,7 +245,8 @@ def _export(
         validation_table = _export_select(
             context, plan, plan.validation_select, job.validation, job, dates
         )
-        _require_same_columns(table, validation_table)
+        _require_same_columns(table, validation_table, plan.filled_columns)
+        with_nulls |= _names_with_nulls(validation_table)
         held_back = validation_table.data
     elif plan.is_split_default and table.num_rows < _LEAST_ROWS:
         split_in_words = "none"
@@ -264,8 +266,8 @@ def _export(
         training, held_back = part_folders(job.validation)
     nulls = plan.nulls
     if plan.filled_columns:
-        nulls, filled = fill_nulls(training, held_back, plan.filled_columns)
-        if filled:
+        nulls = fill_nulls(training, held_back, plan.filled_columns, columns_with_nulls=with_nulls)
+        if filled := [name for name in plan.filled_columns if name in with_nulls]:
             values = ", ".join(f"{name} {nulls[name]!r}" for name in filled)
             context.tell(f"NULLs are filled with the mean or the most frequent value: {values}.")
     return _TrainingRows(
@@ -292,12 +294,12 @@ def _export_select(
         plan.nulls,
         columns=plan.columns,
         dates=dates,
-        columns_with_nulls=plan.filled_columns,
+        kept_nulls=plan.filled_columns,
     )
 
 
 def _compare_with_baselines(
-    adapted: Mapping[str, Any], outcome: TrainingOutcome, rows: _TrainingRows
+    adapted: Mapping[str, Any], outcome: TrainingOutcome, rows: _TrainingRows, *, is_linear: bool
 ) -> Comparison | None:
     """Compare the model with baselines; None without rows for the validation."""
     if rows.held_back is None:
@@ -306,6 +308,7 @@ def _compare_with_baselines(
         adapted,
         outcome.config,
         outcome.metrics,
+        is_linear=is_linear,
         training=rows.training,
         held_back=rows.held_back,
     )
@@ -376,7 +379,13 @@ def _about(
     )
 
 
-def _require_same_columns(table: ExportedTable, validation_table: ExportedTable) -> None:
+def _names_with_nulls(table: ExportedTable) -> set[str]:
+    return {column.name for column in table.columns if column.num_nulls}
+
+
+def _require_same_columns(
+    table: ExportedTable, validation_table: ExportedTable, filled_columns: Collection[str]
+) -> None:
     """Refuse rows for the validation with other columns than the SELECT.
 
     Raises:
@@ -385,8 +394,8 @@ def _require_same_columns(table: ExportedTable, validation_table: ExportedTable)
     kinds = {column.name: column.kind for column in table.columns}
     validation_kinds = {column.name: column.kind for column in validation_table.columns}
     for column in validation_table.columns:
-        # A column of NULLs alone, which `train.nulls` fills, may be of any kind.
-        if column.num_defaults == validation_table.num_rows and column.name in kinds:
+        # What fills a column of NULLs alone is of the kind that the training has.
+        if column.num_nulls == validation_table.num_rows and column.name in filled_columns:
             validation_kinds[column.name] = kinds[column.name]
     if kinds != validation_kinds:
         raise DataError(

@@ -1,9 +1,8 @@
 """Prepares the exported rows of a training: chooses those for the validation, and fills NULLs."""
 
 import hashlib
-import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
+from edl_horovod.sql.export import rewrite_file
 
 __all__ = ["Split", "check_label", "count_rows", "fill_nulls", "part_folders", "split_rows"]
 
@@ -57,11 +57,6 @@ class Split:
                 "train.split=column needs train.split_column, which other splits do not take.",
                 received={"train.split": self.kind, "column": self.column},
             )
-
-    @property
-    def needs_num_rows(self) -> bool:
-        """Whether the total number of rows must be known in advance."""
-        return self.kind == "sequential"
 
     def by_number(self, first_row: int, count: int, *, num_rows: int = 0) -> _Mask:
         """Which of consecutive rows are held back, for `random` and `sequential`.
@@ -199,32 +194,33 @@ def split_rows(
 
 
 def fill_nulls(
-    training: Path, held_back: Path | None, columns: Sequence[str]
-) -> tuple[dict[str, Any], list[str]]:
+    training: Path,
+    held_back: Path | None,
+    columns: Sequence[str],
+    *,
+    columns_with_nulls: Collection[str],
+) -> dict[str, Any]:
     """Replace the NULLs of columns in all rows of a training.
 
     Numbers, dates and timestamps are filled with their mean, which is rounded where the column
-    holds whole numbers; texts and booleans with their most frequent value. Both are computed from
-    the training rows alone, so that no information about the rows held back reaches the training.
+    holds whole numbers; texts and booleans with their most frequent value, for which all distinct
+    values are in memory. Both are computed from the training rows alone, so that no information
+    about the rows held back reaches the training.
 
     Args:
         training: The folder of the Parquet files that the model learns from.
         held_back: The folder of the rows for the validation, if there are any.
         columns: The columns to fill.
+        columns_with_nulls: Those that have NULLs, in either folder.
 
     Returns:
         The value for each column, also for columns without NULLs, because a later SELECT may have
-        some; dates and timestamps are texts in ISO 8601. Then the names of the columns that have
-        NULLs.
+        some. Dates and timestamps are texts in ISO 8601.
 
     Raises:
-        DataError: A column is NULL in all training rows, or its values have no mean and cannot be
-            counted.
+        DataError: A column with NULLs has no values in the training rows, or values that have no
+            mean and cannot be counted.
     """
-    folders = [training, *([held_back] if held_back else [])]
-    columns_with_nulls = [
-        name for name in columns if any(_has_nulls(folder, name) for folder in folders)
-    ]
     values: dict[str, pa.Scalar[Any]] = {}
     for name in columns:
         value = _fill_value(training, name)
@@ -235,13 +231,14 @@ def fill_nulls(
                 f"The column {name!r} has NULLs, and its other values give nothing to fill them"
                 " with.",
                 received={"train.nulls": "mean"},
-                hint="Only numbers, dates, texts and booleans can be filled. Leave the column out"
-                " of the SELECT, or use COALESCE there.",
+                hint="Only numbers, dates, timestamps, texts and booleans can be filled. Leave the"
+                " column out of the SELECT, or use COALESCE there.",
             )
-    for folder in folders:
-        for file in _files(folder):
-            _replace_nulls(file, {name: values[name] for name in columns_with_nulls})
-    return {name: _json_value(value) for name, value in values.items()}, columns_with_nulls
+    replacements = {name: values[name] for name in columns if name in columns_with_nulls}
+    folders = [training, *([held_back] if held_back else [])]
+    for file in (file for folder in folders for file in _files(folder) if replacements):
+        _replace_nulls(file, replacements)
+    return {name: _json_value(value) for name, value in values.items()}
 
 
 @dataclass
@@ -290,65 +287,51 @@ def _held_back(
     return split.by_column(batch.column(split.column).to_pylist(), first_row=first_row)
 
 
-def _column_batches(folder: Path, name: str) -> Iterator[pa.Array]:
-    for file in _files(folder):
-        with pq.ParquetFile(file) as source:
-            for batch in source.iter_batches(columns=[name]):
-                yield batch.column(0)
-
-
-def _has_nulls(folder: Path, name: str) -> bool:
-    return any(values.null_count for values in _column_batches(folder, name))
-
-
 def _fill_value(folder: Path, name: str) -> "pa.Scalar[Any] | None":
     """The mean or the most frequent value; None if the column has neither."""
     value_type = pq.read_schema(_files(folder)[0]).field(name).type
+    batches = (batch.column(0).drop_null() for batch in _batches(_files(folder), [name]))
     if pa.types.is_string(value_type) or pa.types.is_boolean(value_type):
         counts: Counter[Any] = Counter()
-        for values in _column_batches(folder, name):
-            for pair in pc.value_counts(values.drop_null()).to_pylist():
+        for values in batches:
+            for pair in pc.value_counts(values).to_pylist():
                 counts[pair["values"]] += pair["counts"]
         # The smallest of equally frequent values, so that the order of rows does not matter.
         most_frequent = min(counts, key=lambda value: (-counts[value], value), default=None)
         return None if most_frequent is None else pa.scalar(most_frequent, value_type)
     if pa.types.is_binary(value_type) or pa.types.is_null(value_type):
         return None
-    number = {pa.date32(): pa.int32(), pa.float64(): pa.float64()}.get(value_type, pa.int64())
-    count = sum(len(values) - values.null_count for values in _column_batches(folder, name))
+    if pa.types.is_floating(value_type):
+        # Wider than the numbers, whose sum may be too large for them.
+        float_total, count = np.longdouble(0), 0
+        for values in batches:
+            float_total += values.to_numpy().sum(dtype=np.longdouble)
+            count += len(values)
+        return pa.scalar(float(float_total / count)) if count else None
+    integers = pa.int32() if value_type == pa.date32() else pa.int64()
+    total, count = 0, 0
+    for values in filter(len, batches):
+        total += int(pc.sum(values.cast(integers).cast(pa.decimal128(38))).as_py())
+        count += len(values)
     if not count:
         return None
-    batches = (
-        values.drop_null().cast(number).to_pylist() for values in _column_batches(folder, name)
-    )
-    if number == pa.float64():
-        # Divided first: the sum may be too large for a floating-point number.
-        mean = math.fsum(value / count for values in batches for value in values)
-    else:
-        # As Python's integers, which do not overflow.
-        mean = (2 * sum(map(sum, batches)) + count) // (2 * count)
-    return pa.scalar(mean, number).cast(value_type)
+    return pa.scalar((2 * total + count) // (2 * count), integers).cast(value_type)
 
 
-def _replace_nulls(file: Path, values: "dict[str, pa.Scalar[Any]]") -> None:
-    """Replace NULLs in a file, which keeps its row groups."""
-    if not values:
-        return
-    filled = file.with_suffix(".filled")
-    with pq.ParquetFile(file) as reader:
-        schema = reader.schema_arrow
+def _replace_nulls(file: Path, values: "Mapping[str, pa.Scalar[Any]]") -> None:
+    schema = pq.read_schema(file)
+    for name, value in values.items():
+        # A column of NULLs alone has no type of its own.
+        schema = schema.set(schema.get_field_index(name), pa.field(name, value.type))
+
+    def fill(table: pa.Table) -> pa.Table:
+        table = table.cast(schema)
         for name, value in values.items():
-            # A column of NULLs alone has no type of its own.
-            schema = schema.set(schema.get_field_index(name), pa.field(name, value.type))
-        with pq.ParquetWriter(filled, schema, write_page_checksum=True) as writer:
-            for number in range(reader.num_row_groups):
-                table = reader.read_row_group(number, use_threads=False).cast(schema)
-                for name, value in values.items():
-                    index = schema.get_field_index(name)
-                    column = table.column(name).fill_null(value)
-                    table = table.set_column(index, schema.field(name), column)
-                writer.write_table(table)
-    filled.replace(file)
+            filled = table.column(name).fill_null(value)
+            table = table.set_column(schema.get_field_index(name), name, filled)
+        return table
+
+    rewrite_file(file, schema, fill)
 
 
 def _json_value(value: "pa.Scalar[Any]") -> Any:

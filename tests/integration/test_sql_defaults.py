@@ -59,6 +59,7 @@ def test_a_linear_model_learns_and_predicts_rows_with_nulls(places):
     statement = "SELECT * FROM sums TRAIN regressor.Linear WITH train.nulls='mean' INTO sums"
     trained = edl_horovod.sql(f"{statement};", **places)
     assert trained.metrics["loss"] < 0.01
+    assert "Warning" not in trained.message
     described = edl_horovod.sql("DESCRIBE MODEL sums", **places)
     mean = next(text for part, name, text in described.rows if (part, name) == ("null", "b"))
     predictions = []

@@ -19,7 +19,8 @@ def install(tmp_path, monkeypatch):
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         (folder / "entry_points.txt").write_text(text)
 
-    return add
+    yield add
+    extensions._any_package_adds.cache_clear()
 
 
 def test_a_package_adds_to_what_is_built_in(install):
@@ -55,11 +56,28 @@ def test_what_cannot_be_loaded_is_an_error_that_names_the_package(install):
     assert "no_such_module" in str(caught.value)
 
 
+def test_what_cannot_be_loaded_keeps_nobody_from_the_rest(install, caplog):
+    install("broken-package", "[edl_horovod.shapes]\ncircle = no_such_module:circle\n")
+    assert Table("shapes", {"square": 4}).loaded() == {"square": 4}
+    assert "broken-package" in caplog.text
+
+
+def test_a_task_of_another_package_takes_no_built_in_verb(install, monkeypatch, capsys):
+    from edl_horovod.cli import main as command
+
+    install("more", "[edl_horovod.tasks]\nevents = math:tau\n")
+    tasks = Table("tasks", {"train": command.TASKS["train"]})
+    monkeypatch.setattr(command, "TASKS", tasks)
+    assert "events" in tasks
+    assert command.main(["events"]) == ConfigError.exit_code
+    assert "JOB" in capsys.readouterr().err
+
+
 def test_a_built_in_name_needs_no_look_at_other_packages(monkeypatch):
-    def look(**_):
+    def look():
         raise AssertionError
 
-    monkeypatch.setattr("importlib.metadata.entry_points", look)
+    monkeypatch.setattr(extensions, "_any_package_adds", look)
     table = Table("shapes", {"square": 4})
     assert table["square"] == 4
     assert "square" in table

@@ -76,7 +76,7 @@ def test_rows_of_many_round_trips_are_in_order(postgresql, tmp_path):
         table = export(engine, select, tmp_path / "out", nulls={"n": 0}, tell=print)
     found = [tuple(row.values()) for row in pq.read_table(table.data).to_pylist()]
     assert found == [(*row[:3], row[3] or 0) for row in rows]
-    assert table.columns[3].num_defaults == 12345 // 3
+    assert table.columns[3].num_nulls == 12345 // 3
 
 
 def test_an_array_is_refused(postgresql, tmp_path):

@@ -128,7 +128,7 @@ def test_defaults_stand_for_nulls(database, run):
         {"a": 2.0, "b": "x", "d": date(1970, 1, 2), "e": 9},
         {"a": 0.5, "b": "-", "d": DAY, "e": 9},
     ]
-    assert [column.num_defaults for column in table.columns] == [1, 1, 1, 2]
+    assert [column.num_nulls for column in table.columns] == [1, 1, 1, 2]
 
 
 def test_a_default_stands_for_nulls_before_the_first_value(database, run):

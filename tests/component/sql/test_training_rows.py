@@ -12,7 +12,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.sql.session import open_session
 from edl_horovod.sql.settings import read_settings
 from edl_horovod.sql.statements import StatementError
-from edl_horovod.sql.training_rows import Split, part_folders, split_rows
+from edl_horovod.sql.training_rows import Split, fill_nulls, part_folders, split_rows
 from tests.component.sql.test_columns import Place
 from tests.component.sql.test_session import Ring
 
@@ -115,6 +115,50 @@ def test_nulls_are_filled_in_all_columns(place):
         "role": "clerk",
         "hired": datetime.date(2026, 1, 8),
     }
+
+
+def test_each_kind_of_column_is_filled_from_the_training_rows(tmp_path):
+    noon = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+    day = datetime.timedelta(days=1)
+    columns = {
+        "boolean": pa.array([True, None, False, True], pa.bool_()),
+        "timestamp": pa.array([noon, noon + 2 * day, None, None], pa.timestamp("us", tz="UTC")),
+        "date": pa.array([noon.date(), None, (noon + 3 * day).date(), None], pa.date32()),
+        "integer": pa.array([-1, -2, None, None], pa.int64()),
+        "number": pa.array([1e308, 1.5e308, None, None], pa.float64()),
+        "text": pa.array(["b", "a", None, None], pa.string()),
+    }
+    training, held_back = tmp_path / "training", tmp_path / "held_back"
+    for folder, rows in ((training, slice(0, 4)), (held_back, slice(2, 3))):
+        folder.mkdir()
+        pq.write_table(pa.table(columns)[rows], folder / "part-00000.parquet")
+    values = fill_nulls(training, held_back, list(columns), columns_with_nulls=set(columns))
+    assert values == {
+        "boolean": True,
+        "timestamp": (noon + day).isoformat(),
+        "date": "2026-01-03",  # Half a day is rounded up.
+        "integer": -1,
+        "number": pytest.approx(1.25e308),
+        "text": "a",  # The smaller one of two that are equally frequent.
+    }
+    (row,) = pq.read_table(held_back / "part-00000.parquet").to_pylist()
+    assert row["timestamp"] == noon + day
+    assert (row["boolean"], row["date"]) == (False, (noon + 3 * day).date())
+
+
+def test_rows_held_back_of_another_kind_are_refused(place):
+    place.database.run(
+        "UPDATE people SET role = 'cook' WHERE id < 3",
+        "UPDATE people SET role = NULL WHERE id > 2",
+    )
+    with pytest.raises(DataError, match=r"train\.validation_select gives other columns"):
+        place.run(
+            """SELECT role, salary FROM people WHERE id < 3 TRAIN regressor.DNN
+            WITH train.nulls={'role': 5},
+            train.validation_select='SELECT role, salary FROM people WHERE id > 2'
+            LABEL salary INTO m;"""
+        )
+    assert place.ring.rows == []
 
 
 def test_later_rows_are_filled_with_the_same_values(place):
