@@ -23,6 +23,22 @@ __all__ = [
     "seconds_of",
 ]
 
+_REFUSED = ("FailedCreate", "MPIJobFailed", "ErrResourceExists", "ValidationError")
+"""Reasons of the events that say so: the first is Kubernetes' own, the others mpi-operator's. Its
+events for pods that it cannot make are about the MPIJob."""
+_IS_IT_THERE = (
+    "If this lasts, check that mpi-operator runs in the cluster and looks after this namespace; "
+    "its log says what it lacks."
+)
+GRANT = (
+    "Have an administrator allow it to update and patch jobs.batch/status: "
+    "kubectl patch clusterrole mpi-operator --type=json -p "
+    """'[{"op": "add", "path": "/rules/-", "value": {"apiGroups": ["batch"], """
+    """"resources": ["jobs/status"], "verbs": ["update", "patch"]}}]'."""
+)
+"""The hint of an operator that cannot resume a launcher that has run before."""
+_NO_HINT = "It is tried again and again; edl events {name} shows what else was said."
+
 
 @dataclass(frozen=True, kw_only=True)
 class EventView:
@@ -67,9 +83,6 @@ class Missing:
         return bool(self.workers) or self.launcher
 
 
-_REFUSED = ("FailedCreate", "MPIJobFailed", "ErrResourceExists", "ValidationError")
-"""Reasons of the events that say so: the first is Kubernetes' own, the others mpi-operator's. Its
-events for pods that it cannot make are about the MPIJob."""
 _POD = re.compile(r'\bpods? "([^"]+)"', re.IGNORECASE)
 
 _HINTS = tuple(
@@ -136,18 +149,6 @@ _HINTS = tuple(
     )
 )
 """The first that fits an event's text; the groups of the pattern go into the hint."""
-_IS_IT_THERE = (
-    "If this lasts, check that mpi-operator runs in the cluster and looks after this namespace; "
-    "its log says what it lacks."
-)
-GRANT = (
-    "Have an administrator allow it to update and patch jobs.batch/status: "
-    "kubectl patch clusterrole mpi-operator --type=json -p "
-    """'[{"op": "add", "path": "/rules/-", "value": {"apiGroups": ["batch"], """
-    """"resources": ["jobs/status"], "verbs": ["update", "patch"]}}]'."""
-)
-"""The hint of an operator that cannot resume a launcher that has run before."""
-_NO_HINT = "It is tried again and again; edl events {name} shows what else was said."
 
 
 _WORKLOAD = re.compile(r"\bWorkload(?:/|: \S+/)(\S+)")

@@ -30,7 +30,7 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCE
 """After these another start would end the same way; the launcher makes none."""
 
 OPEN_FILES = 8192
-"""Room for a few thousand workers and for all strangers; many a shell allows only 1024."""
+"""Room for a few thousand workers and all unauthenticated connections; many shells allow 1024."""
 
 
 def main() -> int:

@@ -32,7 +32,7 @@ BACKLOG = 1024
 MAX_UNAUTHENTICATED = 256
 MAX_SLOTS = 10**hosts.MAX_SLOTS_DIGITS
 COMPLAINT_SECONDS = 10.0
-"""UnauthenticatedConnections can fill the log with no more than one line in so many seconds."""
+"""Unauthenticated connections can fill the log with no more than one line in so many seconds."""
 
 
 class Report(NamedTuple):

@@ -1,5 +1,6 @@
 """The part of `base.Batches` that does not depend on a framework."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from edl_horovod.errors import UserCodeError
@@ -15,7 +16,7 @@ MAX_PARTS = 3
 """The maximum number of parts of examples: features, labels and weights."""
 
 
-class StepBatches:
+class StepBatches(ABC):
     """Batches of consecutive steps; `restart` continues at other lanes or another step."""
 
     def __init__(self, source: RecordSource, plan: DataPlan) -> None:
@@ -77,9 +78,9 @@ class StepBatches:
         """Begin a run that is expected; called in another thread."""
         self._restart(lanes, first_step, last_step, spans)
 
+    @abstractmethod
     def _take(self, step: int) -> Batch | None:
         """Return the examples of a step with records; None if all of these are filtered out."""
-        raise NotImplementedError
 
 
 def wrong_parts(name: str, mode: Mode, *, received: str, hint: str) -> UserCodeError:

@@ -33,6 +33,26 @@ FORMAT_VERSION = 2
 OPTIONAL = "job/"
 """Start of the names of variables that may be new, or gone, where a job goes on: its own."""
 
+_DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+_DIGEST = "sha256"
+_TYPES_OF_BYTES = "types_of_bytes"
+"""In the metadata: the types of the tensors that are there as bytes, by name."""
+_ALIGNMENT = 8
+
 
 class Checkpoints:
     """The checkpoints of one job, as one rank sees them."""
@@ -266,26 +286,7 @@ def _epoch_counters(calls: int | None) -> dict[str, int]:
     return {"epoch_ended_step": step, "epoch_begun_step": step if has_begun else step - 1}
 
 
-_DTYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
 _NAMES = {code: name for name, code in _DTYPES.items()}
-_DIGEST = "sha256"
-_TYPES_OF_BYTES = "types_of_bytes"
-"""In the metadata: the types of the tensors that are there as bytes, by name."""
-_ALIGNMENT = 8
 
 
 class DamagedFile(Exception):

@@ -33,7 +33,7 @@ class NoLedger:
         """Do nothing."""
 
 
-class RingLedger(NoLedger):
+class RingLedger:
     """Writes down a rank's rings and steps."""
 
     def __init__(self, file: LedgerFile, collectives: Collectives) -> None:

@@ -22,6 +22,10 @@ log = logging.getLogger(__name__)
 
 _TRACEBACK = "Traceback (most recent call last):"
 
+HOPELESS_RESTARTS = 8
+"""Ends of one child within QUICK_SECONDS after which it is given up."""
+QUICK_SECONDS = 30.0
+
 
 class Process(Protocol):
     """The part of `subprocess.Popen` that a `Child` needs of its process."""
@@ -212,11 +216,6 @@ def signals_held() -> Iterator[None]:
             signal.signal(number, handler)
         if received:
             signal.raise_signal(received[0])
-
-
-HOPELESS_RESTARTS = 8
-"""Ends of one child within QUICK_SECONDS after which it is given up."""
-QUICK_SECONDS = 30.0
 
 
 class RestartingChild:

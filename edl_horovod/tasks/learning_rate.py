@@ -6,6 +6,7 @@ n ranks takes n times as much; that is what users of plain Horovod write as `lr 
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -18,10 +19,7 @@ __all__ = ["ConstantLearningRate", "LearningRateRule"]
 class ConstantLearningRate:
     """Stands for the rule where the batch does not grow with the ring: the rate is the spec's."""
 
-    @property
-    def variables(self) -> Mapping[str, Variable]:
-        """No variables."""
-        return {}
+    variables: Mapping[str, Variable] = MappingProxyType({})
 
     def enter(self, size: int, step: int) -> None:
         """Do nothing."""
@@ -30,7 +28,7 @@ class ConstantLearningRate:
         """Do nothing."""
 
 
-class LearningRateRule(ConstantLearningRate):
+class LearningRateRule:
     """The factor of the learning rate, the same on all ranks: it is in the ring's state.
 
     After the ring has grown the factor goes up in equal parts over some steps, as large steps from

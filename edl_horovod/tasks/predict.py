@@ -46,6 +46,11 @@ from edl_horovod.tasks.segments import Segments
 
 __all__ = ["PredictWork", "Processor", "make_warm"]
 
+RECORDS_PER_FILE = 65_536
+SCHEMA_FILE = "schema.json"
+STEPS_AT_ONCE = 2
+"""More gained nothing on two cores; each holds a batch and its outputs in memory."""
+
 
 class Processor:
     """One processor of a rank, made once and called for each batch."""
@@ -77,12 +82,6 @@ class Processor:
         available = {"predictions": predictions, "worker_id": worker_id, "record_ids": record_ids}
         with user_code(f"process of {self._where}", root=self._zoo):
             call_declared(self._object.process, available)
-
-
-RECORDS_PER_FILE = 65_536
-SCHEMA_FILE = "schema.json"
-STEPS_AT_ONCE = 2
-"""More gained nothing on two cores; each holds a batch and its outputs in memory."""
 
 
 def make_warm(
@@ -157,9 +156,9 @@ class PredictWork(Work):
         self._batches.restart(lanes, first_step, self._plan.steps_per_epoch)
         # A segment is written while the next one is computed.
         with (
+            membership.doing("works", "between two segments"),
             ThreadPoolExecutor(STEPS_AT_ONCE, thread_name_prefix="predict") as predicting,
             ThreadPoolExecutor(1, thread_name_prefix="write") as writing,
-            membership.doing("works", "between two segments"),
         ):
             predicted = self._predict(first_step, predicting)
             waiting: deque[Future[None]] = deque()

@@ -11,6 +11,8 @@ from edl_horovod.ring.state import NEVER, Counters
 
 __all__ = ["StepReports", "TrainCounters", "TrainingProgress", "report_records"]
 
+EVENT_SECONDS = 0.2
+
 
 @dataclass
 class TrainCounters(Counters):
@@ -100,9 +102,6 @@ class TrainingProgress:
     @property
     def _step(self) -> int:
         return max(0, self._counters.step)
-
-
-EVENT_SECONDS = 0.2
 
 
 class StepReports:

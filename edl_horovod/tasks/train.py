@@ -75,7 +75,7 @@ def make_warm(
     trained_model.require_writable(step.model.weights)
     if data.first is not None:
         step.rehearse(data.first)
-    validation = NoValidation()
+    validation: Validation | NoValidation = NoValidation()
     if config.validation_data:
         held_out = open_data(
             config,
@@ -94,7 +94,7 @@ def make_warm(
             trained_model.restore_weights(files, step.model.weights)
     elif config.init_from:
         step.model.load(Path(config.init_from), is_trusted=config.trusts("model"))
-    ledger = NoLedger()
+    ledger: RingLedger | NoLedger = NoLedger()
     if config.debug.ledger:
         file = LedgerFile(JobDir.of(config).ledger, identity.label)
         ledger = RingLedger(file, framework.collectives)
@@ -142,9 +142,9 @@ class TrainWork(Work):
         data: OpenData,
         step: Step,
         *,
-        validation: NoValidation,
+        validation: Validation | NoValidation,
         events: EventLog,
-        ledger: NoLedger,
+        ledger: RingLedger | NoLedger,
         zoo_copy: ZooCopy,
     ) -> None:
         """Put the parts together."""
@@ -155,9 +155,8 @@ class TrainWork(Work):
             steps_per_epoch=None if plan.is_growing else plan.steps_per_epoch,
             per_step=config.callbacks.per_step,
         )
-        self._has_callbacks = callbacks is not None
-        self._callbacks: Callbacks = callbacks or _NoCallbacks()
-        self._rule = ConstantLearningRate()
+        self._callbacks = callbacks or _NoCallbacks()
+        self._rule: LearningRateRule | ConstantLearningRate = ConstantLearningRate()
         if plan.is_growing:
             warmup_steps = config.elastic.learning_rate_warmup_steps
             self._rule = LearningRateRule(warmup_steps=warmup_steps)
@@ -224,9 +223,12 @@ class TrainWork(Work):
         self._may_be_last = True
         train = functools.partial(self._train, world, membership)
         is_done = None
+        activity = ("unwatched", "beginning")
         while is_done is None:
             records = self._progress.records_done
-            is_done = self._ledger.in_ring(world, self.state, train, records=records)
+            with membership.doing(*activity):
+                is_done = self._ledger.in_ring(world, self.state, train, records=records)
+            activity = ("waits", "dealing the lanes again")
         self._may_be_last = world.is_leader
         return is_done
 
@@ -301,7 +303,7 @@ class TrainWork(Work):
                 self._checkpoints.wait()
 
     def _evaluate_if_due(self, ring: _Ring) -> None:
-        if not self._is_evaluation_due():
+        if isinstance(self._validation, NoValidation) or not self._is_evaluation_due():
             return
         self._reports.report_last()
         step = self.state.step
@@ -316,7 +318,7 @@ class TrainWork(Work):
 
     def _call_if_due(self, ring: _Ring) -> None:
         """Run the callbacks between two epochs, on the leader."""
-        if not self._are_calls_due():
+        if isinstance(self._callbacks, _NoCallbacks) or not self._are_calls_due():
             return
         step = self.state.step
         with ring.membership.doing("unwatched", f"callbacks after step {step}"):
@@ -424,7 +426,8 @@ class TrainWork(Work):
 
     def _is_evaluation_due(self) -> bool:
         step = self.state.step
-        if not self._validation.has_data or step == 0 or self._counters.evaluated_step >= step:
+        is_evaluated = step == 0 or self._counters.evaluated_step >= step
+        if is_evaluated or isinstance(self._validation, NoValidation):
             return False
         every = self._config.train.evaluate_steps
         is_time = step % every == 0 if every else self._progress.is_between_epochs
@@ -436,7 +439,7 @@ class TrainWork(Work):
 
     def _are_calls_due(self) -> bool:
         """Whether the state stands between two epochs and the callbacks do not know yet."""
-        if not self._has_callbacks:
+        if isinstance(self._callbacks, _NoCallbacks):
             return False
         is_last = self._progress.is_at_end
         is_between = self._progress.is_between_epochs or is_last
@@ -480,17 +483,11 @@ class _NoCallbacks:
     def after_step(self, sums: StepSums, *, batch: int | None) -> None:
         pass
 
-    def begin_epoch(self, epoch: int) -> None:
-        pass
-
-    def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
-        pass
-
     def end(self) -> None:
         pass
 
 
-def _max_steps(config: JobConfig, callbacks: Callbacks) -> int | None:
+def _max_steps(config: JobConfig, callbacks: Callbacks | _NoCallbacks) -> int | None:
     """The steps after which the training ends, whatever its epochs; None for no bound."""
     bounds = [config.train.max_steps or None, callbacks.max_steps]
     return min((bound for bound in bounds if bound), default=None)

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,29 +125,11 @@ class EarlyStopping:
 class NoValidation:
     """Stands for the validation of a training that has no data for one."""
 
-    has_data = False
-
-    @property
-    def variables(self) -> Mapping[str, Variable]:
-        """No variables."""
-        return {}
-
-    @property
-    def best_weights(self) -> Sequence[str]:
-        """No weights."""
-        return ()
-
-    @property
-    def is_over(self) -> bool:
-        """Never."""
-        return False
+    variables: Mapping[str, Variable] = MappingProxyType({})
+    best_weights: Sequence[str] = ()
+    is_over = False
 
     def enter_ring(self) -> None:
-        """Do nothing."""
-
-    def evaluate(
-        self, step: int, world: World, membership: Membership, *, may_be_reported: bool
-    ) -> None:
         """Do nothing."""
 
     def metrics(self) -> dict[str, float]:
@@ -161,10 +144,8 @@ class NoValidation:
         """Do nothing."""
 
 
-class Validation(NoValidation):
+class Validation:
     """The evaluations of a training; what the ranks must know of them is in the ring's state."""
-
-    has_data = True
 
     def __init__(
         self,

@@ -31,6 +31,10 @@ log = logging.getLogger(__name__)
 MAX_REBUILT_BYTES = 256 << 20
 """Parameters of the largest model that is built a second time to prove the copy."""
 
+RESULT_SECONDS = 60.0
+"""Longest wait for a proof: then the training goes on without one."""
+_MAX_MESSAGE_BYTES = 1 << 16
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -170,11 +174,6 @@ class ZooCopy:
             for part in parts_of(pattern):
                 if "://" not in part:
                     yield from local_paths(part)
-
-
-RESULT_SECONDS = 60.0
-"""Longest wait for a proof: then the training goes on without one."""
-_MAX_MESSAGE_BYTES = 1 << 16
 
 
 @contextlib.contextmanager

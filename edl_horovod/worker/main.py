@@ -34,6 +34,9 @@ __all__ = ["code_of", "end", "import_all", "main"]
 
 log = logging.getLogger("edl_horovod.worker")
 
+LAST_WORDS_SECONDS = 5.0
+"""Longest wait for the reader of this process' output."""
+
 
 def main() -> int:
     """Be a worker until dismissed; returns the process' exit code."""
@@ -90,10 +93,6 @@ def import_all(config: JobConfig) -> None:
         gc.freeze()
     finally:
         gc.enable()
-
-
-LAST_WORDS_SECONDS = 5.0
-"""Longest wait for the reader of this process' output."""
 
 
 def code_of(main: Callable[[], int]) -> int:

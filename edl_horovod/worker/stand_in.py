@@ -24,6 +24,10 @@ __all__ = ["Handover", "wait_for_place", "work_when_launched"]
 
 log = logging.getLogger("edl_horovod.worker")
 
+GREETING_SECONDS = 2.0
+CREDENTIALS = struct.Struct("3i")
+"""Credentials of the other end of a Unix socket: pid, uid, gid."""
+
 
 def work_when_launched(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -> int:
     """Get warm, wait for a process that horovodrun launches, and be the rank that it was to be."""
@@ -47,11 +51,6 @@ def work_when_launched(config: JobConfig, config_file: Path, environment: Worker
             code = error.exit_code
         launched.report_exit(code)
     return code
-
-
-GREETING_SECONDS = 2.0
-CREDENTIALS = struct.Struct("3i")
-"""Credentials of the other end of a Unix socket: pid, uid, gid."""
 
 
 class Handover:

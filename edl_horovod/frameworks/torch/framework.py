@@ -1,33 +1,28 @@
 """Implements `base.Framework` for PyTorch."""
 
-from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
 
 from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.base import Batches, Collectives, Step
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.models import Model
-from edl_horovod.frameworks.step_options import Reduction, StepOptions
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
 from edl_horovod.frameworks.torch.compiling import require_compiler
 from edl_horovod.frameworks.torch.exporting import require_exporters
-from edl_horovod.frameworks.torch.gradients import StepReducer
 from edl_horovod.frameworks.torch.model import TorchModel
 from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
 from edl_horovod.frameworks.torch.running import ComputeOptions
-from edl_horovod.frameworks.torch.step import TorchStep
+from edl_horovod.frameworks.torch.step import ReducerMaker, TorchStep
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
 from edl_horovod.spec import Mode
 
-__all__ = ["ReducerMaker", "TorchFramework"]
-
-ReducerMaker = Callable[[Mapping[str, nn.Parameter], set[str], Reduction], StepReducer]
+__all__ = ["TorchFramework"]
 
 _DTYPES = {"float32": None, "mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
 
@@ -104,14 +99,11 @@ class TorchFramework:
         require_exporters(config)
         if config.compile:
             require_compiler()
-        options = StepOptions.of(config)
         return TorchStep(
             loaded,
             element_spec,
             compute=self._compute,
             learning_rate=config.learning_rate,
-            options=options,
-            reducer_of=lambda parameters, sparse: self._make_reducer(
-                parameters, sparse, options.reduction
-            ),
+            options=StepOptions.of(config),
+            make_reducer=self._make_reducer,
         )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.step_options import StepOptions
+from edl_horovod.frameworks.step_options import Reduction, StepOptions
 from edl_horovod.frameworks.torch.batch_norm import (
     KINDS,
     RingStatistics,
@@ -60,9 +60,11 @@ from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["TorchStep"]
+__all__ = ["ReducerMaker", "TorchStep"]
 
 log = logging.getLogger(__name__)
+
+ReducerMaker = Callable[[Mapping[str, nn.Parameter], set[str], Reduction], StepReducer]
 
 
 class TorchStep:
@@ -76,7 +78,7 @@ class TorchStep:
         compute: ComputeOptions,
         learning_rate: float | None,
         options: StepOptions,
-        reducer_of: Callable[[Mapping[str, nn.Parameter], set[str]], StepReducer],
+        make_reducer: ReducerMaker,
     ) -> None:
         """Build the model and the optimizer.
 
@@ -85,9 +87,9 @@ class TorchStep:
             example: Sample examples.
             compute: The device and the precision.
             learning_rate: Passed to `create_optimizer`; None for its default.
-            options: Options for computing and clipping gradients.
-            reducer_of: Creates the reducer from the trained parameters by name, and the names of
-                those with sparse gradients.
+            options: Options for computing, clipping and reducing gradients.
+            make_reducer: Creates the reducer from the trained parameters by name, the names of
+                those with sparse gradients, and how gradients are reduced.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.
@@ -138,7 +140,7 @@ class TorchStep:
             raise _cannot_clip(loaded, sparse, options)
         with _unfrozen(self._trained.values()):
             self._state = OptimizerState(self._optimization, self._trained, sparse, loaded)
-            self._reducer = reducer_of(self._trained, sparse)
+            self._reducer = make_reducer(self._trained, sparse, options.reduction)
         self._rate_factor = 1.0
         self._is_waiting = False
 

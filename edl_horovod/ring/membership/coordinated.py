@@ -190,7 +190,7 @@ class CoordinatedMembership(Membership):
         self, state: str, phase: str, *, is_waiting: Callable[[], bool] | None = None
     ) -> AbstractContextManager[None]:
         """Record the phase; the answer to the next ping reports it."""
-        return _Doing(self._activity, (state, phase, is_waiting))
+        return self._activity.doing(state, phase, is_waiting)
 
     def progress(self, step: int) -> None:
         """Report to the coordinator, once a second at most."""
@@ -406,6 +406,12 @@ class Activity:
     def begin(self, state: str, phase: str, is_waiting: Callable[[], bool] | None = None) -> None:
         """Enter a phase, until the next one; the arguments are those of `Membership.doing`."""
         self._phase = _Phase(state, phase, is_waiting, time.monotonic())
+
+    def doing(
+        self, state: str, phase: str, is_waiting: Callable[[], bool] | None = None
+    ) -> AbstractContextManager[None]:
+        """Enter a phase within a block, and the former one again after it."""
+        return _Doing(self, (state, phase, is_waiting))
 
     @property
     def current(self) -> tuple[str, str, Callable[[], bool] | None]:

@@ -47,3 +47,29 @@ def test_the_wait_of_the_next_step_is_counted_anew(clock):
             generation=2, doing="waits", phase=f"step {step}", seconds=0.0
         )
         clock.now += 7
+
+
+def test_after_a_block_it_does_again_what_it_did_before(clock):
+    activity = Activity()
+    activity.begin("works", "step 3", lambda: True)
+
+    def call_back():
+        with activity.doing("unwatched", "callbacks"):
+            clock.now += 5
+            with activity.doing("works", "a batch"):
+                clock.now += 7
+                assert activity.report(2) == Pong(
+                    generation=2, doing="works", phase="a batch", seconds=7.0
+                )
+            assert activity.report(2) == Pong(
+                generation=2, doing="unwatched", phase="callbacks", seconds=0.0
+            )
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        call_back()
+    clock.now += 2
+    # It had come to the collective of step 3, and so it waits again.
+    assert activity.report(2) == Pong(generation=2, doing="waits", phase="step 3", seconds=0.0)
+    clock.now += 2
+    assert activity.report(2).seconds == 2.0
