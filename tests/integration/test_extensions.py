@@ -1,4 +1,4 @@
-"""An installed package that adds a framework, a source, a target, a task, a display and a verb."""
+"""An installed package that adds to each of the tables."""
 
 import os
 import shutil
@@ -87,7 +87,11 @@ def test_an_installed_package_adds_to_all_tables(edl, tmp_path):
     assert {"step", "generation"} <= set(kinds)
     assert "loss" in edl("evaluate", "trained_model=model", "data=counting:30", "output=scores")
 
-    assert "100" in edl("tally", "framework=plain", "data=counting:100", "launch.np=2")
+    tallied = edl("tally", "framework=plain", "data=counting:100", "launch.np=2")
+    assert ["total:", "100"] in map(str.split, tallied.splitlines())
+    (tmp_path / "some.pairs").write_text("1 2\n" * 123)
+    tallied = edl("tally", "framework=plain", "data=some.pairs")
+    assert ["total:", "123"] in map(str.split, tallied.splitlines())
 
     edl("train", *training, "launch.kind=paper", "launch.np=3", "output=other")
     assert (tmp_path / "paper").read_text() == "train on 3 sheets of paper\n"
