@@ -215,8 +215,11 @@ class ClassificationSpec(TableSpec):
         return {"accuracy": self.layers.is_right(outputs["class"], labels)}
 
 
-class LinearSpec(TableSpec):
-    """A linear model: one weight for each number, and one for each category and output."""
+class LinearSpec:
+    """A linear model: one weight for each number, and one for each category and output.
+
+    It is a part of a `TableSpec`, and none itself: the zoo lists no model that has no label.
+    """
 
     def create_model(self):
         return self.layers.linear(self.features, self.head())

@@ -165,7 +165,7 @@ def test_why_workers_are_refused_is_told_with_a_hint(lab, capsys, what, hint):
         (
             "MPIJobFailed",
             'worker pod created failed: admission webhook "v.example" denied the request: no',
-            "webhook",
+            "Ask the owner of this webhook",
         ),
         (
             "MPIJobFailed",

@@ -119,11 +119,11 @@ def test_the_nearest_word_is_found_whatever_its_capitals():
     [
         (errno.ENOSPC, "Make room"),
         (errno.EDQUOT, "Make room"),
-        (errno.EACCES, "permission"),
-        (errno.EPERM, "permission"),
+        (errno.EACCES, "Get write permission"),
+        (errno.EPERM, "Get write permission"),
         (errno.EROFS, "read-only"),
         (errno.ENAMETOOLONG, "shorter name"),
-        (errno.EIO, "disk"),
+        (errno.EIO, "Check its disk"),
     ],
 )
 def test_each_reason_why_something_cannot_be_written_has_its_own_hint(number, hint):

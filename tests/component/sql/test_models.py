@@ -93,19 +93,19 @@ def test_a_version_is_made_live_again(store, tmp_path):
     assert store.find(named("m")).version == 1
     with pytest.raises(StatementError, match="is the live one"):
         store.drop(named("m@1"))
-    with pytest.raises(StatementError, match="m@1, m@2"):
+    with pytest.raises(StatementError, match=r"has no version 3.*Versions: m@1, m@2"):
         store.set_live(named("m@3"))
     assert str(store.add("m", made(tmp_path / "c"), ABOUT)) == "m@3"
     assert store.find(named("m")).version == 3
 
 
 def test_a_model_that_is_not_there_is_named_with_the_nearest(store, tmp_path):
-    with pytest.raises(StatementError, match="'m'"):
+    with pytest.raises(StatementError, match=r"no model 'm' in .*This folder has no models"):
         store.find(named("m"))
     store.add("salary", made(tmp_path / "a"), ABOUT)
     with pytest.raises(StatementError, match="Did you mean 'salary'"):
         store.find(named("salari"))
-    with pytest.raises(StatementError, match="salary@1"):
+    with pytest.raises(StatementError, match=r"has no version 7.*Versions: salary@1"):
         store.find(named("salary@7"))
 
 

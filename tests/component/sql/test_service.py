@@ -225,7 +225,7 @@ def test_a_wish_that_is_not_followed_is_told_where_there_is_a_job(running):
     with running.channel() as channel:
         text = "SELECT salary, age FROM employee TRAIN no.Such INTO m"
         call = in_background(running.start(channel, text, exit_on_submit=True))
-        assert "exit_on_submit" in call.get(timeout=60).message.message
+        assert "exit_on_submit is not supported" in call.get(timeout=60).message.message
         assert call.get(timeout=60).code() is grpc.StatusCode.INVALID_ARGUMENT
 
 

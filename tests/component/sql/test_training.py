@@ -152,12 +152,13 @@ class Learned:
         self.label = label
         self.deviation = found.label.deviation
 
-    def compared(self, folder, metrics):
+    def compared(self, folder, metrics, is_linear=False):
         some = {"data": "d", "output": "o", "model_def": "m"}
         return compare(
             self.adapted,
             compose("train", values=some),
             metrics,
+            is_linear=is_linear,
             training=folder / "training",
             held_back=folder / "held",
         )
@@ -179,6 +180,13 @@ def test_a_regressor_is_held_against_the_mean_and_ridge_regression(tmp_path):
     assert not found.warning
     worse = learned.compared(tmp_path, {"loss": 2.0, "absolute_error": 9.0})
     assert "no better than a constant and a linear model" in worse.warning
+
+
+def test_a_linear_model_is_held_against_a_constant_alone(tmp_path):
+    learned = Learned(tmp_path, has_classes=False)
+    between = {"loss": 0.5, "absolute_error": 9.0}
+    assert "a linear model" in learned.compared(tmp_path, between).warning
+    assert not learned.compared(tmp_path, between, is_linear=True).warning
 
 
 def test_a_classifier_is_held_against_the_shares_and_logistic_regression(tmp_path):

@@ -93,7 +93,7 @@ def test_statements_come_from_stdin(places, monkeypatch, capsys):
         (["SELECT 1", "-f", "x.sql"], "from one place"),
         ([";"], "no statement"),
         (["SELECT 1", "--cfg", "job"], "--dry-run"),
-        (["SELECT 1", "output=x"], "INTO"),
+        (["SELECT 1", "output=x"], "INTO sets it"),
         (["-f", "no-such.sql"], "no-such.sql"),
         (["SELECT 1 TO TRAIN"], "line 1, column 18"),
     ],

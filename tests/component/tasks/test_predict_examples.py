@@ -159,7 +159,7 @@ def _spec(shape: Any, dtype: tf.DType = tf.float32) -> tf.TensorSpec:
         (_spec(()), "first axis must be the batch"),
         (_spec(None), "first axis must be the batch"),
         (_spec((None, None, None)), "only one axis"),
-        (tf.RaggedTensorSpec((None, None)), "RaggedTensorSpec"),
+        (tf.RaggedTensorSpec((None, None)), "it is not a dense tensor. Received: RaggedTensorSpec"),
         ([_spec((None,)), None], "'output_1' of M cannot be written.*NoneType"),
     ],
 )

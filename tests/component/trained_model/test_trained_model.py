@@ -341,7 +341,7 @@ def test_an_error_of_loading_says_which_versions_trained_the_model(write_model):
     files = change_message(
         write_model(), framework_version="2.4.1", tensorflow_version="2.15.0", param_names=["gone"]
     )
-    expected = r"keras 2\.4\.1 .*tensorflow 2\.15\.0"
+    expected = r"do not belong.*keras 2\.4\.1 \(.* is installed here.*tensorflow 2\.15\.0"
     with pytest.raises(DataError, match=expected), naming_versions(files):
         restore_weights(files, trained().weights)
 
@@ -475,7 +475,7 @@ def test_a_link_out_of_the_zoo_is_not_copied_into_the_trained_model(
 ):
     (tmp_path / "secret").write_text("password = 'secret'\n")
     (model_zoo / name).symlink_to(tmp_path / "secret")
-    with pytest.raises(ConfigError, match=rf"'{name}'.*model_zoo="):
+    with pytest.raises(ConfigError, match=rf"'{name}', which is not a file in the zoo"):
         write_model()
     assert not (tmp_path / "m").exists()
 

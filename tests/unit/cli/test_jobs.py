@@ -34,7 +34,9 @@ def test_what_no_job_in_a_cluster_can_be_called_is_a_directory(
 ) -> None:
     assert main([verb, name, *VERBS[verb]]) == 2
 
-    assert f"There is no config.yaml in {name}" in capsys.readouterr().err
+    assert f"There is no config.yaml in {name}, so it is not the directory of a job." in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -117,7 +117,7 @@ def test_help_of_a_verb_shows_every_setting_with_its_meaning(
 
     out = capsys.readouterr().out
     assert end.value.code == 0
-    assert re.search(r"train\.learning_rate +float or null  null\n      \w", out)
+    assert re.search(r"train\.learning_rate +float or null  null\n      Passed to", out)
     assert re.search(r"model_def +str +\(required\)", out)
     assert "examples:\n  edl train model_def=" in out
 

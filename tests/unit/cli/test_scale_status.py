@@ -212,7 +212,7 @@ def test_status_of_a_killed_launcher_is_lost(job_dir: Path, capsys: pytest.Captu
     write_events(job_dir, is_finished=False)
 
     assert main(["status", str(job_dir)]) == 0
-    assert capsys.readouterr().out.startswith("state      lost: ")
+    assert capsys.readouterr().out.startswith("state      lost: the launcher died")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_status_of_a_job_of_plain_horovodrun_says_what_is_known(
 
     first, *others = capsys.readouterr().out.splitlines()
     assert first.startswith("state      running: edl did not launch it")
-    assert first.endswith("0:00:00 old")
+    assert first.endswith("the last one is 0:00:00 old")
     assert "step       50 of 200" in others
 
 

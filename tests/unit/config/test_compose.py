@@ -196,7 +196,7 @@ def test_a_param_inside_a_param_is_set():
         ("train.epochs=null", "train.epochs must be of type int"),
         ("train.epochs=", "train.epochs must be of type int"),
         ("train.epochs=1,2", "train.epochs takes one value"),
-        ("train.epochs=1,2", "edl train -m"),
+        ("train.epochs=1,2", "To train with each value in turn, use edl train -m."),
         ("train.epochs=[1", "train.epochs cannot be read"),
         ("train={epoch: 3}", "Did you mean 'train.epochs'?"),
         ("train={epochs: x}", "train.epochs must be of type int"),
@@ -383,7 +383,7 @@ def test_a_list_of_input_files_is_a_path_like_others():
 
 
 def test_the_number_of_processes_is_not_for_mpirun():
-    with pytest.raises(ConfigError, match="mpirun -n"):
+    with pytest.raises(ConfigError, match="with launch=mpi, mpirun -n sets the number"):
         compose_as(
             PrepareConfig, ["data=/in", "output=/o", "model_def=m", "launch=mpi", "processes=2"]
         )
@@ -453,7 +453,7 @@ def test_a_wrong_key_in_a_file_of_conf_is_refused(installed: Path):
     last = done.stderr.splitlines()[-1]
     assert "ConfigError" in last
     assert "no setting 'train.epoch'. Did you mean 'train.epochs'?" in last
-    assert "conf/train/long.yaml." in last
+    assert "It is set in conf/train/long.yaml." in last
 
 
 def test_a_missing_conf_is_named(installed: Path):

@@ -167,7 +167,10 @@ WRONG = {
         r"a list of \{key, value, path\}",
     ),
     "framework": ([*KERAS, DEFINITION, "framework=torch"], r"framework must be keras for a Keras"),
-    "model_def": ([*KERAS, DEFINITION, "model_def=mnist"], r"model_def='mnist', model\.name="),
+    "model_def": (
+        [*KERAS, DEFINITION, "model_def=mnist"],
+        r"model_def names a model of the model zoo, and.*Leave one out",
+    ),
     "no file": (["model_spec=/nowhere.yml"], r"cannot be read: No such file.*/nowhere.yml"),
 }
 
@@ -226,7 +229,7 @@ def test_trust_in_a_model_is_one_of_three():
         (
             PrepareConfig,
             ["data=/in", "output=/o"],
-            "edl prepare .* a model in files .*model_def=",
+            "edl prepare makes records with a function .* a model in files has no.*Give model_def=",
         ),
         (
             ImageConfig,

@@ -142,7 +142,7 @@ def test_what_is_wrong_in_a_file_is_told_with_the_file(
     said = refusal(theirs, "+experiment=wrong")
 
     assert told in said
-    assert f"{theirs}/experiment/wrong.yaml." in said
+    assert f"It is set in {theirs}/experiment/wrong.yaml." in said
     assert "s3cr3t" not in said
 
 
@@ -153,7 +153,7 @@ def test_a_key_of_a_sweeper_that_does_not_have_it_is_told_with_the_file(theirs: 
     said = refusal(theirs, "+experiment=wrong")
 
     assert "Key 'n_trials' not in 'BasicSweeperConf'" in said
-    assert f"{theirs}/experiment/wrong.yaml." in said
+    assert f"It is set in {theirs}/experiment/wrong.yaml." in said
 
 
 def test_a_file_without_its_package_is_told_what_it_lacks(theirs: Path):
@@ -310,7 +310,7 @@ def test_a_secret_in_a_file_is_refused_with_the_file(
     said = refusal(theirs, "+experiment=wrong")
 
     assert "takes a value that seems to be a secret" in said
-    assert f"{theirs}/experiment/wrong.yaml." in said
+    assert f"It is set in {theirs}/experiment/wrong.yaml." in said
     assert "s3cr3t" not in said
 
 
@@ -443,8 +443,8 @@ def test_a_command_gives_values_of_a_sweep_to_the_setting_itself(override: str, 
     ("sweeper", "params", "told"),
     [
         ("basic", "{train: {epochs: '1,2'}}", r"Write train\.epochs: a,b in one line"),
-        ("basic", "3", r"hydra\.sweeper\.params .*grid\.yaml"),
-        ("optuna", "3", r"must be a dict .*hydra\.sweeper\.params=3\. .*grid\.yaml"),
+        ("basic", "3", r"hydra\.sweeper\.params .*It is set in .*grid\.yaml"),
+        ("optuna", "3", r"must be a dict .*hydra\.sweeper\.params=3\. It is set in .*grid\.yaml"),
     ],
 )
 def test_values_of_a_sweep_in_a_file_are_a_dict_with_dots_in_its_keys(

@@ -190,7 +190,7 @@ def test_a_damaged_result_is_told_as_what_it_is(plan_over_ssh):
 @pytest.mark.parametrize(
     ("error", "hint"),
     [
-        (PermissionError(errno.EACCES, "Permission denied"), "permission"),
+        (PermissionError(errno.EACCES, "Permission denied"), "Get write permission"),
         (OSError(errno.ENOSPC, "No space left on device"), "Make room"),
     ],
 )

@@ -104,12 +104,12 @@ def test_paths_are_no_urls(path):
         ("git+https://host/a@--upload-pack=x", "no ref or folder"),
         ("git+https://host/a@a..b", "no ref or folder"),
         ("git+https://host/a@main#subdirectory=../x", "no ref or folder"),
-        ("git+https://host/a@main#sub=x", "#sub=x"),
+        ("git+https://host/a@main#sub=x", "The part after # in a model zoo's URL is not known"),
         ("git+https://-oProxyCommand=x/a@main", "no ref or folder"),
         ("git+ext://sh/x@y", "kinds https, ssh, file, http, git"),
         ("s3://bucket/zoo@main", "kinds https, ssh, file, http, git"),
         ("git+https://@main", "names no repository"),
-        ("git+https://[::1/a@main", "Invalid IPv6 URL"),
+        ("git+https://[::1/a@main", "is not a valid URL: Invalid IPv6 URL"),
         ("git@github.com:a/b.git", "git+ssh://git@github.com/a/b.git"),
     ],
 )
@@ -305,7 +305,9 @@ def test_the_hash_of_a_tag_object_is_no_commit(repository: Repository):
     commit = repository.commit("x = 1\n")
     repository.git("tag", "-a", "v1", "-m", "a tag")
     tag = repository.git("rev-parse", "v1")
-    with pytest.raises(ConfigError, match=f"hash of a tag.*{commit}"):
+    with pytest.raises(
+        ConfigError, match=f"hash of a tag, not of a commit; the tag points to {commit}"
+    ):
         ensure_local(repository.url(tag))
 
 

@@ -195,7 +195,11 @@ def test_a_module_that_is_not_there_is_to_be_installed(write, load):
     ("own", "line", "hint"),
     [
         ("yaml/loader_of_mine.py", "import yaml.nodes\n", ""),
-        ("numpydoc/__init__.py", "import numpydoc.docscrape\n", "the model zoo's own"),
+        (
+            "numpydoc/__init__.py",
+            "import numpydoc.docscrape\n",
+            "which does not define that name: define it",
+        ),
         ("hydra.py", "from hydra import compose\n", "hides the installed package 'hydra'"),
         ("omegaconf/__init__.py", "import omegaconf.errors\n", "hides the installed package"),
     ],

@@ -389,7 +389,7 @@ def test_from_python(trainings, tmp_path: Path):
 def test_from_python_an_interrupt_is_raised(trainings, tmp_path: Path):
     trainings.errors = {0.2: Interrupted("ctrl-c")}
 
-    with pytest.raises(Interrupted, match=r"sweep\.json"):
+    with pytest.raises(Interrupted, match=r"sweep\.json lists the finished jobs; repeat the call"):
         edl_horovod.sweep(
             {"train.learning_rate": [0.1, 0.2]}, model_def="m", data="/d", output=tmp_path / "s"
         )
@@ -410,8 +410,8 @@ def test_a_folder_that_is_not_a_sweep_s_is_left_alone(edl, trainings, tmp_path: 
     code, _, err = edl(RATES, "overwrite=true")
 
     assert (code, trainings.rates) == (7, [])
-    assert "sweep" in err
-    assert "not empty" in err
+    assert "is not empty" in err
+    assert "no marker of edl_horovod for a sweep" in err
     assert (tmp_path / "s" / name).read_text() == "mine"
 
 
@@ -421,7 +421,7 @@ def test_a_sweep_does_not_write_where_its_jobs_read(edl, trainings, tmp_path: Pa
     code, _, err = edl(RATES, f"{what}={tmp_path}/s")
 
     assert (code, trainings.rates) == (7, [])
-    assert f"{what}=" in err
+    assert f"output is the path of {what}, which could be overwritten" in err
 
 
 def test_a_sweep_s_name_that_is_too_long_is_told(edl, trainings, tmp_path: Path):
