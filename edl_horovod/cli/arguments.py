@@ -54,8 +54,12 @@ class VerbParser(argparse.ArgumentParser):
 
     def add_place(self) -> None:
         """Take which cluster and which namespace a job is in."""
-        self.add_argument("-n", "--namespace", default="", help="of the job; else the context's")
-        self.add_argument("--context", default="", help="of the kubeconfig; else the current one")
+        self.add_argument(
+            "-n", "--namespace", default="", help="namespace of the job (default: the context's)"
+        )
+        self.add_argument(
+            "--context", default="", help="context of the kubeconfig (default: the current one)"
+        )
 
     def add_format(self) -> None:
         """Take how the result is printed, `table` or `json`."""
@@ -64,7 +68,7 @@ class VerbParser(argparse.ArgumentParser):
             "--format",
             choices=("table", "json"),
             default="table",
-            help="for people or programs",
+            help="how to print the result (default: table)",
         )
 
     def add_dry_run(self, help_text: str) -> None:
@@ -82,7 +86,7 @@ class VerbParser(argparse.ArgumentParser):
             "--config-dir",
             metavar="DIR",
             default="",
-            help="search this directory, too, for files of settings: +experiment=NAME",
+            help="also search this directory for files of settings: +experiment=NAME",
         )
         self.add_argument(
             "-cn",
@@ -95,7 +99,7 @@ class VerbParser(argparse.ArgumentParser):
             "-c",
             "--cfg",
             choices=("job",),
-            help="print the settings, each with where it comes from, and stop",
+            help="print each setting and where it comes from, and stop",
         )
 
     def format_help(self) -> str:

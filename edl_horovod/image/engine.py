@@ -164,8 +164,7 @@ def connect() -> Engine:
         except (docker.errors.DockerException, OSError) as e:
             complaints.append(f"{host}: {_cause(e)}")
     raise MissingDependency(
-        "No builder of images answers; Docker and Podman both will do."
-        f" Tried: {'; '.join(complaints)}.",
+        f"No image builder answers, neither Docker nor Podman. Tried: {'; '.join(complaints)}.",
         hint="Start Docker, or systemctl --user start podman.socket; name another socket in"
         " DOCKER_HOST; or give a pre-built image: image=... .",
     )

@@ -131,7 +131,7 @@ def _check_parts(config: JobConfig) -> None:
     if missing:
         raise ConfigError(
             "A job on Kubernetes needs an image. Give a pre-built one, image=registry/path@sha256:"
-            "..., or what one is made of: base_image=... and image_repository=... . Missing: "
+            "..., or the settings to build one: base_image=... and image_repository=... . Missing: "
             f"{', '.join(missing)}."
         )
 
@@ -149,15 +149,15 @@ def _zoo_path_in_image(config: JobConfig) -> str:
     """Path of the zoo in the pods of a pre-built image."""
     if spec_zoo.is_needed(config):
         raise ConfigError(
-            "A pre-built image brings the model zoo, so none is made of a model spec.",
+            "A pre-built image contains its model zoo, so a model spec cannot be added to it.",
             received={"image": config.image, "model.name": config.model["name"]},
-            hint="Leave one of the two out; with base_image=... the model is put on an image.",
+            hint="Leave one of the two out, or build an image with the model: base_image=... .",
         )
     if (zoo := git_zoo.parse(config.model_zoo)) is not None:
         raise ConfigError(
-            "A pre-built image brings the model zoo, so none is fetched.",
+            "A pre-built image contains its model zoo, so none is fetched from Git.",
             received={"image": config.image, "model_zoo": str(zoo)},
-            hint="Leave one of the two out; with base_image=... the zoo is put on an image.",
+            hint="Leave one of the two out, or build an image with the zoo: base_image=... .",
         )
     is_default = config.model_zoo == os.path.abspath(JobConfig.model_zoo)
     return ZOO if is_default else config.model_zoo
@@ -183,8 +183,8 @@ def _trained_image(config: JobConfig) -> Reference | None:
             f"The trained model names the image that its pods would run: {image}. An image is a"
             " program, and the author of the model chose it.",
             received={"trained_model": config.trained_model, "image": ""},
-            hint=f"Give it, image={image}, or another one; trust=image takes what a trained model"
-            " names.",
+            hint=f"Set image={image}, or another image; trust=image accepts the one that the"
+            " trained model names.",
         )
     log.info("The pods run the image that the trained model names: %s.", image)
     return image

@@ -151,16 +151,16 @@ def parse_reference(text: str, key: str) -> Reference:
     match = _REFERENCE.fullmatch(text.removeprefix(_KUBERNETES_SCHEME))
     if not match:
         raise ConfigError(
-            f"{key} is no name of an image.",
+            f"{key} is not the name of an image.",
             received={key: text},
             hint="Write registry/path:tag or registry/path@sha256:... .",
         )
     if not match["digest"] and match["tag"] in (None, "latest"):
         raise ConfigError(
-            f"{key} must say which image it is: the name may mean another one"
-            " tomorrow, while the job runs.",
+            f"{key} must identify one image: this name may refer to another one tomorrow, while the"
+            " job runs.",
             received={key: text},
-            hint="Add @sha256:... or :tag, one that is not latest.",
+            hint="Add @sha256:..., or a :tag other than latest.",
         )
     return Reference(match["repository"], match["tag"] or "", match["digest"] or "")
 
@@ -174,8 +174,8 @@ def parse_repository(text: str) -> str:
     match = _REFERENCE.fullmatch(text)
     if not match or match["tag"] or match["digest"]:
         raise ConfigError(
-            "image_repository must name a repository of a registry; the tag is made of what the"
-            " image holds.",
+            "image_repository must name a repository without a tag: the tag is computed from the"
+            " content of the image.",
             received={"image_repository": text},
             hint="Write registry/path.",
         )

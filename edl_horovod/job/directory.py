@@ -265,7 +265,8 @@ class JobDir:
             )
         if foreign := self.foreign():
             raise OutputError(
-                f"The job's directory holds files of others: {', '.join(foreign[:5])}.",
+                f"The job's directory contains files that edl_horovod did not write:"
+                f" {', '.join(foreign[:5])}.",
                 received=self._received,
                 hint="Move them away first.",
             )

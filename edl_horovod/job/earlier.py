@@ -46,8 +46,7 @@ def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
     shown = [f"{key}={value!r}" for key, value in before.items() if now.get(key) != value]
     left = f"checkpoints up to step {steps[-1]}" if steps else "its result"
     raise OutputError(
-        f"The job's directory belongs to a job of another model, which left {left} there:"
-        f" {', '.join(shown)}.",
+        f"The job's directory contains {left} of a job with another model: {', '.join(shown)}.",
         received={"job_dir": str(job_dir), **now},
         hint="Give another output or job_dir, or set overwrite=true to remove these files.",
     )

@@ -64,9 +64,9 @@ def check_attached(config: JobConfig) -> None:
     if config.kubernetes.name:
         # A process that removes what a dead one left must not meet another job of that name.
         raise ConfigError(
-            "A job that is removed at its end gets a name of its own.",
+            "The job is removed when this command ends, so it gets a name that no other job has.",
             received={"kubernetes.name": config.kubernetes.name},
-            hint="Leave it out.",
+            hint="Leave kubernetes.name out.",
         )
     launch_target, settings = target.find(config.launch.kind), config.kubernetes
     launch_target.describe(launch_target.plan(config))

@@ -49,7 +49,7 @@ class LedgerFile:
             raise OutputError(
                 f"The ledger cannot be written in {folder}: {error}.",
                 received="debug.ledger=true",
-                hint=f"{hint_of(error)} Or go without a ledger.",
+                hint=f"{hint_of(error)} Or set debug.ledger=false.",
             ) from error
         self._pending = bytearray()
         self._is_failing = self._has_gap = False

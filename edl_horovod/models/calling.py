@@ -76,8 +76,8 @@ class Declared:
         for name in self.required:
             if name not in available:
                 raise UserCodeError(
-                    f"{_name_and_place(function)} requires the parameter {name!r}, which it is not"
-                    " given.",
+                    f"{_name_and_place(function)} requires the parameter {name!r}, which is not"
+                    " passed to it.",
                     received=", ".join(sorted(available)) or "nothing",
                     hint=f"{did_you_mean(name, available)} Rename it or give it a default.",
                 )

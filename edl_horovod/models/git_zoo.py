@@ -143,7 +143,7 @@ def fetch(zoo: GitZoo) -> FetchedZoo:
     """
     if shutil.which("git") is None:
         raise MissingDependency(
-            "A model zoo in Git needs the command git, which is not here.",
+            "A model zoo in Git needs the command git, which is not installed.",
             received={"model_zoo": str(zoo)},
             hint="Install git, or give a folder.",
         )
@@ -387,7 +387,7 @@ def _subdirectory(fragment: str) -> str:
     pairs = dict(urllib.parse.parse_qsl(fragment, keep_blank_values=True))
     if fragment and (not pairs or pairs.keys() - {"subdirectory", "egg"}):
         raise ConfigError(
-            "The part after # in a model zoo's URL is not known.",
+            "The part after # in the URL of a model zoo is not recognized.",
             received=f"#{fragment}",
             hint=_URL_FORM,
         )

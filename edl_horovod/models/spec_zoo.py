@@ -132,10 +132,10 @@ def _with_spec_mapping(
     inside = zoo / f"{module.replace('.', '/')}.py"
     if not is_trusted and not inside.is_file():
         raise ConfigError(
-            "A function that returns a model spec is a program, and it does not lie in the model"
-            f" zoo ({zoo}).",
+            "The function that returns the model spec is code, and it is not in the model zoo"
+            f" ({zoo}).",
             received={"model.spec": spec},
-            hint="If you know it, set trust=model.",
+            hint="If you trust its author, set trust=model.",
         )
     folders = [zoo] if inside.is_file() else [Path.cwd(), zoo]
     with tempfile.TemporaryDirectory(prefix="edl-spec-") as work:
@@ -176,9 +176,9 @@ def _require_usable(section: Mapping[str, Any], zoo: Path, *, is_trusted: bool) 
         is_in_zoo = zoo.is_dir() and file.resolve().is_relative_to(zoo.resolve())
         if file.suffix == ".py" and not is_trusted and not is_in_zoo:
             raise ConfigError(
-                f"model.spec.{key} names Python code, which does not lie in the model zoo ({zoo}).",
+                f"model.spec.{key} names Python code that is not in the model zoo ({zoo}).",
                 received={f"model.spec.{key}": path},
-                hint="If you know it, set trust=model, or put the file into the model zoo.",
+                hint="If you trust its author, set trust=model, or put the file into the zoo.",
             )
         return path
 

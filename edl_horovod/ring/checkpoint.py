@@ -204,10 +204,10 @@ class Checkpoints:
             return self._take(path, step, tensors, metadata)
         if self._must_exist and after < 0:
             raise DataError(
-                f"There is no good checkpoint in {self._folder}.",
+                f"There is no valid checkpoint in {self._folder}.",
                 received="resume=must",
-                hint="Use resume=auto to begin at step 0, or give the job_dir of the job to go on"
-                " with.",
+                hint="Use resume=auto to begin at step 0, or give the job_dir of the job to"
+                " continue.",
             )
         return None
 
@@ -243,10 +243,10 @@ class Checkpoints:
             before = ", ".join(repr(saved.get(key)) for key in other)
             raise ConfigError(
                 f"The checkpoint {path} belongs to a training with another {' and '.join(other)},"
-                " so going on would not be the same training.",
+                " so it cannot be continued.",
                 received=f"{now}; the checkpoint has {before}",
-                hint="Set it back, or go on with the edl_horovod that wrote it; or begin anew with"
-                " resume=never overwrite=true.",
+                hint="Set it back, or continue with the edl_horovod that wrote it; or start over"
+                " with resume=never overwrite=true.",
             )
 
     def _require_same_variables(self, path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
@@ -256,9 +256,9 @@ class Checkpoints:
         only_saved = sorted(saved - ours) or ["none"]
         only_ours = sorted(ours - saved) or ["none"]
         raise DataError(
-            f"The checkpoint {path} is of another model or optimizer. It alone has: "
-            f"{', '.join(only_saved[:5])}. The model and optimizer alone have: "
-            f"{', '.join(only_ours[:5])}. Use the same model_def and params; or begin anew with "
+            f"The checkpoint {path} belongs to another model or optimizer. Only the checkpoint has:"
+            f" {', '.join(only_saved[:5])}. Only the model and optimizer have:"
+            f" {', '.join(only_ours[:5])}. Use the same model_def and params; or start over with "
             "resume=never overwrite=true."
         )
 

@@ -239,9 +239,9 @@ def _looked_at(
         return json.loads(json.dumps(value, allow_nan=False, default=_plain))
     except (TypeError, ValueError) as error:
         raise UserCodeError(
-            f"{doing} must return what JSON can hold: {error}.",
+            f"{doing} must return a value that JSON can represent: {error}.",
             received=type(value).__name__,
-            hint="Return dicts, lists, texts, numbers and NumPy's arrays of these.",
+            hint="Return dicts, lists, strings, numbers, or NumPy arrays of these.",
         ) from error
 
 

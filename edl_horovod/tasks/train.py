@@ -48,7 +48,7 @@ def make_warm(
     """Open the data, load and build the model, rehearse the step; see `tasks.warm`."""
     if config.model and not config.model_def:
         raise ConfigError(
-            "No model zoo has been written of this model in files yet.",
+            "This model in files has not been written as a model zoo yet.",
             received={"model.name": config.model["name"]},
             hint="Start the job by edl train, which writes one; config.yaml in its job's directory"
             " has its model_zoo and model_def.",
@@ -457,16 +457,15 @@ class TrainWork(Work):
             raise TrainingError(
                 f"The gradients of step {step} are not finite, although its loss is.",
                 received={"loss": sums.loss},
-                hint="The variables are still those before it. Look for a function in the model or"
-                " the loss whose derivative is infinite somewhere, as those of a square root and of"
-                " a norm are at 0 (add a small number inside), or lower the learning rate"
-                " (train.learning_rate).",
+                hint="The step was not applied. Look for a function in the model or the loss whose"
+                " derivative is infinite somewhere, like those of a square root and a norm at 0"
+                " (add a small number inside), or lower the learning rate (train.learning_rate).",
             )
         raise TrainingError(
             f"The loss of step {step} is not finite.",
             received={"loss": sums.loss},
-            hint="The variables are still those before it. Lower the learning rate"
-            " (train.learning_rate), or look for bad values in the data.",
+            hint="The step was not applied. Lower the learning rate (train.learning_rate), or look"
+            " for bad values in the data.",
         )
 
 

@@ -224,9 +224,9 @@ def _wrong_with(request: Request, config: JobConfig, framework: Framework) -> Ed
         # Code of the zoo may be imported as part of an installed package, too.
         if not name.endswith(CODE_SUFFIXES) and (copy / Path(name).relative_to(root)).is_file():
             raise UserCodeError(
-                f"The model reads {name} by a path that leads to the model zoo itself, where the"
-                " trained model's copy of the zoo must do.",
-                hint="Begin the path at the model's own file: Path(__file__).parent.",
+                f"The model reads {name} from the model zoo itself, not from the trained model's"
+                " copy of the zoo, so it could not be used without the zoo.",
+                hint="Make the path relative to the model's own file: Path(__file__).parent.",
             )
 
     try:
@@ -244,7 +244,8 @@ def _wrong_with(request: Request, config: JobConfig, framework: Framework) -> Ed
                     call_declared(loaded.spec.create_model, {})
     except EdlError as error:
         return UserCodeError(
-            "The trained model would not load: it carries the sources of the model zoo and what"
-            f" the model read of it, and with a copy of these: {error}"
+            "The trained model could not be loaded later. It contains a copy of the model zoo's"
+            f" sources and of the files that the model read, and loading the model from"
+            f" it fails: {error}"
         )
     return None

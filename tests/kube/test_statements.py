@@ -157,7 +157,7 @@ def test_models_that_no_pod_sees_are_refused_before_rows_are_read(run, operator,
 
 def test_a_name_that_another_job_may_have_is_refused(run, lab):
     lab.submit()
-    with pytest.raises(ConfigError, match="gets a name of its own"):
+    with pytest.raises(ConfigError, match=r"kubernetes\.name out"):
         run(TRAINED.format(rates=0.1), **{"kubernetes.name": "mnist"})
     assert lab.cluster.get("MPIJob", "mnist")
 

@@ -74,14 +74,22 @@ def _parser(verb: str, summary: str) -> VerbParser:
     )
     parser.add_job_dir()
     parser.add_argument(
-        "actions", metavar="ACTION", nargs="*", help="what is to happen: SECONDS:KIND[:SLOT]"
+        "actions", metavar="ACTION", nargs="*", help="action at a given time: SECONDS:KIND[:SLOT]"
     )
-    parser.add_argument("--schedule", metavar="FILE", type=Path, help="file of actions")
-    parser.add_argument("--seed", type=int, help="of what is chosen at random; else a new one")
-    parser.add_argument("--seconds", type=float, help="how long; at random 60")
-    parser.add_argument("--every", type=float, default=5.0, help="seconds between two, at random")
     parser.add_argument(
-        "--kinds", default="kill,stop,add,remove", help=f"at random: {', '.join(KINDS)}"
+        "--schedule", metavar="FILE", type=Path, help="file with one action per line"
+    )
+    parser.add_argument("--seed", type=int, help="seed of random actions (default: a new one)")
+    parser.add_argument(
+        "--seconds", type=float, help="duration in seconds (default with random actions: 60)"
+    )
+    parser.add_argument(
+        "--every", type=float, default=5.0, help="seconds between random actions (default: 5)"
+    )
+    parser.add_argument(
+        "--kinds",
+        default="kill,stop,add,remove",
+        help=f"kinds of random actions: {', '.join(KINDS)}",
     )
     parser.add_dry_run("print the schedule, and stop")
     parser.add_format()

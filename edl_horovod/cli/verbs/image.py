@@ -46,7 +46,9 @@ def _parser(verb: str, summary: str) -> VerbParser:
     flags = "build|push [--dry-run]"
     parser = settings_parser(verb, summary, ImageConfig, flags=flags, examples=_EXAMPLES)
     parser.add_argument(
-        "action", choices=("build", "push"), help="push also builds, where anything has changed"
+        "action",
+        choices=("build", "push"),
+        help="build the image; push also uploads it, and builds first if anything changed",
     )
     parser.add_dry_run("print what would be built, and stop")
     return parser

@@ -48,8 +48,6 @@ def _parser(verb: str, summary: str) -> VerbParser:
         usage="DIR [--dry-run] [--debug]",
         epilog=lambda: f"examples:\n{_EXAMPLES}\n",
     )
-    parser.add_argument(
-        "directory", metavar="DIR", type=Path, help="directory that is new or empty"
-    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="new or empty directory")
     parser.add_dry_run("print what would be written, and stop")
     return parser

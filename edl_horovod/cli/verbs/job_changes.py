@@ -18,7 +18,7 @@ __all__ = [
 def run_scale(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl scale`."""
     parser = job_parser(verb, summary, "--np N [--dry-run]")
-    parser.add_argument("--np", metavar="N", type=int, required=True, help="ranks")
+    parser.add_argument("--np", metavar="N", type=int, required=True, help="number of ranks")
     parser.add_dry_run("print the change, and stop")
     flags = parser.parse_all(argv)
     with client_of(flags) as client:
@@ -31,9 +31,12 @@ def run_stop(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl stop`."""
     parser = job_parser(verb, summary, "[--no-wait] [-y] [--dry-run]")
     parser.add_dry_run("only check whether it may be")
-    parser.add_argument("--no-wait", action="store_true", help="do not wait for its end")
+    parser.add_argument("--no-wait", action="store_true", help="return before the job has ended")
     parser.add_argument(
-        "-y", "--yes", action="store_true", help="do not ask where the job saves no checkpoints"
+        "-y",
+        "--yes",
+        action="store_true",
+        help="do not ask for confirmation if the job saves no checkpoints",
     )
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
@@ -82,7 +85,7 @@ def run_delete(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl delete`."""
     parser = job_parser(verb, summary, "[-y] [--dry-run]")
     parser.add_dry_run("print what would be removed")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     flags = parser.parse_all(argv)
     with client_of(flags) as client:
         parts = client.delete(flags.job, is_dry_run=True)

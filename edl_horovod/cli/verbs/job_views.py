@@ -69,9 +69,11 @@ def run_list(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl list`."""
     usage = "[-n NAMESPACE | -A] [--context CONTEXT] [-o json] [--debug] [FOLDER ...]"
     parser = VerbParser(verb, summary=summary, usage=usage, epilog=lambda: _LIST_HELP)
-    parser.add_argument("folders", metavar="FOLDER", nargs="*", help="where jobs are looked for")
+    parser.add_argument("folders", metavar="FOLDER", nargs="*", help="search this folder for jobs")
     parser.add_place()
-    parser.add_argument("-A", "--all-namespaces", action="store_true", help="of the whole cluster")
+    parser.add_argument(
+        "-A", "--all-namespaces", action="store_true", help="list the jobs of all namespaces"
+    )
     parser.add_format()
     flags = parser.parse_all(argv)
     is_of_cluster = bool(flags.namespace or flags.context or flags.all_namespaces)
@@ -101,7 +103,9 @@ def run_list(verb: str, summary: str, argv: Sequence[str]) -> int:
 def run_events(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl events`."""
     parser = job_parser(verb, summary, "[-f] [-o json]")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="print new lines until the job ends"
+    )
     parser.add_format()
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
@@ -126,7 +130,9 @@ def run_events(verb: str, summary: str, argv: Sequence[str]) -> int:
 def run_logs(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl logs`."""
     parser = job_parser(verb, summary, "[-f] [--rank R | --worker WORKER] [--tail N]")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="print new lines until the job ends"
+    )
     only_one = parser.add_mutually_exclusive_group()
     only_one.add_argument(
         "--rank", type=int, metavar="R", help="only the worker that has this rank now"
@@ -135,9 +141,11 @@ def run_logs(verb: str, summary: str, argv: Sequence[str]) -> int:
         "--worker",
         default="",
         metavar="WORKER",
-        help="only this pod; on this machine worker-0, launcher, coordinator, ...",
+        help="only this process: the name of a pod, or worker-0, launcher, coordinator, ...",
     )
-    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each")
+    parser.add_argument(
+        "--tail", type=int, metavar="N", help="only the last N lines of each process"
+    )
     flags = parser.parse_all(argv)
     is_one = flags.rank is not None or bool(flags.worker)
     with client_of(flags) as client, detaching(verb, argv):
@@ -160,10 +168,14 @@ def run_wait(verb: str, summary: str, argv: Sequence[str]) -> int:
         dest="condition",
         choices=CONDITIONS,
         default="finished",
-        help="what to wait for; `ended` takes a failed job too",
+        help="state to wait for; `ended` is finished or failed",
     )
-    parser.add_argument("--timeout", default="", metavar="TIME", help="longest wait: 30s, 10m, 2h")
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not show what it waits for")
+    parser.add_argument(
+        "--timeout", default="", metavar="TIME", help="wait at most this long: 30s, 10m, 2h"
+    )
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="do not show what the job is doing"
+    )
     flags = parser.parse_all(argv)
     seconds = _seconds(flags.timeout)
     show = None if flags.quiet else StatusDisplay(flags.job)
@@ -177,10 +189,12 @@ def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl dashboard`."""
     parser = job_parser(verb, summary, "[--host HOST] [--port PORT]")
     parser.add_argument(
-        "--host", default=address.HOST, help="address to listen on; by itself this machine alone"
+        "--host",
+        default=address.HOST,
+        help="address to listen on (default: only this machine can connect)",
     )
     parser.add_argument(
-        "--port", type=int, default=address.PORT, help="port to listen on; 0 takes a free one"
+        "--port", type=int, default=address.PORT, help="port to listen on; 0 means any free port"
     )
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")

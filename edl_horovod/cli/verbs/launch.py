@@ -111,10 +111,13 @@ def _parser(verb: str, summary: str) -> VerbParser:
     parser.add_argument(
         "--dry-run",
         choices=("client", "server"),
-        help="print what would run, and stop; =server also has the cluster check it",
+        help="print what would run, and stop; =server also lets the cluster check it",
     )
     parser.add_argument(
-        "-o", dest="output_format", choices=("yaml",), help="with --dry-run: whole manifests"
+        "-o",
+        dest="output_format",
+        choices=("yaml",),
+        help="with --dry-run: print complete manifests",
     )
     return parser
 

@@ -39,7 +39,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     if flags.cfg:
         raise ConfigError("--cfg shows the settings of one job.", received="--cfg")
     if flags.sessions < 1:
-        raise ConfigError("A service has a session.", received={"--sessions": flags.sessions})
+        raise ConfigError("--sessions must be 1 or more.", received={"--sessions": flags.sessions})
     try:
         from edl_horovod.sql.service import access, server
         from edl_horovod.sql.service.frames import ServiceSettings
@@ -95,18 +95,22 @@ def _parser(verb: str, summary: str) -> VerbParser:
         config_class=JobConfig,
     )
     parser.add_argument(
-        "--token-file", metavar="FILE", type=Path, help="holds the token that clients send"
+        "--token-file", metavar="FILE", type=Path, help="file with the token that clients must send"
     )
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; by itself this machine alone"
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: only this machine can connect)",
     )
     parser.add_argument(
-        "--port", type=int, default=50051, help="port to listen on; 0 takes a free one"
+        "--port", type=int, default=50051, help="port to listen on; 0 means any free port"
     )
     parser.add_argument(
-        "--certificate", metavar="FILE", type=Path, help="of the server, in PEM, for TLS"
+        "--certificate", metavar="FILE", type=Path, help="TLS certificate of the server, in PEM"
     )
-    parser.add_argument("--key", metavar="FILE", type=Path, help="of the certificate, in PEM")
+    parser.add_argument(
+        "--key", metavar="FILE", type=Path, help="private key of the certificate, in PEM"
+    )
     parser.add_argument(
         "--without-tls", action="store_true", help="let other machines connect without TLS"
     )
@@ -114,10 +118,10 @@ def _parser(verb: str, summary: str) -> VerbParser:
         "--databases",
         metavar="FILE",
         type=Path,
-        help="URLs of databases that clients may name, one a line",
+        help="file with the database URLs that clients may use, one per line",
     )
     parser.add_argument(
-        "--sessions", type=int, default=4, metavar="N", help="how many may have calls at a time"
+        "--sessions", type=int, default=4, metavar="N", help="maximum number of concurrent sessions"
     )
     parser.add_config_files()
     return parser

@@ -32,12 +32,16 @@ _FILE = "config.yml"
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl spec`."""
     parser = VerbParser(verb, summary=summary, usage=_USAGE, epilog=lambda: _EXAMPLES)
-    parser.add_argument("action", choices=("show", "write"), help="what to do")
+    parser.add_argument(
+        "action",
+        choices=("show", "write"),
+        help="show the files of a spec, or write a model of a zoo as files and a spec",
+    )
     help_text = "MODEL_SPEC: a file with a section `model`; MODEL_DEF: a model of the zoo"
     parser.add_argument("model", metavar="MODEL", help=help_text)
     parser.add_format()
     parser.add_argument("--model-zoo", default="model_zoo", help="folder, file or Git URL")
-    parser.add_argument("--framework", default="", help="keras or torch, if the file does not say")
+    parser.add_argument("--framework", default="", help="keras or torch, if the file imports both")
     parser.add_argument("--params", default="", help="parameters of the model: name=value, ...")
     parser.add_argument("--output", default="", help="new folder for the files and their spec")
     flags = parser.parse_all(argv)
@@ -53,9 +57,9 @@ def _show(flags: argparse.Namespace) -> int:
     check(section)
     if not isinstance(section["spec"], Mapping):
         raise ConfigError(
-            "edl spec show runs nothing, and this spec is what a function returns.",
+            "edl spec show runs no code, but a function returns this spec.",
             received={"model.spec": section["spec"]},
-            hint="Write the spec that it returns into the file.",
+            hint="Write the returned spec itself into the file.",
         )
     require_framework(MODEL_KINDS[section["name"]].framework)
     description = call_in_child(_SHOWING, {"section": section})

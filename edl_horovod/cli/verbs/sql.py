@@ -58,9 +58,14 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         epilog=lambda: _EXAMPLES,
         config_class=JobConfig,
     )
-    parser.add_argument("-f", "--file", metavar="FILE", type=Path, help="read the statements here")
     parser.add_argument(
-        "--picture", metavar="FILE", type=Path, help="draw what an EXPLAIN gives: .png, .svg, .pdf"
+        "-f", "--file", metavar="FILE", type=Path, help="read the statements from this file"
+    )
+    parser.add_argument(
+        "--picture",
+        metavar="FILE",
+        type=Path,
+        help="draw the result of an EXPLAIN: .png, .svg or .pdf",
     )
     parser.add_format()
     parser.add_dry_run("show the settings of the jobs that statements would start, and stop")
@@ -111,7 +116,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
             _run_all(session, text, show, flags.picture)
             return 0
         if flags.picture:
-            raise ConfigError("--picture draws what an EXPLAIN in the command or a file gives.")
+            raise ConfigError("--picture needs an EXPLAIN statement in the command or in a file.")
         prompt.run_prompt(session, show, lambda error: print(f"error: {error}", file=sys.stderr))
     return 0
 
@@ -129,8 +134,8 @@ def _run_all(
         num_drawn = sum(isinstance(statement, Explain) for statement in statements)
         if num_drawn != 1:
             raise ConfigError(
-                "--picture draws what one EXPLAIN gives.",
-                received=f"{num_drawn} of them",
+                "--picture needs exactly one EXPLAIN statement.",
+                received=f"{num_drawn} EXPLAIN statements",
                 hint="Run that statement alone.",
             )
         importance.require_drawing(picture)

@@ -135,9 +135,9 @@ class HorovodDriverMembership(Membership):
             place = replace(self._place, **numbers)
         except (OSError, HTTPException, ValueError) as error:
             raise JobFailed(
-                "horovodrun does not say how the job goes on.",
+                "horovodrun did not tell this worker its new rank.",
                 received=str(error),
-                hint="It has ended, or it ends the job; look at its own messages.",
+                hint="It has ended, or is ending the job; see its own messages.",
             ) from error
         if place.rank == NO_RANK:
             raise Dismissed("horovodrun has no slot for it any more")

@@ -47,7 +47,7 @@ class StaticMembership(Membership):
             raise JobFailed(
                 f"A rank of a static ring (launch=mpi) was lost after step {step}; such a ring "
                 "cannot form again.",
-                hint="Start the job anew, or use an elastic launch.",
+                hint="Start the job again, or use an elastic launch.",
             )
         self._has_joined = True
         return self._horovod.form_inherited(self._communicator)

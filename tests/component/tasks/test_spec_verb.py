@@ -75,7 +75,7 @@ def test_a_spec_that_a_function_returns_is_not_called(tmp_path, capsys):
     section = {"name": "PytorchFLModel", "spec": "module:function"}
     (tmp_path / "config.yml").write_text(yaml.safe_dump({"model": section}))
     assert main(["spec", "show", str(tmp_path / "config.yml")]) != 0
-    assert "runs nothing" in capsys.readouterr().err
+    assert "runs no code" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")

@@ -138,13 +138,13 @@ def test_names_of_images_are_read(text, expected):
 
 @pytest.mark.parametrize("text", ["zoo", "zoo:latest", "host:5000/team/zoo"])
 def test_a_name_that_may_mean_another_image_tomorrow_is_refused(text):
-    with pytest.raises(ConfigError, match="must say which image"):
+    with pytest.raises(ConfigError, match="must identify one image"):
         parse_reference(text, "image")
 
 
 @pytest.mark.parametrize("text", ["", "Zoo:1", "a b:1", "zoo:1\nRUN evil", "zoo@sha256:12", "-x:1"])
 def test_what_is_no_name_of_an_image_is_refused(text):
-    with pytest.raises(ConfigError, match="no name of an image"):
+    with pytest.raises(ConfigError, match="is not the name of an image"):
         parse_reference(text, "base_image")
 
 

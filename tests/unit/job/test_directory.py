@@ -110,7 +110,7 @@ def test_a_finished_job_of_another_model_is_not_taken_for_granted(tmp_path, firs
     end_well(plan())
     before = contents(tmp_path / "job")
     with pytest.raises(
-        OutputError, match=r"a job of another model, which left its result.*overwrite=true"
+        OutputError, match=r"its result of a job with another model.*overwrite=true"
     ):
         take(plan(**second))
     assert contents(tmp_path / "job") == before
@@ -145,7 +145,7 @@ def test_a_finished_job_whose_settings_cannot_be_read_is_not_taken_for_granted(t
     take(plan)
     end_well(plan)
     (plan.job_dir.config).write_text("of_another_version: 1")
-    with pytest.raises(OutputError, match="a job of another model, which left its result"):
+    with pytest.raises(OutputError, match="its result of a job with another model"):
         take(plan)
 
 

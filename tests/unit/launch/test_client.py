@@ -377,7 +377,9 @@ def test_what_is_not_the_jobs_is_found_below_it_too(
     mine = job.path / place
     mine.parent.mkdir(parents=True, exist_ok=True)
     mine.write_text("mine")
-    with pytest.raises(OutputError, match=f"holds files of others: {place.partition('/')[0]}/"):
+    with pytest.raises(
+        OutputError, match=f"files that edl_horovod did not write: {place.partition('/')[0]}/"
+    ):
         client.delete(job.path)
     assert mine.read_text() == "mine"
 

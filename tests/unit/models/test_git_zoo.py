@@ -104,7 +104,10 @@ def test_paths_are_no_urls(path):
         ("git+https://host/a@--upload-pack=x", "no ref or folder"),
         ("git+https://host/a@a..b", "no ref or folder"),
         ("git+https://host/a@main#subdirectory=../x", "no ref or folder"),
-        ("git+https://host/a@main#sub=x", "The part after # in a model zoo's URL is not known"),
+        (
+            "git+https://host/a@main#sub=x",
+            "The part after # in the URL of a model zoo is not recognized",
+        ),
         ("git+https://-oProxyCommand=x/a@main", "no ref or folder"),
         ("git+ext://sh/x@y", "kinds https, ssh, file, http, git"),
         ("s3://bucket/zoo@main", "kinds https, ssh, file, http, git"),

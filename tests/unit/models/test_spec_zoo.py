@@ -211,7 +211,7 @@ def test_a_trusted_function_returns_the_spec(
 def test_a_function_runs_untrusted_only_from_the_model_zoo(tmp_path: Path):
     (tmp_path / "making.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w')\n{FUNCTION}")
 
-    with pytest.raises(ConfigError, match=r"is a program.*trust=model"):
+    with pytest.raises(ConfigError, match=r"is code.*trust=model"):
         spec_zoo.with_zoo(of_function("make"))
 
     assert not (tmp_path / "marker").exists()
