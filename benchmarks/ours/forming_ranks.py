@@ -19,7 +19,7 @@ from pathlib import Path
 import horovod.tensorflow as hvd
 
 from benchmarks.common import write_numbers
-from edl_horovod.coordinator.rendezvous import Rendezvous
+from edl_horovod.coordinator.forming import Rendezvous
 from edl_horovod.job.lifeline import end_with_parent
 
 SECONDS = 60

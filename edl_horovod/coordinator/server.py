@@ -7,12 +7,10 @@ from dataclasses import replace
 
 from edl_horovod.coordinator import messages, saved
 from edl_horovod.coordinator.autoscale import RingLimit
-from edl_horovod.coordinator.failed_peers import FailedPeers
 from edl_horovod.coordinator.forming import Forming, Wakeup
-from edl_horovod.coordinator.liveness import Liveness
-from edl_horovod.coordinator.roster import Roster
+from edl_horovod.coordinator.roster import FailedPeers, Roster
 from edl_horovod.coordinator.settings import CoordinatorSettings
-from edl_horovod.coordinator.workers import Worker, WorkerServer
+from edl_horovod.coordinator.workers import Liveness, Worker, WorkerServer
 from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.job import hosts, outcome
 from edl_horovod.job.events import EventLog, GenerationEvent, JobEvent, WorkerEvent

@@ -17,8 +17,8 @@ from typing import Any
 from horovod.common.elastic import notification_manager
 from horovod.common.exceptions import HorovodInternalError
 
-from edl_horovod.coordinator.connections import VANISHED_SECONDS
 from edl_horovod.coordinator.messages import RANK_FIELDS, Place
+from edl_horovod.coordinator.wire import VANISHED_SECONDS
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.world import World
 

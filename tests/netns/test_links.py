@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.coordinator.connections import VANISHED_SECONDS
+from edl_horovod.coordinator.wire import VANISHED_SECONDS
 
 pytestmark = pytest.mark.root
 
@@ -21,7 +21,7 @@ while sending.recv(1):
 
 CLIENT = """
 import socket, sys, time
-from edl_horovod.coordinator.connections import notice_vanished_host
+from edl_horovod.coordinator.wire import notice_vanished_host
 connection = socket.create_connection(("{address}", 7000))
 notice_vanished_host(connection)
 print("connected", flush=True)

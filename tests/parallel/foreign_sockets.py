@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 
-from edl_horovod.coordinator.rendezvous import Rendezvous
+from edl_horovod.coordinator.forming import Rendezvous
 from tests.parallel.lost_member import fork
 from tests.parallel.places import place_of
 from tests.parallel.ring_framework import plain_horovod, ring_framework

@@ -18,7 +18,7 @@ from multiprocessing import Pipe
 
 import numpy as np
 
-from edl_horovod.coordinator.rendezvous import Rendezvous
+from edl_horovod.coordinator.forming import Rendezvous
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.job.lifeline import end_with_parent
 from tests.parallel.ring_framework import ring_framework

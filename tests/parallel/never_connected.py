@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from edl_horovod.coordinator.rendezvous import Rendezvous
+from edl_horovod.coordinator.forming import Rendezvous
 from edl_horovod.frameworks.base import CollectiveFailed
 from tests.parallel.places import place_of
 from tests.parallel.ring_framework import ring_framework

@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-from edl_horovod.coordinator.rendezvous import Rendezvous
+from edl_horovod.coordinator.forming import Rendezvous
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.job.lifeline import end_with_parent
 from tests.parallel.lost_member import PATIENCE_SECONDS, fork, serve

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edl_horovod.coordinator.connections import VANISHED_SECONDS
+from edl_horovod.coordinator.wire import VANISHED_SECONDS
 from tests.parallel.programs import run
 
 

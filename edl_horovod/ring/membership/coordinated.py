@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from edl_horovod.coordinator.connections import notice_vanished_host
 from edl_horovod.coordinator.messages import (
     Change,
     Dump,
@@ -40,6 +39,7 @@ from edl_horovod.coordinator.wire import (
     greeting,
     new_nonce,
     nonce_of,
+    notice_vanished_host,
 )
 from edl_horovod.errors import EdlError
 from edl_horovod.frameworks.base import CollectiveFailed

@@ -10,8 +10,8 @@ from http.client import OK, HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from edl_horovod.coordinator.connections import notice_vanished_host
 from edl_horovod.coordinator.messages import RANK_FIELDS, Place
+from edl_horovod.coordinator.wire import notice_vanished_host
 from edl_horovod.errors import EdlError, JobFailed
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from edl_horovod.coordinator import connections
-from edl_horovod.coordinator.connections import (
+from edl_horovod.coordinator import wire
+from edl_horovod.coordinator.wire import (
     VANISHED_SECONDS,
     UnauthenticatedConnections,
     notice_vanished_host,
@@ -79,8 +79,8 @@ def test_a_connection_that_is_gone_already_has_no_address():
     [(1024, 128), (8192, 1000), (resource.RLIM_INFINITY, 1000)],
 )
 def test_there_are_fewer_where_few_files_may_be_open(monkeypatch, open_files, most):
-    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (open_files, open_files))
-    assert connections.at_most(1000) == most
+    monkeypatch.setattr(wire.resource, "getrlimit", lambda _: (open_files, open_files))
+    assert wire.at_most(1000) == most
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from edl_horovod.coordinator.decide import Candidate
-from edl_horovod.coordinator.failed_peers import FailedPeers, suspects
+from edl_horovod.coordinator.roster import FailedPeers, suspects
 from edl_horovod.coordinator.settings import Timings
 from edl_horovod.coordinator.workers import Worker
 from edl_horovod.job.events import EventLog

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from edl_horovod.coordinator.liveness import Report, find_hung
 from edl_horovod.coordinator.messages import Pong
+from edl_horovod.coordinator.workers import Report, find_hung
 
 STALL = 300.0
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from edl_horovod.coordinator import rendezvous
-from edl_horovod.coordinator.rendezvous import MAX_BODY_BYTES, Rendezvous
+from edl_horovod.coordinator import forming
+from edl_horovod.coordinator.forming import MAX_BODY_BYTES, Rendezvous
 
 
 async def ask(port, text, *, body=b""):
@@ -264,7 +264,7 @@ def test_a_body_above_the_limit_is_refused_unread():
 
 
 def test_values_in_all_are_bounded_and_an_overwritten_one_counts_once(monkeypatch):
-    monkeypatch.setattr(rendezvous, "MAX_TOTAL_BYTES", 10)
+    monkeypatch.setattr(forming, "MAX_TOTAL_BYTES", 10)
 
     async def scenario(server):
         answers = [await put(server, "/a/key", b"12345678") for _ in range(3)]
@@ -275,7 +275,7 @@ def test_values_in_all_are_bounded_and_an_overwritten_one_counts_once(monkeypatc
 
 
 def test_keys_are_bounded(monkeypatch):
-    monkeypatch.setattr(rendezvous, "MAX_KEYS", 2)
+    monkeypatch.setattr(forming, "MAX_KEYS", 2)
 
     async def scenario(server):
         return [(await put(server, f"/a/{key}", b""))[0] for key in (0, 1, 2, 1)]
