@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from edl_horovod.models.roles import DATASET_ROLES, with_roles
+from edl_horovod.models.parts import DATASET_ROLES, with_roles
 from edl_horovod.spec import Mode
 
 __all__ = ["Part", "dataset_part", "model_part", "named_parameters"]

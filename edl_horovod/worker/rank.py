@@ -15,14 +15,13 @@ from edl_horovod.job.events import EventLog
 from edl_horovod.job.output_checks import check_can_be_written, check_is_free, check_paths
 from edl_horovod.ring import loop
 from edl_horovod.ring.loop import Work
-from edl_horovod.ring.membership.base import Dismissed, Membership
+from edl_horovod.ring.membership.base import Dismissed, Membership, StaticMembership
 from edl_horovod.ring.membership.coordinated import (
     CoordinatedMembership,
     CoordinatedTimings,
     CoordinatorAddress,
 )
 from edl_horovod.ring.membership.horovodrun import HorovodDriverMembership
-from edl_horovod.ring.membership.static import StaticMembership
 from edl_horovod.tasks.warm import framework_of, make_warm, zoo_copy_checker_of
 from edl_horovod.worker.environment import WorkerEnvironment, shown_as_ready
 

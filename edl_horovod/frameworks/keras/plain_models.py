@@ -16,8 +16,7 @@ from edl_horovod.frameworks import plain_models as parts
 from edl_horovod.frameworks.keras.metrics import MetricCall, as_keras_metric
 from edl_horovod.frameworks.plain_models import Part
 from edl_horovod.models.calling import wrong_optimizer
-from edl_horovod.models.parts import PlainModels
-from edl_horovod.models.roles import LOSS_ROLES, declares_roles, with_roles
+from edl_horovod.models.parts import LOSS_ROLES, PlainModels, declares_roles, with_roles
 from edl_horovod.spec import Mode
 
 __all__ = [

@@ -18,8 +18,7 @@ from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
 from edl_horovod.frameworks import plain_models as parts
 from edl_horovod.frameworks.plain_models import Part
 from edl_horovod.models.calling import declared
-from edl_horovod.models.parts import PlainModels
-from edl_horovod.models.roles import LOSS_ROLES, with_roles
+from edl_horovod.models.parts import LOSS_ROLES, PlainModels, with_roles
 from edl_horovod.spec import Mode
 
 __all__ = [

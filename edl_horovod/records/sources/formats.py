@@ -122,8 +122,8 @@ def _check_same_classes(sets: Sequence[Sequence[str]]) -> None:
 
 
 def _make_recordio(settings: FormatSettings) -> RecordFormat:
+    from edl_horovod.records.sources.recordio import holds_chunk, read_chunks
     from edl_horovod.records.sources.recordio_format import Scratch, decode_chunk
-    from edl_horovod.records.sources.recordio_scan import holds_chunk, read_chunks
 
     max_bytes = settings.max_chunk_bytes
     scan = functools.partial(read_chunks, damaged=settings.damaged, max_chunk_bytes=max_bytes)

@@ -1,29 +1,256 @@
-"""Writing of RecordIO files.
+"""Files of RecordIO: written record by record, and scanned for their chunks.
 
 with Writer("train.recordio") as writer:
     writer.write(b"a record")
+
+A scan can skip damaged chunks. It refuses a file of another format, or of an old program, and gives
+the reason.
 """
 
 import contextlib
+import logging
 import os
 import struct
+from dataclasses import dataclass
 from typing import Self
 
 from edl_horovod.errors import ConfigError, DataError, OutputError, hint_of
-from edl_horovod.records.chunks import ChunkInfo, Codec
+from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, check_policy
+from edl_horovod.records.files.input_file import InputFile, ReadAhead
+from edl_horovod.records.files.pool import open_input
+from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.sources.recordio_format import (
+    HEADER_BYTES,
+    MAGIC_BYTES,
     MAX_CHUNK_BYTES,
     MAX_RECORD_BYTES,
+    DamagedChunkError,
+    check_size,
     decode_chunk,
     encode_chunk,
     max_chunk_records,
+    parse_header,
 )
-from edl_horovod.records.sources.recordio_scan import read_chunks
+from edl_horovod.records.sources.tfrecord_format import is_tfrecord
 
-__all__ = ["ChunkInfo", "Codec", "Writer", "decode_chunk", "read_chunks"]
+__all__ = [
+    "ChunkInfo",
+    "Codec",
+    "Writer",
+    "decode_chunk",
+    "holds_chunk",
+    "read_chunks",
+]
 
+log = logging.getLogger(__name__)
+
+_SEARCH_BYTES = 1 << 20
+# The chunks of pyrecordio 0.0.1 to 0.0.4.
+_OLD_HEADER = struct.Struct("<4sIIII")
+_OLD_CODECS = (1, 2, 3)
 _LENGTH = struct.Struct("<I")
 _MAX_RECORDS = max_chunk_records(MAX_CHUNK_BYTES)
+
+
+def read_chunks(
+    path: str, *, damaged: str = "raise", max_chunk_bytes: int = MAX_CHUNK_BYTES
+) -> FileChunks:
+    """Find the chunks of a file.
+
+    By default only the headers are read: that detects a truncated tail, but a damaged payload is
+    detected only when it is read. With `skip` every chunk is decoded, so all returned chunks are
+    intact. A file that was truncated exactly between two chunks looks like a shorter file.
+
+    Args:
+        path: A RecordIO file; an empty one is valid.
+        damaged: `raise` at the first damaged chunk, or `skip` damaged chunks.
+        max_chunk_bytes: Maximum size before compression; a larger chunk counts as damaged.
+
+    Raises:
+        DataError: The file cannot be opened, is damaged, or has another format.
+    """
+    check_policy(damaged)
+    with open_input(path) as input_file:
+        file = ReadAhead(input_file) if is_remote(path) else input_file
+        return _scan(_Source(file, max_chunk_bytes), is_skipping=damaged == "skip")
+
+
+def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
+    """Whether the header of a chunk, which includes the payload's checksum, is unchanged.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    header = file.read_at(chunk.offset, num_bytes=HEADER_BYTES)
+    try:
+        current = parse_header(header, path=file.path, number=chunk.number, offset=chunk.offset)
+    except DamagedChunkError:
+        return False
+    return current == chunk
+
+
+@dataclass(frozen=True)
+class _Source:
+    file: InputFile
+    max_chunk_bytes: int
+
+    def chunk_at(self, offset: int, *, number: int) -> ChunkInfo:
+        """Parse the header of the chunk at an offset, without reading the payload."""
+        file = self.file
+        header = file.read_at(offset, num_bytes=HEADER_BYTES)
+        chunk = parse_header(header, path=file.path, number=number, offset=offset)
+        if chunk.end_offset > file.size_bytes:
+            raise DamagedChunkError(
+                f"the file ends after {file.size_bytes - chunk.payload_offset} of its"
+                f" {chunk.compressed_bytes} payload bytes",
+                path=file.path,
+                number=number,
+                offset=offset,
+                lost_records=chunk.num_records,
+            )
+        check_size(chunk, max_chunk_bytes=self.max_chunk_bytes, path=file.path)
+        return chunk
+
+    def verify(self, chunk: ChunkInfo) -> None:
+        """Raise if the chunk's payload is damaged or too large."""
+        compressed = self.file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
+        decode_chunk(
+            compressed, chunk=chunk, path=self.file.path, max_chunk_bytes=self.max_chunk_bytes
+        )
+
+
+def _scan(source: _Source, *, is_skipping: bool) -> FileChunks:
+    file = source.file
+    chunks: list[ChunkInfo] = []
+    skipped_chunks = skipped_records = offset = 0
+    while offset < file.size_bytes:
+        chunk: ChunkInfo | None = None
+        try:
+            chunk = source.chunk_at(offset, number=len(chunks) + skipped_chunks)
+            if is_skipping:
+                source.verify(chunk)
+        except DamagedChunkError as e:
+            if offset == 0:
+                _refuse_foreign_file(file)
+            if offset == 0 and not is_skipping:
+                _refuse_unknown_file(file)
+            if not is_skipping:
+                raise
+            end = _end_of_damage(source, offset, chunk=chunk)
+            log.warning(
+                "%s: skipped bytes %d to %d, a %s chunk of %s records: %s (data_plan.damaged=skip)",
+                file.path,
+                offset,
+                end,
+                e.kind,
+                e.lost_records or "an unknown number of",
+                e.problem,
+            )
+            skipped_chunks += 1
+            skipped_records += e.lost_records
+            offset = end
+        else:
+            chunks.append(chunk)
+            offset = chunk.end_offset
+    return FileChunks(
+        path=file.path,
+        size_bytes=file.size_bytes,
+        chunks=tuple(chunks),
+        skipped_chunks=skipped_chunks,
+        skipped_records=skipped_records,
+    )
+
+
+def _end_of_damage(source: _Source, offset: int, *, chunk: ChunkInfo | None) -> int:
+    """Return the offset to continue at: the end in the damaged header, or the next intact chunk.
+
+    The end in the header is tried first, because the payload of the damaged chunk may contain a
+    whole RecordIO file, whose chunks are intact.
+    """
+    if chunk is not None:
+        if chunk.end_offset == source.file.size_bytes:
+            return chunk.end_offset
+        try:
+            return source.chunk_at(chunk.end_offset, number=chunk.number + 1).offset
+        except DamagedChunkError:
+            pass
+    return _find_intact_chunk(source, offset + 1)
+
+
+def _find_intact_chunk(source: _Source, offset: int) -> int:
+    file = source.file
+    while offset < file.size_bytes:
+        block = file.read_at(offset, num_bytes=_SEARCH_BYTES)
+        index = block.find(MAGIC_BYTES)
+        while index >= 0:
+            try:
+                source.verify(source.chunk_at(offset + index, number=0))
+            except DamagedChunkError:
+                index = block.find(MAGIC_BYTES, index + 1)
+            else:
+                return offset + index
+        if offset + len(block) >= file.size_bytes:
+            break
+        # A magic number may span two blocks.
+        offset += len(block) - len(MAGIC_BYTES) + 1
+    return file.size_bytes
+
+
+def _refuse_foreign_file(file: InputFile) -> None:
+    """Refuse a file whose first chunk cannot be read if it has a known other format.
+
+    Raises:
+        DataError: It is a TFRecord file, or an old version of pyrecordio wrote it.
+    """
+    if is_tfrecord(file):
+        raise DataError(
+            f"{file.path} is a TFRecord file, but is named like a RecordIO file.",
+            received={"path": file.path},
+            hint="Rename it to end in .tfrecord, or in .tfrecord-00000-of-00008 if it is one of"
+            " several shards.",
+        )
+    if _has_old_layout(file):
+        raise DataError(
+            f"{file.path} was written by pyrecordio 0.0.1 to 0.0.4. Its chunks have the same magic"
+            " number but an unsupported layout (header order, CRC-32C, raw snappy).",
+            received={"path": file.path},
+            hint="Read it with the pyrecordio that wrote it, and write the records again with"
+            " edl_horovod.records.sources.recordio.Writer or pyrecordio>=0.0.6.",
+        )
+
+
+def _refuse_unknown_file(file: InputFile) -> None:
+    """Refuse a file whose first chunk cannot be read if it does not begin like a RecordIO file.
+
+    Raises:
+        DataError: The file does not begin with the magic number.
+    """
+    start = file.read_at(0, num_bytes=len(MAGIC_BYTES))
+    if start != MAGIC_BYTES[: len(start)]:
+        raise DataError(
+            f"{file.path} is not a RecordIO file: it starts with {start.hex(' ')}, expected"
+            f" {MAGIC_BYTES.hex(' ')}.",
+            received={"path": file.path},
+            hint="Create RecordIO files with edl prepare, or rename a file of another format to its"
+            " usual ending, such as .csv. If this is a RecordIO file whose start is damaged, set"
+            " data_plan.damaged=skip to skip the damage.",
+        )
+
+
+def _has_old_layout(file: InputFile) -> bool:
+    """Whether pyrecordio 0.0.1 to 0.0.4 wrote it: same magic number, different header order."""
+    offset = num_chunks = 0
+    while offset < file.size_bytes:
+        header = file.read_at(offset, num_bytes=HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            break
+        magic, num_records, _, codec, compressed_bytes = _OLD_HEADER.unpack(header)
+        if magic != MAGIC_BYTES or codec not in _OLD_CODECS or num_records == 0:
+            break
+        offset += HEADER_BYTES + compressed_bytes
+        num_chunks += 1
+    # Two valid headers in a row are sufficient evidence if the file is truncated.
+    return offset == file.size_bytes or num_chunks > 1
 
 
 class Writer:

@@ -5,7 +5,7 @@ import pytest
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import call_declared, declared
-from edl_horovod.models.roles import DATASET_ROLES, LOSS_ROLES, with_roles
+from edl_horovod.models.parts import DATASET_ROLES, LOSS_ROLES, with_roles
 
 
 def released(labels, predictions):

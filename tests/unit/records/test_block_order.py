@@ -7,9 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_horovod.records import block_order
-from edl_horovod.records.block_order import BlockOrder, Permutation
-from edl_horovod.records.plan import DataPlan
+from edl_horovod.records import plan as data_plan
+from edl_horovod.records.plan import BlockOrder, DataPlan, Permutation
 
 SIZES = st.one_of(
     st.integers(1, 200),
@@ -39,8 +38,8 @@ def make(counts: np.ndarray, seed: int) -> tuple[BlockOrder, np.ndarray]:
 def test_any_positions_hold_the_records_of_their_blocks(
     counts: list[int], group: int, groups_at_once: int, seed: int, data: st.DataObject
 ) -> None:
-    former = block_order._GROUP_BLOCKS, block_order._BLOCKS_AT_ONCE
-    block_order._GROUP_BLOCKS, block_order._BLOCKS_AT_ONCE = group, group * groups_at_once
+    former = data_plan._GROUP_BLOCKS, data_plan._BLOCKS_AT_ONCE
+    data_plan._GROUP_BLOCKS, data_plan._BLOCKS_AT_ONCE = group, group * groups_at_once
     try:
         order, expected = make(np.array(counts, np.int64), seed)
         for _ in range(4):
@@ -48,11 +47,11 @@ def test_any_positions_hold_the_records_of_their_blocks(
             stop = data.draw(st.integers(first, sum(counts)))
             assert order.ids(first, stop).tolist() == expected[first:stop].tolist()
     finally:
-        block_order._GROUP_BLOCKS, block_order._BLOCKS_AT_ONCE = former
+        data_plan._GROUP_BLOCKS, data_plan._BLOCKS_AT_ONCE = former
 
 
 def test_positions_over_several_groups() -> None:
-    counts = np.random.default_rng(0).integers(1, 5, 40 * block_order._GROUP_BLOCKS + 7)
+    counts = np.random.default_rng(0).integers(1, 5, 40 * data_plan._GROUP_BLOCKS + 7)
     order, expected = make(counts, 1)
     assert np.array_equal(order.ids(0, len(expected)), expected)
 

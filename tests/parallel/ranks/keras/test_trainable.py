@@ -7,7 +7,6 @@ import pytest
 from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.ring import state as ring_state
-from edl_horovod.ring import stream
 from edl_horovod.ring.state import Counters, RingState
 from tests.fitting import (
     SPEC,
@@ -73,7 +72,7 @@ class Member:
 )
 def test_a_newcomer_learns_what_is_trained(world, monkeypatch, joins):
     monkeypatch.setattr(ring_state, "_LEAST_STREAMED_BYTES", 1)
-    monkeypatch.setattr(stream, "FIRST_BYTES", 60)
+    monkeypatch.setattr(ring_state, "FIRST_BYTES", 60)
     member = Member(world)
     member.counters.step = 0
     member.begin_epoch(0)

@@ -5,7 +5,6 @@ import pytest
 
 from edl_horovod.frameworks.torch.ring import FRAMEWORK
 from edl_horovod.ring import state as ring_state
-from edl_horovod.ring import stream
 from edl_horovod.ring.state import Counters, RingState
 from tests.parallel.agreement import assert_same_everywhere
 from tests.parallel.ranks.torch.test_step import LANES, Side
@@ -48,9 +47,9 @@ class Spread(Side):
 def small_slices(monkeypatch):
     monkeypatch.setattr(ring_state, "_LEAST_STREAMED_BYTES", 1)
     monkeypatch.setattr(ring_state, "_SLICE_BYTES", 300)
-    monkeypatch.setattr(stream, "FIRST_BYTES", 60)
-    monkeypatch.setattr(stream, "_LEAST_BYTES", 60)
-    monkeypatch.setattr(stream, "_MOST_BYTES", 60)
+    monkeypatch.setattr(ring_state, "FIRST_BYTES", 60)
+    monkeypatch.setattr(ring_state, "_LEAST_BYTES", 60)
+    monkeypatch.setattr(ring_state, "_MOST_BYTES", 60)
 
 
 @pytest.mark.parametrize("kind", KINDS)
