@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 from benchmarks import torch_ft
 from edl_horovod.errors import EdlError
 from edl_horovod.files.whole_file import write_json
-from edl_horovod.supervisor.mpirun import locate
-from edl_horovod.supervisor.plan import Command, thread_variables
+from edl_horovod.supervisor.plan import Command, locate, thread_variables
 from edl_horovod.supervisor.processes import Child, end_all
 
 __all__ = [

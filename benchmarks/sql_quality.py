@@ -22,7 +22,7 @@ import numpy as np
 import edl_horovod
 from benchmarks.report import look_around
 from edl_horovod import trained_model
-from edl_horovod.columns.cells import arrays_of
+from edl_horovod.columns.summary import arrays_of
 from edl_horovod.files.whole_file import write_text
 
 TUNED = """hidden_units=HPARAM_CANDIDATES([[10], [64, 32]]),

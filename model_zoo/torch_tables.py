@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from edl_horovod.columns.cells import text_cells
+from edl_horovod.columns.summary import text_cells
 
 
 def examples(records, columns, features, *, require, encode, label_dtype, is_weighted):

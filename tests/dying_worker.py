@@ -86,7 +86,7 @@ def main():
     from edl_horovod.ring.membership import coordinated
     from edl_horovod.tasks.evaluate import Evaluator
     from edl_horovod.tasks.train import TrainWork
-    from edl_horovod.worker import main as worker
+    from edl_horovod.worker import __main__ as worker
 
     if "framework: torch" in config.read_text():
         from edl_horovod.frameworks.torch.step import TorchStep as Step

@@ -10,7 +10,7 @@ from benchmarks.elastic.settings import PLAIN, Run, python
 from benchmarks.elastic.stamps import Stamp
 from benchmarks.elastic.table import Line
 from edl_horovod.files.whole_file import write_text
-from edl_horovod.supervisor.mpirun import locate
+from edl_horovod.supervisor.plan import locate
 from edl_horovod.supervisor.processes import Child
 
 __all__ = ["SURVIVOR", "another_name", "horovodrun", "measure"]

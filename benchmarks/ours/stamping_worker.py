@@ -23,7 +23,7 @@ from edl_horovod.job.events import EventLog
 from edl_horovod.job.outcome import Success
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Membership
-from edl_horovod.worker import main as worker
+from edl_horovod.worker import __main__ as worker
 
 __all__ = ["DEVICE_VARIABLE"]
 

@@ -20,7 +20,7 @@ from edl_horovod.files.whole_file import write_json
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Membership
-from edl_horovod.worker import main as worker
+from edl_horovod.worker import __main__ as worker
 
 FLAG_TRIES = 2000
 

@@ -1,7 +1,6 @@
 """Disturb a running job, by a schedule or at random, and measure what that costs."""
 
-from edl_horovod.chaos.cost import Cost, cost_of
-from edl_horovod.chaos.disturbance import ActionResult, disturb
+from edl_horovod.chaos.disturbance import ActionResult, Cost, cost_of, disturb
 from edl_horovod.chaos.schedule import KINDS, Action, parse, random_schedule
 from edl_horovod.chaos.target import Target
 

@@ -1,22 +1,97 @@
-"""Carries out a chaos schedule on a running job, and restores its slots and workers at the end."""
+"""Carries out a chaos schedule on a running job, undoes what it did, and computes the cost."""
 
 import signal
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from edl_horovod.chaos.cost import Cost, cost_of
 from edl_horovod.chaos.schedule import Action
 from edl_horovod.chaos.target import HeldProcess, Target
 from edl_horovod.errors import ConfigError
 from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.events import Recorded, ResetEvent, StepEvent, WorkerEvent
 from edl_horovod.launch import target as targets
 from edl_horovod.launch.local_jobs import LocalJobs
 
-__all__ = ["ActionResult", "check_disturbable", "disturb", "disturb_job"]
+__all__ = [
+    "ActionResult",
+    "Cost",
+    "check_disturbable",
+    "cost_of",
+    "disturb",
+    "disturb_job",
+]
 
+LEAST_SECONDS = 1.0
+"""Shorter times give no rate."""
 POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The job's speed before the first action and after it."""
+
+    quiet_seconds: float
+    """From the last reset before the first action to that action."""
+    quiet_records_per_second: float | None
+    """None if the quiet time was too short to measure."""
+    disturbed_seconds: float
+    disturbed_records_per_second: float | None
+    goodput: float | None
+    """The disturbed records per second divided by the quiet ones."""
+    num_resets: int
+    median_reset_seconds: float | None
+    max_reset_seconds: float | None
+    num_lost_workers: int
+
+
+def cost_of(events: Sequence[Recorded], *, first: float, last: float) -> Cost:
+    """Compare the time between two moments with the time before.
+
+    Args:
+        events: The job's events, oldest first.
+        first: Time of the first action, in seconds since the epoch.
+        last: Time at which the disturbance or the job ended.
+    """
+    before = [recorded for recorded in events if recorded.time < first]
+    during = [recorded for recorded in events if first <= recorded.time <= last]
+    reset_at = max((r.time for r in before if isinstance(r.event, ResetEvent)), default=0.0)
+    quiet = _points(recorded for recorded in before if recorded.time >= reset_at)
+    # From the last step before the first action to the very end, so that a final stall counts.
+    steps = _points(during)
+    disturbed = [*quiet[-1:], *steps, *((last, steps[-1][1]) for _ in steps[-1:])]
+    quiet_rate, disturbed_rate = _rate(quiet), _rate(disturbed)
+    resets = [event.seconds for _, _, event in during if isinstance(event, ResetEvent)]
+    workers = [event for _, _, event in during if isinstance(event, WorkerEvent)]
+    return Cost(
+        quiet_seconds=round(_seconds(quiet), 2),
+        quiet_records_per_second=quiet_rate,
+        disturbed_seconds=round(max(0.0, last - first), 2),
+        disturbed_records_per_second=disturbed_rate,
+        goodput=round(disturbed_rate / quiet_rate, 4) if quiet_rate and disturbed_rate else None,
+        num_resets=len(resets),
+        median_reset_seconds=statistics.median(resets) if resets else None,
+        max_reset_seconds=max(resets, default=None),
+        num_lost_workers=sum(worker.state == "lost" for worker in workers),
+    )
+
+
+def _points(events: Iterable[Recorded]) -> list[tuple[float, int]]:
+    """Return the times of the steps, and the records seen by then."""
+    return [(time, event.records_seen) for time, _, event in events if isinstance(event, StepEvent)]
+
+
+def _seconds(points: Sequence[tuple[float, int]]) -> float:
+    return points[-1][0] - points[0][0] if points else 0.0
+
+
+def _rate(points: Sequence[tuple[float, int]]) -> float | None:
+    seconds = _seconds(points)
+    if seconds < LEAST_SECONDS:
+        return None
+    return round((points[-1][1] - points[0][1]) / seconds, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,25 @@
-"""Texts about a job for people: its facts, its workers or pods, and its notable events."""
+"""Texts about a job for people: its state and facts, its workers or pods, its notable events."""
 
+import dataclasses
+import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from edl_horovod.errors import JobFailed
+from edl_horovod.job import outcome
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import (
     CheckpointEvent,
     EvaluationEvent,
     Event,
     JobEvent,
     LogEvent,
+    Recorded,
     ResetEvent,
     WorkerEvent,
 )
-from edl_horovod.job.state import JobState
+from edl_horovod.job.outcome import Failure, Success
+from edl_horovod.job.state import JobState, advance
 
 if TYPE_CHECKING:
     from edl_horovod.cluster.status import JobView
@@ -21,8 +28,10 @@ __all__ = [
     "POD_HEADER",
     "WORKER_HEADER",
     "ago",
+    "as_json",
     "count",
     "job_facts",
+    "local_state",
     "metrics_text",
     "notable",
     "other_waits",
@@ -32,6 +41,7 @@ __all__ = [
 
 POD_HEADER = ("POD", "STATE", "RESTARTS", "NODE", "MESSAGE")
 WORKER_HEADER = ("WORKER", "STATE", "SINCE", "MESSAGE")
+_ENDED = ("finished", "failed", "suspended")
 
 
 def job_facts(state: JobState, job: "JobView | None", *, now: float) -> dict[str, str]:
@@ -135,3 +145,69 @@ def _because(message: str) -> str:
 def count(number: int, thing: str) -> str:
     """A number of things: `1 rank`, `2 ranks`."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def local_state(
+    job_dir: JobDir,
+    state: JobState,
+    *,
+    is_ours: bool,
+    is_running: bool,
+    last_time: float | None,
+) -> JobState:
+    """Complete the state from a job's events with information from its directory.
+
+    Args:
+        job_dir: The directory of the job.
+        state: The state from the events.
+        is_ours: Whether one of our launchers has written some of the events.
+        is_running: Whether this launcher was running before the events were read.
+        last_time: Time of the last event; None without events.
+
+    Raises:
+        ConfigError: The directory is not a job's.
+    """
+    config = job_dir.read_config()
+    state = dataclasses.replace(
+        state, task=state.task or config.task, output=state.output or config.output
+    )
+    if state.state in _ENDED:
+        return state
+    if not is_ours:
+        return dataclasses.replace(state, message=_age_of_events(last_time))
+    return state if is_running else _state_after_lost_launcher(job_dir, state)
+
+
+def _state_after_lost_launcher(job_dir: JobDir, state: JobState) -> JobState:
+    """The state of a job whose launcher died before its last event, for example on a full disk."""
+    try:
+        result = outcome.load(job_dir.result)
+    except JobFailed:
+        result = None
+    match result:
+        case Success():
+            event = JobEvent(
+                state="finished", steps=result.steps, metrics=result.metrics, output=result.output
+            )
+        case Failure():
+            event = JobEvent(state="failed", message=result.message)
+        case None:
+            message = "the launcher died and did not record how the job ended"
+            event = JobEvent(state="lost", message=message)
+    return advance(state, Recorded(time.time(), "launcher", event))
+
+
+def as_json(state: JobState, job: "JobView | None") -> dict[str, Any]:
+    """The whole state, for programs; `job` is None for a job on this machine."""
+    values = dataclasses.asdict(state)
+    del values["recent"]
+    values |= {"seconds_left": state.seconds_left, "spares": state.spares}
+    return values if job is None else {**values, **dataclasses.asdict(job)}
+
+
+def _age_of_events(last_time: float | None) -> str:
+    """A note on a job that plain horovodrun launched, which cannot be asked for its state."""
+    if last_time is None:
+        return "nothing has happened yet"
+    age = ago(last_time, time.time())
+    return f"edl did not launch it, so only its events are known; the last one is {age} old"

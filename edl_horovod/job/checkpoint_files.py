@@ -1,13 +1,28 @@
-"""The names of a job's checkpoint files, which the launcher and the ranks share."""
+"""The names and headers of a job's checkpoint files, which the launcher and the ranks share."""
 
 import contextlib
+import json
 import re
 from pathlib import Path
+from typing import Any, BinaryIO
 
-__all__ = ["others_in", "path_of", "remove_all", "remove_older", "steps_in"]
+__all__ = [
+    "LENGTH_BYTES",
+    "METADATA",
+    "others_in",
+    "path_of",
+    "read_metadata",
+    "remove_all",
+    "remove_older",
+    "steps_in",
+]
 
 _NAME = re.compile(r"step-(\d{9,})\.safetensors")
 _PARTIAL = re.compile(r"\.step-(\d{9,})\..*\.partial")
+LENGTH_BYTES = 8
+"""Size of the length of the header: a little-endian integer at the start of the file."""
+METADATA = "__metadata__"
+"""The header's key of text about the whole file."""
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -59,3 +74,18 @@ def remove_older(folder: Path, written: int, *, keep: int) -> None:
         if match and int(match[1]) < written:  # Another rank may be writing a later one.
             with contextlib.suppress(FileNotFoundError):  # Another rank may do the same.
                 path.unlink()
+
+
+def read_metadata(stream: BinaryIO) -> dict[str, Any]:
+    """Read the metadata of a file from its header, without checking the values.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: The header is invalid or truncated.
+    """
+    length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
+    try:
+        metadata: dict[str, Any] = dict(json.loads(stream.read(length))[METADATA])
+    except (KeyError, TypeError, OverflowError, MemoryError) as error:
+        raise ValueError(f"not a valid header of a tensor file: {error!r}") from error
+    return metadata

@@ -9,7 +9,7 @@ from typing import Any
 from edl_horovod.cluster.status import JobView
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
-from edl_horovod.displays.page.sources import Source
+from edl_horovod.displays.page.snapshot import Source
 from edl_horovod.displays.text import count
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.events import OnEvents, Recorded, fields_of

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import check_change
-from edl_horovod.displays.page.sources import DirectorySource, Source
-from edl_horovod.displays.status import local_state
+from edl_horovod.displays.page.snapshot import DirectorySource, Source
+from edl_horovod.displays.text import local_state
 from edl_horovod.errors import ConfigError
 from edl_horovod.files import marker
 from edl_horovod.job import events, hosts

@@ -10,8 +10,7 @@ from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.launch.local import LocalTarget, threads_of, worker_of
 from edl_horovod.models.framework_name import with_framework
-from edl_horovod.supervisor.mpirun import locate, mpirun
-from edl_horovod.supervisor.plan import LOCAL_HOST, LaunchPlan
+from edl_horovod.supervisor.plan import LOCAL_HOST, LaunchPlan, locate, mpirun
 
 __all__ = ["MpiTarget"]
 

@@ -26,8 +26,7 @@ from edl_horovod.config.tasks import num_lanes, training_batch
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.earlier import with_checkpoint_lanes
-from edl_horovod.ledger.entries import Begin, Done, Entry, Give, Leave, key
-from edl_horovod.ledger.files import Source, read
+from edl_horovod.ledger.files import Begin, Done, Entry, Give, Leave, Source, key, read
 from edl_horovod.records.plan import DataPlan, EpochOrder, Ids, StepSpans
 
 __all__ = ["Proof", "Violation", "check", "prove"]

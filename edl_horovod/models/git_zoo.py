@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edl_horovod.errors import ConfigError, MissingDependency, OutputError, did_you_mean, hint_of
+from edl_horovod.files.cache import user_cache
 from edl_horovod.files.url_secrets import without_secrets
-from edl_horovod.files.user_cache import user_cache
 
 __all__ = [
     "FetchedZoo",

@@ -25,7 +25,7 @@ from edl_horovod.errors import (
     OutputError,
     hint_of,
 )
-from edl_horovod.files.user_cache import user_cache
+from edl_horovod.files.cache import user_cache
 from edl_horovod.models import git_zoo, lookup, spec_function, zoo_files
 from edl_horovod.models.child_process import call_in_child
 from edl_horovod.models.file_model import FileModel, file_model

@@ -32,7 +32,7 @@ from edl_horovod.preparation.partial_run import (
     saved_state,
     shards_folder,
 )
-from edl_horovod.preparation.processes import ProcessPool
+from edl_horovod.preparation.pools import ProcessPool, on_all_ranks
 
 __all__ = ["OnProgress", "PrepareResult", "describe", "run", "run_with"]
 
@@ -80,9 +80,7 @@ def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> Prepare
     """
     progress = on_progress or (lambda *counts: None)
     if config.launch == "mpi":
-        from edl_horovod.preparation import mpi
-
-        return mpi.on_all_ranks(lambda open_pool: run_with(open_pool, config, progress))
+        return on_all_ranks(lambda open_pool: run_with(open_pool, config, progress))
     if int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")) > 1:
         raise ConfigError(
             "Under mpirun with launch=local each rank would prepare all files.",

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
 from edl_horovod.files import marker
-from edl_horovod.files.build_lock import one_builder
-from edl_horovod.files.user_cache import user_cache
+from edl_horovod.files.cache import one_builder, user_cache
 from edl_horovod.records.chunks import FileChunks, sampled_checksum
 from edl_horovod.records.files import remote
 from edl_horovod.records.files.input_file import FileState

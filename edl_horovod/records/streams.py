@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError, EdlError, OutputError, UserCodeError, hint_of
-from edl_horovod.files.build_lock import one_builder
+from edl_horovod.files.cache import one_builder
 from edl_horovod.files.whole_file import sync, write_json
 from edl_horovod.records.columns import Ragged, Values
 from edl_horovod.records.elements import Elements, MisfitError, decode_arrays, encode_arrays

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from edl_horovod.config.schema import CheckpointConfig
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.files import whole_file
-from edl_horovod.files.safetensors_header import LENGTH_BYTES, METADATA
 from edl_horovod.frameworks.values import Variable
 from edl_horovod.job import checkpoint_files
+from edl_horovod.job.checkpoint_files import LENGTH_BYTES, METADATA
 from edl_horovod.job.events import CheckpointEvent, EventLog
 
 __all__ = ["OPTIONAL", "Checkpoints", "DamagedFile", "read_tensors", "write_tensors"]

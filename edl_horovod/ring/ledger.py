@@ -7,7 +7,7 @@ from edl_horovod.frameworks.base import Collectives
 from edl_horovod.frameworks.values import StepSums
 from edl_horovod.frameworks.world import World
 from edl_horovod.ledger import LedgerFile
-from edl_horovod.ledger.entries import Begin, Done, Give, Leave
+from edl_horovod.ledger.files import Begin, Done, Give, Leave
 from edl_horovod.records.plan import Ids
 from edl_horovod.ring.state import NEVER, RingState
 

@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from edl_horovod.columns.cells import arrays_of
 from edl_horovod.columns.clauses import read_clauses
 from edl_horovod.columns.features import Features, plan_features
-from edl_horovod.columns.summary import TableSummary
+from edl_horovod.columns.summary import TableSummary, arrays_of
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.sql.unknown_values import array_of
 

@@ -1,6 +1,8 @@
-"""What a launch will start, as a value: decide first, act later."""
+"""What a launch will start, as a value, and how: decide first, act later."""
 
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,13 +11,22 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.job.directory import JobDir
 
 __all__ = [
+    "STATIC_RING",
     "Command",
     "LaunchPlan",
+    "locate",
+    "mpirun",
     "thread_variables",
 ]
 
 LOCAL_HOST = "localhost"
 GRACE_SECONDS = 5.0
+STATIC_RING = {
+    "EDL_MEMBERSHIP": "static",
+    "HOROVOD_CONTROLLER": "mpi",
+    "HOROVOD_CPU_OPERATIONS": "mpi",
+}
+"""What tells a worker that `mpirun` deals the ranks, once and for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,3 +81,25 @@ def thread_variables(count: int) -> dict[str, str]:
         "TF_NUM_INTEROP_THREADS": str(count + 1),
         "OMP_NUM_THREADS": str(count),
     }
+
+
+def mpirun(
+    worker: tuple[str, ...],
+    *,
+    num_ranks: int,
+    variables: Mapping[str, str],
+    flags: tuple[str, ...] = (),
+    program: str = "mpirun",
+) -> Command:
+    """The command that starts all ranks."""
+    argv = (program, "-np", str(num_ranks), *flags, *worker)
+    return Command(argv=argv, environment={**variables, **STATIC_RING})
+
+
+def locate(name: str) -> str:
+    """The path of a program: beside the running Python, else on PATH; its bare name if nowhere.
+
+    An environment need not be activated to be used, so its programs need not be on PATH.
+    """
+    beside = str(Path(sys.executable).parent)
+    return shutil.which(name, path=beside) or shutil.which(name) or name

@@ -26,7 +26,7 @@ from edl_horovod.errors import (
 from edl_horovod.job import hosts, outcome
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.earlier import resume_hint, takeover_message
+from edl_horovod.job.earlier import hold, resume_hint, takeover_message, was_filled_by
 from edl_horovod.job.events import (
     EvaluationEvent,
     EventLog,
@@ -39,17 +39,22 @@ from edl_horovod.job.events import (
     WorkerEvent,
     follow,
 )
-from edl_horovod.job.hold import hold, was_filled_by
 from edl_horovod.job.outcome import Failure, Outcome, Success
 from edl_horovod.job.output_checks import check_can_be_written, check_is_free, check_paths
 from edl_horovod.models import git_zoo, lookup, spec_zoo
 from edl_horovod.models.framework_name import framework_name, with_framework
 from edl_horovod.records.sources.table import check_sources
-from edl_horovod.supervisor.deaths import Memory, exit_text, what_killed
 from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.needs import require_mpi, require_worker_packages
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan
-from edl_horovod.supervisor.processes import Child, RestartingChild, end_all
+from edl_horovod.supervisor.processes import (
+    Child,
+    Memory,
+    RestartingChild,
+    end_all,
+    exit_text,
+    what_killed,
+)
 from edl_horovod.supervisor.slots import Slots
 
 __all__ = ["STOP_SECONDS", "JobResult", "run_plan"]

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edl_horovod.job.events import EventLog, WorkerEvent
-from edl_horovod.supervisor.deaths import Memory, exit_text, what_killed
 from edl_horovod.supervisor.forks import ForkServer, WarmServer
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command
-from edl_horovod.supervisor.processes import Child, start_process
+from edl_horovod.supervisor.processes import Child, Memory, exit_text, start_process, what_killed
 
 __all__ = ["Slots"]
 

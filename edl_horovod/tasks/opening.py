@@ -16,7 +16,7 @@ from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import evaluation_batch, num_lanes, training_batch
 from edl_horovod.errors import DataError, UserCodeError
-from edl_horovod.files.build_lock import one_builder
+from edl_horovod.files.cache import one_builder
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.frameworks.base import Batches, Framework
 from edl_horovod.frameworks.models import Model

@@ -1,4 +1,10 @@
-"""The `train` task: steps over the ring, evaluations between them, a trained model at the end."""
+"""The `train` task: steps over the ring, evaluations between them, a trained model at the end.
+
+Where the batch grows with the ring, so does the learning rate: the linear scaling rule of Goyal
+et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, sections 2.1 (the rule)
+and 2.2 (gradual warm-up). The spec's learning rate is that of one rank's batch, so a ring of n
+ranks takes n times as much; that is what users of plain Horovod write as `lr * hvd.size()`.
+"""
 
 import contextlib
 import functools
@@ -13,7 +19,7 @@ from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, TrainingError
 from edl_horovod.frameworks.base import Callbacks, Framework, Step
-from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
+from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
@@ -27,14 +33,17 @@ from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import RingState
 from edl_horovod.spec import Mode
-from edl_horovod.tasks.evaluate import Evaluator
-from edl_horovod.tasks.learning_rate import ConstantLearningRate, LearningRateRule
+from edl_horovod.tasks.evaluate import Evaluator, NoValidation, Validation
 from edl_horovod.tasks.opening import OpenData, model_to_begin_with, open_data
 from edl_horovod.tasks.progress import StepReports, TrainCounters, TrainingProgress
-from edl_horovod.tasks.validation import NoValidation, Validation
 from edl_horovod.tasks.zoo_copy import ZooCopy, ZooCopyChecker
 
-__all__ = ["TrainWork", "make_warm"]
+__all__ = [
+    "ConstantLearningRate",
+    "LearningRateRule",
+    "TrainWork",
+    "make_warm",
+]
 
 
 def make_warm(
@@ -490,3 +499,50 @@ def _max_steps(config: JobConfig, callbacks: Callbacks | _NoCallbacks) -> int | 
     """The steps after which the training ends, whatever its epochs; None for no bound."""
     bounds = [config.train.max_steps or None, callbacks.max_steps]
     return min((bound for bound in bounds if bound), default=None)
+
+
+class ConstantLearningRate:
+    """Stands for the rule where the batch does not grow with the ring: the rate is the spec's."""
+
+    variables: Mapping[str, Variable] = MappingProxyType({})
+
+    def enter(self, size: int, step: int) -> None:
+        """Do nothing."""
+
+    def apply(self, step: Step, number: int) -> None:
+        """Do nothing."""
+
+
+class LearningRateRule:
+    """The factor of the learning rate, the same on all ranks: it is in the ring's state.
+
+    After the ring has grown the factor goes up in equal parts over some steps, as large steps from
+    the start would throw the weights about; after it has shrunk it goes down at once.
+    """
+
+    def __init__(self, *, warmup_steps: int) -> None:
+        """Begin with the learning rate of one rank."""
+        self._warmup_steps = warmup_steps
+        # The factor when the ring was last changed, the step at which it was, and its size since.
+        self._state = Array(np.array([1.0, 0.0, 1.0]))
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """What the ring's state must hold, by name."""
+        return {"learning_rate_rule": self._state}
+
+    def enter(self, size: int, step: int) -> None:
+        """Go on with a ring; all ranks do, before the step."""
+        if size != self._state.numpy()[2]:
+            self._state.assign([min(self.factor(step), float(size)), float(step), float(size)])
+
+    def apply(self, step: Step, number: int) -> None:
+        """Give a step, which is about to run, the factor of its number."""
+        step.scale_learning_rate(self.factor(number))
+
+    def factor(self, step: int) -> float:
+        """The factor of a step since the last change."""
+        before, since, size = self._state.numpy().tolist()
+        if step >= since + self._warmup_steps:
+            return float(size)
+        return float(before + (size - before) * (step - since) / self._warmup_steps)

@@ -15,7 +15,7 @@ import pytest
 from edl_horovod.files.output_dir import staged
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.job.warm_workers import socket_folder
-from edl_horovod.supervisor.mpirun import locate
+from edl_horovod.supervisor.plan import locate
 from tests import counting_job
 from tests.integration.conftest import for_framework
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.records.reader import Reader
-from edl_horovod.supervisor.mpirun import locate
+from edl_horovod.supervisor.plan import locate
 
 REPOSITORY = Path(__file__).parents[2]
 NUM_FILES = 60

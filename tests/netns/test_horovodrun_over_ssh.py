@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from edl_horovod.supervisor.mpirun import locate
+from edl_horovod.supervisor.plan import locate
 from tests.netns import ssh
 from tests.netns.job import VARIABLES, Watched, write_config
 from tests.netns.lab import INTERFACE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.supervisor.mpirun import locate
+from edl_horovod.supervisor.plan import locate
 from tests.netns import ssh
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]

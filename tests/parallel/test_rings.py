@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.supervisor.mpirun import locate
+from edl_horovod.supervisor.plan import locate
 from tests.frameworks import FRAMEWORKS
 
 RANKS = Path(__file__).parent / "ranks"

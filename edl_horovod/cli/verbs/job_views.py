@@ -12,11 +12,11 @@ from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.jobs import StatusDisplay, client_of, detaching, job_parser
 from edl_horovod.cli.layout import fact_lines, table
 from edl_horovod.displays.page import address
-from edl_horovod.displays.status import as_json
 from edl_horovod.displays.text import (
     POD_HEADER,
     WORKER_HEADER,
     ago,
+    as_json,
     job_facts,
     other_waits,
     pod_rows,

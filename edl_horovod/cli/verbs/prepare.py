@@ -55,9 +55,9 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 
 def _is_first_rank() -> bool:
-    from edl_horovod.preparation import mpi
+    from edl_horovod.preparation import pools
 
-    return mpi.is_first_rank()
+    return pools.is_first_rank()
 
 
 def _serve(config: "PrepareConfig") -> int:

@@ -26,8 +26,7 @@ from edl_horovod.errors import EdlError, NotEnoughWorkers
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.earlier import with_checkpoint_lanes
-from edl_horovod.supervisor.mpirun import STATIC_RING, mpirun
-from edl_horovod.supervisor.plan import Command, LaunchPlan
+from edl_horovod.supervisor.plan import STATIC_RING, Command, LaunchPlan, mpirun
 from edl_horovod.supervisor.run import run_plan
 
 __all__ = ["plan_in_pod", "wait_for_workers"]

@@ -20,8 +20,8 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.earlier import was_filled_by
 from edl_horovod.job.events import EventLog
-from edl_horovod.job.hold import was_filled_by
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import end_all
 from edl_horovod.supervisor.slots import Slots

@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import Self
 
 from edl_horovod.displays.page import address
-from edl_horovod.displays.page.snapshot import JobSnapshot
-from edl_horovod.displays.page.sources import UNAVAILABLE, Source
-from edl_horovod.displays.status import as_json
+from edl_horovod.displays.page.snapshot import UNAVAILABLE, JobSnapshot, Source
+from edl_horovod.displays.text import as_json
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.files import json_text
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_horovod.columns.cells import text_cells
 from edl_horovod.columns.infer import Column
+from edl_horovod.columns.summary import text_cells
 from edl_horovod.errors import ConfigError, DataError, UserCodeError
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.spec import Mode

@@ -8,7 +8,7 @@ import pytest
 
 from edl_horovod.errors import JobFailed
 from edl_horovod.preparation.groups import GroupSettings
-from edl_horovod.preparation.processes import ProcessPool
+from edl_horovod.preparation.pools import ProcessPool
 
 pytestmark = pytest.mark.timeout(120)
 

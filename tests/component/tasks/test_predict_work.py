@@ -24,8 +24,7 @@ from edl_horovod.ring.membership.base import Membership
 from edl_horovod.spec import Mode
 from edl_horovod.tasks import predict as module
 from edl_horovod.tasks.opening import Trained, open_data
-from edl_horovod.tasks.predict import PredictWork
-from edl_horovod.tasks.segments import SEGMENT_STEPS
+from edl_horovod.tasks.predict import SEGMENT_STEPS, PredictWork
 from tests.records import write_records
 
 NUM_RECORDS, BATCH, NUM_LANES = 1000, 16, 16

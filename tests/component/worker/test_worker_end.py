@@ -7,7 +7,7 @@ from pathlib import Path
 
 import edl_horovod
 
-PREPARED = "from edl_horovod.worker.main import code_of, end\nimport sys\n"
+PREPARED = "from edl_horovod.worker.__main__ import code_of, end\nimport sys\n"
 FILLED = """
 import os
 os.set_blocking(1, False)
@@ -59,7 +59,7 @@ def test_an_error_that_nobody_thought_of_is_told():
 
 def test_a_usage_error_keeps_its_exit_code():
     with start(
-        "from edl_horovod.worker.main import main\nsys.argv = ['worker']\nend(code_of(main))"
+        "from edl_horovod.worker.__main__ import main\nsys.argv = ['worker']\nend(code_of(main))"
     ) as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 2

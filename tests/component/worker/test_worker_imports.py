@@ -16,7 +16,7 @@ ROOT = str(Path(edl_horovod.__file__).parent.parent)
 NOTHING_RUNS = """
 import os
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.worker.main import import_all
+from edl_horovod.worker.__main__ import import_all
 import_all(JOB)
 import horovod.tensorflow
 from tensorflow.python.eager import context
@@ -42,14 +42,14 @@ def look(event, _):
 hooked = set()
 sys.addaudithook(look)
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.worker.main import import_all
+from edl_horovod.worker.__main__ import import_all
 import_all(JOB)
 assert gc.isenabled() and gc.get_freeze_count() > 100_000
 print(*sorted(hooked))
 """
 IN_A_WORKER = """
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.worker.main import import_all
+from edl_horovod.worker.__main__ import import_all
 import_all(JOB)
 WHAT
 """

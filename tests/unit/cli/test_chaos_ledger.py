@@ -13,7 +13,7 @@ from edl_horovod.cli.main import main
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import DebugConfig, JobConfig, LaunchConfig, TrainConfig
 from edl_horovod.ledger import LedgerFile
-from edl_horovod.ledger.entries import Begin, Done, Give, Leave
+from edl_horovod.ledger.files import Begin, Done, Give, Leave
 from edl_horovod.records.job_data import open_source, plan_of
 from tests.records import write_records
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from edl_horovod.columns.cells import arrays_of, require_types, rows_of, text_cells
 from edl_horovod.columns.infer import infer
+from edl_horovod.columns.summary import arrays_of, require_types, rows_of, text_cells
 from edl_horovod.columns.typed import infer_typed
 from edl_horovod.errors import DataError
 from edl_horovod.records.examples import example

@@ -14,7 +14,7 @@ from edl_horovod.errors import OutputError
 from edl_horovod.files import marker
 from edl_horovod.job import checkpoint_files, outcome
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.hold import hold
+from edl_horovod.job.earlier import hold
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.launch.local import LocalTarget
 

@@ -13,8 +13,7 @@ import pytest
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import ConfigError, JobFailed, OutputError
 from edl_horovod.job import checkpoint_files, events, hosts, outcome
-from edl_horovod.job.earlier import takeover_message
-from edl_horovod.job.hold import hold, was_filled_by
+from edl_horovod.job.earlier import hold, takeover_message, was_filled_by
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.supervisor.plan import Command

@@ -16,8 +16,8 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import CheckpointConfig, JobConfig
 from edl_horovod.errors import ConfigError, JobFailed, OutputError, TimedOut
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.earlier import hold
 from edl_horovod.job.events import EventLog
-from edl_horovod.job.hold import hold
 from edl_horovod.launch import waiting
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.launch.target import TARGETS

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_horovod.ledger import LedgerFile, check, read
-from edl_horovod.ledger.entries import Begin, Done, Give, Leave, decode, encode
+from edl_horovod.ledger.files import Begin, Done, Give, Leave, decode, encode
 from edl_horovod.records.lanes import lanes_of_rank
 from edl_horovod.records.plan import DataPlan
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from edl_horovod.supervisor.deaths import Memory, exit_text, what_killed
+from edl_horovod.supervisor.processes import Memory, exit_text, what_killed
 
 LIMIT_SECONDS = 20.0
 

@@ -6,7 +6,7 @@ import pytest
 from edl_horovod.config.schema import EarlyStoppingConfig
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.values import Array
-from edl_horovod.tasks.validation import EarlyStopping
+from edl_horovod.tasks.evaluate import EarlyStopping
 
 
 def feed(values, **config):

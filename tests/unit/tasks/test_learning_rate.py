@@ -2,7 +2,7 @@
 
 import pytest
 
-from edl_horovod.tasks.learning_rate import LearningRateRule
+from edl_horovod.tasks.train import LearningRateRule
 
 
 def factors(rule, steps):

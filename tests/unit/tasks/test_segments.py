@@ -11,8 +11,8 @@ from edl_horovod.errors import DataError
 from edl_horovod.job.directory import JobDir
 from edl_horovod.records.lanes import lanes_of_rank
 from edl_horovod.records.plan import DataPlan
-from edl_horovod.tasks import segments as module
-from edl_horovod.tasks.segments import Segments
+from edl_horovod.tasks import predict as module
+from edl_horovod.tasks.predict import Segments
 
 
 def make(folder: Path, *, records: int, lanes: int, batch: int) -> tuple[Segments, DataPlan]:

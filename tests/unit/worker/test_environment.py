@@ -104,7 +104,7 @@ def test_only_edges_of_the_ranks_half_see_the_environment():
         "tasks/warm.py",  # Whether the user asks for a GPU.
         "tasks/zoo_copy.py",  # It hides the GPUs from its own process.
         "worker/fork_server.py",  # It takes what its launcher sends for a forked worker.
-        "worker/main.py",  # TensorFlow and Horovod read what it writes.
+        "worker/__main__.py",  # TensorFlow and Horovod read what it writes.
         "worker/shim.py",  # It hands its own variables over.
         "worker/stand_in.py",
     }

@@ -8,8 +8,7 @@ from typing import Any
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.displays.page.rendering import PageTemplate
-from edl_horovod.displays.page.snapshot import History, JobSnapshot
-from edl_horovod.displays.page.sources import DirectorySource
+from edl_horovod.displays.page.snapshot import DirectorySource, History, JobSnapshot
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, Recorded, line_of
 from tests.job_events import recorded

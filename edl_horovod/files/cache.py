@@ -1,4 +1,4 @@
-"""A lock under which one process builds a shared file while others wait for a bounded time."""
+"""The user's cache folder, and the lock under which one process builds a file for all others."""
 
 import contextlib
 import fcntl
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["LONGEST_WAIT_SECONDS", "one_builder"]
+__all__ = ["LONGEST_WAIT_SECONDS", "one_builder", "user_cache"]
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +21,16 @@ minutes.
 """
 _TELL_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 0.1
+
+
+def user_cache() -> Path:
+    """Return the cache folder of edl_horovod (XDG Base Directory Specification); it may not exist.
+
+    Raises:
+        RuntimeError: This user has no home directory.
+    """
+    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (root if root.is_absolute() else Path.home() / ".cache") / "edl_horovod"
 
 
 @contextlib.contextmanager

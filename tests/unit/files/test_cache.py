@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.files import build_lock
-from edl_horovod.files.build_lock import one_builder
+from edl_horovod.files import cache
+from edl_horovod.files.cache import one_builder
 
 
 def quiet(_: str) -> None:
@@ -58,8 +58,8 @@ def test_the_first_place_that_can_be_written_is_taken(tmp_path: Path) -> None:
 def test_a_wait_is_told_and_bounded_and_leaves_the_lock_to_its_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build_lock, "LONGEST_WAIT_SECONDS", 0.2)
-    monkeypatch.setattr(build_lock, "_TELL_SECONDS", 0.05)
+    monkeypatch.setattr(cache, "LONGEST_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(cache, "_TELL_SECONDS", 0.05)
     path, told = tmp_path / "lock", []
     with path.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -73,6 +73,6 @@ def test_without_locks_everybody_builds(tmp_path: Path, monkeypatch: pytest.Monk
     def refuse(*_: object) -> None:
         raise OSError("No locks available")
 
-    monkeypatch.setattr(build_lock.fcntl, "flock", refuse)
+    monkeypatch.setattr(cache.fcntl, "flock", refuse)
     with one_builder([tmp_path / "lock"], quiet, doing="builds") as number:
         assert number == 0
