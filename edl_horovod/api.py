@@ -314,7 +314,7 @@ def run(
     """
     from edl_horovod.launch import target
 
-    target.require_here(config)
+    target.require_attached(config)
     launcher = target.find(config.launch.kind)
     try:
         result: JobResult = launcher.launch(launcher.plan(config), on_events=on_events, warm=warm)

@@ -35,45 +35,46 @@ SHOWN = (
     | DiscoveryEvent
     | AutoscaleEvent
 )
-"""Kinds that the log has whole; all events are in the job's directory."""
+"""Kinds of which every event is logged; the job's directory has all events of all kinds."""
 THINNED = (StepEvent, ProgressEvent)
-"""Kinds that come many times a second."""
+"""Kinds that are written many times a second, so that only some of their events are logged."""
 LEAST_SECONDS = 5.0
-"""Between two events of a kind that is thinned."""
+"""Least time between two logged events of a kind in `THINNED`."""
 
 
 class PodLog:
-    """Writes events as they come."""
+    """Writes a job's events to a log, some kinds only every few seconds."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._last: dict[type[Event], float] = dict.fromkeys(THINNED, 0.0)
-        self._left_out: dict[type[Event], Recorded] = {}
-        """The newest events that were not due, by their kinds."""
+        self._last_logged: dict[type[Event], float] = dict.fromkeys(THINNED, 0.0)
+        self._skipped: dict[type[Event], Recorded] = {}
+        """The newest event of each kind that was not logged."""
 
     def __call__(self, events: list[Recorded]) -> None:
         """Write new events."""
         for recorded in events:
             kind = type(recorded.event)
             if kind is JobEvent:
-                # What came before the end of a job is where it ended.
-                self._stream.writelines(map(line_of, self._left_out.values()))
-                self._left_out.clear()
+                # A job's end is logged after the last step and progress: they say where it ended.
+                self._stream.writelines(map(line_of, self._skipped.values()))
+                self._skipped.clear()
             if self._is_due(recorded):
-                self._left_out.pop(kind, None)
+                self._skipped.pop(kind, None)
                 self._stream.write(line_of(recorded))
             elif kind in THINNED:
-                self._left_out[kind] = recorded
+                self._skipped[kind] = recorded
         self._stream.flush()
 
     def _is_due(self, recorded: Recorded) -> bool:
+        """Whether to log an event; if its kind is thinned, also notes that it was logged."""
         kind = type(recorded.event)
-        if kind not in self._last:
+        if kind not in self._last_logged:
             return isinstance(recorded.event, SHOWN)
-        # A clock that was set back must not hide what comes until it is where it was.
-        if 0 <= recorded.time - self._last[kind] < LEAST_SECONDS:
+        # Negative after the clock was set back: log at once, not when it has caught up.
+        if 0 <= recorded.time - self._last_logged[kind] < LEAST_SECONDS:
             return False
-        self._last[kind] = recorded.time
+        self._last_logged[kind] = recorded.time
         return True
 
 

@@ -247,12 +247,16 @@ class Coordinator:
     def _needed(self) -> int:
         """Ranks that a ring needs now; the first ring waits a while for all that were requested."""
         least = self._settings.min_np
-        if self._first_ring_patience() > 0:
+        if self._first_ring_wait_seconds() > 0:
             wanted = sum(self._roster.wanted.values())
             least = max(least, min(self._settings.num_start, wanted, self._limit.most))
         return least
 
-    def _first_ring_patience(self) -> float:
+    def _first_ring_wait_seconds(self) -> float:
+        """How much longer the first ring waits for all requested workers; 0 for later rings.
+
+        The time is counted from the first warm worker: before it no ring could form.
+        """
         if self._generation > 0:
             return 0.0
         patience = min(self._timings.first_ring_seconds, self._settings.wait_seconds)
@@ -265,7 +269,7 @@ class Coordinator:
         if num_found >= self._settings.min_np:
             # Enough to start with; only the first ring's patience is not over yet.
             self._too_few_since = None
-            await self._wakeup.sleep(self._first_ring_patience())
+            await self._wakeup.sleep(self._first_ring_wait_seconds())
             return
         if self._too_few_since is None:
             self._too_few_since = now

@@ -36,7 +36,7 @@ class StepBatches(ABC):
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> None:
         """Read these lanes from `first_step`; prepared batches are discarded."""
-        if not self._expected.is_this(lanes, first_step, last_step, spans):
+        if not self._expected.take(lanes, first_step, last_step, spans):
             self._restart(lanes, first_step, last_step, spans)
 
     def expect(

@@ -112,7 +112,7 @@ class ImagePlan:
 def make_plan(
     zoo: FetchedZoo, *, base_image: str, repository: str, needs_requirements: bool = True
 ) -> ImagePlan:
-    """Decide what an image of a zoo, on this machine, is made of.
+    """Plan the image of a model zoo that lies on this machine: its base, name, files and labels.
 
     Raises:
         ConfigError: A name is not valid, or the zoo cannot be put into an image.
@@ -130,11 +130,11 @@ def make_plan(
     labels = {"org.opencontainers.image.source": zoo.source} if zoo.source else {}
     labels |= {"org.opencontainers.image.revision": zoo.commit} if zoo.commit else {}
     # The folder of a zoo in Git is named after its commit or after a part of the repository.
-    called = zoo.source.rpartition("/")[2].partition(".git")[0] if zoo.source else path.stem
+    zoo_name = zoo.source.rpartition("/")[2].partition(".git")[0] if zoo.source else path.stem
     return ImagePlan(
         base=parse_reference(base_image, "base_image"),
         repository=parse_repository(repository),
-        name=re.sub(r"[^a-z0-9_]+", "-", called.lower()).strip("-_")[:60] or "zoo",
+        name=re.sub(r"[^a-z0-9_]+", "-", zoo_name.lower()).strip("-_")[:60] or "zoo",
         zoo_path=f"{ZOO}/{path.name}" if path.is_file() else ZOO,
         files=files,
         requirements=requirements.read_bytes() if requirements is not None else b"",

@@ -158,7 +158,7 @@ def _rehearse_one(cluster: "Cluster", item: dict[str, Any]) -> None:
     then, and the rights that are given away when it checked the Role.
     """
     try:
-        with _told_by_name(item, cluster.namespace):
+        with _conflicts_with_hint(item, cluster.namespace):
             cluster.create(item, is_dry_run=True)
     except ObjectNotFound as error:
         if item["kind"] != "RoleBinding":
@@ -184,7 +184,7 @@ def _check_is_free(cluster: "Cluster", name: str) -> None:
         cluster.get("MPIJob", name)
     except (ObjectNotFound, ClusterForbidden):
         return  # Who may not look may still create.
-    raise _taken(f"mpijob/{name}", cluster.namespace, {"kubernetes.name": name})
+    raise _name_conflict(f"mpijob/{name}", cluster.namespace, {"kubernetes.name": name})
 
 
 def _namespace(config: JobConfig) -> str:
@@ -220,7 +220,7 @@ def _create(cluster: "Cluster", job: JobManifests, *, is_suspended: bool) -> Non
     try:
         held = copy.deepcopy(job.mpijob)
         held["spec"]["runPolicy"]["suspend"] = True
-        with _told_by_name(job.mpijob, cluster.namespace):
+        with _conflicts_with_hint(job.mpijob, cluster.namespace):
             owner = cluster.create(held)
         created.append(owner)
         reference = {
@@ -232,7 +232,7 @@ def _create(cluster: "Cluster", job: JobManifests, *, is_suspended: bool) -> Non
         }
         for part in job.parts:
             metadata = {**part["metadata"], "ownerReferences": [reference]}
-            with _told_by_name(part, cluster.namespace):
+            with _conflicts_with_hint(part, cluster.namespace):
                 created.append(cluster.create({**part, "metadata": metadata}))
         if not is_suspended:
             go = {"spec": {"runPolicy": {"suspend": False}}}
@@ -288,16 +288,18 @@ def _submission_error(
 
 
 @contextlib.contextmanager
-def _told_by_name(item: dict[str, Any], namespace: str) -> Iterator[None]:
-    """Say of an object that cannot be made what to do about it."""
+def _conflicts_with_hint(item: dict[str, Any], namespace: str) -> Iterator[None]:
+    """Add the object's name and a hint to the error for an object that exists already."""
     name = f"{item['kind'].lower()}/{item['metadata']['name']}"
     try:
         yield
     except ObjectConflict as error:
-        raise _taken(name, namespace, error.received) from error
+        raise _name_conflict(name, namespace, error.received) from error
 
 
-def _taken(name: str, namespace: str, received: Mapping[str, object] | str) -> ObjectConflict:
+def _name_conflict(
+    name: str, namespace: str, received: Mapping[str, object] | str
+) -> ObjectConflict:
     return ObjectConflict(
         f"{name} exists already in namespace {namespace}.",
         received=received,

@@ -154,7 +154,7 @@ class LocalJobs(Jobs):
         if JobDir(Path(job)).is_running() or state == "finished":
             now = "has finished" if state == "finished" else "is running"
             raise ConfigError(f"Job {job} {now}, so it cannot be resumed.", received=repr(job))
-        target.require_here(config)
+        target.require_attached(config)
         here = target.find(config.launch.kind)
         plan = here.plan(config)
         if is_dry_run:

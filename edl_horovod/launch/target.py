@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edl_horovod.launch.jobs import Jobs
     from edl_horovod.supervisor.forks import WarmServer
 
-__all__ = ["TARGETS", "DryRun", "LaunchTarget", "SubmittedJob", "find", "require_here"]
+__all__ = ["TARGETS", "DryRun", "LaunchTarget", "SubmittedJob", "find", "require_attached"]
 
 DryRun = Literal["client", "server"]
 """Who checks what would be launched: this program alone, or the cluster's API server too."""
@@ -140,11 +140,11 @@ def find(kind: str) -> LaunchTarget[Any, Any]:
     return TARGETS[kind]()
 
 
-def require_here(config: JobConfig) -> None:
-    """Refuse a job that would go on without us where one that runs here is wanted.
+def require_attached(config: JobConfig) -> None:
+    """Check that a job runs as a part of this process, and is not submitted to run elsewhere.
 
     Raises:
-        ConfigError: It would.
+        ConfigError: Its launch target submits jobs.
     """
     kind = config.launch.kind
     if find(kind).is_detached:

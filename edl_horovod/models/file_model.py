@@ -266,8 +266,10 @@ def import_object(custom_object: CustomObject, *, is_trusted: bool) -> Any:
     return names[custom_object.value]
 
 
-def _compile_options(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    if MODEL_KINDS[name].framework != "torch":
+def _compile_options(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a model spec gives for compiling a model of this kind."""
+    if MODEL_KINDS[kind].framework != "torch":
+        # Two spellings of one key; a spec with both has been refused.
         return dict(next((spec[key] for key in COMPILE_KEYS if spec.get(key)), {}))
     options = {"optimizer": spec.get("optimizer"), "loss": spec.get("loss_criterion")}
     return {key: value for key, value in options.items() if value}

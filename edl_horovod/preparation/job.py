@@ -169,6 +169,7 @@ def _do_groups(
     last_counts, last_time = (-1, -1), float("-inf")
 
     def on_work(num_files: int, num_records: int, *, is_last: bool = False) -> None:
+        """Report progress: the finished groups, and these counts of the groups in work."""
         nonlocal last_counts, last_time
         now, counts = time.monotonic(), (partial.num_files + num_files, partial.num_records)
         # The display computes the rate since the last report, so skip reports without changes.

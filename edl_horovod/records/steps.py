@@ -205,10 +205,14 @@ class ExpectedRestart:
         self._thread = threading.Thread(target=run, name="restart", daemon=True)
         self._thread.start()
 
-    def is_this(
+    def take(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> bool:
-        """Wait for the begun restart; return whether it has these arguments and succeeded."""
+        """Wait for the begun restart, and use it up: a second call returns False.
+
+        Returns:
+            Whether it succeeded and has these arguments, so that it need not be repeated.
+        """
         self._wait()
         finished, self._finished = self._finished, None
         return finished == (lanes, first_step, last_step, spans)

@@ -77,7 +77,7 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
             world = membership.join(state.own_step)
             if not world.is_alone:
                 # All ranks of the ring: each has just formed it.
-                state.sync(world, may_stream=membership.keeps_holders())
+                state.sync(world, may_stream=membership.can_stream_state())
             else:
                 state.begin_alone()
             membership.formed(world, has_state=state.is_whole)

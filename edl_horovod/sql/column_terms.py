@@ -70,7 +70,8 @@ def column_names(clauses: Sequence[ColumnClause]) -> dict[str, Name]:
                 # A bare word after the first argument is an option: mean in EMBEDDING(a, 8, mean).
                 if not isinstance(argument, Name) or argument is term.arguments[0]:
                     collect(argument)
-            if not term.function:
+            is_list = not term.function  # In a list, each bare word is a column: CROSS([a, b], 10).
+            if is_list:
                 for argument in term.arguments[1:]:
                     collect(argument)
 

@@ -248,7 +248,7 @@ def _clean(models: Path) -> None:
     ended = [entry for entry in find_jobs(models) if not entry.is_running]
     for entry in ended:
         job = StatementJob(entry.number, models / _FOLDER / str(entry.number))
-        if marker.kind_of(job.path) != _KIND or not _is_out_of_cluster(entry, job):
+        if marker.kind_of(job.path) != _KIND or not _remove_from_cluster(entry, job):
             continue
         if not entry.predictions:
             shutil.rmtree(job.output, ignore_errors=True)
@@ -259,8 +259,8 @@ def _clean(models: Path) -> None:
             shutil.rmtree(job.path, ignore_errors=True)
 
 
-def _is_out_of_cluster(entry: JobEntry, job: StatementJob) -> bool:
-    """Remove a dead process's job from the cluster; returns whether it cannot write any more."""
+def _remove_from_cluster(entry: JobEntry, job: StatementJob) -> bool:
+    """Remove the cluster job of a process that died; returns whether nothing writes any more."""
     if entry.in_cluster is None:
         return True
     try:

@@ -44,8 +44,8 @@ _CAUSES: dict[int, str] = {
     " /dev/shm, is full",
     signal.SIGILL: "the processor lacks instructions that a package was built for: install one that"
     " was built for it",
-    signal.SIGSEGV: "a compiled package failed: its stack stands in the log",
-    signal.SIGABRT: "a compiled package gave up: what it said stands in the log",
+    signal.SIGSEGV: "a compiled package failed: its stack is in the log",
+    signal.SIGABRT: "a compiled package gave up: its message is in the log",
 }
 
 
@@ -292,16 +292,15 @@ class _Restarts:
 
 
 class Memory:
-    """What a process takes of memory, as far as it was seen, and what there is for it."""
+    """The memory that a process was seen to use, and how much its host or container has."""
 
     def __init__(self, pid: int) -> None:
-        """Look at nothing yet."""
         self._pid = pid
         self._peak_bytes = 0
         self._kills_before = _oom_kills()
 
     def look(self) -> None:
-        """Note the most that the process has taken so far; call it now and then."""
+        """Read the process' peak memory; call it regularly, as it cannot be read after the end."""
         with contextlib.suppress(OSError):  # It may have ended.
             for line in Path(f"/proc/{self._pid}/status").read_text().splitlines():
                 if line.startswith("VmHWM:"):
@@ -315,16 +314,17 @@ class Memory:
         return f"{seen}, and there are {_total_bytes() / _GIB:.1f} GiB"
 
     def has_run_out(self) -> bool:
-        """Whether the kernel has killed something here for want of memory since the beginning."""
+        """Whether the kernel has killed a process here for lack of memory since this one began."""
         return _oom_kills() > self._kills_before
 
 
 def what_killed(exit_code: int, memory: Memory) -> str:
-    """A sentence on the signal that ended a process, its likely cause and the hint.
+    """Explain the signal that ended a process: its likely cause, and what to change.
 
     Args:
-        exit_code: Of the process, negative for a signal; others give an empty text.
-        memory: Of the process.
+        exit_code: The process' exit code, the negative number of the signal. For any other the
+            text is empty.
+        memory: The use of memory of the process, as last seen.
     """
     if exit_code >= 0:
         return ""
@@ -352,7 +352,7 @@ def _name(number: int) -> str:
 
 
 def _oom_kills() -> int:
-    """How often the kernel killed for want of memory, in our control group; 0 if it is not told."""
+    """Count the kernel's kills for lack of memory in our control group; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError):
         for line in (_CGROUP / "memory.events").read_text().splitlines():
             if line.startswith("oom_kill "):

@@ -138,7 +138,8 @@ def run_plan(
             return recorded
 
         def end(event: JobEvent) -> None:
-            # The processes have ended: on a full disk the room that is given back is this event's.
+            # The processes have ended, so on a full disk the space reserved for the result serves
+            # for this event.
             plan.job_dir.result_room.unlink(missing_ok=True)
             events.write(event)
             show()

@@ -28,7 +28,7 @@ from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.events import EvaluationEvent, JobEvent, StepEvent
 from edl_horovod.job.output_checks import check_paths
-from edl_horovod.launch.target import require_here
+from edl_horovod.launch.target import require_attached
 from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import with_framework
 from edl_horovod.models.lookup import require_zoo
@@ -145,7 +145,7 @@ def make_plan(
     composed = compose_sweep([(point.overrides, point.values) for point in points], files)
     configs = [with_framework(config) for config in composed]
     for config in configs if not may_be_submitted else ():
-        require_here(config)
+        require_attached(config)
     output = configs[0].output
     _check_folder(Path(output))
     for config in configs:

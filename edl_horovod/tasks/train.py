@@ -293,7 +293,7 @@ class TrainWork(Work):
             elif self.state.step == self._began_at:
                 is_done = False  # What is new in a ring, its first step takes up.
             else:
-                is_done = self.state.stream_on(hurries=not ring.membership.keeps_holders())
+                is_done = self.state.stream_on(hurries=not ring.membership.can_stream_state())
         if lacks_state and self.state.is_whole:
             ring.membership.formed(ring.world)
         return is_done

@@ -268,12 +268,13 @@ class KerasBatches(StepBatches):
         return dataset.map(tf.autograph.experimental.do_not_convert(self._tensors.element))
 
     def _require_dataset(self, dataset: Any) -> None:
-        name = f"create_dataset of {self._label}"
+        """Check that the user's `create_dataset` returned what the mode needs."""
+        subject = f"create_dataset of {self._label}"
         if not overrides_method(type(self._spec), "create_dataset"):
-            name = f"{self._label} has no create_dataset (input_fn), so the data"
+            subject = f"{self._label} has no create_dataset (input_fn), so the data"
         if not isinstance(dataset, tf.data.Dataset):
             raise UserCodeError(
-                f"{name} must return a tf.data.Dataset.",
+                f"{subject} must return a tf.data.Dataset.",
                 received=type(dataset).__name__,
                 hint="Return the data set at the end of the function.",
             )
@@ -281,14 +282,14 @@ class KerasBatches(StepBatches):
         if self._mode is Mode.PREDICTION:
             if isinstance(element, tuple) and len(element) > MAX_PARTS:
                 raise UserCodeError(
-                    f"{name} must return features in mode prediction.",
+                    f"{subject} must return features in mode prediction.",
                     received=f"elements of {len(element)} parts",
                     hint="A tuple means (features, labels, weights), as in Keras. Wrap features"
                     " that are a tuple in another tuple: (features,).",
                 )
         elif not isinstance(element, tuple) or len(element) not in (2, MAX_PARTS):
             raise wrong_parts(
-                name,
+                subject,
                 self._mode,
                 received=str(element),
                 hint="Return a tuple of two or three parts.",

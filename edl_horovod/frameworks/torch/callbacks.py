@@ -99,12 +99,12 @@ class TorchCallbacks(EpochCallbacks):
             self._call_read_only("on_train_batch_end", batch, self._means())
 
     def begin_epoch(self, epoch: int) -> None:
-        """Call the hooks of an epoch's begin; only on the leader, and then the ring syncs."""
+        """Call the hooks of an epoch's begin, only on the leader; then the ring is synced."""
         with self._loaded_callbacks():
             self._call("on_epoch_begin", epoch)
 
     def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
-        """Call the hooks of an epoch's end; only on the leader, and then the ring syncs."""
+        """Call the hooks of an epoch's end, only on the leader; then the ring is synced."""
         logs = self._means() | {f"val_{name}": value for name, value in evaluation.items()}
         with self._loaded_callbacks():
             for schedule in self._schedules:
@@ -116,7 +116,7 @@ class TorchCallbacks(EpochCallbacks):
         self._forget_sums()
 
     def end(self) -> None:
-        """Call the hooks of the training's end; only on the leader, before the model is written."""
+        """Call the hooks of the training's end, on the leader, before it writes the model."""
         with self._loaded_callbacks():
             self._call("on_train_end")
 

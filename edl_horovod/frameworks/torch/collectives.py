@@ -258,7 +258,7 @@ def _bytes_of_rows(rows: Rows) -> torch.Tensor:
 
 
 def _write(rows: Rows, flat: torch.Tensor) -> None:
-    """Set a range of rows to the value with these bytes."""
+    """Set a range of rows from their bytes, a uint8 tensor on the host."""
     variable = rows.variable
     if isinstance(variable, TorchVariable):
         target = variable.tensor if rows.last is None else variable.tensor[rows.first : rows.last]

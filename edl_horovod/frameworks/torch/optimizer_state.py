@@ -66,7 +66,7 @@ class OptimizerState:
         held = {id(parameter) for group in self._first_groups for parameter in group}
         self._late = {name: p for name, p in self._parameters.items() if id(p) not in held}
         """Parameters in no group, which a callback may add later in new groups."""
-        settings = list(_numbers_in(self._parts()))
+        settings = list(_numbers_in(self._groups_and_schedules()))
         for parameter in self._parameters.values():
             parameter.grad = None
         if self._late:
@@ -75,7 +75,7 @@ class OptimizerState:
             with user_code(f"Trying {self._label}", root=loaded.zoo), torch.no_grad():
                 self._try(name, parameter)
         del self._optimizer.param_groups[len(self._first_groups) :]
-        self._set_parts(iter(settings))
+        self._set_groups_and_schedules(iter(settings))
         numbers_per_group = len(list(_numbers_in(self._optimizer.defaults))) + len(self._schedules)
         self._num_settings = len(settings) + len(self._late) * numbers_per_group
         foreign = set(map(id, self._optimizer.state)) - set(map(id, self._parameters.values()))
@@ -252,7 +252,8 @@ class OptimizerState:
 
     # Settings: the numbers of groups and schedules.
 
-    def _parts(self) -> list[Any]:
+    def _groups_and_schedules(self) -> list[Any]:
+        """Return the settings of all groups, and the states of all schedules, as plain values."""
         num_first = len(self._first_groups)
         groups = [
             {key: value for key, value in group.items() if key != "params"}
@@ -271,15 +272,16 @@ class OptimizerState:
                 state["_last_lr"] = [*state["_last_lr"], *rates[len(state["_last_lr"]) :]]
         return [groups, states]
 
-    def _set_parts(self, numbers: Iterator[float]) -> None:
-        groups, states = _with_numbers(self._parts(), numbers)
+    def _set_groups_and_schedules(self, numbers: Iterator[float]) -> None:
+        """Replace each number in the groups' settings and the schedules' states, in their order."""
+        groups, states = _with_numbers(self._groups_and_schedules(), numbers)
         for group, changed in zip(self._optimizer.param_groups, groups, strict=True):
             group.update(changed)
         for schedule, state in zip(self._schedules, states, strict=True):
             schedule.scheduler.load_state_dict(state)
 
     def _settings(self) -> list[float]:
-        numbers = list(_numbers_in(self._parts()))
+        numbers = list(_numbers_in(self._groups_and_schedules()))
         if not self._late:
             return numbers
         if len(numbers) > self._num_settings:
@@ -288,9 +290,9 @@ class OptimizerState:
 
     def _set_settings(self, values: NDArray[Any]) -> None:
         numbers = iter(values.tolist())
-        if self._late and next(numbers) != len(list(_numbers_in(self._parts()))):
+        if self._late and next(numbers) != len(list(_numbers_in(self._groups_and_schedules()))):
             raise self._unusable("schedulers whose numbers changed when a group was added,")
-        self._set_parts(numbers)
+        self._set_groups_and_schedules(numbers)
 
     # Groups that callbacks have added.
 

@@ -52,7 +52,7 @@ def read_chunks(path: str) -> FileChunks:
         DataError: The file cannot be opened, is compressed, truncated, or not a shard.
     """
     with open_input(path) as file:
-        bounds, header = _start(file)
+        bounds, header = _offsets_and_header(file)
         chunks: list[ChunkInfo] = []
         first = 0
         while first < len(bounds) - 1:
@@ -142,15 +142,15 @@ def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
     Raises:
         DataError: The file cannot be read, or is no longer a shard.
     """
-    bounds, _ = _start(file)
+    bounds, _ = _offsets_and_header(file)
     first = int(np.searchsorted(bounds, chunk.offset))
     lengths = np.diff(bounds[first : first + chunk.num_records + 1])
     has_same_start = first < len(bounds) and int(bounds[first]) == chunk.offset
     return has_same_start and _checksum(lengths) == chunk.checksum
 
 
-def _start(file: InputFile) -> tuple[NDArray[np.int64], bytes]:
-    """Return the offsets of the samples and of their end, and the description of the columns."""
+def _offsets_and_header(file: InputFile) -> tuple[NDArray[np.int64], bytes]:
+    """Read the offset of each sample and of the end of the last; and the columns' description."""
     path, size = file.path, file.size_bytes
     count = int.from_bytes(file.read_at(0, num_bytes=4), "little")
     table = file.read_at(4, num_bytes=min(4 * (count + 1), size))

@@ -69,10 +69,10 @@ class Membership(ABC):
     def formed(self, world: World, *, has_state: bool = True) -> None:
         """Report that this rank is in the ring, and whether it has the ring's state.
 
-        One that has not is given it while the ring goes on, and then reports again.
+        A rank without the state receives it while the ring trains, and then reports again.
         """
 
-    def keeps_holders(self) -> bool:
+    def can_stream_state(self) -> bool:
         """Whether the ranks that have the state stay in the ring until others have it."""
         return False
 

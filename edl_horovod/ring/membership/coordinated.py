@@ -166,7 +166,7 @@ class CoordinatedMembership(Membership):
             self._formed, self._has_job_state = world.generation, has_state
             self._send(Formed(generation=world.generation, has_state=has_state))
 
-    def keeps_holders(self) -> bool:
+    def can_stream_state(self) -> bool:
         """Whether this worker need not go: for others the coordinator waits."""
         return not self._is_leaving
 

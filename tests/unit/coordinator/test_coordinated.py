@@ -229,9 +229,9 @@ def test_who_is_still_being_given_the_state_says_so_and_when_it_has_all(membersh
 
 def test_who_is_to_leave_does_not_wait_until_others_have_the_state(membership, coordinator):
     trained(membership, coordinator)
-    assert membership.keeps_holders()
+    assert membership.can_stream_state()
     membership.leave_soon()
-    assert not membership.keeps_holders()
+    assert not membership.can_stream_state()
 
 
 def test_the_wish_to_leave_is_not_lost_with_a_connection(membership, coordinator):

@@ -139,16 +139,16 @@ def test_only_the_restart_that_was_expected_and_succeeded_is_done() -> None:
             raise OSError("no such step")
 
     ahead = ExpectedRestart(restart)
-    assert not ahead.is_this(LANES, 0, 5)
+    assert not ahead.take(LANES, 0, 5)
     ahead.begin(LANES, 0, 5)
-    assert ahead.is_this(LANES, 0, 5)
-    assert not ahead.is_this(LANES, 0, 5)  # Each serves once.
+    assert ahead.take(LANES, 0, 5)
+    assert not ahead.take(LANES, 0, 5)  # Each serves once.
     ahead.begin(LANES, 0, 5)
-    assert not ahead.is_this(LANES, 1, 5)
+    assert not ahead.take(LANES, 1, 5)
     ahead.begin(LANES, 0, 5)
     ahead.begin(LANES, 13, 5)
-    assert not ahead.is_this(LANES, 0, 5)
+    assert not ahead.take(LANES, 0, 5)
     ahead.begin(LANES, 13, 5)
-    assert not ahead.is_this(LANES, 13, 5)
+    assert not ahead.take(LANES, 13, 5)
     assert len(made) == 5
     assert not [thread for thread in threading.enumerate() if thread.name == "restart"]

@@ -35,7 +35,7 @@ class Job:
 
     is_whole = True
 
-    def keeps_holders(self):
+    def can_stream_state(self):
         return True
 
     def sync(self, world, *, may_stream):

@@ -30,7 +30,7 @@ def test_a_killed_process_is_told_with_its_memory_and_what_to_lower():
     [
         (signal.SIGBUS, "/dev/shm, is full"),
         (signal.SIGILL, "lacks instructions"),
-        (signal.SIGSEGV, "stands in the log"),
+        (signal.SIGSEGV, "is in the log"),
         (signal.SIGHUP, "somebody, or another program, sent it"),
         (signal.SIGRTMIN + 1, "It was ended by signal 35"),
     ],

@@ -404,7 +404,11 @@ class _Calls:
         self._counted_from_1 = nested if is_keras_2 else set()
 
     def node(self, node: Any) -> dict[str, Any]:
-        """Translate the arguments of one call."""
+        """Translate the arguments of one call of a layer, which Keras calls a node.
+
+        Keras 2 lists a reference for each tensor: [layer, call, output], and the keyword
+        arguments as a fourth item. Keras 3 has a mapping, which is returned as it is.
+        """
         if isinstance(node, Mapping):
             return dict(node)
         if _is_reference(node, self._class_names):  # A call of an operator has a single reference.
