@@ -10,10 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from edl_horovod import ElasticDLSpec, Mode
-from edl_horovod.columns.summary import arrays_of, require_types
 from edl_horovod.columns.clauses import read_clauses, require_columns, vocabulary_columns
 from edl_horovod.columns.features import plan_features
-from edl_horovod.columns.summary import TableSummary, summarize
+from edl_horovod.columns.summary import TableSummary, arrays_of, require_types, summarize
 from edl_horovod.errors import ConfigError
 from edl_horovod.records.examples import example
 
