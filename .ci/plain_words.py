@@ -6,6 +6,7 @@ A variable called `found` or `each` does not tell what it holds, and a docstring
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -45,8 +46,11 @@ def complaints_of(file: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, f"The name {name!r} says nothing: name what it holds."
         if (docstring := _docstring(node)) is None:
             continue
-        if docstring.startswith("Of "):
-            yield node.lineno, "The docstring begins with 'Of': write a sentence."
+        if docstring.startswith("Of ") or re.search(r"^ +\w+: Of ", docstring, re.M):
+            yield (
+                node.lineno,
+                "The docstring, or an argument's line, begins with 'Of': say of what.",
+            )
         if docstring.startswith(("See base.", "See `base.")):
             yield node.lineno, "The docstring only refers to another one: leave it out."
         yield from ((node.lineno, complaint) for complaint in _archaisms(docstring))

@@ -244,7 +244,7 @@ Object = dict[str, Any]
 
 
 def events_of(job: Object, events: Iterable[Object]) -> list[EventView]:
-    """Those of a namespace about a job, not an earlier job of its name; the oldest first."""
+    """The events of a namespace about a job, oldest first; none of an earlier job of that name."""
     name, created = job["metadata"]["name"], seconds_of(job["metadata"].get("creationTimestamp"))
     ours = [
         event_view(event) for event in events if labels.is_of_job(name, event["involvedObject"])

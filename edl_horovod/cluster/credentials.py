@@ -40,9 +40,9 @@ def find_cluster(
     """Choose as kubectl does: the kubeconfig where there is one, else the pod's service account.
 
     Args:
-        context: Of the kubeconfig; empty means its current one.
-        namespace: Empty means that of the context or the pod, or `default`.
-        service_account: The folder that a pod has.
+        context: A context of the kubeconfig; empty for its current one.
+        namespace: Empty for the namespace of the context or the pod, or `default`.
+        service_account: The folder in which a pod has its service account.
 
     Raises:
         NoCluster: There is neither, or the kubeconfig has no such context.

@@ -45,9 +45,9 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
 
     Args:
         config: The job, resolved, with its image; its paths are those of the pods.
-        name: Of the job.
-        namespace: Of the job; empty leaves it to the one who applies the manifests.
-        secret: Of the job: it proves to the coordinator who calls.
+        name: The name of the job.
+        namespace: The job's namespace; empty leaves it open until they are applied.
+        secret: The job's secret, by which workers prove to the coordinator that they belong to it.
 
     Raises:
         ConfigError: A path is on no volume, the configuration is too long, or settings contradict.

@@ -176,9 +176,9 @@ def suspects(members: Sequence[Worker], proven: Sequence[str], *, min_np: int) -
     until it works.
 
     Args:
-        members: Of the ring, in the order of their ranks.
-        proven: Members of the last one that formed.
-        min_np: Fewer are no ring.
+        members: The members of the ring that did not form, in the order of their ranks.
+        proven: Names of the members of the last ring that formed.
+        min_np: The smallest ring. If too few remained, all members are returned.
     """
     newcomers = [worker for worker in members if worker.name not in proven]
     pool = newcomers if newcomers and len(newcomers) < len(members) else members
@@ -210,9 +210,9 @@ class FailedPeers:
         The first failure has no consequence, nor has one that a lost member explains.
 
         Args:
-            members: Of a ring that was not formed.
-            proven: Members of the last one that was.
-            began: When the change to that ring began.
+            members: The members of the ring that did not form, in the order of their ranks.
+            proven: Names of the members of the last ring that formed.
+            began: When the change to that ring began, on the monotonic clock.
         """
         if not all(w.is_connected for w in members) or not any(w.is_ready for w in members):
             return

@@ -28,8 +28,8 @@ class Client:
         """Ask nothing yet: a cluster is looked for when a job in a cluster is named.
 
         Args:
-            namespace: Of jobs in a cluster; empty takes that of the context.
-            context: Of the kubeconfig; empty takes the current one.
+            namespace: The namespace of jobs in a cluster; empty for that of the context.
+            context: A context of the kubeconfig; empty for the current one.
         """
         self._place = {"namespace": namespace, "context": context}
         self._opened: dict[str, Jobs] = {}

@@ -69,8 +69,8 @@ class KubernetesJobs(Jobs):
         """Read the credentials, as kubectl finds them, or those of this pod.
 
         Args:
-            namespace: Of the jobs; empty takes that of the context.
-            context: Of the kubeconfig; empty takes the current one.
+            namespace: The jobs' namespace; empty for that of the context.
+            context: A context of the kubeconfig; empty for the current one.
 
         Raises:
             NoCluster: None is configured.

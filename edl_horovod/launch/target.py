@@ -98,8 +98,8 @@ class LaunchTarget(ABC, Generic[P, R]):
         """The jobs that were launched here; the caller closes them.
 
         Args:
-            namespace: Of jobs in a cluster.
-            context: Of the kubeconfig.
+            namespace: The namespace of jobs in a cluster; empty for that of the context.
+            context: A context of the kubeconfig; empty for the current one.
 
         Raises:
             EdlError: The target cannot be reached.

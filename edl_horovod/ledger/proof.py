@@ -171,11 +171,13 @@ class _Ring:
 
 
 class _Check:
+    """One pass over a ledger; each entry comes with the `id` of its source, a worker's file."""
+
     def __init__(self, plan: DataPlan) -> None:
         self._plan = plan
         self._rings: dict[int, _Ring] = {}
         self._left_by: dict[tuple[int, str], int] = {}
-        """The ring that a state was left by."""
+        """The ring that left a state, by the number of its steps and its digest."""
         self._restored: set[int] = set()
         self._violations: list[Violation] = []
         self._num_violations = self._num_gaps = 0
@@ -257,6 +259,10 @@ class _Check:
             self._note(ring, "gap", 0, None, message)
 
     def _leave(self, ring: _Ring, leaves: Sequence[tuple[int, Leave]]) -> None:
+        """Check the entries of members that left a ring, and note the states that they left with.
+
+        A later ring whose digest is among these states continues this ring; see `_begin`.
+        """
         for source, leave in leaves:
             rank = ring.ranks.get(source)
             if leave.step < ring.done_by.get(source, leave.step):
@@ -309,7 +315,7 @@ class _Check:
             lanes = self._plan.lanes_of(rank, ring.size)
             lost = np.setdiff1d(self._expected(ring, step, lanes), read_ids)
             if rank in known:
-                self._name(ring, "missing", step, rank, lost)
+                self._note_records(ring, "missing", step, rank, lost)
             elif len(lost):
                 ring.gaps.append((step, rank, "it is not known which records the rank gave"))
         twice = np.unique(read_ids[1:][read_ids[1:] == read_ids[:-1]])
@@ -319,7 +325,7 @@ class _Check:
                 ("doubled", np.intersect1d(give.ids, twice)),
                 ("foreign", np.setdiff1d(give.ids, expected)),
             ):
-                self._name(ring, kind, step, rank_of_source, records)
+                self._note_records(ring, kind, step, rank_of_source, records)
 
     def _expected(self, ring: _Ring, step: int, lanes: range) -> Ids:
         span = ring.spans[step]
@@ -327,9 +333,11 @@ class _Check:
             self._order = span.epoch, self._plan.order(span.epoch)
         return self._order[1].between(span.first, span.last, lanes)
 
-    # -- what comes of it
+    # -- violations and the proof
 
-    def _name(self, ring: _Ring, kind: str, step: int, rank: int | None, records: Ids) -> None:
+    def _note_records(
+        self, ring: _Ring, kind: str, step: int, rank: int | None, records: Ids
+    ) -> None:
         if len(records):
             first = tuple(int(record) for record in records[:MOST_RECORDS])
             self._note(ring, kind, step, rank, f"{len(records)} records are {kind}", first)

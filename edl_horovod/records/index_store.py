@@ -315,6 +315,7 @@ class _IndexStore:
         return dict.fromkeys(changed, "a different first or last chunk, at the same size")
 
     def _has_same_ends(self, tables: Tables, ends: _Ends) -> bool:
+        """Whether the first and last chunk of a file are unchanged; reads only these."""
         path, first, last = ends
         # Only the last chunk of a remote file: each chunk costs a request.
         chunks = {last} if remote.is_remote(path) else {first, last}

@@ -95,7 +95,7 @@ class Checkpoints:
         """Save if it is time to; the leader calls it after each step.
 
         Args:
-            counters: Of the state, by name; `step` is among them.
+            counters: The state's counters by name, `step` among them.
         """
         step = counters["step"]
         every = self._config.every_steps

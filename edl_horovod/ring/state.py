@@ -141,9 +141,9 @@ class Stream:
         """Go on where a stream was that was broken off, or begin.
 
         Args:
-            layout: Of the state.
-            received: What each newcomer, by its rank, has.
-            step: Steps in the ring's state; what is of another step is of no use.
+            layout: The layout of the state.
+            received: What each newcomer has received, by its rank.
+            step: The steps in the ring's state. What was received of another step is useless.
         """
         self._layout = layout
         self.next_bytes = FIRST_BYTES
@@ -298,11 +298,11 @@ class RingState:
             variables: All that changes while the job runs; same names, order, shapes and types on
                 all ranks.
             counters: How far this rank is; the task counts in them, and a sync sets them.
-            collectives: Of the ring.
-            durable: Holds the state of a job all of whose ranks were lost; None if nothing does.
-            groups: Of the variables; see `Step.groups`.
-            join_share: How much of a step's time what a newcomer is sent after it may take; 0 sends
-                it all at once.
+            collectives: The ring's collectives.
+            durable: Holds the state if all ranks are lost; None if nothing does.
+            groups: The groups of variables; see `Step.groups`.
+            join_share: The share of a step's time that may be spent after it on sending state to
+                newcomers; 0 sends all of the state at once.
         """
         self.variables = dict(variables)
         self.counters = counters

@@ -486,9 +486,17 @@ class _ExactReader:
         """Decimal places of each column; None if floating point holds its values exactly."""
 
     def read(self, columns: Sequence[Sequence[Any]]) -> dict[str, pa.Array]:
-        """The digits of consecutive rows; NULL for values that floating point holds exactly."""
+        """The digits of consecutive rows; NULL for values that floating point holds exactly.
+
+        Args:
+            columns: The values of these rows, column by column.
+
+        Returns:
+            A column of texts, `exact_0` and so on, for each column.
+        """
         texts = {}
         for number, values in enumerate(columns):
+            # Empty for a column of other types: then there are no digits below.
             lossy = (
                 [_is_lossy(value) for value in values]
                 if _EXACT_TYPES & {*map(type, values)}

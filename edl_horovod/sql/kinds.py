@@ -263,6 +263,16 @@ class ScannedColumn:
         return kind, default
 
     def _widen(self, type_: type, values: Sequence[Any], first_row: int) -> None:
+        """Widen the column's kind, if need be, to hold values of a Python type.
+
+        Args:
+            type_: The type.
+            values: A batch that has values of this type, for errors.
+            first_row: The number of the batch's first row, from 0.
+
+        Raises:
+            DataError: No kind holds these values and the earlier ones.
+        """
         kind = _KINDS.get(type_)
         if kind is None:
             row, value = _first_of_type(type_, values, first_row)

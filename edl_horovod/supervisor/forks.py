@@ -46,7 +46,7 @@ class ForkServer:
         """Start nothing yet: `is_ready` does.
 
         Args:
-            command: Of the workers.
+            command: The command of a worker.
             log_path: Takes what the server itself prints; None makes it this process' own.
             warm: Holds what an earlier job left, and takes this one's in `leave`.
         """
@@ -76,8 +76,8 @@ class ForkServer:
         """Start one worker: forked, or from nothing if that cannot be.
 
         Args:
-            command: Of this worker: its variables may be its own.
-            variables: Others beyond those.
+            command: The command of this worker, whose variables may differ from the others'.
+            variables: Further variables.
             output: Takes what it prints; None makes it this process' own.
         """
         if self._server is not None:

@@ -97,9 +97,9 @@ def run_plan(
     """Run a job as it was planned; one that an earlier launcher left is taken over.
 
     Args:
-        plan: Of the job.
-        on_events: Called with its new events.
-        warm: Holds what workers are forked from, between the jobs of this program.
+        plan: The job's launch plan.
+        on_events: Called with the job's new events, a few times a second.
+        warm: Keeps the fork server of workers between the jobs of this program.
 
     Raises:
         EdlError: The job did not reach its result; the subclass says what kind of reason.

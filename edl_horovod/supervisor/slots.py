@@ -60,7 +60,8 @@ class Slots:
         """Start with no slot.
 
         Args:
-            command: Of a worker; each gets `EDL_SLOT`, and `{slot}` in a variable stands for it.
+            command: The command of a worker. `{slot}` in a variable is replaced by the number of
+                the slot, which is also in `EDL_SLOT`.
             log_dir: Takes one log file a slot; None leaves them this process' own output.
             events: Told of starts and failures.
             backoff_seconds: Wait before the second restart in a row.
@@ -121,7 +122,7 @@ class Slots:
 
         Args:
             worker: As `host:slot`.
-            pid: Of the process that hung: the slot may have another by now.
+            pid: The process that hung; the slot may have a new one by now.
         """
         for number, slot in (*self._slots.items(), *self._leaving.items()):
             if worker == f"{self._host}:{number}" and slot.child.pid == pid:

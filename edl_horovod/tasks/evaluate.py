@@ -73,9 +73,9 @@ class Evaluator:
 
         Args:
             evaluation: Makes the sums of a batch.
-            batches: Of the data set, in `Mode.EVALUATION`.
-            plan: Of the data set, not shuffled.
-            collectives: Of the ring.
+            batches: The batches of the data set, in `Mode.EVALUATION`.
+            plan: The plan of the data set, not shuffled.
+            collectives: The ring's collectives.
         """
         self.evaluation = evaluation
         self._batches = batches
@@ -105,7 +105,7 @@ class Evaluator:
         """Add the sums over this rank's examples of the next steps.
 
         Args:
-            num_steps: Of the data set.
+            num_steps: The number of steps to add.
             membership: Told of each batch.
 
         Raises:
@@ -251,7 +251,7 @@ class EarlyStopping:
         Args:
             config: What is watched, and for how long.
             weights: The model's variables, by name.
-            names: Of an evaluation's numbers.
+            names: The names of an evaluation's numbers.
             num_sums: Length of an evaluation's sums as one vector.
 
         Raises:

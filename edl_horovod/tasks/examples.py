@@ -158,10 +158,10 @@ def _packed_entries(
     """One entry for each row; rows of equal size, mostly all, are made together.
 
     Args:
-        name: Of the feature.
+        name: The name of the feature.
         list_name: The list of tf.train.Feature that holds the values.
         values: Bytes of all rows' values, back to back.
-        num_bytes: Of each row.
+        num_bytes: The size of each row's values, shape (rows,).
     """
     entries = np.empty(len(num_bytes), object)
     starts = np.cumsum(num_bytes) - num_bytes

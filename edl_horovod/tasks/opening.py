@@ -38,19 +38,19 @@ __all__ = ["OpenData", "Trained", "adapt", "model_to_begin_with", "open_data", "
 log = logging.getLogger(__name__)
 
 _ADAPT_BATCH = 256
-"""Records of a batch of those that a spec's `adapt` looks at."""
+"""Size of the batches of examples that a spec's `adapt` gets."""
 
 
 @dataclass(frozen=True)
 class OpenData:
-    """Some of a job's data, open."""
+    """An opened data set: its batches, its plan and its first batch."""
 
     batches: Batches
     plan: DataPlan
     first: Batch | None
-    """The examples of the first records; None where these gave none."""
+    """The examples of the first records; None if the user's code drops all of these."""
     columns: tuple[Column, ...]
-    """The columns of its records, as the model gets them; none where they have no columns."""
+    """The columns of the records, as the model gets them; empty for records without columns."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Trained:
 
 
 def model_to_begin_with(config: JobConfig) -> trained_model.TrainedModelFiles | None:
-    """The trained model of `init_from`; None where that is a file of weights, or is not set.
+    """The trained model of `init_from`; None if that is a file of weights, or is not set.
 
     Raises:
-        ConfigError: It is no trained model.
+        ConfigError: It is not a trained model.
         DataError: It is damaged.
     """
     is_model = bool(config.init_from) and not os.path.isfile(config.init_from)
@@ -86,8 +86,19 @@ def open_data(
 ) -> OpenData:
     """Open a job's `data` or `validation_data` (`pattern`), and try its first records.
 
-    How far a long indexing is goes into the job's events. Dates, times and durations get the units
-    of `trained_columns`, those of the data that the model was trained with.
+    The progress of a long indexing is written to the job's events. A training that begins with a
+    trained model (`init_from`) takes its vocabulary (`adapted`) and column types.
+
+    Args:
+        config: The job.
+        framework: Makes the batches.
+        pattern: The value of `data` or of `validation_data`.
+        loaded: The user's spec; its attribute `adapted` is set.
+        mode: What the examples are for; decides the order and the size of the batches.
+        events: The job's event log.
+        stack: Closes the source and the batches.
+        trained_columns: The columns that the model was trained with. Dates, times and durations
+            are read in their units.
 
     Raises:
         DataError: A file is damaged, or the records do not fit the model.
@@ -104,9 +115,9 @@ def open_data(
         open_source(pattern, config.data_plan, folders=job_dir.folders, tell=tell)
     )
     log.info("%s: %s", key, source.describe())
-    begins_with = model_to_begin_with(config) if is_training else None
-    if begins_with is not None:
-        trained_columns = begins_with.columns
+    initial_model = model_to_begin_with(config) if is_training else None
+    if initial_model is not None:
+        trained_columns = initial_model.columns
     source = with_time_types_of(trained_columns, source, data=f"{key}={pattern}")
 
     def examples() -> contextlib.AbstractContextManager[Any]:
@@ -115,9 +126,9 @@ def open_data(
         )
         return framework.examples(source, in_order, loaded)
 
-    if begins_with is not None:
-        # The weights are of that vocabulary.
-        loaded.spec.adapted = trained_model.read_adapted(begins_with.path)
+    if initial_model is not None:
+        # Its weights belong to its vocabulary, so the new data must not change that.
+        loaded.spec.adapted = trained_model.read_adapted(initial_model.path)
     elif is_training:
         with _naming(key, pattern):
             adapt(loaded, source, job_dir.adapted, tell, examples=examples)
@@ -137,7 +148,7 @@ def open_data(
 
 @contextlib.contextmanager
 def _naming(key: str, pattern: str) -> Iterator[None]:
-    """Name the setting that named the data in what is wrong with them."""
+    """Add the setting that names the data to errors about the data."""
     try:
         yield
     except DataError as e:
@@ -153,8 +164,12 @@ def open_trained(
 ) -> Trained:
     """Load a job's trained model, and open the data for it.
 
+    The data is opened between the spec and the weights: the spec decodes the records, and the model
+    is built for the examples that come of it. Errors of both parts name the package versions that
+    the model was trained with.
+
     Raises:
-        EdlError: Of the kind that fits: config, user code, data.
+        EdlError: The settings, the trained model, the user's code or the data are at fault.
     """
     files = trained_model.read(Path(config.trained_model))
     with trained_model.naming_versions(files):
@@ -185,18 +200,20 @@ def adapt(
     *,
     examples: Callable[[], AbstractContextManager[Any]],
 ) -> None:
-    """Give a spec what its `adapt` returns for all records; one process of the job calls that.
+    """Set a spec's `adapted` to what its `adapt` returns for all records of the training data.
+
+    Only one process of the job calls `adapt`; the others wait, and read the value from a file.
 
     Args:
-        loaded: The spec; its attribute `adapted` is set. Without an `adapt` nothing is done.
+        loaded: The spec. Nothing is done if it does not define `adapt`.
         source: The job's training data.
-        folder: Of the job, where the value is kept for all ranks, and for a job that goes on.
-        tell: Called with what people should know.
-        examples: Makes what `adapt` gets as its `examples`, where it declares them.
+        folder: A folder of the job, where the value is cached for all ranks and for a resumed job.
+        tell: Called with messages for the user.
+        examples: Opens the examples, for an `adapt` with a parameter `examples`.
 
     Raises:
         DataError: A record cannot be read.
-        UserCodeError: `adapt` raised something, or returned what is no JSON.
+        UserCodeError: `adapt` raised something, or returned a value that JSON cannot represent.
         OSError: The folder cannot be written.
     """
     if type(loaded.spec).adapt is ElasticDLSpec.adapt:
@@ -204,16 +221,16 @@ def adapt(
     path = folder / trained_model.ADAPTED_FILE
     lock = folder / f"{trained_model.ADAPTED_FILE}.lock"
     with one_builder([lock], tell, doing="looks at all records", gives_up=False):
-        value = _kept(path, source.fingerprint)
+        value = _cached_value(path, source.fingerprint)
         if value is None:
-            value = _looked_at(loaded, source, tell, examples)
+            value = _call_adapt(loaded, source, tell, examples)
             folder.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps({"fingerprint": source.fingerprint, "value": value}))
     loaded.spec.adapted = value
 
 
-def _kept(path: Path, fingerprint: str) -> Any:
-    """The value of these records, if a process of the job has found it; else None."""
+def _cached_value(path: Path, fingerprint: str) -> Any:
+    """The cached value for data with this fingerprint; None if there is none."""
     try:
         saved = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -221,7 +238,7 @@ def _kept(path: Path, fingerprint: str) -> Any:
     return saved["value"] if saved.get("fingerprint") == fingerprint else None
 
 
-def _looked_at(
+def _call_adapt(
     loaded: LoadedSpec,
     source: RecordSource,
     tell: Callable[[str], None],
@@ -235,7 +252,7 @@ def _looked_at(
         with user_code(doing, root=loaded.zoo):
             value = call_declared(loaded.spec.adapt, available)
     try:
-        # As all other ranks read it.
+        # A tuple becomes a list, for instance: as the other ranks read it from the file.
         return json.loads(json.dumps(value, allow_nan=False, default=_plain))
     except (TypeError, ValueError) as error:
         raise UserCodeError(

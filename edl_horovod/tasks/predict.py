@@ -76,7 +76,7 @@ class Segments:
 
         Args:
             job_dir: The job's directory, which all ranks see.
-            plan: Of the input, not shuffled: its lanes are runs of the input's own order.
+            plan: The plan of the input, not shuffled: each lane is a run of consecutive records.
         """
         self._folder, self._discarded = job_dir.segments, job_dir.discarded_segments
         self._plan = plan
@@ -116,9 +116,9 @@ class Segments:
 
         Args:
             segment: Counted from 0.
-            by_lane: Outputs of each of the rank's lanes.
-            rank: Of this rank.
-            size: Of the ring.
+            by_lane: The outputs of each of this rank's lanes.
+            rank: This rank.
+            size: The size of the ring.
 
         Raises:
             OutputError: The disk is full or gone.
@@ -131,7 +131,7 @@ class Segments:
         """All outputs in the order of the input.
 
         Args:
-            sizes: Of the ring that did each segment.
+            sizes: The size of the ring that did each segment.
 
         Raises:
             DataError: A file is missing or damaged.

@@ -127,8 +127,8 @@ class StepReports:
 
         Args:
             step: Steps of the job that are done, this one included.
-            sums: Of this step.
-            size: Ranks that had examples of it, or might have.
+            sums: The step's sums over the ring.
+            size: The number of ranks that have the state, and so compute examples.
         """
         self._pending = (step, sums, size)
         # Each ring's first step is reported, however short it lives: it ends the stall before it.

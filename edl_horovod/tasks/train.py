@@ -363,6 +363,7 @@ class TrainWork(Work):
                 batch,
                 wants_change=ring.membership.wants_change(),
                 is_alone=ring.world.is_alone,
+                # The first lane is different on each rank.
                 salt=ring.lanes.start if ring.lanes is not None else 0,
             )
 

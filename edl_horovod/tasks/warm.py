@@ -56,13 +56,13 @@ def make_warm(
     """Open the data, load and build the model, trace its steps.
 
     Args:
-        config: Of the job.
-        events: Of this worker.
-        identity: Of this worker.
+        config: The job.
+        events: This worker's writer of the job's event log.
+        identity: This worker.
         checker: For a task that takes a zoo, proves that its copy of it loads; None does without.
 
     Raises:
-        EdlError: Of the kind that fits: config, user code, data.
+        EdlError: The settings, the user's code or the data are at fault.
     """
     framework = framework_of(config)
     num_gpus = framework.begin(slot=identity.slot, seed=config.data_plan.seed)

@@ -181,7 +181,7 @@ def forked_zoo_copy_checker(config: JobConfig, framework: Framework) -> Iterator
     """Fork the process; it ends with the block. To be called before anything is initialised.
 
     Args:
-        config: Of the training.
+        config: The training job.
         framework: Imported, but not begun.
     """
     ours, checker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -97,7 +97,7 @@ def begin_container(ready_file: Path | None) -> None:
     """Handle signals as process 1, and remove what a killed process left behind.
 
     Args:
-        ready_file: Of a pod; None elsewhere.
+        ready_file: The file that a pod's readiness probe looks for; None outside of pods.
     """
     if os.getpid() == 1:
         # The kernel keeps a signal from process 1 that has no handler for it.
@@ -111,7 +111,7 @@ def shown_as_ready(ready_file: Path | None) -> Iterator[None]:
     """Keep the file in place within the block; a pod's readiness probe looks for it.
 
     Args:
-        ready_file: Of a pod; None elsewhere.
+        ready_file: The file that a pod's readiness probe looks for; None outside of pods.
     """
     if ready_file is None:
         yield

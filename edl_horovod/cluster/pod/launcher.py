@@ -179,10 +179,11 @@ def _discovery(config: JobConfig, environment: PodEnvironment) -> Command:
 
 
 def _horovodrun(config: JobConfig, config_file: Path) -> Command:
-    """Horovod's own elastic driver; it hands its environment on to the ranks."""
-    # A host whose time-out ends while the driver waits for `min_np` hosts is given a rank, but no
-    # process: only where the survivors are always enough may it come back.
-    is_forgiving = config.elastic.min_np == 1
+    """The command of Horovod's own elastic driver; the ranks inherit its environment."""
+    # The driver may let a host that failed come back after a cooldown. If that ends while it waits
+    # for `min_np` hosts, it gives the host a rank but starts no process. It never waits with
+    # min_np=1: a survivor is enough.
+    may_come_back = config.elastic.min_np == 1
     flags = {
         "-np": config.launch.np,
         "--min-np": config.elastic.min_np,
@@ -191,15 +192,15 @@ def _horovodrun(config: JobConfig, config_file: Path) -> Command:
         "--network-interfaces": config.kubernetes.interface,
         "--host-discovery-script": f"{SCRIPT} {shlex.quote(str(JobDir.of(config).hosts))}",
     }
-    cooldown = ("--blacklist-cooldown-range", *COOLDOWN_SECONDS) if is_forgiving else ()
+    cooldown = ("--blacklist-cooldown-range", *COOLDOWN_SECONDS) if may_come_back else ()
     argv = ("horovodrun", *_words(flags), *cooldown, *_program("worker", {"--config": config_file}))
     return Command(argv=argv, environment=pods.threads_of(config))
 
 
 def _mpirun(config: JobConfig, config_file: Path) -> Command:
-    """One static ring over the pods that mpi-operator lists."""
+    """The command of one static ring over the pods that mpi-operator lists."""
     variables = pods.threads_of(config)
-    # An sshd hands none of its pod's variables on to what it starts.
+    # An sshd does not pass its pod's variables on to the commands that it starts.
     names = [*variables, *STATIC_RING, *config.kubernetes.env]
     keepalive = [
         word

@@ -89,6 +89,7 @@ class Reductions:
             reduction: str = "sum_over_batch_size",
             dtype: Any = None,
         ) -> Any:
+            """Reduce as Keras does, and note the divisor of the mean."""
             mean = original(values, sample_weight, mask, reduction, dtype)
             if reduction not in (None, "none", "sum") and values.shape.rank:
                 term = _term_of(values, sample_weight, mask, reduction)
@@ -124,7 +125,12 @@ class Reductions:
         return RingMean(total, weight, has_gradient=weight != 0)
 
     def _share(self, divisor: tf.Tensor, over_ring: OverRing) -> tf.Tensor:
-        """Compute the factor from the local mean to the ring's mean, weighted by examples."""
+        """Compute the factor that makes the ring's mean of local means weighted by examples.
+
+        A ring averages losses with the weight `count / all_examples`. A sum that is divided by
+        `total`, the ring's divisor, needs the weight 1: so the local mean, which is divided by
+        `divisor`, is multiplied by divisor / total * all_examples / count.
+        """
         row = tf.stack([tf.cast(divisor, tf.float32), self._count])
         total, all_examples = tf.unstack(over_ring(tf.stop_gradient(row)))
         return tf.math.divide_no_nan(divisor * all_examples, total * self._count)

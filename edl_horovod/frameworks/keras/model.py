@@ -172,6 +172,7 @@ class KerasEvaluation:
         return values
 
     def _trace(self, examples: tuple[Any, ...]) -> tf.Tensor:
+        """Compute the sums of a batch as one vector: examples, loss, loss weight, metrics."""
         count = tf.cast(num_examples(examples[0]), tf.float32)
         outcome = self._objective.of_batch(*examples)
         self._metrics = outcome.metrics

@@ -95,7 +95,10 @@ class TorchFramework:
         *,
         scales_learning_rate: bool = False,
     ) -> Step:
-        """Build the user's model and optimizer, and the step that trains them."""
+        """Build the user's model and optimizer, and the step that trains them.
+
+        `scales_learning_rate` is not needed here: the rate is a plain number of the optimizer.
+        """
         require_exporters(config)
         if config.compile:
             require_compiler()
