@@ -50,6 +50,8 @@ _FUNCTIONS = {
 }
 """Activations that transformer layers store as functions."""
 _LAYERS = "torch.nn.modules."
+_SAFE_PROTOCOL = 2
+"""The newest protocol of pickles that `weights_only` reads; `torch.save` writes it."""
 
 
 def load_pt(path: Path, objects: Iterable[CustomObject] = (), *, is_trusted: bool = False) -> Any:
@@ -71,12 +73,20 @@ def load_pt(path: Path, objects: Iterable[CustomObject] = (), *, is_trusted: boo
             raise _refusal(content, unsafe)
         if content.damage:
             raise _damaged(path, content.damage)
+        is_supported = content.is_legacy or content.protocol <= _SAFE_PROTOCOL
+        if not is_supported and not is_trusted:
+            raise UserCodeError(
+                f"{path} has a pickle of protocol {content.protocol}, which PyTorch cannot load"
+                " without permission to run code.",
+                hint="Save the model again without pickle_protocol; or if you trust the author of"
+                " the file, set trust=model.",
+            )
         allowed = {name: user_globals.get(name, _resolved(name)) for name in content.globals}
         allowed = {name: value for name, value in allowed.items() if value is not None}
         try:
-            if unsafe:
-                names = ", ".join(unsafe)
-                log.warning("%s names %s, which runs because it is trusted", path, names)
+            if unsafe or not is_supported:
+                names = ", ".join(unsafe) or f"a pickle of protocol {content.protocol}"
+                log.warning("%s has %s, which runs because it is trusted", path, names)
                 return torch.load(stream, map_location="cpu", weights_only=False)
             if content.is_legacy:
                 return _load_legacy(stream, allowed)

@@ -94,6 +94,8 @@ class PtFile:
     path: Path
     is_legacy: bool
     """Whether the file has the format before PyTorch 1.6."""
+    protocol: int
+    """The protocol of its first pickle; 0 for those that do not name theirs, 0 and 1."""
     globals: tuple[str, ...]
     """Distinct names of all classes and functions that the file uses, as `module.name`."""
     root: Any
@@ -215,14 +217,24 @@ def _inspect_legacy(path: Path, stream: BinaryIO) -> PtFile:
 
 def _inspected(path: Path, stream: BinaryIO, *, is_legacy: bool) -> PtFile:
     reader = _Reader(stream, encoding="utf-8", errors="replace")
-    root, damage = None, ""
+    root, damage, place = None, "", stream.tell()
+    start = stream.read(2)
+    stream.seek(place)
+    protocol = start[1] if start[:1] == pickle.PROTO and len(start) > 1 else 0
     try:
         extensions = _extensions(stream)
         root = None if extensions else reader.load()
     except Exception as e:  # A damaged or malicious pickle may raise anything.
         extensions, damage = [], f"{type(e).__name__}: {e}"
     names = (*extensions, *reader.names)
-    return PtFile(path=path, is_legacy=is_legacy, globals=names, root=root, damage=damage)
+    return PtFile(
+        path=path,
+        is_legacy=is_legacy,
+        protocol=protocol,
+        globals=names,
+        root=root,
+        damage=damage,
+    )
 
 
 def _extensions(stream: BinaryIO) -> list[str]:

@@ -303,7 +303,7 @@ def test_files_that_do_not_fit_are_told(run, rows, net, tmp_path):
 
 def test_a_worker_without_the_command_is_told_what_it_lacks(run, rows, tmp_path, monkeypatch):
     monkeypatch.setattr(spec_zoo, "with_zoo", lambda config: config)
-    with pytest.raises(ConfigError, match=r"No model zoo has been written.*edl train"):
+    with pytest.raises(ConfigError, match=r"not been written as a model zoo.*edl train"):
         run("train", *whole(tmp_path, sequence()), rows)
 
 

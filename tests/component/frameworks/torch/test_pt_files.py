@@ -177,6 +177,15 @@ def test_layers_of_pytorch_load_as_they_were(is_new, tmp_path):
     torch.testing.assert_close(loaded(x), layers(x), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_a_newer_pickle_loads_only_where_it_is_trusted(protocol, tmp_path):
+    file = tmp_path / "model.pt"
+    torch.save(nn.Linear(2, 1), file, pickle_protocol=protocol)
+    with pytest.raises(UserCodeError, match=f"protocol {protocol}.*trust=model"):
+        load_pt(file)
+    assert isinstance(load_pt(file, is_trusted=True), nn.Linear)
+
+
 def test_every_layer_of_torch_nn_is_known(tmp_path):
     made = [
         kind
