@@ -20,6 +20,8 @@ FILLERS = {
 ARCHAISMS = {"anew", "meanwhile", "alike", "whoever", "nobody", "amid"}
 PUBLISHED = {("edl_horovod/job/events.py", "made"), ("edl_horovod/job/state.py", "made")}
 """Fields by file whose names are keys of a published format."""
+FEW_WORDS = 6
+"""A constructor's docstring of at most so many words only says that something is set."""
 PRINTED_FROM = "proto"
 """Generated modules."""
 
@@ -44,6 +46,10 @@ def complaints_of(file: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         if (name := _bound_name(node)) in FILLERS and (file.as_posix(), name) not in PUBLISHED:
             yield node.lineno, f"The name {name!r} says nothing: name what it holds."
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            words = (ast.get_docstring(node) or "").split()
+            if 0 < len(words) <= FEW_WORDS:
+                yield node.lineno, "The constructor's docstring says nothing: leave it out."
         if (docstring := _docstring(node)) is None:
             continue
         if docstring.startswith("Of ") or re.search(r"^ +\w+: Of ", docstring, re.M):

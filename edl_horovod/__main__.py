@@ -7,7 +7,7 @@ import sys
 __all__ = ["main"]
 
 _EXIT_CODE = 130
-"""That of `errors.Interrupted`, which is not imported yet."""
+"""The exit code of `errors.Interrupted`, which is not imported yet."""
 
 
 def main() -> int:

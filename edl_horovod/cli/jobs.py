@@ -47,7 +47,7 @@ def confirm(question: str, *, is_yes: bool) -> None:
 
 @contextlib.contextmanager
 def detaching(verb: str, argv: Sequence[str]) -> Iterator[None]:
-    """Let Ctrl-C end what is shown here, not the job, and say how to come back.
+    """On Ctrl-C, end this display and not the job, and say how to come back.
 
     Raises:
         Interrupted: By Ctrl-C.
@@ -63,7 +63,7 @@ class StatusDisplay:
     """Says on stderr where a job is, each time that this changes."""
 
     def __init__(self, job: str, *, first: str = "") -> None:
-        """Say nothing yet; `first` is a line that comes before all others."""
+        """`first` is a line that is printed before all others."""
         self._job, self._first, self._last = job, first, ""
 
     def __call__(self, status: JobStatus) -> None:

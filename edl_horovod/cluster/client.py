@@ -117,7 +117,7 @@ class Cluster:
     def delete(
         self, kind: str, name: str, *, grace_seconds: int | None = None, uid: str = ""
     ) -> None:
-        """Have an object and what it owns removed.
+        """Delete an object and what it owns.
 
         `grace_seconds` replaces the pod's own; 0 kills at once. With a UID another object that has
         the name by now stays.

@@ -23,7 +23,7 @@ def num_workers(slots: int, spares: int) -> int:
 
 
 def check_start(config: JobConfig) -> None:
-    """See that no rank is without a part of the work, and tell of a ring that cannot grow so far.
+    """Check that every rank gets a part of the work, and tell if the ring cannot reach its maximum.
 
     Raises:
         ConfigError: More ranks are asked for than can share the task's work.

@@ -205,7 +205,7 @@ class FailedPeers:
         """After the last failure."""
 
     def failed(self, members: Sequence[Worker], proven: Sequence[str], began: float) -> None:
-        """Let workers that may have spoiled ring after ring wait, longer and longer.
+        """Hold back workers that may have broken several rings in a row, each time for longer.
 
         The first failure has no consequence, nor has one that a lost member explains.
 

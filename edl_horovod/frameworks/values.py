@@ -64,7 +64,6 @@ class Array:
     """A variable outside of any framework, for a task's counters, sums and text."""
 
     def __init__(self, value: ArrayLike) -> None:
-        """Copy the initial value."""
         self._value = _frozen(np.array(value))
 
     @property

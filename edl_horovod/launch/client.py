@@ -215,7 +215,7 @@ class Client:
         wait: bool = True,
         on_status: OnStatus | None = None,
     ) -> None:
-        """Have a job save a checkpoint and end its processes or pods; `resume` lets it go on.
+        """Save a checkpoint of a job and end its processes or pods; `resume` continues it.
 
         Args:
             job: Its directory or its name.
@@ -245,7 +245,7 @@ class Client:
         is_dry_run: bool = False,
         on_events: OnEvents | None = None,
     ) -> JobResult | None:
-        """Let a stopped job go on from its newest checkpoint.
+        """Continue a stopped job from its newest checkpoint.
 
         A job of this machine runs beside the caller and has ended when this returns, as with
         `train`; one in a cluster goes on there.

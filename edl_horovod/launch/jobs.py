@@ -203,7 +203,7 @@ class Jobs(ABC):
     def resume(
         self, job: str, *, is_dry_run: bool = False, on_events: OnEvents | None = None
     ) -> JobResult | None:
-        """Let a stopped job go on; returns its result where it runs in this process."""
+        """Continue a stopped job; returns its result if it runs in this process."""
 
     @abstractmethod
     def delete(self, job: str, *, is_dry_run: bool = False) -> Sequence[str]:

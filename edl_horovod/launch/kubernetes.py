@@ -151,7 +151,7 @@ def _rehearse(plan: KubernetesPlan, check: DryRun) -> JobManifests:
 
 
 def _rehearse_one(cluster: "Cluster", item: dict[str, Any]) -> None:
-    """Have the API server check one object.
+    """Send one object to the API server to be checked.
 
     A client may only grant rights that it has itself, so the API server looks up the Role of a
     RoleBinding, and in a dry run there is none. It has checked the right to create a RoleBinding by

@@ -204,7 +204,7 @@ class KubernetesJobs(Jobs):
     def resume(
         self, job: str, *, is_dry_run: bool = False, on_events: OnEvents | None = None
     ) -> None:
-        """Let the job go on in the cluster; returns at once."""
+        """Continue the job in the cluster; returns at once."""
         self._change(job, {"runPolicy": {"suspend": False}}, "resumed", is_dry_run=is_dry_run)
 
     def delete(self, job: str, *, is_dry_run: bool = False) -> Sequence[str]:

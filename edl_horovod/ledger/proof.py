@@ -415,7 +415,7 @@ class _Check:
                 self._note(ring, "gap", step, rank, message)
 
     def _check_place(self, ring: _Ring, taken: int) -> None:
-        """See that a ring began with the record that follows those that were taken before."""
+        """Check that a ring began with the record after the last one that was applied before."""
         began = ring.spans.records_before(ring.start)
         if began != taken:
             message = f"the ring began after {began} records, and {taken} had been taken"

@@ -152,7 +152,7 @@ def loaded_files(zoo: Path) -> list[Path]:
 
 
 def make_importable(zoo: Path) -> None:
-    """Let the files of a zoo, an absolute path, be imported by their plain names."""
+    """Make the files of a zoo, an absolute path, importable by their plain names."""
     _start_imports(zoo, zoo)
 
 
@@ -318,7 +318,7 @@ class ODPSWriter:
     """Would write to a MaxCompute table."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse.
+        """Refuse to work; the hint says what to do instead.
 
         Raises:
             UserCodeError: Always.
@@ -333,7 +333,7 @@ class RecordIODataReader:
     """Would read records in the model's file."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse.
+        """Refuse to work; the hint says what to do instead.
 
         Raises:
             UserCodeError: Always.

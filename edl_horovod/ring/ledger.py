@@ -37,7 +37,6 @@ class RingLedger:
     """Writes down a rank's rings and steps."""
 
     def __init__(self, file: LedgerFile, collectives: Collectives) -> None:
-        """Start as a newcomer."""
         self._file = file
         self._collectives = collectives
         self._ring = 0

@@ -83,7 +83,6 @@ class Layout:
     """The order of the groups in the stream, as if they were one run of bytes."""
 
     def __init__(self, groups: Sequence[StateGroup], variables: Mapping[str, Variable]) -> None:
-        """Put the groups one after the other."""
         self._tables: list[_Table] = []
         self.num_bytes = 0
         for group in groups:
@@ -194,7 +193,7 @@ class Pace:
     """How large a slice may be, so that it takes a share of a step's time."""
 
     def __init__(self, share: float) -> None:
-        """Know nothing yet; `share` is that of a step's median time."""
+        """`share` is the part of a step's median time that sending may take."""
         self._share = share
         self._steps: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
         self._next_bytes = FIRST_BYTES

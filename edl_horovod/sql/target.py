@@ -52,13 +52,13 @@ class TargetPlan:
     columns: tuple[str, ...]
     """Columns of predictions."""
     new_columns: tuple[str, ...]
-    """Those of `columns` that are added to the table; for `update`."""
+    """The names in `columns` that are added to the table; for `update`."""
     select: str
     """The SELECT that the export runs; keys that the user's SELECT lacks follow its columns."""
     selected: tuple[str, ...]
     """The columns of the user's SELECT."""
     unread_columns: tuple[str, ...] = ()
-    """Those of `selected` that the predictions replace; the records do not contain them."""
+    """The names in `selected` that the predictions replace; the records do not contain them."""
     keys: tuple[str, ...]
     """Columns that identify the table's rows; for `update`."""
     key_positions: tuple[int, ...]
@@ -68,7 +68,7 @@ class TargetPlan:
     one_table: OneTable | None
     """The parsed SELECT if its rows are rows of the table; then changed rows can be detected."""
     guarded_columns: tuple[str, ...] = ()
-    """Those of `columns` whose values PREDICT did not write and must not replace."""
+    """The names in `columns` whose values PREDICT did not write and must not replace."""
     samples: tuple[Sequence[Any], ...] = ()
     """For each of `columns` sample values that it must be able to hold."""
 

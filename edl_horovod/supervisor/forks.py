@@ -175,7 +175,7 @@ class _Server(Child):
         return self.has_imported
 
     def wait_for_work(self, seconds: float) -> None:
-        """Have it end if nothing is asked for so long.
+        """End the process if no request comes for this long.
 
         Raises:
             OSError: It is dead.

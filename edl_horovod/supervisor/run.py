@@ -337,7 +337,7 @@ def _run_elastic(
 
 
 def _keep_slots(plan: LaunchPlan, hosts_file: hosts.HostsFile, slots: Slots) -> None:
-    """Have as many workers on this machine as the hosts file wants."""
+    """Start or stop workers until this machine has as many as the hosts file says."""
     if (wanted := hosts_file.change()) is not None:
         slots.num_wanted = _num_workers(plan.config, wanted.get(LOCAL_HOST, 0))
     slots.keep()

@@ -161,7 +161,7 @@ class EvaluateWork(Work):
     def __init__(
         self, config: JobConfig, evaluator: Evaluator, collectives: Collectives, events: EventLog
     ) -> None:
-        """Start with empty sums; the leader tells `events` of the progress."""
+        """The leader reports its progress to `events`."""
         self._config = config
         self._evaluator = evaluator
         self._plan = evaluator.plan
@@ -438,11 +438,11 @@ class Validation:
                 self._events.write(LogEvent(message=f"training ends after {bound}"))
 
     def metrics(self) -> dict[str, float]:
-        """Those of the last evaluation; empty where there was none."""
+        """The metrics of the last evaluation; empty if there was none."""
         return self._metrics_of(self._last.numpy())
 
     def final_metrics(self) -> dict[str, float]:
-        """Those of the weights that the trained model has."""
+        """The metrics of the weights in the trained model."""
         best = self.stopping.best_sums if self.stopping is not None else None
         return (self._metrics_of(best) if best is not None else {}) or self.metrics()
 

@@ -34,7 +34,7 @@ _MOST_VARINT_BYTES = 10
 
 
 def require_encodable(outputs: Iterable[Output], *, model: str) -> None:
-    """See that records can hold a model's outputs.
+    """Check that records can hold a model's outputs.
 
     Raises:
         UserCodeError: Records cannot hold one of them.
@@ -70,7 +70,6 @@ class ExampleEncoder:
     """Turns batches of outputs into serialized tf.Examples, as protobuf itself writes them."""
 
     def __init__(self, outputs: tuple[Output, ...]) -> None:
-        """Take the schema."""
         self._outputs = outputs
 
     def schema(self, num_records: int) -> dict[str, Any]:

@@ -35,7 +35,6 @@ class TrainingProgress:
     def __init__(
         self, plan: DataPlan, counters: TrainCounters, *, num_epochs: int, max_steps: int | None
     ) -> None:
-        """Stand where the counters say, on a ring of one."""
         self._plan = plan
         self._counters = counters
         self._num_epochs = num_epochs
@@ -108,7 +107,6 @@ class StepReports:
     """What the leader tells of the steps that are done."""
 
     def __init__(self, events: EventLog, progress: TrainingProgress) -> None:
-        """Tell nothing yet."""
         self._events = events
         self._progress = progress
         self._at = 0.0

@@ -156,7 +156,6 @@ class TrainWork(Work):
         ledger: RingLedger | NoLedger,
         zoo_copy: ZooCopy,
     ) -> None:
-        """Put the parts together."""
         plan = data.plan
         self._validation = validation
         callbacks = step.callbacks(
@@ -425,7 +424,7 @@ class TrainWork(Work):
             self._save()
 
     def close(self) -> None:
-        """Let a checkpoint be written to its end."""
+        """Wait until a checkpoint that is being written is complete."""
         self._checkpoints.wait()
 
     def _save(self) -> None:

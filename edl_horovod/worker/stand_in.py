@@ -57,7 +57,6 @@ class Handover:
     """The connection to the launched process whose place a worker took."""
 
     def __init__(self, connection: socket.socket, variables: dict[str, str]) -> None:
-        """Take the connection; `follow` watches it."""
         self._connection = connection
         self.variables = variables
 

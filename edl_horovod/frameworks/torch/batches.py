@@ -239,7 +239,6 @@ class AllExamples:
     """The training examples of one epoch: features, labels, and weights if any, in batches."""
 
     def __init__(self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec) -> None:
-        """Prepare the batches without reading."""
         self._source, self._plan, self._loaded = source, plan, loaded
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:

@@ -117,7 +117,6 @@ class PendingCollectives:
     """Unfinished collectives of one step."""
 
     def __init__(self) -> None:
-        """Create an empty set."""
         self._pending: list[tuple[Collective, int]] = []
         self._failure: CollectiveFailed | None = None
 

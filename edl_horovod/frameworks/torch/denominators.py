@@ -75,7 +75,6 @@ class ScalarsByNode(TorchFunctionMode):  # type: ignore[misc]  # mypy does not r
     """Records the scalars that PyTorch's functions return, by their nodes in the graph."""
 
     def __init__(self) -> None:
-        """Create an empty record."""
         super().__init__()
         self.values: dict[Any, torch.Tensor] = {}
 

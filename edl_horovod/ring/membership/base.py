@@ -165,7 +165,7 @@ class StaticMembership(Membership):
         """Do nothing: `join` ends the job."""
 
     def finished(self, result: Success) -> None:
-        """Let the leader write the result."""
+        """Write the result, on the leader."""
         if self._communicator.Get_rank() == 0:
             outcome.save(self._result_file, result)
 

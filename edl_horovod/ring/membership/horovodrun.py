@@ -89,7 +89,7 @@ class HorovodDriverMembership(Membership):
         """Do nothing: the driver notices failures when processes end."""
 
     def finished(self, result: Success) -> None:
-        """Let the leader write the result and the event."""
+        """Write the result and the event, on the leader."""
         if self._place.rank == 0:
             outcome.save(self._result_file, result)
             self._events.write(
@@ -102,7 +102,7 @@ class HorovodDriverMembership(Membership):
             )
 
     def report_error(self, error: EdlError) -> None:
-        """Let the leader write the failure; the error of another rank does not end the job."""
+        """Write the failure, on the leader; the error of another rank does not end the job."""
         if self._place.rank == 0:
             outcome.save(self._result_file, Failure.of(error))
             self._events.write(JobEvent(state="failed", message=str(error)))

@@ -224,7 +224,7 @@ class Sessions:
                 self._end_session(name, "the service ended")
 
     def _release(self, name: Hashable, session: Session) -> None:
-        """Let the session wait for its next call, or remove it if it has no process."""
+        """Return the session to the waiting ones, or remove it if it has no process."""
         if session.process is None:
             del self._sessions[name]
             self._note_lost(name, session.state, _CALL_INTERRUPTED)

@@ -127,7 +127,6 @@ class RoundIdentity(_Rounding):
     """Computes `round(x)`, int64; values outside `[0, num_buckets)` become `default_value`."""
 
     def __init__(self, num_buckets: int, default_value: int = 0, **kwargs: Any) -> None:
-        """Set the number of results."""
         super().__init__(num_buckets, default_value, **kwargs)
         self.num_buckets = num_buckets
 
