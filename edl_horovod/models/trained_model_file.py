@@ -1,15 +1,27 @@
 """Read the description of a trained model, without its parameters and without a framework."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from edl_horovod.errors import DataError
+from edl_horovod.files import json_text
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 
-__all__ = ["FILE_NAME", "damaged_model", "read_message"]
+__all__ = [
+    "ADAPTED_FILE",
+    "FILE_NAME",
+    "damaged_model",
+    "read_adapted",
+    "read_message",
+    "write_adapted",
+]
 
 FILE_NAME = "trained_model.pb"
+ADAPTED_FILE = "adapted.json"
+"""Holds the value that a model's `adapt` returned for its training data."""
 
 
 def read_message(path: Path) -> TrainedModel:
@@ -31,3 +43,30 @@ def damaged_model(path: Path, why: str) -> DataError:
     return DataError(
         f"The trained model {path} is damaged: {why}.", hint="Copy it again, or train it again."
     )
+
+
+def write_adapted(folder: Path, value: Any) -> None:
+    """Write the value that a model's `adapt` returned into a folder; None writes nothing.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    if value is not None:
+        (folder / ADAPTED_FILE).write_text(json_text.dumps(value) + "\n")
+
+
+def read_adapted(folder: Path) -> Any:
+    """The value that a model's `adapt` returned; None if the folder has none.
+
+    Raises:
+        DataError: The file is damaged.
+    """
+    file = folder / ADAPTED_FILE
+    try:
+        return json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{file} is damaged: {error}.", hint="Copy the trained model again, or train it again."
+        ) from error

@@ -19,6 +19,7 @@ from typing import Any
 from edl_horovod.errors import DataError, OutputError, did_you_mean, hint_of
 from edl_horovod.files import json_text, marker
 from edl_horovod.files.whole_file import sync, write_text
+from edl_horovod.models.trained_model_file import read_adapted
 from edl_horovod.sql.statements import ModelName, StatementError
 
 __all__ = [
@@ -32,12 +33,11 @@ __all__ = [
     "StoredModel",
     "Trial",
     "default_folder",
-    "read_adapted",
+    "read_summary",
 ]
 
 MODEL = "model"
 """The trained model in the folder of a version."""
-_ADAPTED = "adapted.json"
 _STORE, _MODEL, _VERSION = "folder of models", "model of statements", "version of a model"
 _ABOUT, _LIVE, _LOCK = "about.json", "live", ".lock"
 LOG = "log.json"
@@ -157,19 +157,13 @@ class StoredModel:
         return f"{self.name}@{self.version}"
 
 
-def read_adapted(trained_model: Path) -> Mapping[str, Any]:
-    """What the model's `adapt` returned for its training data; empty if it has no `adapt`.
+def read_summary(trained_model: Path) -> Mapping[str, Any]:
+    """The model's summary of its training data; empty if its `adapt` returned none.
 
     Raises:
         DataError: The file is damaged.
     """
-    file = trained_model / _ADAPTED
-    try:
-        adapted = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except ValueError as e:
-        raise DataError(f"{file} is damaged: {e}.", hint="Train the model again.") from e
+    adapted = read_adapted(trained_model)
     return adapted if isinstance(adapted, Mapping) else {}
 
 

@@ -17,7 +17,7 @@ from edl_horovod.sql import planning
 from edl_horovod.sql.context import StatementContext
 from edl_horovod.sql.engine import DatabaseError
 from edl_horovod.sql.export import ExportedTable, NoRows
-from edl_horovod.sql.models import StoredModel, read_adapted
+from edl_horovod.sql.models import StoredModel, read_summary
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.rows import MOST_ROWS
 from edl_horovod.sql.statements import Predict
@@ -195,7 +195,7 @@ def classes_of(stored: StoredModel) -> tuple[Any, ...]:
     Raises:
         DataError: The trained model is damaged.
     """
-    classes = read_adapted(stored.trained_model).get("classes")
+    classes = read_summary(stored.trained_model).get("classes")
     return tuple(classes["values"]) if classes else ()
 
 
@@ -208,7 +208,7 @@ def report_unknown_values(
         DataError: The trained model is damaged.
     """
     for unknown in unknown_values(
-        read_adapted(stored.trained_model), sorted(table.data.glob("*.parquet"))
+        read_summary(stored.trained_model), sorted(table.data.glob("*.parquet"))
     ):
         context.tell(str(unknown))
 

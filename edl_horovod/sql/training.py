@@ -26,7 +26,7 @@ from edl_horovod.sql.context import StatementContext
 from edl_horovod.sql.export import ExportedTable, records_folder
 from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.kinds import Kind
-from edl_horovod.sql.models import LOG, MODEL, About, LogRow, ModelColumn, read_adapted
+from edl_horovod.sql.models import LOG, MODEL, About, LogRow, ModelColumn, read_summary
 from edl_horovod.sql.planning import TrainingPlan
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.settings import SqlSettings
@@ -105,7 +105,7 @@ def train(context: StatementContext, statement: Train) -> Result:
         write_json(
             job.version / LOG, [asdict(row) for row in _read_log(Path(outcome.config.job_dir))]
         )
-        adapted = read_adapted(job.version / MODEL)
+        adapted = read_summary(job.version / MODEL)
         comparison = _compare_with_baselines(adapted, outcome, rows, is_linear=plan.is_linear)
         about = replace(
             _about(context, statement, plan, rows, outcome, adapted.get("read")),

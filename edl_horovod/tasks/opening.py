@@ -24,6 +24,7 @@ from edl_horovod.frameworks.values import Batch
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, LogEvent
 from edl_horovod.models.calling import call_declared, declared, user_code
+from edl_horovod.models.trained_model_file import ADAPTED_FILE, read_adapted
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.columns import Ragged
 from edl_horovod.records.job_data import open_source, plan_of
@@ -128,7 +129,7 @@ def open_data(
 
     if initial_model is not None:
         # Its weights belong to its vocabulary, so the new data must not change that.
-        loaded.spec.adapted = trained_model.read_adapted(initial_model.path)
+        loaded.spec.adapted = read_adapted(initial_model.path)
     elif is_training:
         with _naming(key, pattern):
             adapt(loaded, source, job_dir.adapted, tell, examples=examples)
@@ -218,8 +219,8 @@ def adapt(
     """
     if type(loaded.spec).adapt is ElasticDLSpec.adapt:
         return
-    path = folder / trained_model.ADAPTED_FILE
-    lock = folder / f"{trained_model.ADAPTED_FILE}.lock"
+    path = folder / ADAPTED_FILE
+    lock = folder / f"{ADAPTED_FILE}.lock"
     with one_builder([lock], tell, doing="looks at all records", gives_up=False):
         value = _cached_value(path, source.fingerprint)
         if value is None:

@@ -19,10 +19,10 @@ from edl_horovod.frameworks.models import Model
 from edl_horovod.models import zoo_files
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.lookup import import_root, require_zoo
+from edl_horovod.models.trained_model_file import read_adapted, write_adapted
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.models.zoo_files import CODE_SUFFIXES, ZooReads, watching_opens
 from edl_horovod.records.sources.patterns import local_paths, parts_of
-from edl_horovod.trained_model import read_adapted, write_adapted
 
 __all__ = ["ZooCopy", "ZooCopyChecker", "Request", "forked_zoo_copy_checker"]
 

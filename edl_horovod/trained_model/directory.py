@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
@@ -29,7 +28,13 @@ from edl_horovod.frameworks.models import Model
 from edl_horovod.frameworks.values import Variable
 from edl_horovod.models import zoo, zoo_files
 from edl_horovod.models.parts import PlainModels
-from edl_horovod.models.trained_model_file import FILE_NAME, damaged_model, read_message
+from edl_horovod.models.trained_model_file import (
+    FILE_NAME,
+    damaged_model,
+    read_adapted,
+    read_message,
+    write_adapted,
+)
 from edl_horovod.models.zoo import LoadedSpec, Overrides
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.records.layout import Column
@@ -37,21 +42,16 @@ from edl_horovod.records.time_types import columns_from_json, columns_to_json
 from edl_horovod.trained_model.params import read_params, write_params
 
 __all__ = [
-    "ADAPTED_FILE",
     "TrainedModelFiles",
     "load_spec",
     "naming_versions",
     "read",
-    "read_adapted",
     "restore_weights",
     "write",
-    "write_adapted",
 ]
 
 FORMAT_VERSION = 1
 """Version of the format that is written; newer ones cannot be read."""
-ADAPTED_FILE = "adapted.json"
-"""Holds the value that a model's `adapt` returned for its training data."""
 
 log = logging.getLogger(__name__)
 
@@ -265,33 +265,6 @@ def restore_weights(files: TrainedModelFiles, weights: Mapping[str, Variable]) -
         variable.assign(value)
     if variables:
         raise damaged_model(files.path, f"values are missing for {', '.join(sorted(variables))}")
-
-
-def write_adapted(folder: Path, value: Any) -> None:
-    """Write the value that a model's `adapt` returned into a folder; None writes nothing.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    if value is not None:
-        (folder / ADAPTED_FILE).write_text(json_text.dumps(value) + "\n")
-
-
-def read_adapted(folder: Path) -> Any:
-    """The value that a model's `adapt` returned; None if the folder has none.
-
-    Raises:
-        DataError: The file is damaged.
-    """
-    file = folder / ADAPTED_FILE
-    try:
-        return json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{file} is damaged: {error}.", hint="Copy the trained model again, or train it again."
-        ) from error
 
 
 def _export(model: Model, folder: Path, config: JobConfig) -> UserCodeError | None:

@@ -16,6 +16,7 @@ import pytest
 from edl_horovod.config.schema import JobConfig, KubernetesConfig
 from edl_horovod.errors import ConfigError, DataError, OutputError, UserCodeError
 from edl_horovod.models import zoo, zoo_files
+from edl_horovod.models.trained_model_file import write_adapted
 from edl_horovod.proto.trained_model_pb2 import Model, TrainedModel
 from edl_horovod.records.layout import Column
 from edl_horovod.trained_model import (
@@ -26,7 +27,6 @@ from edl_horovod.trained_model import (
     require_writable,
     restore_weights,
     write,
-    write_adapted,
 )
 from edl_horovod.trained_model.params import write_params
 from tests.frameworks import NEEDS_KERAS
