@@ -13,7 +13,7 @@ from edl_horovod.cluster.pods import COORDINATOR_PORT, Manifest
 from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator.ring_size import check_start, largest_ring
+from edl_horovod.config.tasks import check_start, largest_ring
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import with_job_dir
 from edl_horovod.records.sources.table import kind_of

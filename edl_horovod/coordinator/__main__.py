@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 
 from edl_horovod.config import resolved
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.coordinator.server import Coordinator
-from edl_horovod.coordinator.settings import settings_of
+from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.errors import EdlError, OutputError, hint_of
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
@@ -48,12 +49,14 @@ def main() -> int:
     _allow_open_files()
     with EventLog(job_dir.events, "coordinator") as events:
         events.write(CoordinatorEvent(pid=os.getpid()))
-        settings = settings_of(
-            config,
-            job_dir,
+        settings = CoordinatorSettings(
+            job_dir=job_dir,
             address=args.address,
             port=args.port,
-            secret_file=args.secret_file or job_dir.secret,
+            secret=(args.secret_file or job_dir.secret).read_bytes(),
+            num_start=config.launch.np,
+            ring_bound=TASKS[config.task].largest_ring(config),
+            elastic=config.elastic,
         )
         coordinator = Coordinator(settings, events)
         try:

@@ -61,15 +61,17 @@ class RingLimit:
         self._events = events
         self._on_change = on_change
         self._policy: Autoscale | None = None
-        if settings.autoscale_efficiency is not None:
-            self._policy = Autoscale(
-                min_np=settings.min_np,
-                max_np=settings.max_np,
-                start=settings.num_start,
-                bound=settings.autoscale_efficiency,
-            )
-        self.most = settings.max_np if self._policy is None else self._policy.limit
+        elastic = settings.elastic
+        self.most = elastic.most_ranks(settings.ring_bound)
         """Most ranks that a ring may have now."""
+        if elastic.autoscale:
+            self._policy = Autoscale(
+                min_np=elastic.min_np,
+                max_np=self.most,
+                start=settings.num_start,
+                bound=elastic.autoscale_efficiency,
+            )
+            self.most = self._policy.limit
 
     async def watch(self) -> None:
         """Measure the ring as long as the job lives; returns at once without autoscaling."""

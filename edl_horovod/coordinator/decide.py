@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edl_horovod.coordinator.messages import Place
-from edl_horovod.coordinator.ring_size import num_workers
+from edl_horovod.job.hosts import num_workers
 
 __all__ = [
     "Candidate",

@@ -301,7 +301,7 @@ class Forming:
         self._wakeup = wakeup
         self._timings = settings.timings
         self._address = settings.address
-        self._forming_seconds = settings.forming_seconds
+        self._forming_seconds = settings.elastic.forming_seconds
 
     async def gather(self, members: Sequence[Worker], generation: int) -> None:
         """Tell all members to leave the ring after their step, and wait a limited time for them."""

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from edl_horovod.coordinator.autoscale import RingLimit
 from edl_horovod.coordinator.decide import choose_members, in_order_of_ranks
 from edl_horovod.coordinator.messages import Stop
-from edl_horovod.coordinator.ring_size import num_workers
 from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.job.events import EventLog, LogEvent, WorkerEvent
+from edl_horovod.job.hosts import num_workers
 
 __all__ = ["FailedPeers", "Roster", "suspects"]
 
@@ -37,7 +37,7 @@ class Roster:
         limit: RingLimit,
     ) -> None:
         self._server = server
-        self._settings = settings
+        self._spares, self._ring_bound = settings.elastic.spares, settings.ring_bound
         self._leaver_seconds = settings.timings.leaver_seconds
         self._events = events
         self._limit = limit
@@ -106,7 +106,7 @@ class Roster:
     def _is_unwanted(self, worker: Worker) -> bool:
         # An emptied hosts file dismisses no worker: a warm one keeps the job's state. And a
         # pod may be warm before host discovery names it.
-        slots = num_workers(self.wanted.get(worker.candidate.host, 0), self._settings.spares)
+        slots = num_workers(self.wanted.get(worker.candidate.host, 0), self._spares)
         return bool(self.wanted) and worker.was_listed and worker.candidate.slot >= slots
 
     def _may_end(self, worker: Worker) -> bool:
@@ -119,9 +119,7 @@ class Roster:
 
     def _choose(self, answering: list[Worker], members: tuple[str, ...]) -> tuple[str, ...]:
         usable = [worker.candidate for worker in answering if _is_usable(worker)]
-        chosen = choose_members(
-            usable, self.wanted, members, self._limit.most, spares=self._settings.spares
-        )
+        chosen = choose_members(usable, self.wanted, members, self._limit.most, spares=self._spares)
 
         def steps(worker: Worker) -> float:
             # In a formed ring all that have its state have the same; no worker outside has more.
@@ -140,7 +138,7 @@ class Roster:
             self._events.write(LogEvent(message=message))
             log.info("%s", message)
         # One more than the limit for a moment, but never more than its bound.
-        others = self.workers(chosen)[: self._settings.ring_bound - 1]
+        others = self.workers(chosen)[: self._ring_bound - 1]
         return in_order_of_ranks([*(w.candidate for w in others), holder.candidate])
 
     def _may_hold(self, worker: Worker) -> bool:
@@ -158,7 +156,7 @@ class Roster:
         if self.is_ending:
             return False
         # On one machine a slot's next worker starts only when this one has ended.
-        slots = {host: num_workers(n, self._settings.spares) for host, n in self.wanted.items()}
+        slots = {host: num_workers(n, self._spares) for host, n in self.wanted.items()}
         is_wanted = worker.candidate.slot < slots.get(worker.candidate.host, 0)
         return not slots or sum(slots.values()) > is_wanted
 

@@ -26,6 +26,7 @@ class Coordinator:
 
     def __init__(self, settings: CoordinatorSettings, events: EventLog) -> None:
         self._settings = settings
+        self._elastic = settings.elastic
         self._timings = settings.timings
         self._file = settings.job_dir.coordinator_state
         self._events = events
@@ -43,7 +44,9 @@ class Coordinator:
         self._outcome: Outcome | None = None
         self._wakeup = Wakeup()
         self._forming = Forming(self._server, self._wakeup, settings)
-        self._failed_peers = FailedPeers(events, min_np=settings.min_np, timings=settings.timings)
+        self._failed_peers = FailedPeers(
+            events, min_np=settings.elastic.min_np, timings=settings.timings
+        )
         self._liveness = Liveness(
             self._server,
             settings,
@@ -246,7 +249,7 @@ class Coordinator:
 
     def _needed(self) -> int:
         """Ranks that a ring needs now; the first ring waits a while for all that were requested."""
-        least = self._settings.min_np
+        least = self._elastic.min_np
         if self._first_ring_wait_seconds() > 0:
             wanted = sum(self._roster.wanted.values())
             least = max(least, min(self._settings.num_start, wanted, self._limit.most))
@@ -259,28 +262,28 @@ class Coordinator:
         """
         if self._generation > 0:
             return 0.0
-        patience = min(self._timings.first_ring_seconds, self._settings.wait_seconds)
+        patience = min(self._timings.first_ring_seconds, self._elastic.wait_seconds)
         if self._first_warm_at is None:
             return patience
         return max(0.0, self._first_warm_at + patience - time.monotonic())
 
     async def _wait_for_more(self, num_found: int) -> None:
         now = time.monotonic()
-        if num_found >= self._settings.min_np:
+        if num_found >= self._elastic.min_np:
             # Enough to start with; only the first ring's patience is not over yet.
             self._too_few_since = None
             await self._wakeup.sleep(self._first_ring_wait_seconds())
             return
         if self._too_few_since is None:
             self._too_few_since = now
-            message = f"{num_found} workers, {self._settings.min_np} needed"
+            message = f"{num_found} workers, {self._elastic.min_np} needed"
             self._events.write(JobEvent(state="waiting", message=message))
             log.warning("the ring waits: %s", message)
-        left = self._too_few_since + self._settings.wait_seconds - now
+        left = self._too_few_since + self._elastic.wait_seconds - now
         if left <= 0:
             raise NotEnoughWorkers(
-                f"The ring had fewer than elastic.min_np={self._settings.min_np} workers for "
-                f"{self._settings.wait_seconds:.0f} s.",
+                f"The ring had fewer than elastic.min_np={self._elastic.min_np} workers for "
+                f"{self._elastic.wait_seconds:.0f} s.",
                 received=str(num_found),
                 hint="Look at the workers' logs, add slots, or lower elastic.min_np.",
             )
@@ -321,7 +324,7 @@ class Coordinator:
         target = self._roster.responsive_members(self._members, asked_at)
         former, self._members = self._members, ()
         self._forget_lost(former)
-        if len(target) < self._settings.min_np:
+        if len(target) < self._elastic.min_np:
             return
         self._generation += 1
         self._members = target
@@ -377,7 +380,7 @@ class Coordinator:
             return 0
         self._generation, self._members, self._proven = ring.generation, ring.members, ring.members
         self._server.orders.update(zip(ring.members, ring.orders, strict=True))
-        self._adopts_until = time.monotonic() + self._settings.forming_seconds
+        self._adopts_until = time.monotonic() + self._elastic.forming_seconds
         return ring.port
 
     def _ring(self, port: int) -> saved.SavedRing:

@@ -323,7 +323,7 @@ class Liveness:
     ) -> None:
         self._server = server
         self._events = events
-        self._stall_seconds = settings.stall_seconds
+        self._stall_seconds = settings.elastic.stall_seconds
         self._timings = settings.timings
         self._members = members
         self._on_silent = on_silent

@@ -7,7 +7,7 @@ from pathlib import Path
 from edl_horovod.errors import ConfigError
 from edl_horovod.files.whole_file import write_text
 
-__all__ = ["HostsFile", "parse", "read", "text_of", "write"]
+__all__ = ["HostsFile", "num_workers", "parse", "read", "text_of", "write"]
 
 log = logging.getLogger(__name__)
 
@@ -91,3 +91,8 @@ class HostsFile:
             return None
         self._seen, self._complaint = stamp, ""
         return hosts
+
+
+def num_workers(slots: int, spares: int) -> int:
+    """Workers of a host with this number of slots; the spare ones stay warm to replace others."""
+    return slots + spares if slots > 0 else 0

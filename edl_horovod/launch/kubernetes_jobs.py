@@ -17,7 +17,7 @@ from edl_horovod.cluster.status import ENDED, JobView, view, views
 from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator.ring_size import check_change
+from edl_horovod.config.tasks import check_change
 from edl_horovod.displays.page.snapshot import ClusterSource, Source
 from edl_horovod.errors import ClusterError, ConfigError, ObjectConflict, ObjectNotFound
 from edl_horovod.job.events import OnEvents, Recorded

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.tasks import TASKS
-from edl_horovod.coordinator.ring_size import check_start, num_workers
+from edl_horovod.config.tasks import TASKS, check_start
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.job.events import OnEvents
+from edl_horovod.job.hosts import num_workers
 from edl_horovod.job.output_checks import check_is_free, check_paths
 from edl_horovod.launch.target import DryRun, LaunchTarget
 from edl_horovod.models import git_zoo, spec_zoo

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator.ring_size import check_change
+from edl_horovod.config.tasks import check_change
 from edl_horovod.displays.page.snapshot import DirectorySource, Source
 from edl_horovod.displays.text import local_state
 from edl_horovod.errors import ConfigError

@@ -4,7 +4,7 @@ import os
 from typing import ClassVar
 
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator.ring_size import check_start
+from edl_horovod.config.tasks import check_start
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.earlier import with_checkpoint_lanes

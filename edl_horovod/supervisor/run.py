@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.tasks import TASKS
+from edl_horovod.config.tasks import TASKS, largest_ring
 from edl_horovod.coordinator import saved
-from edl_horovod.coordinator.ring_size import largest_ring, num_workers
 from edl_horovod.errors import (
     ConfigError,
     DataError,
@@ -354,10 +353,10 @@ def _num_workers(config: JobConfig, num_slots: int) -> int:
             num_slots,
             LOCAL_HOST,
             most,
-            num_workers(most, config.elastic.spares),
+            hosts.num_workers(most, config.elastic.spares),
             config.elastic.spares,
         )
-    return num_workers(min(num_slots, most), config.elastic.spares)
+    return hosts.num_workers(min(num_slots, most), config.elastic.spares)
 
 
 def _address(job_dir: JobDir, coordinator: Child) -> str:

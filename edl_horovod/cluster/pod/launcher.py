@@ -21,7 +21,7 @@ from edl_horovod.cluster.pod_log import PodLog
 from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator.ring_size import check_start, largest_ring
+from edl_horovod.config.tasks import check_start, largest_ring
 from edl_horovod.errors import EdlError, NotEnoughWorkers
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from edl_horovod.config.schema import ElasticConfig
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
 from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
@@ -132,17 +133,18 @@ class FakeWorker:
 class Job:
     """A coordinator in this process, with the directory of its job."""
 
-    def __init__(self, job_dir, *, wanted=None, timings=None, **settings):
+    def __init__(self, job_dir, *, wanted=None, timings=None, num_start=1, **elastic):
         self.dir = job_dir
-        defaults = {"num_start": 1, "min_np": 1, "max_np": 8, "ring_bound": 8, "spares": 0}
-        defaults |= {"wait_seconds": 5.0, "forming_seconds": 3.0, "stall_seconds": 300.0}
+        defaults = {"max_np": 8, "wait_seconds": 5.0, "forming_seconds": 3.0}
         self.settings = CoordinatorSettings(
             job_dir=JobDir(job_dir),
             port=0,
             address="127.0.0.1",
             secret=SECRET,
             timings=Timings(**{**QUICK, **(timings or {})}),
-            **{**defaults, **settings},
+            num_start=num_start,
+            ring_bound=8,
+            elastic=ElasticConfig(**{**defaults, **elastic}),
         )
         self.hosts(**(wanted or {"localhost": 4}))
         self.workers = []

@@ -33,7 +33,7 @@ def test_a_ring_that_does_not_pay_is_taken_back_and_its_worker_stays_warm(play):
         assert [e.limit for e in job.events("autoscale")] == [2, 1]
         assert "an added one brings 0%" in job.events("generation")[-1].reason
 
-    play(scenario, timings={"events_poll_seconds": 0.01}, autoscale_efficiency=0.5)
+    play(scenario, timings={"events_poll_seconds": 0.01}, autoscale=True)
 
 
 def test_a_ring_that_pays_takes_all_step_by_step(play):
@@ -45,7 +45,7 @@ def test_a_ring_that_pays_takes_all_step_by_step(play):
             clock.train(size, 10)
         assert [e.limit for e in job.events("autoscale")] == [2, 3, 4]
 
-    play(scenario, timings={"events_poll_seconds": 0.01}, autoscale_efficiency=0.5, max_np=4)
+    play(scenario, timings={"events_poll_seconds": 0.01}, autoscale=True, max_np=4)
 
 
 def test_without_it_a_ring_takes_all_at_once(play):

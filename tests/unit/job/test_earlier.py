@@ -9,7 +9,7 @@ import pytest
 
 from edl_horovod.config.compose import compose
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator.ring_size import check_start
+from edl_horovod.config.tasks import check_start
 from edl_horovod.errors import ConfigError, OutputError
 from edl_horovod.job import checkpoint_files, outcome
 from edl_horovod.job.directory import JobDir

@@ -9,8 +9,7 @@ import pytest
 from edl_horovod.cli.main import main
 from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
-from edl_horovod.config.tasks import TASKS, Task
-from edl_horovod.coordinator.ring_size import check_start
+from edl_horovod.config.tasks import TASKS, Task, check_start
 from edl_horovod.errors import ConfigError
 from edl_horovod.job import checkpoint_files, events
 from edl_horovod.job.events import EventLog
