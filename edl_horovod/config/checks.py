@@ -4,9 +4,7 @@ from collections.abc import Collection
 
 from edl_horovod.errors import ConfigError, did_you_mean
 
-__all__ = ["LOG_LEVELS", "check", "check_choice", "check_given", "check_least"]
-
-LOG_LEVELS = ("debug", "info", "warning", "error")
+__all__ = ["check", "check_choice", "check_given", "check_least"]
 
 
 def check(is_right: bool, key: str, value: object, rule: str) -> None:

@@ -1,11 +1,13 @@
 """Compose a checked configuration from the user's settings and files, with Hydra."""
 
+import copy
 import dataclasses
 import functools
 import json
 import os
 import re
 import threading
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +32,15 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from edl_horovod.config import model_spec, resolved
 from edl_horovod.config.checks import check_choice
 from edl_horovod.config.conf_files import NO_FILES, ConfigFiles, conf_dir
-from edl_horovod.config.fields import FILE_LISTS, SET_BY_US, flat, is_within, needed, settings
+from edl_horovod.config.fields import (
+    FILE_LISTS,
+    SET_BY_US,
+    flat,
+    is_within,
+    needed,
+    plain_type,
+    settings,
+)
 from edl_horovod.config.overrides import Override, SortedSettings, Sorter, split
 from edl_horovod.config.schema import (
     SAMPLERS,
@@ -275,7 +285,9 @@ class _Composer:
                     hint=f"Write {key}.{next(iter(value), 'key')}: a,b in one line.",
                 )
         params = {str(key): str(value) for key, value in sweeper_params.items()}
-        search = resolved.build(SearchConfig, sweeper_settings) if name == "optuna" else None
+        search = None
+        if name == "optuna":
+            search = resolved.build(SearchConfig, sweeper_settings, section="hydra.sweeper")
         return Sweeper(params, search, self._loader)
 
     def _origin(
@@ -331,7 +343,7 @@ class _Composer:
 
     def _check_is_complete(self, composed: DictConfig) -> None:
         """Refuse a --config-name file that does not start from the settings of the verb."""
-        if OmegaConf.get_type(composed) is not self._class:
+        if OmegaConf.get_type(composed) is not _schema_class(self._class):
             raise ConfigError(
                 f"{self._name}.yaml does not start from the settings of edl {self._verb}.",
                 received=f"--config-name={self._name}",
@@ -476,7 +488,7 @@ def _open_hydra(config_class: type, verb_file: str, files: ConfigFiles) -> Itera
         search_path.prepend("command-line", f"file://{user_dir}", anchor=before)
     with _LOCK, _outer_hydra_kept():
         hydra_version.setbase("1.3")
-        ConfigStore.instance().store(name=_SCHEMA + verb_file, node=_schema_node(config_class))
+        ConfigStore.instance().store(name=_SCHEMA + verb_file, node=_schema_class(config_class))
         _store_sweeper()
         hydra = Hydra.create_main_hydra2("edl_horovod", search_path)
         yield hydra.config_loader
@@ -572,19 +584,19 @@ def _store_sweeper() -> None:
         store.store(group="hydra/sweeper/sampler", name=name, node=sampler)
 
 
-@functools.cache  # Hydra copies the nodes of its store.
-def _schema_node(config_class: type) -> DictConfig:
-    """The schema for Hydra, writable: OmegaConf makes nodes of frozen dataclasses read-only."""
-    node: DictConfig = OmegaConf.structured(config_class)
-    _make_writable(node)
-    return node
-
-
-def _make_writable(node: DictConfig) -> None:
-    OmegaConf.set_readonly(node, None)
-    for key in node:
-        if isinstance(child := node.get(key), DictConfig):
-            _make_writable(child)
+@functools.cache
+def _schema_class(config_class: type) -> type:
+    """The class for Hydra: OmegaConf knows no `Literal`, and does not merge into frozen classes."""
+    fields: list[tuple[str, Any, Any]] = []
+    annotations = typing.get_type_hints(config_class)
+    for setting in dataclasses.fields(config_class):
+        copied: Any = copy.copy(setting)
+        annotation: Any = plain_type(annotations[setting.name])
+        if dataclasses.is_dataclass(annotation):
+            assert isinstance(annotation, type)
+            annotation = copied.default_factory = _schema_class(annotation)
+        fields.append((setting.name, annotation, copied))
+    return dataclasses.make_dataclass(config_class.__name__, fields, kw_only=True)
 
 
 def _absolute(path: str) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "is_setting",
     "is_within",
     "needed",
+    "plain_type",
     "settings",
     "type_name",
     "unknown_key",
@@ -132,6 +133,11 @@ def type_name(annotation: Any) -> str:
     return str(annotation.__name__)
 
 
+def plain_type(annotation: Any) -> Any:
+    """The type of a setting's value: text for a choice, which has the annotation `Literal`."""
+    return str if typing.get_origin(annotation) is typing.Literal else annotation
+
+
 def unknown_key(key: str, config_class: type, *, hidden: Iterable[str] = ()) -> str:
     """Why a key cannot be set, with the nearest key and all keys at its level."""
     keys = [setting.key for setting in settings(config_class) if setting.key not in set(hidden)]
@@ -165,7 +171,7 @@ def _walk(config_class: type, prefix: str) -> Iterator[Setting]:
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        yield Setting(prefix + field.name, annotation, default, config_class)
+        yield Setting(prefix + field.name, plain_type(annotation), default, config_class)
 
 
 @functools.cache

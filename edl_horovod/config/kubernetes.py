@@ -2,16 +2,15 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from edl_horovod.config.checks import check, check_choice, check_least
+from edl_horovod.config.checks import check, check_least
 
 __all__ = ["JOB_NAME_CHARACTERS", "KubernetesConfig", "LauncherPodConfig", "WorkerPodConfig"]
 
 JOB_NAME_CHARACTERS = 40
 """Longest name of a job: a pod's host name, `NAME-coordinator-N`, may have 63 characters."""
 
-_STYLES = ("elastic", "horovodrun", "mpirun")
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _CORES = re.compile(r"[0-9]+(\.[0-9]+)?|[0-9]+m")
 _BYTES = re.compile(r"[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?")
@@ -73,7 +72,7 @@ class KubernetesConfig:
     """Namespace of the job; empty takes the one of the context."""
     context: str = ""
     """Context of the kubeconfig; empty takes the current one."""
-    style: str = "elastic"
+    style: Literal["elastic", "horovodrun", "mpirun"] = "elastic"
     """Who assigns the ranks: `elastic` (our coordinator), `horovodrun` (Horovod's own elastic
     driver, over ssh) or `mpirun` (a static ring, over ssh)."""
     image_pull_secrets: list[str] = field(default_factory=list)
@@ -113,7 +112,6 @@ class KubernetesConfig:
     """Whether the job is created without pods, to be started later (`edl resume`, or a queue)."""
 
     def __post_init__(self) -> None:
-        check_choice("kubernetes.style", self.style, _STYLES)
         is_name = not self.name or (
             len(self.name) <= JOB_NAME_CHARACTERS and _NAME.fullmatch(self.name) is not None
         )

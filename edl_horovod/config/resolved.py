@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from edl_horovod.config.fields import REQUIRED, settings, type_name, unknown_key
+from edl_horovod.config.checks import check_choice
+from edl_horovod.config.fields import REQUIRED, plain_type, settings, type_name, unknown_key
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError, hint_of
 from edl_horovod.files.url_secrets import without_secrets
@@ -83,17 +84,18 @@ def to_yaml(config: Any) -> str:
     return str(yaml.safe_dump(to_dict(config), sort_keys=False, width=100))
 
 
-def build(config_class: type[ConfigT], values: dict[str, Any]) -> ConfigT:
+def build(config_class: type[ConfigT], values: dict[str, Any], *, section: str = "") -> ConfigT:
     """A configuration of any of the schema's classes, with every key and type checked.
 
     Args:
         config_class: A dataclass of the schema.
         values: Field names to values; nested classes as dicts.
+        section: The key of the section that the class describes; empty for the root.
 
     Raises:
         ConfigError: A key is unknown or missing, or a value does not fit.
     """
-    return _build(config_class, values, "", config_class)
+    return _build(config_class, values, f"{section}.".removeprefix("."), config_class)
 
 
 def wrong_type(key: str, received: str, annotation: Any, *, hint: str = "") -> ConfigError:
@@ -126,9 +128,11 @@ def _checked_value(value: Any, annotation: Any, key: str, root: type) -> Any:
         assert isinstance(annotation, type)
         if isinstance(value, dict):
             return _build(annotation, value, f"{key}.", root)
-    elif _fits(value, annotation):
+    elif _fits(value, plain_type(annotation)):
+        if typing.get_origin(annotation) is typing.Literal:
+            check_choice(key, value, typing.get_args(annotation))
         return float(value) if _is_float(annotation) and type(value) is int else value
-    raise wrong_type(key, f"{value!r} ({type(value).__name__})", annotation)
+    raise wrong_type(key, f"{value!r} ({type(value).__name__})", plain_type(annotation))
 
 
 def _fits(value: Any, annotation: Any) -> bool:

@@ -1,11 +1,11 @@
 """The settings as frozen dataclasses: the one list of keys, with types, defaults and units."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 from edl_horovod.config import model_spec as model_section
 from edl_horovod.config import params as params_text
-from edl_horovod.config.checks import LOG_LEVELS, check, check_choice, check_given, check_least
+from edl_horovod.config.checks import check, check_choice, check_given, check_least
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.kubernetes import KubernetesConfig
 from edl_horovod.config.tasks import TASKS
@@ -14,6 +14,7 @@ __all__ = [
     "SAMPLERS",
     "CallbacksConfig",
     "CheckpointConfig",
+    "Compression",
     "DataConfig",
     "DebugConfig",
     "EarlyStoppingConfig",
@@ -22,6 +23,7 @@ __all__ = [
     "JobConfig",
     "KubernetesConfig",
     "LaunchConfig",
+    "Precision",
     "PrepareConfig",
     "SamplerConfig",
     "SearchConfig",
@@ -30,7 +32,11 @@ __all__ = [
 
 _TRUST = ("changed", "image", "model")
 
-SAMPLERS = ("tpe", "random")
+Compression = Literal["none", "bf16", "fp16"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
+_Sampler = Literal["tpe", "random"]
+SAMPLERS: tuple[_Sampler, ...] = get_args(_Sampler)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +61,7 @@ class DataConfig:
     """Processes of each rank that run create_dataset on records, for each of `data` and
     `validation_data`; at most prefetch_steps of them have work. 0 takes a thread of the rank
     (PyTorch)."""
-    damaged: str = "raise"
+    damaged: Literal["raise", "skip"] = "raise"
     """How to handle a damaged part of a file: `raise`, or `skip` (counted and logged), in formats
     that can tell which part is damaged."""
     max_chunk_bytes: int = 33554435
@@ -70,7 +76,6 @@ class DataConfig:
         least = {"lanes": 0, "shuffle_window": 0, "prefetch_steps": 1, "processes": 0}
         least |= {"max_chunk_bytes": 1}
         check_least("data_plan", self, **least)
-        check_choice("data_plan.damaged", self.damaged, ("raise", "skip"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +84,7 @@ class EarlyStoppingConfig:
 
     metric: str = ""
     """The number of the evaluations to watch: `loss` or a metric's name; empty never stops."""
-    mode: str = "min"
+    mode: Literal["min", "max"] = "min"
     """Whether `min` or `max` is better."""
     patience: int = 3
     """Evaluations without improvement after which training ends."""
@@ -89,7 +94,6 @@ class EarlyStoppingConfig:
     """Whether the trained model gets the weights of the best evaluation, not of the last step."""
 
     def __post_init__(self) -> None:
-        check_choice("train.early_stopping.mode", self.mode, ("min", "max"))
         check_least("train.early_stopping", self, patience=1, min_delta=0)
 
 
@@ -119,18 +123,18 @@ class TrainConfig:
     accumulate_steps: int = 1
     """Parts into which a rank splits its examples of a step, one after the other, to save
     memory."""
-    batch_norm: str = "own"
+    batch_norm: Literal["own", "synchronized"] = "own"
     """Whether BatchNorm layers use each rank's `own` examples of a step, or, `synchronized`, the
     examples of all ranks, which costs two small messages for each layer and step."""
     compile: bool = False
     """Whether the model's passes are compiled, by `torch.compile` (PyTorch); needs a C++ compiler
     and Python's headers where the job runs."""
-    precision: str = "float32"
+    precision: Precision = "float32"
     """Precision of the layers: `float32`, `mixed_bfloat16` or `mixed_float16`; variables stay
     float32."""
     bucket_bytes: int = 4194304
     """Most bytes of gradients in one collective; the ranks compute others at the same time."""
-    compression: str = "none"
+    compression: Compression = "none"
     """How gradients are sent between ranks: `none`, `bf16` (the range of float32, with 3 digits)
     or `fp16` (4 digits, from 6e-5 to 65,504); a quarter to half the time on a slow network."""
     saved_model: bool = False
@@ -144,10 +148,6 @@ class TrainConfig:
         check_least("train", self, clip_norm=0, clip_value=0, accumulate_steps=1, batch_size=1)
         check_least("train", self, bucket_bytes=1, epochs=1, max_steps=0, max_seconds=0)
         check_least("train", self, learning_rate=0, evaluate_steps=0)
-        precisions = ("float32", "mixed_bfloat16", "mixed_float16")
-        check_choice("train.precision", self.precision, precisions)
-        check_choice("train.compression", self.compression, ("none", "bf16", "fp16"))
-        check_choice("train.batch_norm", self.batch_norm, ("own", "synchronized"))
         is_whole = self.batch_norm == "own" or self.accumulate_steps == 1
         rule = "needs train.accumulate_steps=1: parts of a step do not share statistics"
         check(is_whole, "train.batch_norm", self.batch_norm, rule)
@@ -212,7 +212,7 @@ class ElasticConfig:
     spares: int = 0
     """Workers of a host beyond its slots that stay warm, to replace a lost rank at once; each needs
     the memory of a rank."""
-    batching: str = "global"
+    batching: Literal["global", "per_rank"] = "global"
     """Whether train.batch_size is for the whole ring (`global`) or for each rank (`per_rank`). With
     `per_rank` the global batch grows with the ring, and the learning rate, which is for one rank,
     is multiplied by the ring's size (train)."""
@@ -243,7 +243,6 @@ class ElasticConfig:
 
     def __post_init__(self) -> None:
         check_least("elastic", self, min_np=1, spares=0, learning_rate_warmup_steps=0)
-        check_choice("elastic.batching", self.batching, ("global", "per_rank"))
         is_room = self.max_np is None or self.max_np >= self.min_np
         check(is_room, "elastic.max_np", self.max_np, "must not be below elastic.min_np")
         share = self.autoscale_efficiency
@@ -318,7 +317,7 @@ class JobConfig:
     code that a model in files holds or names; `true` is all of these."""
     validation_data: str = ""
     """Files to evaluate on during training, as `data`; empty means none."""
-    resume: str = "never"
+    resume: Literal["never", "auto", "must"] = "never"
     """Whether training goes on from a checkpoint in job_dir: `never`, `auto` (if there is one) or
     `must`."""
     init_from: str = ""
@@ -332,7 +331,7 @@ class JobConfig:
     """Without `image`: the image on which the model zoo is put, as by `edl image`."""
     image_repository: str = ""
     """Without `image`: the `registry/path` to which the image of the model zoo is pushed."""
-    log_level: str = "info"
+    log_level: LogLevel = "info"
     """`debug`, `info`, `warning` or `error`."""
     train: TrainConfig = field(default_factory=TrainConfig)
     callbacks: CallbacksConfig = field(default_factory=CallbacksConfig)
@@ -347,8 +346,6 @@ class JobConfig:
         check_choice("task", self.task, TASKS)
         if self.framework:
             check_choice("framework", self.framework, FRAMEWORKS)
-        check_choice("log_level", self.log_level, LOG_LEVELS)
-        check_choice("resume", self.resume, ("never", "auto", "must"))
         params_text.check(self.params)
         check_given("data", self.data, "the input files")
         task = TASKS[self.task]
@@ -431,19 +428,19 @@ class PrepareConfig:
     0 chooses about as many as fill one output file, fewer for few files."""
     prefix: str = "part"
     """Start of the names of the output files."""
-    codec: str = "snappy"
+    codec: Literal["none", "snappy", "gzip"] = "snappy"
     """How chunks are compressed: `none`, `snappy` or `gzip`."""
-    launch: str = "local"
+    launch: Literal["local", "mpi"] = "local"
     """`local`, or `mpi` for the ranks of the mpirun that starts this command."""
     processes: int = 0
     """Number of parallel processes; 0 takes one for each core. With `mpi`, mpirun sets it."""
-    bad_files: str = "raise"
+    bad_files: Literal["raise", "skip"] = "raise"
     """How to handle a file that cannot be prepared: `raise` ends the run, `skip` leaves it out."""
     max_bad_files: int = 100
     """Most files that `skip` may leave out; one more ends the run."""
     overwrite: bool = False
     """Whether an earlier result, or an interrupted run that does not fit, may be replaced."""
-    log_level: str = "info"
+    log_level: LogLevel = "info"
     """`debug`, `info`, `warning` or `error`."""
 
     INSTEAD_OF_A_MODEL_IN_FILES: ClassVar = (
@@ -465,13 +462,9 @@ class PrepareConfig:
         check_least("", self, files_per_group=0, processes=0, max_bad_files=0)
         is_name = bool(self.prefix) and "/" not in self.prefix
         check(is_name, "prefix", self.prefix, "must be the start of a file name")
-        check_choice("codec", self.codec, ("none", "snappy", "gzip"))
-        check_choice("launch", self.launch, ("local", "mpi"))
         is_local = self.launch == "local" or not self.processes
         rule = "is for launch=local; with launch=mpi, mpirun -n sets the number"
         check(is_local, "processes", self.processes, rule)
-        check_choice("bad_files", self.bad_files, ("raise", "skip"))
-        check_choice("log_level", self.log_level, LOG_LEVELS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -502,13 +495,10 @@ class ImageConfig:
 class SamplerConfig:
     """How the next values are chosen."""
 
-    name: str = "tpe"
+    name: _Sampler = "tpe"
     """`tpe` learns from earlier jobs; `random` does not."""
     seed: int | None = None
     """Seed of the choice; null makes every search different."""
-
-    def __post_init__(self) -> None:
-        check_choice("hydra/sweeper/sampler", self.name, SAMPLERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -517,7 +507,7 @@ class SearchConfig:
 
     metric: str = "loss"
     """The number of the last evaluation on validation_data to optimize: `loss` or a metric."""
-    direction: str = "minimize"
+    direction: Literal["minimize", "maximize"] = "minimize"
     """`minimize` or `maximize`."""
     n_trials: int = 20
     """Total number of jobs in the study, including jobs of earlier commands."""
@@ -525,5 +515,4 @@ class SearchConfig:
 
     def __post_init__(self) -> None:
         check_given("hydra.sweeper.metric", self.metric, "a number of the evaluations")
-        check_choice("hydra.sweeper.direction", self.direction, ("minimize", "maximize"))
         check_least("hydra.sweeper", self, n_trials=1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.config.schema import TrainConfig
+from edl_horovod.config.schema import Precision, TrainConfig
 from edl_horovod.frameworks.models import Model
 from edl_horovod.frameworks.values import Batch, Rows, StateGroup, StepSums, Variable
 from edl_horovod.models.parts import PlainModels
@@ -266,7 +266,7 @@ class Framework(Protocol):
         Returns the number of visible GPUs.
         """
 
-    def use_precision(self, precision: str) -> None:
+    def use_precision(self, precision: Precision) -> None:
         """Set the precision of the training, `train.precision`, before user code runs."""
 
     def batches(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from edl_horovod.config.schema import TrainConfig
+from edl_horovod.config.schema import Compression, TrainConfig
 
 __all__ = ["Reduction", "StepOptions"]
 
@@ -15,8 +15,8 @@ class Reduction:
 
     bucket_bytes: int = 4 << 20
     """Maximum size of a bucket of gradients."""
-    compression: str = "none"
-    """How float32 gradients are sent: `none` (as they are), `bf16` or `fp16`."""
+    compression: Compression = "none"
+    """How float32 gradients are sent; `none` sends them as they are."""
     batch_size: int = 1
     """Approximate number of examples in a sum; it scales sums to means, which fit in float16."""
 

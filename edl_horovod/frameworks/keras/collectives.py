@@ -13,6 +13,7 @@ import tensorflow as tf
 from horovod.tensorflow import mpi_ops
 from numpy.typing import NDArray
 
+from edl_horovod.config.schema import Compression
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.packing import LARGE_BYTES, byte_sizes, packs
 from edl_horovod.frameworks.values import Array, Rows, Variable, checksum
@@ -25,7 +26,7 @@ catch_failures = HOROVOD.catch_failures
 _IN_PLACE_TYPES = {tf.uint8, tf.int8, tf.int32, tf.int64, tf.float16, tf.float32, tf.float64}
 """Types that Horovod's in-place broadcast supports."""
 
-_COMPRESSED_TYPES = {"bf16": tf.bfloat16, "fp16": tf.float16}
+_COMPRESSED_TYPES: dict[Compression, tf.DType] = {"bf16": tf.bfloat16, "fp16": tf.float16}
 _TRANSFER_TYPE = tf.uint16
 """Type of the transfers: Horovod does not support bfloat16, and it adds float16 in float16."""
 
@@ -128,7 +129,7 @@ def sum_grouped(tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
 
 
 def sum_compressed(
-    tensors: Sequence[tf.Tensor], name: str, compression: str, batch_size: int
+    tensors: Sequence[tf.Tensor], name: str, compression: Compression, batch_size: int
 ) -> list[tf.Tensor]:
     """Sum each tensor over the ring, packed into one array of 16-bit numbers.
 
@@ -139,7 +140,7 @@ def sum_compressed(
     Args:
         tensors: float32, with the same shapes on all ranks.
         name: Matches the calls of the ranks.
-        compression: `bf16` or `fp16`.
+        compression: Any choice but `none`.
         batch_size: Divides the numbers while they are float16, whose maximum is 65,504; larger
             finite numbers are clipped to it.
     """

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from edl_horovod.config.schema import TrainConfig
+from edl_horovod.config.schema import Precision, TrainConfig
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import Batches, Framework, Step
 from edl_horovod.frameworks.keras import keras_2
@@ -43,7 +43,7 @@ class KerasFramework:
         keras.utils.set_random_seed(seed)
         return len(devices)
 
-    def use_precision(self, precision: str) -> None:
+    def use_precision(self, precision: Precision) -> None:
         """Set the dtype policy of layers that are created from now on."""
         keras.config.set_dtype_policy(precision)
 

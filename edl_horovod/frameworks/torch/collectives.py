@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edl_horovod.config.schema import Compression
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.packing import LARGE_BYTES, byte_sizes, packs
@@ -39,7 +40,7 @@ catch_failures = HOROVOD.catch_failures
 
 Collective: TypeAlias = Generator[int, Any, None]
 
-_COMPRESSED_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_COMPRESSED_DTYPES: dict[Compression, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _TRANSFER_DTYPE = torch.int16
 """Horovod copies integers unchanged; it does not support bfloat16, and sums float16 in float16."""
 
@@ -183,7 +184,7 @@ def sum_in_place(values: torch.Tensor, name: str) -> Collective:
     yield hvd.allreduce_async_(values, op=hvd.Sum, name=name)
 
 
-def sum_compressed(values: torch.Tensor, name: str, compression: str) -> Collective:
+def sum_compressed(values: torch.Tensor, name: str, compression: Compression) -> Collective:
     """Replace a rank's values by the ring's sums, sent with 16 bits for each number.
 
     Each rank receives one part of the values from all ranks, sums it in float32, and sends the sum
@@ -193,8 +194,8 @@ def sum_compressed(values: torch.Tensor, name: str, compression: str) -> Collect
     Args:
         values: float32, one axis, of the same length on all ranks.
         name: Pairs the calls of the ranks.
-        compression: `bf16` or `fp16`. With `fp16`, values are divided by the number of ranks, so
-            that their sums fit in float16.
+        compression: Any choice but `none`. With `fp16`, values are divided by the number of ranks,
+            so that their sums fit in float16.
     """
     num_ranks = hvd.size()
     base, remainder = divmod(len(values), num_ranks)
@@ -270,12 +271,12 @@ def _write(rows: Rows, flat: torch.Tensor) -> None:
     variable.assign(changed)
 
 
-def _compress(values: torch.Tensor, compression: str, scale: int = 1) -> torch.Tensor:
+def _compress(values: torch.Tensor, compression: Compression, scale: int = 1) -> torch.Tensor:
     """Round float32 numbers to 16 bits.
 
     Args:
         values: The numbers, which are not changed.
-        compression: `bf16` or `fp16`.
+        compression: Any choice but `none`.
         scale: Divisor of the numbers for `fp16`, whose largest number is 65,504; larger ones are
             clamped to it.
 
@@ -291,7 +292,7 @@ def _compress(values: torch.Tensor, compression: str, scale: int = 1) -> torch.T
     return values.to(dtype).view(_TRANSFER_DTYPE)
 
 
-def _decompress(values: torch.Tensor, compression: str, scale: int = 1) -> torch.Tensor:
+def _decompress(values: torch.Tensor, compression: Compression, scale: int = 1) -> torch.Tensor:
     """Return the rounded float32 numbers for the result of `_compress`."""
     dtype = _COMPRESSED_DTYPES[compression]
     numbers = values.view(dtype).to(torch.float32)

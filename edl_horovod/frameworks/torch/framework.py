@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from edl_horovod.config.schema import TrainConfig
+from edl_horovod.config.schema import Precision, TrainConfig
 from edl_horovod.frameworks.base import Batches, Collectives, Step
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.models import Model
@@ -24,7 +24,11 @@ from edl_horovod.spec import Mode
 
 __all__ = ["TorchFramework"]
 
-_DTYPES = {"float32": None, "mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
+_DTYPES: dict[Precision, torch.dtype | None] = {
+    "float32": None,
+    "mixed_bfloat16": torch.bfloat16,
+    "mixed_float16": torch.float16,
+}
 
 
 class TorchFramework:
@@ -57,7 +61,7 @@ class TorchFramework:
         torch.manual_seed(seed)
         return num_gpus
 
-    def use_precision(self, precision: str) -> None:
+    def use_precision(self, precision: Precision) -> None:
         """Set the precision of models that are created later; mixed ones use autocast."""
         dtype = _DTYPES[precision]
         self._compute = ComputeOptions(self._compute.device, dtype)
