@@ -1,19 +1,19 @@
-"""Forms one generation: gathers its members, sees who lives, gives places, waits for all.
+"""Forms one generation: gathers its members, pings them, assigns places, waits for all.
 
-Gloo's members find each other through a key-value server of the generation. Our Horovod
-(docs/adr/0003) sends it one request for each group that it is in, `POST /scope/rank/size`: the
-addresses that it listens on for the others. The answer, once all have come, is where the others
-listen for it.
+Gloo's members find each other through a key-value server, one for each generation. A member of our
+Horovod (docs/adr/0003) sends it one request for each of its groups, `POST /scope/rank/size`, with
+the addresses on which it listens for each other member. Once all members have sent theirs, the
+answer has the addresses on which the others listen for this member.
 
 A released Horovod (`horovod/common/gloo/http_store.cc`) sends PUT, GET and DELETE of `/scope/key`,
 several for each other member, and takes a 404 for a key that is not there yet. Its own server
 answers the 404 at once and every member asks again every 10 ms; here a GET waits for its key.
 
-A ring that cannot be completed is abandoned: everyone is then answered at once with nothing, at
-which Gloo raises instead of waiting for its time-out.
+A ring that cannot be completed is abandoned: all waiting requests are answered at once without a
+value, so Gloo raises an error instead of waiting for its time-out.
 
-Horovod's client proves nothing, but it takes an address with a path. So each generation's paths
-begin with a token, which the members are told over their authenticated connections.
+Horovod's client cannot authenticate itself, but its server's address may contain a path. So the
+paths of each generation begin with a token, which the members get over authenticated connections.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ MAX_TOTAL_BYTES = 256 << 20
 """Limit for all values together: a member's value grows by some 150 bytes for each other member."""
 LINGER_SECONDS = 10.0
 MAX_MISSED_PINGS = 4
-"""In a row, while a ring forms; after that the others wait for that member no longer."""
+"""Unanswered pings in a row at which the forming is given up because of that member."""
 
 
 class Rendezvous:
@@ -60,21 +60,21 @@ class Rendezvous:
         hello_seconds: float = Timings.hello_seconds,
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
-        """Say where to listen.
+        """Prepare the server; entering the context starts it.
 
         Args:
             host: Address to bind.
-            wait_seconds: How long a GET waits for its key before a 404.
-            hello_seconds: How long a connection may take to prove that it is a member's.
-            linger_seconds: Longest that a member of a ring that was given up may need to ask for
-                the last time.
+            wait_seconds: How long a GET waits for its key before it is answered with 404.
+            hello_seconds: How long a connection may take to send a first line with the token.
+            linger_seconds: How long the port stays open after the context, for members of an
+                abandoned ring that ask again.
         """
         self._host = host
         self._wait_seconds = wait_seconds
         self._hello_seconds = hello_seconds
         self._linger_seconds = linger_seconds
         self.token = secrets.token_hex(16)
-        """First part of all paths, up to a colon if there is one."""
+        """First part of all paths; Horovod may add a colon and more to it."""
         self._unauthenticated = UnauthenticatedConnections(at_most(MAX_UNAUTHENTICATED))
         self._values: dict[str, bytes] = {}
         self._exchanges: dict[str, Exchange] = {}
@@ -98,7 +98,7 @@ class Rendezvous:
 
     async def __aexit__(self, *_: object) -> None:
         await self.abandon()
-        # Not at once: Horovod's client asks a port that is closed three times in 1.5 s.
+        # Later, because Horovod's client would try a closed port three times, over 1.5 s.
         self._closing = asyncio.create_task(self._close_later())
 
     async def abandon(self) -> None:
@@ -138,10 +138,10 @@ class Rendezvous:
             writer.close()
 
     async def _first_line(self, reader: asyncio.StreamReader) -> tuple[str, str]:
-        """Method and key of a request.
+        """Read the method and key of a request.
 
         Raises:
-            ValueError: It is none, or not a member's: nothing of it is read or answered.
+            ValueError: It is not a request with this generation's token; it is not answered.
         """
         method, path, _ = (await reader.readline()).decode().split()
         _, token, key = path.split("/", 2)
@@ -172,6 +172,7 @@ class Rendezvous:
         return "200 OK", b""
 
     async def _exchange(self, path: str, parts: bytes) -> tuple[str, bytes]:
+        """Add a member's parts to the exchange of its group, and wait for those of the others."""
         scope, member, members = path.rsplit("/", 2)
         rank, size = int(member), int(members)
         if not 0 <= rank < size or size < 2 or not parts or len(parts) % (size - 1):
@@ -185,7 +186,7 @@ class Rendezvous:
             self._exchanges[scope] = exchange
         if (size, len(parts)) != (exchange.size, exchange.num_bytes):
             return "400 Bad Request", b""
-        exchange.give(rank, parts)
+        exchange.put(rank, parts)
         if self._is_abandoned:
             return "410 Gone", b""
         try:
@@ -220,52 +221,52 @@ class Rendezvous:
 
 
 class Exchange:
-    """Collects what each member has for each other member."""
+    """An all-to-all exchange in a group: each member has a part for each other member."""
 
     def __init__(self, size: int, num_bytes: int) -> None:
-        """Begin with nothing.
+        """Begin an exchange.
 
         Args:
-            size: Members of the group.
-            num_bytes: What a member has for all others: parts of one length, in the order of the
-                others' ranks.
+            size: Number of members of the group.
+            num_bytes: Size of the parts of one member together: size - 1 parts of equal length, in
+                the order of the other members' ranks.
         """
         self.size = size
         self.num_bytes = num_bytes
         self.is_over = asyncio.Event()
-        """All members have given their parts, or no member is waiting any longer."""
-        self._given: dict[int, bytes] = {}
+        """Set when all members have sent their parts, or when the ring is abandoned."""
+        self._parts: dict[int, bytes] = {}
 
     @property
     def is_complete(self) -> bool:
-        """Whether all members have given their parts."""
-        return len(self._given) == self.size
+        """Whether all members have sent their parts."""
+        return len(self._parts) == self.size
 
-    def give(self, rank: int, parts: bytes) -> None:
-        """Take what a member has for the others.
+    def put(self, rank: int, parts: bytes) -> None:
+        """Store the parts of a member.
 
         Args:
-            rank: The member; it may give its parts twice.
-            parts: As many bytes as of every member.
+            rank: The member; it may send its parts again.
+            parts: Its parts, `num_bytes` bytes.
         """
-        self._given[rank] = parts
+        self._parts[rank] = parts
         if self.is_complete:
             self.is_over.set()
 
     def take(self, rank: int) -> bytes:
-        """What the others have for a member, in rank order, once the exchange is complete."""
+        """Return the parts for a member, in the order of the senders; the exchange is complete."""
         width = self.num_bytes // (self.size - 1)
         parts = []
         for other in range(self.size):
             if other != rank:
-                # A member has no part for itself.
+                # The sender has no part for itself, so those for higher ranks move up by one.
                 start = width * (rank if rank < other else rank - 1)
-                parts.append(self._given[other][start : start + width])
+                parts.append(self._parts[other][start : start + width])
         return b"".join(parts)
 
 
 class Wakeup:
-    """Lets one loop sleep until something changes, or until the job is over."""
+    """Wakes the coordinator's loop when something changes or the job is over."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
@@ -276,7 +277,7 @@ class Wakeup:
         self._changed.set()
 
     def clear(self) -> None:
-        """Forget the changes until now: they are known."""
+        """Forget the changes so far; the caller is about to look at all of them."""
         self._changed.clear()
 
     async def sleep(self, seconds: float | None) -> None:
@@ -289,7 +290,7 @@ class Wakeup:
 
 
 class Forming:
-    """The steps of a forming; each of them ends at once when the job is over."""
+    """The stages of forming a ring; each of them returns at once when the job is over."""
 
     def __init__(
         self,
@@ -324,7 +325,11 @@ class Forming:
             await self._wakeup.sleep(0.5 if deadline is None else min(0.5, deadline - now))
 
     async def ask_for_sign_of_life(self, members: Sequence[Worker]) -> float:
-        """Ping everyone, and mark those who do not answer soon as silent; returns when it asked."""
+        """Ping all workers, and mark those as silent that do not answer soon.
+
+        Returns:
+            The time of the pings; `Worker.heard_at` is later for workers that answered.
+        """
         asked_at = time.monotonic()
         asked = [w for w in self._server.workers.values() if w.is_answering]
         ring = frozenset(members)
@@ -333,11 +338,11 @@ class Forming:
         while not self._wakeup.is_over:
             missing = [w for w in asked if w.is_connected and w.heard_at < asked_at]
             holders = [w for w in asked if w.is_connected and w in ring and w.has_state]
-            # Only they have the job's state: where none of them answers, newcomers would begin
-            # at step 0, so they get more time.
-            is_all = bool(holders) and all(w.heard_at < asked_at for w in holders)
+            # Newcomers would begin at step 0 if no holder of the state answered, so while all of
+            # them are missing they get more time.
+            all_missing = bool(holders) and all(w.heard_at < asked_at for w in holders)
             patience = (
-                self._timings.silence_seconds if is_all else self._timings.sign_of_life_seconds
+                self._timings.silence_seconds if all_missing else self._timings.sign_of_life_seconds
             )
             left = asked_at + patience - time.monotonic()
             if not missing or left <= 0:
@@ -350,10 +355,10 @@ class Forming:
         return asked_at
 
     async def form(self, members: Sequence[Worker], generation: int) -> bool:
-        """Give the members their places, and wait until all of them have formed the ring.
+        """Send the members their places, and wait until all of them report the ring as formed.
 
         Returns:
-            Whether they did.
+            Whether all did; false as soon as one cannot.
         """
         rendezvous = Rendezvous(
             self._address,
@@ -376,13 +381,13 @@ class Forming:
             return await self._watch_over(members, generation)
 
     async def _watch_over(self, members: Sequence[Worker], generation: int) -> bool:
-        """Ask again and again for a sign of life, until all have formed the ring or one cannot."""
+        """Ping the members until all report the ring as formed (true), or one cannot (false)."""
         deadline = time.monotonic() + self._forming_seconds
         missed = {worker.name: 0 for worker in members}
         while not self._wakeup.is_over and time.monotonic() < deadline:
             asked_at = time.monotonic()
             for worker in members:
-                # Not `ping`: what that counts are pings that are further apart.
+                # Not `Worker.ping`, which counts pings for `Liveness`, at a longer interval.
                 worker.send(Ping())
             until = min(asked_at + self._timings.forming_ping_seconds, deadline)
             while not self._wakeup.is_over and (left := until - time.monotonic()) > 0:

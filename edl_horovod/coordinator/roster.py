@@ -1,7 +1,7 @@
 """Decides which workers may be in the ring now, which wait, and which are dismissed.
 
 Rings may fail to form although all members live, for instance if two hosts reach the coordinator
-but not each other (D11). Then somebody is left out for a while, but no worker for ever.
+but not each other (D11). Then some workers are left out for a while, but never for good.
 """
 
 import logging
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class Roster:
-    """Prepares what `choose_members` needs: the usable workers and the wanted slots.
+    """Chooses the members of the ring from the connected workers, and dismisses the others.
 
-    The job's state is in its workers' memory. So a worker with a step that no other one has stays
-    in the ring, wanted or not, until others have the state too.
+    The job's state is in its workers' memory. So a worker with steps that no other worker has stays
+    in the ring, wanted or not, until others have the state as well.
     """
 
     def __init__(
@@ -41,32 +41,35 @@ class Roster:
         self._leaver_seconds = settings.timings.leaver_seconds
         self._events = events
         self._limit = limit
-        self._holder = ""
+        self._reported_holder = ""
+        """The worker that was last reported as kept because it alone has the job's state."""
         self.is_ending = False
         """Whether this coordinator is about to end, so that it admits no more workers."""
         self.wanted: dict[str, int] = {}
-        """Host name to number of slots, as host discovery gives them."""
+        """Number of slots by host name, from host discovery."""
 
     def workers(self, names: Iterable[str]) -> list[Worker]:
         """The named workers that are still known."""
         return [self._server.workers[name] for name in names if name in self._server.workers]
 
     def target(self, members: tuple[str, ...]) -> tuple[str, ...]:
-        """The ring that should be, as far as is known without asking anybody."""
+        """The members that the ring should have, by what is known without pinging any worker."""
         known, ring = self._server.workers.values(), frozenset(members)
         return self._choose([w for w in known if w.is_ready or w.name in ring], members)
 
     def responsive_members(self, members: tuple[str, ...], asked_at: float) -> tuple[str, ...]:
-        """The next ring: of workers outside the old one that gave a sign of life."""
+        """The members of the next ring, among workers that left the old one and answered since."""
         known = self._server.workers.values()
         return self._choose([w for w in known if w.is_ready and w.heard_at >= asked_at], members)
 
     def dismiss_unwanted(self, members: tuple[str, ...]) -> None:
-        """Dismiss workers that are to go, once they are in no ring and the state is safe."""
+        """Dismiss unwanted workers that are in no ring, once others have the job's state."""
         ring = frozenset(self.workers(members))
         has_ring = bool(ring) and all(
             w.is_answering and not w.is_ready and w.formed == w.placed for w in ring
         )
+        # Without a ring, all workers that have the state may have to go. Then one of them is told
+        # to keep it (`has_state`).
         keeper = None if has_ring else self._most_advanced()
         for worker in self._server.workers.values():
             worker.was_listed |= worker.candidate.host in self.wanted or worker.placed > 0
@@ -79,9 +82,9 @@ class Roster:
                 worker.send(Stop(reason="its slot is no longer wanted", has_state=worker is keeper))
 
     def until_next(self) -> float | None:
-        """Seconds until time alone changes something; None if it does not.
+        """Seconds until the choice may change without any message; None if it cannot.
 
-        At that time a worker that spoiled rings is tried again, or a leaving one must go.
+        Then a worker that was held back may join again, or the time of a leaving worker is over.
         """
         now = time.monotonic()
         moments = [
@@ -104,13 +107,16 @@ class Roster:
         return max(holders, key=lambda w: (w.step, -w.candidate.order), default=None)
 
     def _is_unwanted(self, worker: Worker) -> bool:
-        # An emptied hosts file dismisses no worker: a warm one keeps the job's state. And a
-        # pod may be warm before host discovery names it.
+        # An empty hosts file dismisses no worker: the workers have the job's state. And a pod may
+        # call before host discovery lists it, so a host that was never listed is not unwanted.
         slots = num_workers(self.wanted.get(worker.candidate.host, 0), self._spares)
         return bool(self.wanted) and worker.was_listed and worker.candidate.slot >= slots
 
     def _may_end(self, worker: Worker) -> bool:
-        """Whether a worker that was asked to end may do so although no ring trains."""
+        """Whether a worker that was asked to end may do so while no ring trains.
+
+        It may if a worker that stays has as many steps, or if it cannot wait any longer.
+        """
         stays = any(
             other.step >= worker.step and _is_usable(other) and not self._is_unwanted(other)
             for other in self._server.workers.values()
@@ -122,7 +128,8 @@ class Roster:
         chosen = choose_members(usable, self.wanted, members, self._limit.most, spares=self._spares)
 
         def steps(worker: Worker) -> float:
-            # In a formed ring all that have its state have the same; no worker outside has more.
+            # Members do not report each step. But all that have the ring's state have the same
+            # steps, and no worker outside the ring has more.
             if not worker.is_ready and worker.formed == worker.placed:
                 return math.inf if worker.has_state else -1
             return worker.step
@@ -132,17 +139,17 @@ class Roster:
         if not holders or not any(self.wanted.values()):
             return chosen
         holder = min(holders, key=lambda w: (-steps(w), w.is_leaving, w.candidate.order))
-        if holder.name != self._holder:
-            self._holder = holder.name
+        if holder.name != self._reported_holder:
+            self._reported_holder = holder.name
             message = f"worker {holder.label} is to go, but stays: it alone has the job's state"
             self._events.write(LogEvent(message=message))
             log.info("%s", message)
-        # One more than the limit for a moment, but never more than its bound.
+        # The holder may exceed elastic.max_np for a moment, but never the task's own limit.
         others = self.workers(chosen)[: self._ring_bound - 1]
         return in_order_of_ranks([*(w.candidate for w in others), holder.candidate])
 
     def _may_hold(self, worker: Worker) -> bool:
-        """Whether it can stay until another worker has the job's state, if there can be one."""
+        """Whether a worker can stay until another one has the job's state, and one may come."""
         now = time.monotonic()
         is_there = worker.is_answering and not worker.is_hung
         if not is_there or worker.is_dismissed or worker.not_before > now:
@@ -155,7 +162,8 @@ class Roster:
             return True
         if self.is_ending:
             return False
-        # On one machine a slot's next worker starts only when this one has ended.
+        # A slot's next worker starts only when this one has ended, so a successor can only come
+        # from another slot.
         slots = {host: num_workers(n, self._spares) for host, n in self.wanted.items()}
         is_wanted = worker.candidate.slot < slots.get(worker.candidate.host, 0)
         return not slots or sum(slots.values()) > is_wanted
@@ -167,11 +175,11 @@ def _is_usable(worker: Worker) -> bool:
 
 
 def suspects(members: Sequence[Worker], proven: Sequence[str], *, min_np: int) -> list[Worker]:
-    """The workers to leave out of the next ring after one of these did not form; maybe all.
+    """The workers to leave out of the next ring, after a ring of these members did not form.
 
-    They are those of one host: the one that most members could not reach, else the youngest. Where
-    newcomers joined a ring that worked before, it is a host of theirs. So the ring becomes smaller
-    until it works.
+    These are the workers of one host: the host that most members could not reach, or else the one
+    that joined last. If newcomers had joined a ring that worked, only their hosts are suspected. So
+    the ring shrinks host by host until it forms.
 
     Args:
         members: The members of the ring that did not form, in the order of their ranks.
@@ -185,14 +193,14 @@ def suspects(members: Sequence[Worker], proven: Sequence[str], *, min_np: int) -
     for worker in pool:
         by_host.setdefault(worker.candidate.host, []).append(worker)
     groups = list(by_host.values()) if len(by_host) > 1 else [[worker] for worker in pool]
-    # In the order of ranks the youngest host is the last one.
+    # Ranks are ordered by the age of hosts, so of equally suspected hosts the last one is taken.
     worst = max(range(len(groups)), key=lambda i: (named.count(groups[i][0].address), i))
     is_enough = len(members) - len(groups[worst]) >= min_np
     return groups[worst] if is_enough else list(members)
 
 
 class FailedPeers:
-    """Keeps account of failed formings over the whole job, and of who waits because of them."""
+    """Counts failed formings over the whole job, and holds workers back that may cause them."""
 
     def __init__(self, events: EventLog, *, min_np: int, timings: Timings) -> None:
         self._events = events
@@ -200,12 +208,12 @@ class FailedPeers:
         self._min_np = min_np
         self._since: float | None = None
         self._left_out: list[Worker] = []
-        """After the last failure."""
+        """The workers that were left out of the ring after the last failure."""
 
     def failed(self, members: Sequence[Worker], proven: Sequence[str], began: float) -> None:
         """Hold back workers that may have broken several rings in a row, each time for longer.
 
-        The first failure has no consequence, nor has one that a lost member explains.
+        The first failure has no consequence, and neither has one that a lost member explains.
 
         Args:
             members: The members of the ring that did not form, in the order of their ranks.
@@ -225,10 +233,10 @@ class FailedPeers:
                 self._hold_back(worker, max(wait, time.monotonic() - self._since))
 
     def formed(self, members: Sequence[Worker], known: Iterable[Worker]) -> None:
-        """Note that a ring works: a worker left out of it waits longer than its failures cost.
+        """Note that a ring formed, and hold back the workers whose absence may have made it form.
 
-        It also waits twice as long as after the failures before, however little these cost. Who was
-        left out before without effect is invited again at once.
+        They wait longer than the failures have cost the job, and at least twice as long as the last
+        time. Workers that were left out earlier, without effect, are invited again at once.
         """
         if self._since is not None:
             cost = time.monotonic() - self._since

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Coordinator:
-    """Owns membership. One loop forms rings; the callbacks only note what happened and wake it."""
+    """Decides who is in the ring. One loop forms rings; callbacks only note changes and wake it."""
 
     def __init__(self, settings: CoordinatorSettings, events: EventLog) -> None:
         self._settings = settings
@@ -56,16 +56,19 @@ class Coordinator:
         )
         self._too_few_since: float | None = time.monotonic()
         self._first_warm_at: float | None = None
-        self._adopts_until = 0.0
+        self._adopting_until = 0.0
+        """Until then members that lost their connection may call again, and their ring stays."""
         self._ending_since: float | None = None
         self._proven: tuple[str, ...] = ()
-        """Members of the last ring that was formed."""
+        """Members of the last ring that formed."""
 
     def end_soon(self) -> None:
-        """End without a result: at once, or with those workers that must end as well.
+        """End without an outcome, for instance because this process was asked to terminate.
 
-        Where all leave, no worker waits for a successor that takes the job's state: it is in a
-        checkpoint.
+        Workers that train are left alone. But often the workers were asked to end as well, as when
+        a machine shuts down, and they must be dismissed first: so `_can_exit` waits for a moment to
+        see whether they leave. If all leave, none of them waits for a successor to take over the
+        job's state: they have saved it in a checkpoint.
         """
         if self._ending_since is None:
             self._ending_since = time.monotonic()
@@ -76,12 +79,14 @@ class Coordinator:
     async def run(self) -> Outcome | None:
         """Serve until the job's outcome is known, write it to the job's directory and return it.
 
-        Returns None where this coordinator had to end before. A coordinator that is started again
-        for the same job finds its number and its port, and adopts the ring that goes on without it.
+        Returns None if this coordinator must end before (`end_soon`). A coordinator that is started
+        again for the same job reads its generation and its port, and adopts the ring, which trained
+        on without it.
 
         Raises:
             OSError: The job's directory cannot be written, or the address is taken.
-            NotEnoughWorkers: Too few workers came; they stay, and the next coordinator waits again.
+            NotEnoughWorkers: Too few workers came in time. Those that came stay, and the next
+                coordinator waits again.
         """
         port = self._load() or self._settings.port
         port = await self._server.start(self._settings.address, port)
@@ -104,13 +109,14 @@ class Coordinator:
             log.info("ending; %d members train on", len(self._members))
             return None
         log.info("job %s", "finished" if isinstance(self._outcome, Success) else "failed")
-        # Before the workers go: a coordinator that dies while they do must not start the job again.
+        # Saved before the workers are dismissed: if this process dies then, its successor must
+        # not start the job again.
         outcome.save(self._settings.job_dir.result, self._outcome)
         await self._say_goodbye()
         self._server.close()
         return self._outcome
 
-    # -- what happens
+    # -- callbacks: note what happened, and wake the loop
 
     def _on_message(self, worker: Worker, message: messages.Message | None) -> None:
         was_silent, worker.is_silent = worker.is_silent, False
@@ -131,11 +137,11 @@ class Coordinator:
             case messages.Pong():
                 worker.pong = message
             case messages.Progress() if not was_silent:
-                return  # Every second from every member, and nothing follows from it.
+                return  # It comes every second from every member, and needs no action.
         self._wakeup.wake()
 
     def _on_hello(self, worker: Worker, hello: messages.Hello) -> None:
-        # Numbers only grow, also where coordinator.json was lost.
+        # Generations only grow, even if coordinator.json was lost.
         self._generation = max(self._generation, hello.generation)
         worker.is_ready = hello.is_ready
         worker.pid, worker.placed = hello.pid, hello.generation
@@ -162,7 +168,8 @@ class Coordinator:
         if not self._members or worker.name in self._members:
             self._end(replace(failure, worker=worker.label))
             return
-        # A newcomer's own trouble, as a host without the data: it must not end a ring that trains.
+        # A newcomer may fail by itself, for instance if its host lacks the data. That must not end
+        # a ring that trains.
         worker.leave()
         self._events.write(
             WorkerEvent(worker=worker.label, state="failed", message=failure.message)
@@ -179,8 +186,9 @@ class Coordinator:
         if worker.name not in self._members:
             self._server.workers.pop(worker.name, None)
         elif not any(other.is_connected for other in self._roster.workers(self._members)):
-            # All members at once: more likely the network failed. Their ring may train on.
-            self._adopts_until = time.monotonic() + self._timings.return_seconds
+            # All members are gone at once: more likely the network failed, and their ring trains
+            # on. They may call again within this time.
+            self._adopting_until = time.monotonic() + self._timings.return_seconds
         self._wakeup.wake()
 
     def _on_silent(self, worker: Worker) -> None:
@@ -203,15 +211,15 @@ class Coordinator:
                 self._change_for("hosts changed")
             await asyncio.sleep(self._timings.hosts_poll_seconds)
 
-    # -- what follows
+    # -- the loop: compare, then act
 
     def _can_exit(self) -> bool:
-        """Whether this coordinator must end, and no worker that must end as well still needs it."""
+        """Whether `end_soon` was called, and no worker that leaves still needs this coordinator."""
         if self._ending_since is None:
             return False
-        may_follow = time.monotonic() < self._ending_since + self._timings.fellow_seconds
+        may_yet_leave = time.monotonic() < self._ending_since + self._timings.fellow_seconds
         answering = [w for w in self._server.workers.values() if w.is_answering]
-        return not any(worker.is_leaving or may_follow for worker in answering)
+        return not any(worker.is_leaving or may_yet_leave for worker in answering)
 
     async def _advance(self, port: int) -> None:
         """Compare the ring with the wanted one; act on the difference, or wait for one."""
@@ -228,8 +236,8 @@ class Coordinator:
             for name in self._members
         )
         if is_complete:
-            self._adopts_until = 0.0
-        elif time.monotonic() < self._adopts_until:
+            self._adopting_until = 0.0
+        elif time.monotonic() < self._adopting_until:
             await self._wakeup.sleep(0.1)
             return
         if target == self._members and is_whole:
@@ -237,7 +245,7 @@ class Coordinator:
             await self._wakeup.sleep(self._roster.until_next())
             return
         if len(target) < self._needed():
-            # Who is in a ring that may not go on leaves it; who trains alone below min_np stops.
+            # A ring below min_np must not train on, so its members leave it and wait.
             if self._members:
                 await self._dissolve()
             elif self._roster.is_ending:
@@ -248,7 +256,10 @@ class Coordinator:
         await self._change(port)
 
     def _needed(self) -> int:
-        """Ranks that a ring needs now; the first ring waits a while for all that were requested."""
+        """The least number of ranks that may form a ring now.
+
+        This is min_np, except that the first ring waits for a while for all requested workers.
+        """
         least = self._elastic.min_np
         if self._first_ring_wait_seconds() > 0:
             wanted = sum(self._roster.wanted.values())
@@ -270,7 +281,7 @@ class Coordinator:
     async def _wait_for_more(self, num_found: int) -> None:
         now = time.monotonic()
         if num_found >= self._elastic.min_np:
-            # Enough to start with; only the first ring's patience is not over yet.
+            # Enough for a ring, but the first one still waits for the other requested workers.
             self._too_few_since = None
             await self._wakeup.sleep(self._first_ring_wait_seconds())
             return
@@ -290,17 +301,17 @@ class Coordinator:
         await self._wakeup.sleep(min(left, 1.0, self._roster.until_next() or 1.0))
 
     def _recall(self) -> None:
-        """Tell workers that train in a ring that was given up to leave it.
+        """Tell workers that still train in a former ring to leave it.
 
-        A worker that was away or silent for a while need not have noticed that its ring was given
-        up, least of all if it is alone in it.
+        A worker that was disconnected or silent may not have noticed that its ring was replaced,
+        least of all if it is alone in it, because then no collective fails.
         """
         for worker in self._server.workers.values():
             if not worker.is_ready and worker.name not in self._members:
                 worker.announce(self._generation + 1)
 
     async def _dissolve(self) -> None:
-        """End the ring: its members stay warm and wait."""
+        """End the ring without forming another; its members stay warm and wait."""
         await self._forming.gather(self._roster.workers(self._members), self._generation + 1)
         former, self._members = self._members, ()
         self._forget_lost(former)
@@ -311,14 +322,14 @@ class Coordinator:
                 self._server.workers.pop(worker.name)
 
     async def _change(self, port: int) -> None:
-        """Form a generation: gather the members, see who lives, deal ranks, wait for all."""
+        """Form the next generation: gather the members, ping all workers, assign ranks, wait."""
         began = time.monotonic()
         old_size, reason = len(self._members), self._reason
         members = self._roster.workers(self._members)
         asked_at = await self._forming.ask_for_sign_of_life(members)
         await self._forming.gather(members, self._generation + 1)
         if time.monotonic() - asked_at > self._timings.sign_of_life_seconds:
-            asked_at = await self._forming.ask_for_sign_of_life(members)  # A step can be long.
+            asked_at = await self._forming.ask_for_sign_of_life(members)  # A step was long.
         if self._outcome is not None:
             return
         target = self._roster.responsive_members(self._members, asked_at)
@@ -329,7 +340,7 @@ class Coordinator:
         self._generation += 1
         self._members = target
         members = self._roster.workers(target)
-        # Beside the forming: the ring must not wait for a disk that is busy with a checkpoint.
+        # Saved concurrently: the ring must not wait for a disk that is busy with a checkpoint.
         ring = self._ring(port)
         saving = asyncio.create_task(asyncio.to_thread(saved.save_change, self._file, ring))
         try:
@@ -361,7 +372,7 @@ class Coordinator:
         )
 
     async def _say_goodbye(self) -> None:
-        """Tell all workers that the job is over, and give them a moment to go."""
+        """Tell all workers that the job is over, and wait a few seconds for them to end."""
         deadline = time.monotonic() + self._timings.goodbye_seconds
         for worker in self._server.workers.values():
             worker.send(messages.Stop(reason="the job is over", is_over=True))
@@ -371,16 +382,16 @@ class Coordinator:
             self._wakeup.clear()
             await self._wakeup.sleep(deadline - time.monotonic())
 
-    # -- what outlives this process
+    # -- the saved ring, for the next coordinator of the job
 
     def _load(self) -> int:
-        """Take up the generation of an earlier coordinator of this job; returns its port, or 0."""
+        """Adopt the ring of the job's former coordinator; returns its port, or 0 without one."""
         ring = saved.load(self._file)
         if ring is None:
             return 0
         self._generation, self._members, self._proven = ring.generation, ring.members, ring.members
         self._server.orders.update(zip(ring.members, ring.orders, strict=True))
-        self._adopts_until = time.monotonic() + self._elastic.forming_seconds
+        self._adopting_until = time.monotonic() + self._elastic.forming_seconds
         return ring.port
 
     def _ring(self, port: int) -> saved.SavedRing:

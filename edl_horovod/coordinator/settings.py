@@ -1,4 +1,4 @@
-"""The facts about its job that a coordinator decides by, and how long it waits for each event."""
+"""The settings of a job's coordinator, and its time limits."""
 
 from dataclasses import dataclass, field
 
@@ -10,16 +10,16 @@ __all__ = ["CoordinatorSettings", "Timings"]
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
-    """Seconds that are the same for all jobs; tests use shorter ones."""
+    """Times in seconds that are the same for all jobs; tests use shorter ones."""
 
     hosts_poll_seconds: float = 0.1
     events_poll_seconds: float = 0.5
     first_ring_seconds: float = 30.0
-    """How long the first ring waits for all workers that were asked for."""
+    """How long the first ring waits for all requested workers, from the first warm one on."""
     return_seconds: float = 1.0
-    """How long a ring that is lost as a whole may take to call again."""
+    """How long the members may take to call again if all connections were lost at once."""
     goodbye_seconds: float = 5.0
-    """How long workers may take to go when the job is over."""
+    """How long workers may take to end when the job is over."""
     fellow_seconds: float = 5.0
     """How long a coordinator that must end waits to see whether its workers must end as well."""
     hello_seconds: float = 5.0
@@ -28,34 +28,34 @@ class Timings:
     silence_seconds: float = 10.0
     """Silence after which a worker is not invited into a ring."""
     dead_seconds: float = 30.0
-    """Silence after which a worker is taken for stopped, and its launcher kills it."""
+    """Silence after which a worker counts as dead, so that its launcher kills it."""
     sign_of_life_seconds: float = 1.0
-    """How long a worker may take to answer before a ring forms."""
+    """How long a worker may take to answer a ping before a ring forms."""
     forming_ping_seconds: float = 0.5
-    """Between two pings while a ring forms."""
+    """Time between two pings while a ring forms."""
     forming_margin_seconds: float = 2.0
-    """Beyond Gloo's own time-out, after which a member leaves a broken ring by itself."""
+    """How long a member may take to leave a broken ring, in addition to Gloo's own time-out."""
     leaver_seconds: float = 20.0
-    """How long a worker that must end stays for a successor of the job's state, where it alone has
-    it. Below the 30 s after which Kubernetes kills it: it must still end in good order."""
+    """How long a worker that must end, and alone has the job's state, waits for another worker to
+    take it over. Less than the 30 s after which Kubernetes kills it: it must still shut down."""
     held_back_seconds: float = 0.5
-    """Wait before the third ring that a worker may spoil; doubled each time."""
+    """How long a worker is held back after two failed formings in a row; doubled with each one."""
     max_held_back_seconds: float = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorSettings:
-    """The facts of one job that its coordinator decides by."""
+    """The settings of one job that its coordinator needs."""
 
     job_dir: JobDir
     address: str
-    """Address that the workers can reach; also the rendezvous'."""
+    """Address at which the workers can reach the coordinator and the rendezvous."""
     port: int
-    """Where the workers call; 0 takes any, and the same again after a restart."""
+    """Port for the workers; 0 for any free one, which a restarted coordinator reuses."""
     secret: bytes
     num_start: int
-    """Ranks that the first ring waits for, for a while."""
+    """Number of ranks that the first ring waits for, for `first_ring_seconds`."""
     ring_bound: int
-    """No ring can be larger, even for a moment."""
+    """The task's largest ring, which is never exceeded; `max_np` may be, for a moment."""
     elastic: ElasticConfig
     timings: Timings = field(default_factory=Timings)

@@ -1,6 +1,6 @@
-"""The workers as the coordinator knows them, the server that they call, and their signs of life.
+"""The workers as the coordinator knows them, the server that they call, and their liveness.
 
-Every worker is pinged again and again; one that makes no progress is ordered to end (D11).
+Every worker is pinged every few seconds; one that makes no progress is ordered to end (D11).
 """
 
 import asyncio
@@ -45,68 +45,68 @@ BACKLOG = 1024
 MAX_UNAUTHENTICATED = 256
 MAX_SLOTS = 10**hosts.MAX_SLOTS_DIGITS
 COMPLAINT_SECONDS = 10.0
-"""Unauthenticated connections can fill the log with no more than one line in so many seconds."""
+"""Least time between two log lines about unauthenticated connections."""
 
 
 class Report(NamedTuple):
-    """What a worker's main thread does, as its listening thread answers a ping.
+    """What a worker's main thread does, by the answer of its listening thread to a ping.
 
-    The report shows where a worker is stuck, while the answer itself shows that the process lives.
+    The answer shows that the process lives; its content shows where the main thread may be stuck.
     """
 
     worker: str
-    """Its incarnation."""
+    """The worker's incarnation."""
     pong: Pong
 
 
-@dataclass(eq=False)  # Two workers are never equal, whatever their fields say.
+@dataclass(eq=False)  # Compared by identity, and hashable.
 class Worker:
-    """One incarnation of a worker, as its messages describe it."""
+    """One incarnation of a worker: one process, over all of its connections."""
 
     candidate: Candidate
     is_connected: bool = True
     is_ready: bool = False
-    """Warm and in no ring: can be given a place at once."""
+    """Whether it is warm and in no ring, so that it can take a place at once."""
     leaving_since: float | None = None
-    """When it was asked to go, or asked for it; None for one that is to stay."""
+    """When it was asked to end, or asked to be let go; None if it stays."""
     is_silent: bool = False
-    """It did not answer in time, and is not invited until it is heard again."""
+    """Whether it did not answer in time; it is not invited until it is heard again."""
     is_hung: bool = False
-    """It was ordered to end; never invited again."""
+    """Whether it was ordered to end because it hangs; it is never invited again."""
     is_given_up: bool = False
-    """Its launcher is to kill it, unless it is heard again."""
+    """Whether its launcher was asked to kill it; reset if it is heard again."""
     placed: int = 0
-    """The last generation that it was given a place in."""
+    """The last generation in which it got a place."""
     pong: Pong | None = None
     """Its last answer to a ping; see `current_report`."""
     pid: int = 0
     step: int = -1
-    """Steps of the job that it had when it was outside last; -1 for none."""
+    """Steps in its state when it was last outside a ring; -1 for a worker without state."""
     formed: int = 0
     """The last generation that it reported as formed."""
     has_state: bool = True
-    """Whether it has all of the state of the ring that it is in."""
+    """Whether it has all of its ring's state; false while it receives that in slices."""
     announced: int = 0
-    """The generation that this connection last announced to it."""
+    """The generation that was last announced to it over this connection."""
     is_dismissed: bool = False
     was_listed: bool = False
-    """Whether host discovery has named its host since it called first."""
+    """Whether host discovery has ever listed its host since the worker first called."""
     num_failed_formings: int = 0
-    """Formings in a row that failed and may have failed because of it."""
+    """Number of failed formings in a row of which it may be the cause."""
     left_out_seconds: float = 0.0
-    """How long it last had to wait while a ring trained that formed without it."""
+    """How long it was last held back after a ring had formed without it."""
     unreached: set[str] = field(default_factory=set)
-    """Addresses of other members that it could not reach since it was last in a ring."""
+    """Addresses of members that it could not reach since it was last in a formed ring."""
     not_before: float = 0.0
-    """When it is invited again; a worker that spoils ring after ring waits longer and longer."""
+    """When it may be invited again, on the monotonic clock; see `FailedPeers`."""
     num_unanswered: int = 0
-    """Pings since it was last heard."""
+    """Number of pings since it was last heard."""
     heard_at: float = field(default_factory=time.monotonic)
     connection: asyncio.StreamWriter | None = None
     channel: Channel | None = None
 
     def send(self, message: Message) -> None:
-        """Queue a message; nothing happens where the connection is gone."""
+        """Queue a message; it is dropped if the connection is gone."""
         assert self.connection is not None
         assert self.channel is not None
         if self.is_connected and not self.connection.is_closing():
@@ -119,7 +119,7 @@ class Worker:
         self.num_unanswered = 0
 
     def leave(self) -> None:
-        """Note that it must go."""
+        """Note that it must end, if that is not noted yet."""
         if self.leaving_since is None:
             self.leaving_since = time.monotonic()
 
@@ -129,24 +129,24 @@ class Worker:
         self.send(Ping())
 
     def announce(self, generation: int) -> None:
-        """Tell it, once per connection, that this generation replaces its ring."""
+        """Tell it, once per connection, that a ring of this generation replaces its ring."""
         if self.announced < generation:
             self.announced = generation
             self.send(Change(generation=generation))
 
     @property
     def is_answering(self) -> bool:
-        """Whether it is connected, and answered in time when it was asked last."""
+        """Whether it is connected, and answered the last pings in time."""
         return self.is_connected and not self.is_silent
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it must go; it may have to hand over the job's state first."""
+        """Whether it must end; it may have to hand over the job's state first."""
         return self.leaving_since is not None
 
     @property
     def current_report(self) -> Report | None:
-        """Its report on the last ring that it was given a place in; None without one."""
+        """Its last report, if that is about the last ring in which it got a place; else None."""
         if self.pong is None or self.pong.generation != self.placed:
             return None
         return Report(self.name, self.pong)
@@ -169,7 +169,7 @@ class Worker:
 
 
 class WorkerServer:
-    """Accepts workers, keeps `workers` up to date, and calls back at every change."""
+    """Accepts connections of workers, keeps `workers` up to date, and reports every change."""
 
     def __init__(
         self,
@@ -179,18 +179,18 @@ class WorkerServer:
         on_lost: Callable[[Worker], None],
         hello_seconds: float,
     ) -> None:
-        """Prepare; `start` listens.
+        """Prepare the server; `start` starts it.
 
         Args:
             secret: The job's secret.
-            on_message: Called with each message of a worker, `Hello` included; with None for one of
-                a kind that is not known here.
+            on_message: Called with each message of a worker, `Hello` included; with None for a
+                message of an unknown kind.
             on_lost: Called when a worker's connection ends.
-            hello_seconds: How long a connection may take to prove that it is a worker's.
+            hello_seconds: How long a connection may take to authenticate itself.
         """
         self.workers: dict[str, Worker] = {}
         self.orders: dict[str, int] = {}
-        """Ages of all workers ever seen: one that calls again is as old as it was."""
+        """Numbers of all workers ever seen, in the order of their first calls."""
         self._secret = secret
         self._on_message = on_message
         self._on_lost = on_lost
@@ -227,7 +227,7 @@ class WorkerServer:
             while line := await reader.readline():
                 message = decode(channel.open(line))
                 if worker.connection is not writer:
-                    break  # It called again; what it said before must not undo what it says now.
+                    break  # The worker has a new connection, whose messages are newer.
                 worker.heard()
                 self._on_message(worker, message)
         except WireError as error:
@@ -299,18 +299,18 @@ class WorkerServer:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The decision on a worker that has made no progress for too long."""
+    """The decision about a worker that has made no progress for too long."""
 
     worker: str
     phase: str
-    """What it is in the middle of."""
+    """What the worker was doing, for people."""
     message: str
     is_end: bool = True
-    """Whether it is to end; false where no other rank waits for it: it may take its time."""
+    """Whether it must end; false if no other rank waits for it, so that it may go on."""
 
 
 class Liveness:
-    """Pings the workers, and acts on missing answers and on what the answers report."""
+    """Pings the workers, and acts on missing answers and on reports without progress."""
 
     def __init__(
         self,
@@ -330,16 +330,16 @@ class Liveness:
         self._warned: dict[str, str] = {}
 
     async def watch(self) -> None:
-        """Ping, and act on the answers; never ends."""
+        """Ping all workers at intervals and act on the answers, until cancelled."""
         while True:
             for worker in list(self._server.workers.values()):
-                self._look_at(worker)
+                self._check_silence(worker)
                 worker.ping()
-            self._judge()
+            self._check_progress()
             await asyncio.sleep(self._timings.ping_seconds)
 
-    def _look_at(self, worker: Worker) -> None:
-        # Unanswered pings and not time: after a pause of this process no worker counts as silent.
+    def _check_silence(self, worker: Worker) -> None:
+        # Counted in unanswered pings: after a pause of this very process, no worker seems silent.
         silence = worker.num_unanswered * self._timings.ping_seconds
         if not worker.is_connected or silence < self._timings.silence_seconds:
             return
@@ -347,7 +347,7 @@ class Liveness:
             worker.is_silent = True
             log.warning("worker %s does not answer", worker.label)
             self._on_silent(worker)
-        # Never the last ones who have the state: they may come back.
+        # Only if other members answer: the last ones have the job's state, and may come back.
         others = [w for w in self._members() if w.is_answering]
         patience = max(
             self._timings.silence_seconds, min(self._timings.dead_seconds, self._stall_seconds)
@@ -356,7 +356,7 @@ class Liveness:
             worker.is_given_up = True
             self._report(worker, f"no sign of life for {silence:.0f} s")
 
-    def _judge(self) -> None:
+    def _check_progress(self) -> None:
         members = self._members()
         ring = frozenset(members)
         outsiders = [
@@ -370,9 +370,9 @@ class Liveness:
             stall_seconds=self._stall_seconds,
         )
         for verdict in verdicts:
-            self._carry_out(verdict, self._server.workers[verdict.worker])
+            self._apply(verdict, self._server.workers[verdict.worker])
 
-    def _carry_out(self, verdict: Verdict, worker: Worker) -> None:
+    def _apply(self, verdict: Verdict, worker: Worker) -> None:
         if verdict.is_end and not worker.is_hung:
             worker.is_hung = True
             self._report(worker, verdict.message)
@@ -384,7 +384,7 @@ class Liveness:
             worker.send(Dump(reason=verdict.message))
 
     def _report(self, worker: Worker, message: str) -> None:
-        """Report that a worker hangs; its launcher ends it where it does not do so itself."""
+        """Report that a worker hangs; its launcher kills it if it does not end by itself."""
         self._events.write(
             WorkerEvent(worker=worker.label, state="hung", pid=worker.pid, message=message)
         )
@@ -394,20 +394,20 @@ class Liveness:
 def find_hung(
     members: Sequence[Report | None], outsiders: Sequence[Report | None], *, stall_seconds: float
 ) -> list[Verdict]:
-    """Find workers that hang. A rank is ended only if others have waited for it for so long.
+    """Find workers that hang: a rank must end only if others have waited for it for too long.
 
-    In a ring all ranks begin a step together, so how long others wait is how much longer a rank
-    takes than they did: a step that is long for all of them makes none of them suspect.
+    All ranks of a ring begin a step together, so the others' waiting time is how much longer this
+    rank takes than they did. A step that is long for all ranks makes none of them a suspect.
 
     Args:
-        members: Reports of the ring's members, in the order of their ranks; None for one that has
-            not reported anything yet.
-        outsiders: Reports of workers that should have come out of an earlier ring.
-        stall_seconds: How long is too long.
+        members: Reports of the ring's members, in the order of their ranks; None for a member
+            without a report yet.
+        outsiders: Reports of workers that should have left an earlier ring.
+        stall_seconds: The longest time without progress.
     """
     hung = []
     for report in outsiders:
-        # Without a ring, who is still in an older one may be all that is left of the job.
+        # Without a ring, workers in an older one may be the only ones that have the job's state.
         if not members or report is None or report.pong.seconds < stall_seconds:
             continue
         if (pong := report.pong).doing in ("works", "joins"):
@@ -424,8 +424,8 @@ def _hung_members(reports: Sequence[Report], stall_seconds: float) -> list[Verdi
     late = [report for report in stalled if report.pong.doing == "works"]
     waiting = [report for report in stalled if report.pong.doing == "waits"]
     if len(waiting) == len(reports) > 1:
-        # No single rank is to blame, as in an error of the transport. One that ends breaks the
-        # collective for all others, who have the state; ending all of them would lose it.
+        # No single rank is to blame; the transport may have failed. If one rank ends, the
+        # collective fails on all others, which have the state. Ending all ranks would lose it.
         worker, last = waiting[-1]
         message = f"all {len(waiting)} ranks waited for each other for {last.seconds:.0f} s in "
         message += f"{last.phase}; the last one ends, which frees the others"

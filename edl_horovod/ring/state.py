@@ -1,8 +1,8 @@
 """The state that all ranks of a ring must agree on, and how it reaches newcomers (D7).
 
-A newcomer is sent the state slice by slice between steps (D18). All ranks compute the same from
-what they received when the ring began: where the stream is, and how much each newcomer has. Only
-how large a slice is, the leader says, who measures.
+A newcomer is sent the state slice by slice between steps (D18). Where the stream is and how much
+each newcomer has, every rank computes by itself, from what all exchanged when the ring began. Only
+the size of the next slice comes from the leader, because it depends on measured times.
 """
 
 import hashlib
@@ -40,31 +40,32 @@ log = logging.getLogger(__name__)
 FIRST_BYTES = 1 << 20
 """Size of the first slice, before anything is measured."""
 _LEAST_BYTES = 1 << 18
-"""A collective costs some 1 ms, whatever it carries."""
+"""Smaller slices save nothing: a collective takes about 1 ms whatever its size."""
 _MOST_BYTES = 32 << 20
-"""A rank holds a slice three times over while it is sent, and all wait until newcomers wrote it."""
+"""While a slice is sent, each rank holds three copies of it, and all ranks wait for it."""
 _MOST_SECONDS = 0.15
+"""Longest time that a slice may take, however long the steps are."""
 _GROWTH = 2.0
-"""By how much a slice may be larger than the one before: a rate of small ones says little."""
+"""Largest ratio of consecutive slices: the rate of a small slice says little about a large one."""
 _REMEMBERED_STEPS = 15
 _AIM = 0.5
-"""Part of the share that is aimed at: slices differ, and what a newcomer does with one, the leader
-does not see."""
+"""Part of the allowed time that a slice aims at: the times vary, and the leader's measurement does
+not contain the time that a newcomer takes to write a slice."""
 NEVER = -1
 _TORN = -2
-"""In place of the steps of a rank whose variables are partly its own and partly another's."""
+"""Stands for the step of a rank whose variables are partly its own and partly another rank's."""
 
 
 _LEADER = 0
 _ALL = 1 << 62
-"""Bytes of a slice where the leader wants all that is left at once."""
+"""Sent as the size of the next slice if the leader wants the rest of the state at once."""
 _DESCRIPTION_BYTES = 256
 """Space for the description of a variable in an error, in bytes."""
 _STREAM = "edl.sync.stream"
 _LEAST_STREAMED_BYTES = 16 << 20
-"""Less is copied at once."""
+"""A smaller state is not streamed, but copied when the ring begins."""
 _SLICE_BYTES = 32 << 20
-"""Size of the slices of what is left where a stream is cut short."""
+"""Size of the slices in which `complete` sends the rest of the state."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,14 @@ class _Table:
 
     variables: tuple[Variable, ...]
     num_rows: int
-    """1 where the group only goes as a whole."""
+    """1 if the group is only sent as a whole."""
     row_bytes: int
     start: int
-    """Where it begins in the stream."""
+    """Offset of the group in the stream, in bytes."""
 
 
 class Layout:
-    """The order of the groups in the stream, as if they were one run of bytes."""
+    """The groups of variables one after the other, with offsets in bytes."""
 
     def __init__(self, groups: Sequence[StateGroup], variables: Mapping[str, Variable]) -> None:
         self._tables: list[_Table] = []
@@ -95,14 +96,14 @@ class Layout:
             self.num_bytes += size
 
     def cut(self, start: int, wanted: int) -> tuple[list[Rows], int]:
-        """The parts that follow a place: about so many bytes, at least one row, none past the end.
+        """Cut the next slice from the stream: at least one row, and never beyond the stream's end.
 
         Args:
-            start: A place in bytes that an earlier call returned, or 0.
-            wanted: Bytes.
+            start: The offset of the slice in bytes: 0, or one that an earlier call returned.
+            wanted: Size of the slice in bytes; exceeded only by a single row that is larger.
 
         Returns:
-            The parts, and the place behind them.
+            The rows of the slice, and the offset of its end.
         """
         parts: list[Rows] = []
         end, limit = start, start + max(1, wanted)
@@ -124,20 +125,20 @@ class Layout:
 
 @dataclass(frozen=True)
 class Received:
-    """What a rank without the whole state has of it, kept up to date by the steps since."""
+    """The part of the state that a newcomer has; each step since has updated it."""
 
     step: int
-    """Steps that are done in it."""
+    """Steps that are done in this part."""
     start: int = 0
-    """Where in the stream it begins; it may go on from the stream's end to its begin."""
+    """Offset at which it begins. The stream is circular: the part may continue at offset 0."""
     num_bytes: int = 0
 
 
 class Stream:
-    """Where the stream is, and how much of it each newcomer has."""
+    """The progress of the stream, the same on all ranks: its offset, and what each newcomer has."""
 
     def __init__(self, layout: Layout, received: Mapping[int, Received], step: int) -> None:
-        """Go on where a stream was that was broken off, or begin.
+        """Continue an interrupted stream, or begin a new one.
 
         Args:
             layout: The layout of the state.
@@ -146,21 +147,22 @@ class Stream:
         """
         self._layout = layout
         self.next_bytes = FIRST_BYTES
-        of_use = [
+        usable = [
             progress
             for progress in received.values()
             if progress.step == step and progress.num_bytes
         ]
-        # They may differ by the slice in which the ring broke.
-        least = min(of_use, key=lambda progress: progress.num_bytes, default=Received(step))
-        self.place = (least.start + least.num_bytes) % layout.num_bytes
-        self._have = {rank: self._taken_up(progress, step) for rank, progress in received.items()}
+        # If the ring broke during a slice, some newcomers have it and some do not.
+        least = min(usable, key=lambda progress: progress.num_bytes, default=Received(step))
+        self.offset = (least.start + least.num_bytes) % layout.num_bytes
+        self._have = {rank: self._continued(progress, step) for rank, progress in received.items()}
 
-    def _taken_up(self, received: Received, step: int) -> Received:
-        reach = (self.place - received.start) % self._layout.num_bytes
+    def _continued(self, received: Received, step: int) -> Received:
+        """What a newcomer keeps of its part: that up to the offset, or nothing if it has a gap."""
+        reach = (self.offset - received.start) % self._layout.num_bytes
         if received.step == step and reach <= received.num_bytes:
             return Received(step, received.start, reach)
-        return Received(step, self.place)
+        return Received(step, self.offset)
 
     @property
     def lacking(self) -> frozenset[int]:
@@ -168,18 +170,18 @@ class Stream:
         return frozenset(self._have)
 
     def received(self, rank: int, step: int) -> Received:
-        """What such a rank has, after so many steps."""
+        """The part that a newcomer has; `step` is the number of steps that it is updated to."""
         had = self._have[rank]
         return Received(step, had.start, had.num_bytes)
 
     def next_slice(self, most_bytes: int) -> tuple[list[Rows], int]:
-        """The parts that follow, and how many bytes they are."""
-        parts, end = self._layout.cut(self.place, most_bytes)
-        return parts, end - self.place
+        """The next rows of the stream, and their size in bytes."""
+        parts, end = self._layout.cut(self.offset, most_bytes)
+        return parts, end - self.offset
 
     def advance(self, num_bytes: int) -> bool:
-        """Count a slice that all have received; returns whether a rank has the whole state now."""
-        self.place = (self.place + num_bytes) % self._layout.num_bytes
+        """Count a slice that was sent; returns whether it gave a newcomer the whole state."""
+        self.offset = (self.offset + num_bytes) % self._layout.num_bytes
         before = len(self._have)
         self._have = {
             rank: Received(had.step, had.start, had.num_bytes + num_bytes)
@@ -190,7 +192,7 @@ class Stream:
 
 
 class Pace:
-    """How large a slice may be, so that it takes a share of a step's time."""
+    """Chooses the size of slices, so that sending one takes a given share of a step's time."""
 
     def __init__(self, share: float) -> None:
         """`share` is the part of a step's median time that sending may take."""
@@ -199,11 +201,11 @@ class Pace:
         self._next_bytes = FIRST_BYTES
 
     def stepped(self, seconds: float) -> None:
-        """Note what a step took, without the slice."""
+        """Add the time of a step, without that of the slice after it."""
         self._steps.append(seconds)
 
     def sent(self, num_bytes: int, seconds: float) -> None:
-        """Note what a slice took."""
+        """Add the size and the time of a slice."""
         if self._steps:
             target = min(_AIM * self._share * statistics.median(self._steps), _MOST_SECONDS)
             fits = int(num_bytes / max(seconds, 1e-6) * target)
@@ -212,7 +214,7 @@ class Pace:
 
     @property
     def next_bytes(self) -> int:
-        """Bytes of the slice after the next."""
+        """Size in bytes of the slice after the next: the size of the next one was sent already."""
         return self._next_bytes
 
 
@@ -222,9 +224,9 @@ class StateLost(Exception):
 
 @dataclass
 class Counters:
-    """How far a rank is; a task adds its own numbers.
+    """The progress of a rank; a task adds its own numbers.
 
-    Compared in the order of the fields, they say which of two ranks is the more advanced.
+    Of two ranks, the one whose fields are larger, compared in order, is the more advanced.
     """
 
     step: int = NEVER
@@ -233,23 +235,23 @@ class Counters:
 
 @dataclass(frozen=True)
 class _Row:
-    """What a rank tells the others at a sync."""
+    """The facts that a rank sends to all others at a sync."""
 
     model: int
-    """A number of 63 bits that is the same where the variables have the same names and shapes."""
+    """A hash of 63 bits of the names, types and shapes of the variables."""
     num_variables: int
     saved_step: int
-    """The newest saved one that it sees."""
+    """The step of the newest checkpoint that this rank sees; -1 for none."""
     has_own: bool
-    """Whether it has done steps that nothing else may have."""
+    """Whether it has done steps that may exist on no other rank and in no checkpoint."""
     may_stream: bool
     received: Received
-    """What it has of the state where it has no whole one."""
+    """The part of the state that it has, if it does not have all."""
     counters: list[int]
 
     @classmethod
     def of(cls, numbers: list[int]) -> "_Row":
-        """The row that these numbers say."""
+        """Decode a row."""
         model, num_variables, saved, has_own, may_stream, *more = numbers
         step, start, num_bytes, *counters = more
         received = Received(step, start, num_bytes)
@@ -257,16 +259,16 @@ class _Row:
 
 
 class Durable(Protocol):
-    """Where a state is kept that outlives all ranks."""
+    """A store of states that outlives all ranks, such as checkpoints."""
 
     def newest_step(self) -> int:
         """Step of the newest state there; -1 for none."""
 
     def load(self, after: int) -> Mapping[str, int] | None:
-        """Give the variables the newest good state, if its step is after this one.
+        """Set the variables to the newest undamaged state with a step after this one.
 
         Returns:
-            Its counters, by name; None where there is none.
+            The counters of that state by name; None if there is no such state.
         """
 
 
@@ -275,10 +277,10 @@ class RingState:
 
     Variables change only after a step's collectives have succeeded on this rank, and then all of
     them at once. So a rank's state is always that of a whole step, and a failed step leaves nothing
-    to undo. What is not listed here is lost when a rank is replaced.
+    to undo. What is not among the variables and counters is lost when a rank is replaced.
 
-    A newcomer may be given a large state bit by bit while the ring goes on (`is_streaming`). Until
-    it has all it is a rank without examples: the steps keep current what it has.
+    A newcomer may receive a large state in slices while the ring trains (`is_streaming`). Until it
+    has all of it, it takes part in every step without examples, which updates the part that it has.
     """
 
     def __init__(
@@ -291,12 +293,12 @@ class RingState:
         groups: Sequence[StateGroup] = (),
         join_share: float = 0.0,
     ) -> None:
-        """Start as a rank that knows nothing yet.
+        """Start as a rank without state.
 
         Args:
-            variables: All that changes while the job runs; same names, order, shapes and types on
-                all ranks.
-            counters: How far this rank is; the task counts in them, and a sync sets them.
+            variables: Everything that changes while the job runs. Names, order, shapes and types
+                are the same on all ranks.
+            counters: The progress of this rank; the task changes them, and a sync sets them.
             collectives: The ring's collectives.
             durable: Holds the state if all ranks are lost; None if nothing does.
             groups: The groups of variables; see `Step.groups`.
@@ -318,16 +320,16 @@ class RingState:
         self._sent_at: float | None = None
         self._rank = 0
         self._is_saved = False
-        """Whether the variables are just as they were read from where states are kept durably."""
+        """Whether the variables are unchanged since they were loaded from the durable store."""
 
     @property
     def step(self) -> int:
-        """Steps of the job that are done; -1 before the first sync, less where one was broken."""
+        """Steps of the job that are done; -1 before the first sync, -2 if a sync broke halfway."""
         return self.counters.step
 
     @property
     def own_step(self) -> int:
-        """Steps that are done in this rank's state; -1 where it has no whole one."""
+        """Steps that are done in this rank's state; -1 if it does not have all of the state."""
         return max(NEVER, self.step) if self.is_whole else NEVER
 
     @property
@@ -358,11 +360,11 @@ class RingState:
         self._is_saved = False
 
     def recover(self) -> None:
-        """Take up what is saved durably, where that is ahead of this rank.
+        """Load the newest state of the durable store if it is ahead of this rank.
 
         Raises:
-            ConfigError: What is saved is of another data set or plan.
-            DataError: What is saved is of another model.
+            ConfigError: That state belongs to another data set or plan.
+            DataError: That state belongs to another model.
         """
         after = max(NEVER, self.step)
         saved = self._durable.load(after=after) if self._durable is not None else None
@@ -371,7 +373,7 @@ class RingState:
             self._is_saved = True
 
     def begin_alone(self) -> None:
-        """Do what `sync` does, in a ring of one."""
+        """Do what `sync` does, for a ring of one rank."""
         self._end_stream()
         self.recover()
         self._require_whole(self.step)
@@ -380,19 +382,19 @@ class RingState:
     def sync(self, world: World, *, may_stream: bool = False) -> None:
         """Give all ranks the state of the most advanced one; a completed step is never rolled back.
 
-        All ranks call it at the same points: once after each forming of the ring, and where the
-        leader alone went on between two steps.
+        All ranks call it at the same points: once after each forming of the ring, and after the
+        leader alone changed variables between two steps (callbacks).
 
-        Variables are copied one after the other, so that no rank needs room for a second state, and
-        what is equal already is not copied. The source's state stays whole whatever happens, and so
-        does one that might be the last: of a rank which has done steps that are not saved, or the
-        one that a job begins with. Such a rank takes all that has come at once. Any other has no
-        state until the end.
+        Variables are copied one after the other, so that no rank needs memory for a second state,
+        and those that are equal already are not copied. A member may be lost halfway. So the state
+        of the source does not change, and a state that might be the last one is replaced only when
+        everything has arrived: that of a rank with steps which are not saved, and the initial state
+        of a job. Any other rank counts as having no state until the copy is complete.
 
         Args:
             world: The ring.
-            may_stream: Whether newcomers may be given a large state while the ring goes on; what
-                the leader says counts.
+            may_stream: Whether newcomers may receive a large state while the ring trains; the
+                leader's value counts.
 
         Raises:
             CollectiveFailed: A member was lost; form the ring again.
@@ -400,11 +402,11 @@ class RingState:
         """
         received, self._rank = self._end_stream(), world.rank
         rows = self._gather(received, may_stream)
-        # The same rows on all ranks, so all end here or none.
+        # All ranks have the same rows, so either all raise here or none.
         if len({row.model for row in rows}) > 1:
             raise self._other_models(max(row.num_variables for row in rows))
-        # The same rows on all ranks, so all go this way or none. It is for a ring whose members
-        # waited outside while those who trained, and saved, were lost.
+        # All ranks have the same rows, so either all recover or none. A checkpoint is ahead of all
+        # members if they waited outside while the ranks that trained, and saved it, were lost.
         if max(row.saved_step for row in rows) > max(row.counters[0] for row in rows):
             self.recover()
             rows = self._gather(received, may_stream)
@@ -415,14 +417,14 @@ class RingState:
         has_own = self._has_own
         if world.rank in behind and not has_own:
             self._set_counters({**dict.fromkeys(vars(self.counters), NEVER), "step": _TORN})
-        if self._is_to_stream(rows, root, behind):
+        if self._should_stream(rows, root, behind):
             self._collectives.broadcast(self._ungrouped, root, "edl.sync")
             self._begin_stream({rank: rows[rank].received for rank in behind}, source[0])
         else:
             variables = list(self.variables.values())
             if all(row.counters[0] == source[0] for row in rows):
                 variables = self._differing(variables, root)
-            # What a job begins with is whole, too, although no step is done.
+            # The initial state of a job must not be lost either, although no step is done.
             is_first = source[0] == NEVER
             may_be_last = is_first or (world.rank in behind and has_own)
             if variables:
@@ -432,13 +434,13 @@ class RingState:
         self._begin()
 
     def stream_on(self, *, hurries: bool) -> bool:
-        """Give the newcomers the next slice of the state; all ranks call it between two steps.
+        """Send the newcomers the next slice of the state; all ranks call it between two steps.
 
         Args:
-            hurries: Whether all that is left must follow at once; what the leader says counts.
+            hurries: Whether the rest of the state must follow at once; the leader's value counts.
 
         Returns:
-            Whether a rank has the whole state now that did not have it before.
+            Whether this slice gave a newcomer the whole state.
 
         Raises:
             CollectiveFailed: A member was lost; form the ring again.
@@ -451,7 +453,7 @@ class RingState:
         return is_done
 
     def complete(self) -> None:
-        """Give the newcomers all that is left; all ranks call it, where all must have the state.
+        """Send the newcomers the rest of the state; called by all ranks when all must have it.
 
         Raises:
             CollectiveFailed: A member was lost; form the ring again.
@@ -462,11 +464,14 @@ class RingState:
 
     @property
     def must_send_all(self) -> bool:
-        """Whether the leader wants `complete`, before the next step."""
+        """Whether the leader has asked for the rest of the state at once (`complete`)."""
         return self._stream is not None and self._stream.next_bytes == _ALL
 
     def _send(self, then: int) -> bool:
-        """Send the next slice, and how many bytes the one after it has."""
+        """Send the next slice of the state, and `then`: the leader's size of the one after it.
+
+        The size must be known to all ranks before they begin the collective, so it is sent ahead.
+        """
         stream = self._stream
         assert stream is not None
         began = time.monotonic()
@@ -479,10 +484,11 @@ class RingState:
             log.info("all ranks have the state, at step %d", self.step)
         return is_done
 
-    def _is_to_stream(self, rows: Sequence["_Row"], root: int, behind: Sequence[int]) -> bool:
-        """Whether those who are behind get the state bit by bit; the same on all ranks.
+    def _should_stream(self, rows: Sequence["_Row"], root: int, behind: Sequence[int]) -> bool:
+        """Whether the ranks that are behind receive the state in slices; the same on all ranks.
 
-        The leader must have it, who saves it and runs callbacks.
+        Only the leader can be the source, because it saves the state and runs callbacks.
+        A rank with steps of its own keeps its state until the new one is complete: see `sync`.
         """
         return (
             bool(behind)
@@ -498,13 +504,13 @@ class RingState:
         self._stream = Stream(self._layout, received, step)
         self._pace, self._sent_at = Pace(self._join_share), None
         log.info(
-            "ranks %s are given the state of %d bytes while the ring goes on",
+            "ranks %s receive the state of %d bytes while the ring trains",
             ", ".join(map(str, sorted(received))),
             self._layout.num_bytes,
         )
 
     def _end_stream(self) -> Received:
-        """Leave the stream, which a ring ends with; returns what this rank has of the state."""
+        """End the stream, as its ring has ended; returns the part that this rank has received."""
         stream, self._stream = self._stream, None
         if stream is None or self._rank not in stream.lacking:
             return Received(NEVER)
@@ -514,7 +520,7 @@ class RingState:
 
     @property
     def _has_own(self) -> bool:
-        """Whether this rank has done steps that nothing else may have."""
+        """Whether this rank has done steps that may exist on no other rank and in no checkpoint."""
         return self.step > NEVER and not self._is_saved
 
     def _require_whole(self, step: int) -> None:
@@ -522,11 +528,10 @@ class RingState:
             raise StateLost("the ring's state was lost while it was copied, and nothing is saved")
 
     def _differing(self, variables: Sequence[Variable], root: int) -> list[Variable]:
-        """Variables whose value on some rank differs from the root's; the same on all ranks.
+        """Variables whose value on any rank differs from the root's; the same list on all ranks.
 
-        Ranks that did the same steps have the same bits if they compute in the same way. They need
-        not: a sum over a tensor depends on the number of threads, and some functions on the
-        processor.
+        Ranks that did the same steps mostly have the same bits, but not always: the sum of a tensor
+        depends on the number of threads, and some functions depend on the processor.
         """
         if not variables:
             return []
@@ -536,20 +541,20 @@ class RingState:
         return [variable for variable, is_other in zip(variables, differs, strict=True) if is_other]
 
     def _copy(self, variables: Sequence[Variable], root: int, *, at_once: bool) -> None:
-        """Take variables from the root; `at_once` changes none of them before all have come."""
-        taking = self._collectives.blank_like(variables) if at_once else variables
-        self._collectives.broadcast(taking, root, "edl.sync")
+        """Copy variables from the root; with `at_once` none changes before all have arrived."""
+        received = self._collectives.blank_like(variables) if at_once else variables
+        self._collectives.broadcast(received, root, "edl.sync")
         if at_once:
-            for variable, taken in zip(variables, taking, strict=True):
-                variable.assign(taken.numpy())
+            for variable, value in zip(variables, received, strict=True):
+                variable.assign(value.numpy())
 
     def _other_models(self, num_variables: int) -> UserCodeError:
-        """The error where the ranks have other variables; it names the first that differs.
+        """The error for ranks with different variables; it names the first variable that differs.
 
-        All ranks call it after the same rows.
+        Its collectives are safe: all ranks have the same rows, so all of them call it.
 
         Args:
-            num_variables: The most that a rank has.
+            num_variables: The largest number of variables of a rank.
         """
         texts = [*self._descriptions, *["none"] * (num_variables - len(self._descriptions))]
         table = self._collectives.gather_rows(list(map(_number_of, texts)), "edl.sync.names")
@@ -561,15 +566,15 @@ class RingState:
             bytes(rows[rank].tolist()).decode(errors="replace").strip() for rank in (_LEADER, other)
         )
         return UserCodeError(
-            "The ranks of the job made different models or optimizers: the first variable that"
+            "The ranks of the job built different models or optimizers: the first variable that"
             f" differs is {of_leader} on rank {_LEADER} and {of_other} on rank {other}.",
-            hint="Make the same on every rank: what create_model and create_optimizer build must"
+            hint="Build the same on every rank: what create_model and create_optimizer build must"
             " depend on params alone, not on the process, its machine, its environment or random"
             " numbers.",
         )
 
     def _gather(self, received: Received, may_stream: bool) -> list["_Row"]:
-        """What the ranks must know of each other."""
+        """Exchange what the ranks must know of each other; returns one row for each rank."""
         newest = self._durable.newest_step() if self._durable is not None else NEVER
         has = [received.step, received.start, received.num_bytes]
         row = [self._model, len(self._descriptions)]
@@ -586,12 +591,12 @@ class RingState:
 
 
 def _description(name: str, variable: Variable) -> str:
-    # The number of a layer stands within the names of what an optimizer keeps, too:
-    # adam/dense_3_kernel_momentum.
+    # Keras counts the layers of a process, so the numbers in names may differ between ranks, also
+    # in the names of an optimizer's variables: adam/dense_3_kernel_momentum.
     name = re.sub(r"_\d+(?=_|/|:|$)", "", name)
     return f"{name} ({variable.dtype.name}{list(variable.shape)})"
 
 
 def _number_of(text: str) -> int:
-    """A number of 63 bits that tells texts apart."""
+    """A hash of 63 bits, which fits a signed integer of 64 bits."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1

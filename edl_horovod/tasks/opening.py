@@ -266,7 +266,7 @@ def _call_adapt(
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    raise TypeError(f"a {type(value).__name__} is none of its types")
+    raise TypeError(f"{type(value).__name__} is not one of its types")
 
 
 def _blocks(source: RecordSource) -> Iterator[dict[str, Any]] | None:

@@ -194,7 +194,7 @@ def test_a_slow_disk_never_holds_more_than_one_copy(make, tmp_path, monkeypatch,
 def test_a_checkpoint_of_a_version_that_shuffled_otherwise_is_refused(make):
     train(*make(), [5])
     checkpoints, _ = make(facts={**FACTS, "order of blocks": "feistel"})
-    with pytest.raises(ConfigError, match=r"another order of blocks.*go on with the edl_horovod"):
+    with pytest.raises(ConfigError, match="another order of blocks"):
         checkpoints.load(after=-1)
 
 

@@ -84,10 +84,10 @@ def test_a_second_newcomer_takes_up_the_stream_where_it_is_and_gets_its_begin_at
     first = stream_of(r1=Received(-1))
     advance(first, 5 * ROW_BYTES)
     begun = stream_of(r1=first.received(1, 7), r2=Received(-1))
-    assert begun.place == 5 * ROW_BYTES
+    assert begun.offset == 5 * ROW_BYTES
     while 1 in begun.lacking:
         advance(begun, 60)
-    assert begun.place == 0
+    assert begun.offset == 0
     assert begun.lacking == {2}
     assert begun.received(2, 9) == Received(9, 5 * ROW_BYTES, TOTAL - 5 * ROW_BYTES)
     advance(begun, 5 * ROW_BYTES)
@@ -96,13 +96,13 @@ def test_a_second_newcomer_takes_up_the_stream_where_it_is_and_gets_its_begin_at
 
 def test_what_was_not_kept_up_with_every_step_is_sent_again():
     begun = stream_of(r1=Received(6, 0, 100), r2=Received(8, 0, 100))
-    assert begun.place == 0
+    assert begun.offset == 0
     assert begun.received(1, 7) == Received(7)
 
 
 def test_where_the_last_slice_reached_one_of_two_both_get_it_again():
     begun = stream_of(r1=Received(7, 0, 5 * ROW_BYTES), r2=Received(7, 0, 4 * ROW_BYTES))
-    assert begun.place == 4 * ROW_BYTES
+    assert begun.offset == 4 * ROW_BYTES
     assert begun.received(1, 7) == begun.received(2, 7) == Received(7, 0, 4 * ROW_BYTES)
 
 

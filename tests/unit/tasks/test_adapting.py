@@ -75,7 +75,7 @@ def test_a_spec_without_it_costs_nothing(tmp_path):
 
 @pytest.mark.parametrize("value", [{1, 2}, float("nan"), object()])
 def test_what_json_cannot_hold_is_refused(tmp_path, value):
-    with pytest.raises(UserCodeError, match=r"adapt of Spec of m\.py must return what JSON can"):
+    with pytest.raises(UserCodeError, match=r"adapt of Spec of m\.py must return a value"):
         adapt(loaded(lambda self: value), Source(4), tmp_path, print)
     assert not (tmp_path / "adapted.json").exists()
 
