@@ -8,6 +8,7 @@ from edl_horovod.config import params as params_text
 from edl_horovod.config.checks import check, check_choice, check_given, check_least
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.kubernetes import KubernetesConfig
+from edl_horovod.config.slurm import SlurmConfig
 from edl_horovod.config.tasks import TASKS
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "PrepareConfig",
     "SamplerConfig",
     "SearchConfig",
+    "SlurmConfig",
     "TrainConfig",
 ]
 
@@ -191,7 +193,8 @@ class LaunchConfig:
     """Where the ranks run."""
 
     kind: str = "local"
-    """`local` (elastic, this machine), `mpi` (a static ring under mpirun) or `kubernetes`."""
+    """`local` (elastic, this machine), `mpi` (a static ring under mpirun), `kubernetes` or
+    `slurm`."""
     np: int = 1
     """Ranks to start with."""
     threads_per_rank: int = 0
@@ -340,6 +343,7 @@ class JobConfig:
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     elastic: ElasticConfig = field(default_factory=ElasticConfig)
     kubernetes: KubernetesConfig = field(default_factory=KubernetesConfig)
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
 
     def __post_init__(self) -> None:

@@ -70,7 +70,7 @@ def check_attached(config: JobConfig) -> None:
         )
     launch_target, settings = target.find(config.launch.kind), config.kubernetes
     launch_target.describe(launch_target.plan(config))
-    launch_target.jobs(namespace=settings.namespace, context=settings.context).close()
+    launch_target.jobs({"namespace": settings.namespace, "context": settings.context}).close()
 
 
 def run_attached(

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from edl_horovod.errors import ConfigError, MissingDependency, NoCluster
 from edl_horovod.job.events import OnEvents
@@ -24,14 +24,25 @@ class Client:
     raise EdlErrors.
     """
 
-    def __init__(self, *, namespace: str = "", context: str = "") -> None:
+    def __init__(self, **place: str) -> None:
         """Ask nothing yet: a cluster is looked for when a job in a cluster is named.
 
         Args:
-            namespace: The namespace of jobs in a cluster; empty for that of the context.
-            context: A context of the kubeconfig; empty for the current one.
+            **place: Where jobs in a cluster are, in the words of their launch target: `namespace`
+                and `context` of Kubernetes. An empty text takes the default.
+
+        Raises:
+            ConfigError: No launch target knows such a keyword.
         """
-        self._place = {"namespace": namespace, "context": context}
+        self._place = {key: value for key, value in place.items() if value}
+        targets = target.TARGETS.loaded().values() if self._place else ()
+        known = {key for make in targets for key in make().place_keys}
+        if unknown := self._place.keys() - known:
+            raise ConfigError(
+                "No launch target knows such a place.",
+                received=", ".join(sorted(unknown)),
+                hint=f"Known are {', '.join(sorted(known))}.",
+            )
         self._opened: dict[str, Jobs] = {}
 
     def __enter__(self) -> Self:
@@ -60,14 +71,17 @@ class Client:
                 jobs of the cluster.
             all_namespaces: Jobs in all namespaces of the cluster.
         """
-        is_detached = folders is None
-        kinds = [
-            kind
-            for kind, make in target.TARGETS.loaded().items()
-            if make().is_detached == is_detached
-        ]
-        # Targets may share their jobs, as those of this machine do.
-        jobs_by_type = {type(jobs): jobs for jobs in map(self._open, kinds)}
+        jobs_by_type: dict[type[Jobs], Jobs] = {}
+        missing: list[NoCluster | MissingDependency] = []
+        for kind, launch_target in self._targets():
+            if launch_target.is_detached == (folders is None):
+                try:
+                    # Targets may share their jobs, as those of this machine do.
+                    jobs_by_type.setdefault(type(jobs := self._open(kind)), jobs)
+                except (NoCluster, MissingDependency) as error:
+                    missing.append(error)
+        if missing and not jobs_by_type:
+            raise missing[-1]
         paths = [os.fspath(folder) for folder in folders or ()]
         return [
             row
@@ -297,10 +311,17 @@ class Client:
             ) from error
 
     def _kind(self, name: str) -> str:
-        kinds = (kind for kind, make in target.TARGETS.loaded().items() if make().names(name))
+        kinds = (kind for kind, launch_target in self._targets() if launch_target.names(name))
         return next(kinds, "local")  # What says of a path that no job is there.
+
+    def _targets(self) -> Iterator[tuple[str, target.LaunchTarget[Any, Any]]]:
+        """The launch targets, without those that do not know the place."""
+        for kind, make in target.TARGETS.loaded().items():
+            launch_target = make()
+            if not launch_target.is_detached or launch_target.place_keys >= self._place.keys():
+                yield kind, launch_target
 
     def _open(self, kind: str) -> Jobs:
         if kind not in self._opened:
-            self._opened[kind] = target.find(kind).jobs(**self._place)
+            self._opened[kind] = target.find(kind).jobs(self._place)
         return self._opened[kind]

@@ -15,7 +15,7 @@ from edl_horovod import image
 from edl_horovod.cluster import labels
 from edl_horovod.cluster.credentials import find_cluster
 from edl_horovod.cluster.manifest import JobManifests, job_manifests, to_yaml
-from edl_horovod.config.kubernetes import JOB_NAME_CHARACTERS
+from edl_horovod.config.kubernetes import JOB_NAME_CHARACTERS, KubernetesConfig
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import (
     ClusterError,
@@ -68,6 +68,7 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
     """A job is an MPIJob, made with its image; the ring may change while it runs."""
 
     is_detached: ClassVar[bool] = True
+    place_keys: ClassVar[frozenset[str]] = frozenset({"namespace", "context"})
 
     def plan(self, config: JobConfig) -> KubernetesPlan:
         """The name of the job; see `LaunchTarget`."""
@@ -115,21 +116,25 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
             submitted = job.config
             return SubmittedJob(
                 name=plan.name,
-                namespace=cluster.namespace,
-                image=submitted.image,
                 output=submitted.output,
                 job_dir=submitted.job_dir,
+                place={"namespace": cluster.namespace} | _context(settings),
+                details={"namespace": cluster.namespace, "image": submitted.image},
             )
 
     def names(self, job: str) -> bool:
         """Whether a job in a cluster can have this name."""
         return JOB_NAME.fullmatch(job) is not None
 
-    def jobs(self, *, namespace: str = "", context: str = "") -> "KubernetesJobs":
+    def jobs(self, place: Mapping[str, str]) -> "KubernetesJobs":
         """The jobs of a namespace."""
         from edl_horovod.launch.kubernetes_jobs import KubernetesJobs
 
-        return KubernetesJobs(namespace=namespace, context=context)
+        return KubernetesJobs(**place)
+
+
+def _context(settings: KubernetesConfig) -> dict[str, str]:
+    return {"context": settings.context} if settings.context else {}
 
 
 def _rehearse(plan: KubernetesPlan, check: DryRun) -> JobManifests:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from edl_horovod.config import resolved
@@ -95,7 +96,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
 
         return is_ours(job)
 
-    def jobs(self, *, namespace: str = "", context: str = "") -> "LocalJobs":
+    def jobs(self, place: Mapping[str, str]) -> "LocalJobs":
         """The jobs of this machine."""
         from edl_horovod.launch.local_jobs import LocalJobs
 

@@ -1,8 +1,8 @@
 """What a place where jobs run must offer, and the table of those places."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -29,11 +29,13 @@ class SubmittedJob:
     """A job that runs without the process that launched it."""
 
     name: str
-    namespace: str
-    image: str
     output: str
-    """Path of what it will make, in the pods."""
+    """Path of what it will make, where it runs."""
     job_dir: str
+    place: Mapping[str, str] = field(default_factory=dict)
+    """What says where the job is, beside its name, as keywords of `Client`."""
+    details: Mapping[str, str] = field(default_factory=dict)
+    """More about the job, by name, which displays show as it is."""
 
 
 class LaunchTarget(ABC, Generic[P, R]):
@@ -43,6 +45,8 @@ class LaunchTarget(ABC, Generic[P, R]):
     """Whether a job goes on without the process that launched it."""
     is_elastic: ClassVar[bool] = True
     """Whether the ring of a running job can change."""
+    place_keys: ClassVar[frozenset[str]] = frozenset()
+    """Keywords of `Client`, and flags of the verbs, that say where jobs of this target are."""
 
     @abstractmethod
     def plan(self, config: JobConfig) -> P:
@@ -94,12 +98,11 @@ class LaunchTarget(ABC, Generic[P, R]):
         """
 
     @abstractmethod
-    def jobs(self, *, namespace: str = "", context: str = "") -> "Jobs":
+    def jobs(self, place: Mapping[str, str]) -> "Jobs":
         """The jobs that were launched here; the caller closes them.
 
         Args:
-            namespace: The namespace of jobs in a cluster; empty for that of the context.
-            context: A context of the kubeconfig; empty for the current one.
+            place: Values of `place_keys`; one that is left out has a default.
 
         Raises:
             EdlError: The target cannot be reached.
@@ -114,6 +117,8 @@ def _of(module: str, name: str) -> Callable[[], LaunchTarget[Any, Any]]:
 TARGETS: Table[Callable[[], LaunchTarget[Any, Any]]] = Table(
     "launch_targets",
     {
+        # Before `local`, which takes the directory of any job for one of this machine.
+        "slurm": _of("slurm", "SlurmTarget"),
         "local": _of("local", "LocalTarget"),
         "mpi": _of("mpi", "MpiTarget"),
         "kubernetes": _of("kubernetes", "KubernetesTarget"),

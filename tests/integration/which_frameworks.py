@@ -32,6 +32,7 @@ LONG = {
     "test_python_api",
     "test_results",
     "test_resume",
+    "test_slurm",
     "test_sources",
     "test_stop",
     "test_stop_in_cluster",

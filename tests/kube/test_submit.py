@@ -80,9 +80,9 @@ def test_a_job_is_created_with_all_that_its_pods_need(use, cluster, capsys):
     assert code == 0
     rows = dict(line.split(None, 1) for line in out.splitlines())
     assert (rows["job:"], rows["namespace:"]) == ("mnist", cluster.namespace)
-    assert f"edl logs mnist -f -n {cluster.namespace}" in err
+    assert f"edl logs mnist -f --namespace {cluster.namespace}" in err
     assert rows["dashboard:"] == "http://127.0.0.1:8265/"
-    assert f"edl dashboard mnist -n {cluster.namespace}" in err
+    assert f"edl dashboard mnist --namespace {cluster.namespace}" in err
     made = names(cluster) - before
     assert {kind for kind, _ in made} == set(KINDS)
     job = cluster.get("MPIJob", "mnist")

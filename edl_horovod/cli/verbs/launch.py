@@ -1,5 +1,6 @@
 """`edl train` and the other tasks: compose the settings, run the job, print."""
 
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -127,13 +128,10 @@ def _submit(launch_target: "LaunchTarget[Any, Any]", config: "JobConfig", *, is_
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     log.setup("edl", level="error" if is_quiet else config.log_level)
     submitted = launch_target.launch(launch_target.plan(config))
-    place = f" -n {submitted.namespace}"
-    if config.kubernetes.context:
-        place += f" --context {config.kubernetes.context}"
+    place = "".join(f" --{key} {shlex.quote(value)}" for key, value in submitted.place.items())
     rows = {
         "job": submitted.name,
-        "namespace": submitted.namespace,
-        "image": submitted.image,
+        **submitted.details,
         "output": submitted.output,
         "job_dir": submitted.job_dir,
         "dashboard": address.url(),

@@ -22,5 +22,5 @@ class PaperTarget(LaunchTarget):
     def names(self, job):
         return False
 
-    def jobs(self, *, namespace="", context=""):
+    def jobs(self, place):
         return LocalJobs()

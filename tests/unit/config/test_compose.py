@@ -96,6 +96,7 @@ def test_every_setting_can_be_set():
         "train.compression": "bf16",
         "train.early_stopping.mode": "max",
         "kubernetes.style": "mpirun",
+        "slurm.options": "[--exclusive]",
         "kubernetes.worker.cpu": "2",
         "elastic.autoscale": "false",
         "elastic.batching": "per_rank",

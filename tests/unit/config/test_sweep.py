@@ -31,8 +31,8 @@ def test_every_combination_is_one_point_and_the_last_setting_changes_fastest():
     ("override", "key", "values"),
     [
         ("train.epochs=range(1,4)", "train.epochs", ["1", "2", "3"]),
-        ("launch=glob(*)", "launch", ["kubernetes", "local", "mpi"]),
-        ("launch=glob(*,exclude=m*)", "launch", ["kubernetes", "local"]),
+        ("launch=glob(*)", "launch", ["kubernetes", "local", "mpi", "slurm"]),
+        ("launch=glob(*,exclude=m*)", "launch", ["kubernetes", "local", "slurm"]),
         ("++train.epochs=3,1,3", "train.epochs", ["3", "1"]),
         ("validation_data=choice('/a b','/c,/d')", "validation_data", ["/a b", "/c,/d"]),
         ("params=choice('a=1, b=2','a=3')", "params", ["a=1, b=2", "a=3"]),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ class RecordingTarget(LaunchTarget[JobConfig, JobResult]):
     def names(self, job: str) -> bool:
         return job.startswith("tape:")
 
-    def jobs(self, *, namespace: str = "", context: str = "") -> Jobs:
+    def jobs(self, place: Mapping[str, str]) -> Jobs:
         return RecordedJobs(self.said)
 
 

@@ -1,0 +1,233 @@
+"""The batch script of launch=slurm and what is refused; Slurm's commands are scripts here."""
+
+import pytest
+
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig, LaunchConfig, SlurmConfig
+from edl_horovod.errors import (
+    ClusterError,
+    ClusterForbidden,
+    ClusterUnreachable,
+    ConfigError,
+    NoCluster,
+    ObjectNotFound,
+)
+from edl_horovod.launch import slurm_allocation
+from edl_horovod.launch.slurm import SlurmTarget
+from edl_horovod.launch.target import find
+
+
+def job(tmp_path, *, np=4, **settings):
+    (tmp_path / "zoo").mkdir(exist_ok=True)
+    return JobConfig(
+        task="train",
+        data="/d",
+        output=f"{tmp_path}/out",
+        model_zoo=f"{tmp_path}/zoo",
+        model_def="m",
+        framework="keras",
+        launch=LaunchConfig(kind="slurm", np=np),
+        slurm=SlurmConfig(**settings),
+    )
+
+
+def options_of(script):
+    lines = [line.removeprefix("#SBATCH ") for line in script.splitlines() if "#SBATCH" in line]
+    return dict(line.partition("=")[::2] for line in lines)
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Put a command of Slurm on the path, a script of the shell."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+    def write(name, text):
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+
+    return write
+
+
+@pytest.fixture
+def queue(program, tmp_path):
+    """Have squeue show one job of ours in a state."""
+
+    def show(state, *, comment=f"edl {tmp_path}/out.job", reason="None"):
+        program(
+            "squeue", f"echo '7|{state}|{reason}|all|n[1-2]|1:00|2026-01-01T00:00:00|{comment}'"
+        )
+
+    return show
+
+
+def test_the_script_asks_slurm_for_what_the_ranks_need(tmp_path):
+    config = job(tmp_path, slots_per_node=2, cpus_per_rank=3, gpus_per_rank=1, memory="16G")
+
+    options = options_of(SlurmTarget().plan(config).script)
+
+    assert options["--nodes"] == "2"
+    assert options["--ntasks-per-node"] == "1"
+    assert options["--cpus-per-task"] == "6"
+    assert options["--gpus-per-node"] == "2"
+    assert options["--mem"] == "16G"
+    assert options["--comment"] == f"'edl {tmp_path}/out.job'"
+    assert "--time" not in options
+
+
+def test_the_script_is_warned_of_its_time_limit_and_survives_lost_nodes(tmp_path):
+    options = options_of(SlurmTarget().plan(job(tmp_path, leave_seconds=90)).script)
+    assert options["--signal"] == "B:USR1@90"
+    assert "--no-kill" in options
+    assert "--requeue" in options
+
+    options = options_of(SlurmTarget().plan(job(tmp_path, requeue=False)).script)
+    assert "--no-requeue" in options
+
+
+def test_the_users_options_and_lines_are_in_the_script(tmp_path):
+    config = job(tmp_path, min_nodes=2, options=["--constraint=a b"], setup=["module load cuda"])
+
+    script = SlurmTarget().plan(config).script
+
+    assert options_of(script)["--nodes"] == "2-4"
+    assert "#SBATCH '--constraint=a b'\nmodule load cuda\nexec " in script
+
+
+def test_the_script_holds_the_settings_of_the_job(tmp_path):
+    plan = SlurmTarget().plan(job(tmp_path))
+
+    settings = plan.script.partition("<<'END_OF_SETTINGS'\n")[2].removesuffix("END_OF_SETTINGS\n")
+
+    (tmp_path / "config.yaml").write_text(settings)
+    assert resolved.load(tmp_path / "config.yaml") == plan.config
+
+
+@pytest.mark.parametrize(
+    "settings", [{"slots_per_node": 3}, {"min_nodes": 5}, {"min_nodes": 3, "slots_per_node": 2}]
+)
+def test_nodes_that_do_not_fit_the_ranks_are_refused(tmp_path, settings):
+    with pytest.raises(ConfigError):
+        SlurmTarget().plan(job(tmp_path, **settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"partition": "a b"},
+        {"time": "1\n2"},
+        {"options": ["constraint=a"]},
+        {"options": ["--constraint=a\nrm -r /"]},
+        {"setup": ["one\ntwo"]},
+        {"leave_seconds": 0},
+    ],
+)
+def test_settings_that_would_break_the_script_are_refused(settings):
+    with pytest.raises(ConfigError):
+        SlurmConfig(**settings)
+
+
+def test_a_dry_run_prints_the_script_and_makes_no_yaml(tmp_path):
+    target = find("slurm")
+    plan = target.plan(job(tmp_path))
+
+    assert target.describe(plan) == plan.script
+    with pytest.raises(ConfigError, match="kubernetes"):
+        target.describe(plan, whole=True)
+
+
+def test_a_submission_gives_the_number_in_slurm(tmp_path, program):
+    program("sbatch", f"cat > {tmp_path}/script; echo '12;cluster'")
+    target = SlurmTarget()
+    plan = target.plan(job(tmp_path))
+
+    submitted = target.launch(plan)
+
+    assert (submitted.name, submitted.job_dir) == ("12", f"{tmp_path}/out.job")
+    assert (tmp_path / "script").read_text() == plan.script
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("Invalid job id specified", ObjectNotFound),
+        ("Could not establish a configuration source", NoCluster),
+        ("Unable to contact slurm controller (connect failure)", ClusterUnreachable),
+        ("Access/permission denied", ClusterForbidden),
+        ("Requested node configuration is not available", ClusterError),
+    ],
+)
+def test_what_slurm_refuses_has_an_exit_code_of_its_own(tmp_path, program, text, error):
+    program("sbatch", f"echo 'sbatch: error: {text}' >&2; exit 1")
+    target = SlurmTarget()
+
+    with pytest.raises(error) as caught:
+        target.launch(target.plan(job(tmp_path)))
+
+    assert type(caught.value) is error
+
+
+def test_without_slurm_there_is_no_cluster(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NoCluster):
+        SlurmTarget().jobs({})
+
+
+def test_a_job_that_waits_says_what_slurm_says(queue):
+    queue("PENDING", reason="Resources")
+    status = SlurmTarget().jobs({}).status("7")
+    assert (status.state, status.is_at_rest) == ("waiting", False)
+    assert "Resources" in status.message
+
+
+def test_a_job_that_ended_without_an_event_has_failed(queue):
+    queue("NODE_FAIL")
+    status = SlurmTarget().jobs({}).status("7")
+    assert (status.state, status.is_at_rest) == ("failed", True)
+
+
+def test_a_job_of_others_is_none_of_ours(queue):
+    queue("RUNNING", comment="")
+    jobs = SlurmTarget().jobs({})
+    assert jobs.list() == []
+    with pytest.raises(ObjectNotFound):
+        jobs.status("7")
+
+
+def test_a_job_that_has_ended_is_not_changed(queue, tmp_path):
+    queue("COMPLETED")
+    (tmp_path / "out.job").mkdir()
+    resolved.dump(job(tmp_path), tmp_path / "out.job" / "config.yaml")
+    jobs = SlurmTarget().jobs({})
+    with pytest.raises(ConfigError, match="scaled"):
+        jobs.scale("7", 1)
+    with pytest.raises(ConfigError, match="stopped"):
+        jobs.stop("7")
+
+
+def test_the_directory_of_a_job_names_it_too(tmp_path):
+    config = job(tmp_path)
+    folder = tmp_path / "out.job"
+    folder.mkdir()
+    resolved.dump(config, folder / "config.yaml")
+    assert SlurmTarget().names(str(folder))
+    assert SlurmTarget().names("12")
+    assert not SlurmTarget().names("mnist-1")
+    assert not SlurmTarget().names(str(tmp_path))
+
+
+def test_the_batch_script_plans_a_ring_over_its_nodes(tmp_path):
+    config = SlurmTarget().plan(job(tmp_path, slots_per_node=2)).config
+
+    plan = slurm_allocation.plan_in_allocation(config, ["n1", "n2"], "n2")
+
+    assert list(plan.hosts.items()) == [("n2", 2), ("n1", 2)]
+    assert plan.worker is None
+    assert plan.coordinator.argv[-2:] == ("--address", "n2")
+
+
+def test_an_interface_that_is_not_there_is_refused(tmp_path):
+    config = SlurmTarget().plan(job(tmp_path, interface="none0")).config
+    with pytest.raises(ConfigError, match="interface"):
+        slurm_allocation.plan_in_allocation(config, ["n1"], "n1")
