@@ -10,7 +10,7 @@ from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import ConfigError
 from edl_horovod.image import engine
 from edl_horovod.image.plan import ZOO, ImagePlan, Reference, make_plan, parse_reference
-from edl_horovod.models import git_zoo, spec_zoo, zoo_files
+from edl_horovod.models import git_zoo, job_zoo, zoo_files
 from edl_horovod.models.framework_name import with_framework
 from edl_horovod.models.git_zoo import FetchedZoo
 from edl_horovod.models.trained_model_file import FILE_NAME, damaged_model, read_message
@@ -94,25 +94,15 @@ def _with_image(config: JobConfig, *, is_dry_run: bool) -> JobConfig:
         plan = _job_plan(config, _trained_zoo(config), needs_requirements=False)
         return replace(config, image=unbuilt if is_dry_run else _build(plan, push=True).digest)
     _check_parts(config)
-    if spec_zoo.is_needed(config):
-        if is_dry_run:
-            return replace(config, image=unbuilt, model_zoo=ZOO, model_def=spec_zoo.MODEL_DEF)
-        config = spec_zoo.with_zoo(config)
     if is_dry_run:
-        config = with_framework(config)
+        config = with_framework(job_zoo.as_if_localized(config))
         name = PurePath(config.model_zoo).name
         is_file = name.endswith(".py") and git_zoo.parse(config.model_zoo) is None
         return replace(config, image=unbuilt, model_zoo=f"{ZOO}/{name}" if is_file else ZOO)
-    zoo = git_zoo.ensure_local(config.model_zoo)
-    config = with_framework(replace(config, model_zoo=str(zoo.path)))
+    config = with_framework(job_zoo.localized(config))
+    zoo = FetchedZoo(Path(config.model_zoo), config.model_zoo_source, config.model_zoo_commit)
     built = _build(_job_plan(config, zoo), push=True)
-    return replace(
-        config,
-        image=built.digest,
-        model_zoo=built.model_zoo,
-        model_zoo_source=zoo.source,
-        model_zoo_commit=zoo.commit,
-    )
+    return replace(config, image=built.digest, model_zoo=built.model_zoo)
 
 
 def _is_train(config: JobConfig) -> bool:
@@ -147,16 +137,10 @@ def _job_plan(config: JobConfig, zoo: FetchedZoo, *, needs_requirements: bool = 
 
 def _zoo_path_in_image(config: JobConfig) -> str:
     """Path of the zoo in the pods of a pre-built image."""
-    if spec_zoo.is_needed(config):
+    if job_zoo.pending(config):
         raise ConfigError(
-            "A pre-built image contains its model zoo, so a model spec cannot be added to it.",
-            received={"image": config.image, "model.name": config.model["name"]},
-            hint="Leave one of the two out, or build an image with the model: base_image=... .",
-        )
-    if (zoo := git_zoo.parse(config.model_zoo)) is not None:
-        raise ConfigError(
-            "A pre-built image contains its model zoo, so none is fetched from Git.",
-            received={"image": config.image, "model_zoo": str(zoo)},
+            "A pre-built image contains its model zoo, so no other one can be used with it.",
+            received={"image": config.image, **job_zoo.origin(config)},
             hint="Leave one of the two out, or build an image with the zoo: base_image=... .",
         )
     is_default = config.model_zoo == os.path.abspath(JobConfig.model_zoo)

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from edl_horovod.config import model_spec
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import OutputError
@@ -15,7 +14,7 @@ from edl_horovod.files.output_dir import (
     check_writable,
     writing,
 )
-from edl_horovod.models import git_zoo
+from edl_horovod.models import job_zoo
 from edl_horovod.records.sources.patterns import local_paths
 from edl_horovod.records.sources.table import kind_of
 
@@ -119,11 +118,7 @@ def _inputs_of(config: JobConfig) -> Iterator[tuple[str, str]]:
         for pattern in kind_of(data).local_patterns(data):
             for path in local_paths(pattern):
                 yield key, path
-    if config.model:
-        for path in model_spec.paths_in(config.model):
-            yield "model.spec", path
-    elif TASKS[config.task].takes_zoo and git_zoo.parse(config.model_zoo) is None:
-        yield "model_zoo", config.model_zoo
+    yield from job_zoo.sources(config)
     for key in ("trained_model", "init_from"):
         if path := getattr(config, key):
             yield key, path

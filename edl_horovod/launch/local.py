@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.tasks import TASKS, check_start
+from edl_horovod.config.tasks import check_start
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.earlier import with_checkpoint_lanes
@@ -15,7 +15,7 @@ from edl_horovod.job.events import OnEvents
 from edl_horovod.job.hosts import num_workers
 from edl_horovod.job.output_checks import check_is_free, check_paths
 from edl_horovod.launch.target import DryRun, LaunchTarget
-from edl_horovod.models import git_zoo, spec_zoo
+from edl_horovod.models import job_zoo
 from edl_horovod.models.framework_name import with_framework
 from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan, thread_variables
@@ -69,10 +69,8 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
         check_is_free(config)
         check_paths(config)
         lines = [f"job directory: {plan.job_dir}"]
-        if spec_zoo.is_needed(config):
-            lines.append(f"model zoo: would be written into {spec_zoo.cache()}")
-        elif TASKS[config.task].takes_zoo and (zoo := git_zoo.parse(config.model_zoo)) is not None:
-            lines.append(f"model zoo: would fetch {zoo} into {git_zoo.cache()}")
+        if change := job_zoo.pending(config):
+            lines.append(f"model zoo: {change}")
         if plan.worker is not None:
             num = num_workers(config.launch.np, config.elastic.spares)
             lines += [f"coordinator: {plan.coordinator}", f"{num} workers: {plan.worker}"]

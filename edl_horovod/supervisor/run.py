@@ -40,7 +40,7 @@ from edl_horovod.job.events import (
 )
 from edl_horovod.job.outcome import Failure, Outcome, Success
 from edl_horovod.job.output_checks import check_can_be_written, check_is_free, check_paths
-from edl_horovod.models import git_zoo, lookup, spec_zoo
+from edl_horovod.models import job_zoo, lookup
 from edl_horovod.models.framework_name import framework_name, with_framework
 from edl_horovod.records.sources.table import check_sources
 from edl_horovod.supervisor.forks import WarmServer
@@ -108,7 +108,7 @@ def run_plan(
     is_takeover = was_filled_by(plan.job_dir, plan.secret_file)
     if not is_takeover:
         check_inputs(config)
-        plan = replace(plan, config=with_framework(_with_local_zoo(config)))
+        plan = replace(plan, config=with_framework(job_zoo.localized(config)))
         if LOCAL_HOST in plan.hosts:
             require_worker_packages(framework_name(plan.config))
     with (
@@ -200,7 +200,7 @@ def check_inputs(config: JobConfig) -> None:
     """
     check_sources([config.data, config.validation_data], config.data_plan)
     if TASKS[config.task].takes_zoo:
-        if not spec_zoo.is_needed(config) and git_zoo.parse(config.model_zoo) is None:
+        if not job_zoo.pending(config):
             lookup.require_zoo(config.model_zoo)
     elif "trained_model" in TASKS[config.task].needs and not os.path.isdir(config.trained_model):
         raise ConfigError(
@@ -234,24 +234,6 @@ def _check_outputs_are_taken(trained_model: Path) -> None:
         return  # What is wrong with the trained model is told where the task opens it.
     if not is_taken:
         raise no_place_for_outputs(file)
-
-
-def _with_local_zoo(config: JobConfig) -> JobConfig:
-    """The config with a model zoo that every rank can read.
-
-    One in Git is fetched here, once; of a model in files one is written.
-    """
-    if not TASKS[config.task].takes_zoo:
-        return config
-    config = spec_zoo.with_zoo(config)
-    if git_zoo.parse(config.model_zoo) is None:
-        lookup.file_groups(lookup.require_zoo(config.model_zoo), config.model_def)
-        return config
-    zoo = git_zoo.ensure_local(config.model_zoo)
-    lookup.file_groups(lookup.require_zoo(str(zoo.path)), config.model_def)
-    return replace(
-        config, model_zoo=str(zoo.path), model_zoo_source=zoo.source, model_zoo_commit=zoo.commit
-    )
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edl_horovod.config import model_spec, resolved
+from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose_sweep
 from edl_horovod.config.conf_files import NO_FILES, ConfigFiles
 from edl_horovod.config.schema import JobConfig, SearchConfig
@@ -29,7 +29,7 @@ from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.events import EvaluationEvent, JobEvent, StepEvent
 from edl_horovod.job.output_checks import check_paths
 from edl_horovod.launch.target import require_attached
-from edl_horovod.models import git_zoo
+from edl_horovod.models import git_zoo, job_zoo
 from edl_horovod.models.framework_name import with_framework
 from edl_horovod.models.lookup import require_zoo
 from edl_horovod.models.zoo_files import CODE_SUFFIXES, model_files
@@ -321,7 +321,7 @@ class _InputsOfJobs:
             "init_from": _states_below([config.init_from]),
         }
         if config.model:
-            digests["model"] = _states_below(model_spec.paths_in(config.model))
+            digests["model"] = _states_below([path for _, path in job_zoo.sources(config)])
         elif git_zoo.parse(config.model_zoo) is None and not config.model_zoo_source:
             key = (config.model_zoo, config.model_def, *data)
             if key not in self._known:

@@ -26,6 +26,7 @@ from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.outcome import Success
 from edl_horovod.ledger import LedgerFile
+from edl_horovod.models import job_zoo
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.ring.checkpoint import OPTIONAL, Checkpoints
 from edl_horovod.ring.ledger import NoLedger, RingLedger
@@ -55,11 +56,11 @@ def make_warm(
     checker: ZooCopyChecker | None,
 ) -> Work:
     """Open the data, load and build the model, rehearse the step; see `tasks.warm`."""
-    if config.model and not config.model_def:
+    if job_zoo.pending(config):
         raise ConfigError(
-            "This model in files has not been written as a model zoo yet.",
-            received={"model.name": config.model["name"]},
-            hint="Start the job by edl train, which writes one; config.yaml in its job's directory"
+            "The model zoo of this job has not been brought to this machine yet.",
+            received=job_zoo.origin(config),
+            hint="Start the job by edl train, which does that; config.yaml in its job's directory"
             " has its model_zoo and model_def.",
         )
     zoo_copy = ZooCopy(config)

@@ -47,8 +47,10 @@ def of_files(*overrides):
 
 
 def test_a_given_image_and_a_model_in_files_contradict_each_other():
-    with pytest.raises(ConfigError, match="a model spec cannot be added"):
+    with pytest.raises(ConfigError) as caught:
         image.ensure(of_files(f"image={GIVEN}"))
+
+    assert caught.value.received == {"image": GIVEN, "model.name": "PytorchFLModel"}
 
 
 def test_a_model_in_files_has_its_zoo_in_the_image():
