@@ -115,7 +115,7 @@ def check_start(config: "JobConfig") -> None:
     """Check that every rank gets a part of the work, and tell if the ring cannot reach its maximum.
 
     Raises:
-        ConfigError: More ranks are asked for than can share the task's work.
+        ConfigError: More ranks are requested than can share the task's work.
     """
     task = TASKS[config.task]
     most = task.largest_ring(config)
@@ -127,8 +127,8 @@ def check_start(config: "JobConfig") -> None:
                 task.shared: most,
                 "train.batch_size": config.train.batch_size,
             },
-            hint="Ask for fewer ranks. A larger batch size, or data_plan.lanes, gives more lanes; a"
-            " training that goes on keeps those of its checkpoint.",
+            hint="Request fewer ranks. A larger batch size, or data_plan.lanes, gives more lanes; a"
+            " resumed training keeps the lanes of its checkpoint.",
         )
     if config.elastic.max_np is not None and config.elastic.max_np > most:
         log.warning(
@@ -144,7 +144,7 @@ def check_change(config: "JobConfig", num_ranks: int, *, received: str, step: in
 
     Args:
         config: The job.
-        num_ranks: The number of ranks that is asked for.
+        num_ranks: The requested number of ranks.
         received: What the user gave, for the message.
         step: The number of ranks must be a multiple of it.
 

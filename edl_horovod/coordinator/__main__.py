@@ -1,8 +1,8 @@
 """The coordinator's process: `python -m edl_horovod.coordinator --job-dir DIR`.
 
 It ends with the job; `result.json` in the job's directory then holds the outcome. It also ends at
-SIGTERM, once the workers that end with it have saved the job's state; and at once when its standard
-input ends, so that it never outlives a launcher that was killed.
+SIGTERM, once workers that were asked to end as well have saved the job's state; and at once when
+its standard input is closed, so that it never outlives a launcher that was killed.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from edl_horovod.job.lifeline import end_with_parent
 log = logging.getLogger("edl_horovod.coordinator")  # Run as a program, it is called __main__.
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
-"""After these another start would end the same way; the launcher makes none."""
+"""After these errors the launcher does not restart the coordinator: it would fail again."""
 
 OPEN_FILES = 8192
 """Room for a few thousand workers and all unauthenticated connections; many shells allow 1024."""

@@ -1,10 +1,10 @@
 """Autoscaling: how many ranks a ring may have, decided by the throughput that added ranks bring.
 
 The policy grows a ring step by step, as long as each step pays: the records/s that an added rank
-brings must be at least a share (`elastic.autoscale_efficiency`) of what a rank brought before it. A
-step that does not pay is taken back and halved until nothing is left between a ring that paid and
-one that did not. A size that did not pay is tried again after a while, more and more seldom, and at
-once where the pace of an unchanged ring changes: then the job is another one.
+brings must be at least a share (`elastic.autoscale_efficiency`) of those of a rank before. A step
+that does not pay is taken back and halved, until no size is left between a ring that paid and one
+that did not. A size that did not pay is tried again after a while, less often each time. If the
+pace of an unchanged ring changes, the job has changed, so all sizes are measured again.
 """
 
 import asyncio
@@ -32,26 +32,26 @@ __all__ = ["Autoscale", "Decision", "Pace", "RingLimit", "Sample", "Throughput",
 log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 1.0
-"""Training that makes one sample; single steps scatter too much."""
+"""Training time of one sample; the times of single steps vary too much."""
 WARM_UP_SECONDS = 1.0
-"""Training after a change of the ring that makes none: what is prefetched runs out first."""
+"""Training time ignored after a change of the ring: prefetched batches make it too fast."""
 MIN_SAMPLES = 6
-"""Samples before anything is decided; one comes about every second."""
+"""Fewest samples for a decision; one comes about every second."""
 MAX_SAMPLES = 30
-"""Samples after which it is decided however much they scatter."""
+"""Number of samples that suffice for a decision, however much they vary."""
 SURE = 2.0
-"""Standard errors between an efficiency and the bound, for a decision with fewer samples."""
+"""Distance of an efficiency from the bound, in standard errors, that allows an earlier decision."""
 MARGIN = 0.1
-"""A ring that has paid is given up only where its efficiency is so far below the bound."""
+"""A ring that has paid is given up only if its efficiency is below the bound by this much."""
 CHANGED = 0.25
-"""A pace that differs by this share from what was measured is that of a changed job."""
+"""Relative difference from the measured pace at which the job counts as changed."""
 RETRY_SECONDS = 600.0
-"""When a step that did not pay is tried again; doubled each time, up to MAX_RETRY_SECONDS."""
+"""Wait before a step that did not pay is tried again; doubled each time."""
 MAX_RETRY_SECONDS = 7200.0
 
 
 class RingLimit:
-    """Adjusts the limit to the ring's measured pace while `watch` runs."""
+    """The largest ring that is allowed now, adjusted to the measured pace while `watch` runs."""
 
     def __init__(
         self, settings: CoordinatorSettings, events: EventLog, *, on_change: Callable[[str], None]
@@ -74,7 +74,7 @@ class RingLimit:
             self.most = self._policy.limit
 
     async def watch(self) -> None:
-        """Measure the ring as long as the job lives; returns at once without autoscaling."""
+        """Measure the ring until cancelled; returns at once without autoscaling."""
         if self._policy is None:
             return
         throughput, news = Throughput(), follow(self._path)
@@ -107,7 +107,7 @@ class Decision:
 
 
 def efficiency(lower: int, lower_rate: float, upper: int, upper_rate: float) -> float:
-    """What each added rank brings, as a share of what a rank of the smaller ring brings.
+    """The throughput of an added rank, as a share of that of a rank of the smaller ring.
 
     Args:
         lower: Ranks of the smaller ring.
@@ -136,26 +136,27 @@ class Autoscale:
         self._ceiling = max_np
         self._paces: dict[int, Pace] = {}
         self._paid = self.limit
-        """Size that needs no proof: where it began, or one that has paid."""
+        """Largest size that needs no proof: the initial one, or one that has paid."""
         self._is_going_down = False
+        """Whether smaller rings are tried because the ring has become slower."""
         self._size = 0
         self._is_judged = False
-        """Whether it is known what this ring brings."""
+        """Whether the pace of the present ring is known."""
         self._is_doubted = False
-        """Whether its last samples say otherwise."""
+        """Whether the last samples of a judged ring contradict that pace."""
         self._samples: deque[float] = deque(maxlen=MAX_SAMPLES)
         self._retry_at, self._retry_seconds = math.inf, RETRY_SECONDS
 
     def note(self, size: int, rate: float, now: float) -> Decision | None:
-        """Take one sample; returns the new limit if one follows.
+        """Add one sample; returns the new limit if the samples lead to one.
 
         Args:
             size: Ranks of the ring.
             rate: Records/s of the ring, over a time in which it did nothing but train.
-            now: Seconds of any clock that only goes forward.
+            now: Seconds of any monotonic clock.
         """
         if size != self._size:
-            # The ring has changed: what it did before says nothing about it.
+            # Samples of another size say nothing about this one.
             self._size = size
             self._samples.clear()
             self._is_judged = self._is_doubted = False
@@ -170,7 +171,7 @@ class Autoscale:
         return self._judge(size, pace, now)
 
     def _judge(self, size: int, pace: Pace, now: float) -> Decision | None:
-        """Whether a ring pays, measured against the next smaller one that is known."""
+        """Decide whether a ring pays, by comparing it with the next smaller measured one."""
         lower = max((known for known in self._paces if known < size), default=0)
         if size > self._paid and lower:
             share, is_sure = self._compare(lower, self._paces[lower], size, pace)
@@ -185,7 +186,7 @@ class Autoscale:
         return self._grow(size)
 
     def _judge_smaller(self, size: int, pace: Pace, now: float) -> Decision | None:
-        """Whether the larger ring, which was left for this comparison, was worth its ranks."""
+        """Decide whether the larger ring pays, which was left only for this comparison."""
         upper = min((known for known in self._paces if known > size), default=0)
         self._paces[size] = pace
         if upper:
@@ -201,7 +202,8 @@ class Autoscale:
         if size <= self._min_np:
             self._is_going_down = False
             return self._grow(size)
-        return self._go(max(self._min_np, size - _step(size)), f"{size} ranks do: fewer are tried")
+        fewer = max(self._min_np, size - _step(size))
+        return self._go(fewer, f"{size} ranks are enough: {fewer} are tried")
 
     def _watch(self, size: int, now: float) -> Decision | None:
         """Check whether a ring that was judged keeps its pace; try a larger one after a while."""
@@ -209,11 +211,11 @@ class Autoscale:
         pace = _pace(list(self._samples)[-MIN_SAMPLES:])
         if known is not None and abs(pace.rate - known.rate) > CHANGED * known.rate:
             if not self._is_doubted:
-                # Some of these samples may be of the time before: look once more.
+                # Some samples may be from before the change, so collect new ones first.
                 self._is_doubted = True
                 self._samples.clear()
                 return None
-            return self._begin_anew(size, pace, is_slower=pace.rate < known.rate)
+            return self._measure_again(size, pace, is_slower=pace.rate < known.rate)
         self._is_doubted = False
         if size == self.limit == self._ceiling < self._max_np and now >= self._retry_at:
             self._ceiling = self._max_np
@@ -221,8 +223,8 @@ class Autoscale:
             return self._grow(size)
         return None
 
-    def _begin_anew(self, size: int, pace: Pace, *, is_slower: bool) -> Decision | None:
-        """Forget outdated measurements and measure the next ring, a smaller one if it is slower."""
+    def _measure_again(self, size: int, pace: Pace, *, is_slower: bool) -> Decision | None:
+        """Forget the measurements; try a smaller ring if this one became slower, else a larger."""
         self._paces, self._paid, self._ceiling = {size: pace}, size, self._max_np
         self._retry_at, self._retry_seconds = math.inf, RETRY_SECONDS
         self._is_doubted = False
@@ -262,11 +264,13 @@ class Autoscale:
 
 
 def _step(size: int) -> int:
-    """Ranks by which a ring of this size changes at a time: by half of it at most."""
+    """Number of ranks by which a ring changes at a time: half of its size."""
     return max(1, size // 2)
 
 
 def _pace(samples: list[float]) -> Pace:
+    # Robust estimates, as a few samples contain a pause: 1.4826 makes the median deviation that of
+    # a normal distribution, 1.2533 is the error of its median over that of its mean.
     middle = statistics.median(samples)
     scatter = 1.4826 * statistics.median(abs(sample - middle) for sample in samples)
     return Pace(middle, 1.2533 * scatter / math.sqrt(len(samples)) / max(middle, 1e-9))
@@ -304,13 +308,13 @@ class Throughput:
                     )
                     self._last, self._seconds, self._records = None, -WARM_UP_SECONDS, 0
                 case EvaluationEvent():
-                    self._last = None  # Its time is not that of the steps around it.
+                    self._last = None  # The time of an evaluation does not count as that of a step.
                 case StepEvent():
                     yield from self._step(time, event)
 
     def _step(self, time: float, step: StepEvent) -> Iterator[Sample]:
         if step.size < self._size:
-            return  # Some ranks are still being given the state, which takes the others' time.
+            return  # Some ranks still receive the state, which slows down the others.
         last, self._last = self._last, (time, step)
         if last is None or last[1].size != step.size:
             return

@@ -19,7 +19,7 @@ class Candidate:
     """A worker that could be in the ring."""
 
     worker: str
-    """Its incarnation: unique over the whole job, never used again."""
+    """The incarnation: unique over the whole job, never used again."""
     host: str
     slot: int
     order: int
@@ -37,12 +37,12 @@ def choose_members(
     """The workers of the next ring, in the order of their ranks; maybe fewer than a ring needs.
 
     Members take precedence over newcomers: a worker that trains is not replaced by one that waits.
-    Hosts are ordered by their oldest worker, so rank 0 has been with the job for longest. A slot
-    has room for one: while a worker that must go still holds it, its successor waits. Any worker of
-    a host may fill any of its places, so that a spare one fills that of a lost one at once.
+    Hosts are ordered by their oldest worker, so rank 0 has been in the job for longest. A slot has
+    one worker at a time: its successor waits until a leaving worker has left. But any worker of a
+    host may take any of its places, so that a spare replaces a lost worker at once.
 
     Args:
-        candidates: Workers that are warm (or in the ring), alive and not on their way out.
+        candidates: Workers that are warm (or in the ring), alive and not leaving.
         wanted: Host name to number of slots, as host discovery gives them.
         current: Workers of the ring now.
         most: Most ranks that a ring may have.
@@ -63,7 +63,7 @@ def choose_members(
 
 
 def in_order_of_ranks(members: Sequence[Candidate]) -> tuple[str, ...]:
-    """The members as ranks: host by host, in the order of the hosts' oldest workers."""
+    """Order members by rank: host by host, the hosts in the order of their oldest workers."""
     host_age: dict[str, int] = {}
     for member in sorted(members, key=lambda c: c.order):
         host_age.setdefault(member.host, member.order)
@@ -80,9 +80,9 @@ def assign_ranks(
     rendezvous_port: int,
     rendezvous_token: str,
 ) -> list[Place]:
-    """Ranks, local ranks and cross ranks of a ring, and where its members find each other.
+    """Compute the places of a ring: ranks, local ranks, cross ranks and the rendezvous.
 
-    The members come in the order of their ranks.
+    The members must be in the order of their ranks.
     """
     by_host: dict[str, list[str]] = {}
     across: dict[int, list[str]] = {}

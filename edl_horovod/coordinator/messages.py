@@ -1,7 +1,7 @@
 """The messages between a job's coordinator and its workers, as values.
 
-A message is one flat JSON object: its `kind` and the fields of its class. A field that has its
-default is left out. Kinds and fields that a newer version added are passed over.
+A message is one flat JSON object: its `kind` and the fields of its class. Fields with their default
+values are left out. Kinds and fields of a newer version are ignored.
 """
 
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 RANK_FIELDS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-"""Fields of a `Place`, in the order in which horovodrun's driver tells them."""
+"""Fields of a `Place`, in the order in which horovodrun's driver sends them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What one end of a connection says to the other."""
+    """A message from one end of a connection to the other."""
 
     kind: ClassVar[str]
 
@@ -48,7 +48,10 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Hello(Message, kind="hello"):
-    """A worker's first message on a connection: all that an earlier connection may have lost."""
+    """A worker's first message on a connection.
+
+    It repeats everything that may have been lost with an earlier connection.
+    """
 
     worker: str
     """Its incarnation: unique over the whole job, never used again."""
@@ -56,13 +59,13 @@ class Hello(Message, kind="hello"):
     slot: int
     pid: int
     generation: int
-    """The last one that it was given a place in."""
+    """The last generation in which it got a place."""
     formed: int
-    """The last one that it was in a formed ring of."""
+    """The last generation of which it was in the formed ring."""
     is_ready: bool
     is_leaving: bool
     step: int
-    """Steps of the job that it has; -1 for none."""
+    """Steps of the job in its state; -1 for a worker without state."""
     has_state: bool = True
     """Whether it has all of its ring's state, if it is in a formed ring."""
 
@@ -74,7 +77,7 @@ class Ready(Message, kind="ready"):
     generation: int
     step: int
     reason: str
-    """Why its ring broke; empty where it did not."""
+    """Why its ring broke; empty if it did not break."""
     unreached: tuple[str, ...] = ()
     """Addresses of other members that it could not connect to."""
 
@@ -85,7 +88,7 @@ class Formed(Message, kind="formed"):
 
     generation: int
     has_state: bool = True
-    """Whether it has all of the ring's state; it reports again when it has."""
+    """Whether it has all of the ring's state; if not, it sends the message again when it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +125,7 @@ class Finished(Message, kind="finished"):
 
 @dataclass(frozen=True, kw_only=True)
 class Failed(Message, kind="failed"):
-    """The job, or a newcomer, cannot go on."""
+    """The job cannot continue; from a worker outside the ring: the worker cannot join."""
 
     error: Failure
 
@@ -134,7 +137,7 @@ class Ping(Message, kind="ping"):
 
 @dataclass(frozen=True, kw_only=True)
 class Place(Message, kind="assign"):
-    """A worker's place in a ring that is about to form. The names of its ranks are Horovod's."""
+    """A worker's place in a ring that is about to form; ranks and sizes are as in Horovod."""
 
     worker: str
     rank: int
@@ -150,7 +153,7 @@ class Place(Message, kind="assign"):
     rendezvous_address: str
     rendezvous_port: int
     rendezvous_token: str = ""
-    """First part of the paths of our own rendezvous; horovodrun's has none."""
+    """First part of the paths of our own rendezvous; empty for horovodrun's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,19 +161,19 @@ class Change(Message, kind="change"):
     """The worker's ring is to be replaced."""
 
     generation: int
-    """The next one."""
+    """The generation that replaces it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dump(Message, kind="dump"):
-    """The worker is to write the stacks of its threads into its log."""
+    """The worker must write the stacks of its threads into its log."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class End(Message, kind="end"):
-    """The worker hangs: it is to write its stacks and end at once."""
+    """The worker hangs: it must write its stacks and end at once."""
 
     reason: str
 
@@ -183,19 +186,19 @@ class Stop(Message, kind="stop"):
     is_over: bool = False
     """Whether the job is over."""
     has_state: bool = False
-    """Whether this worker is the one that must keep the job's state."""
+    """Whether this worker is the one that must save the job's state."""
 
 
 _FORMATS = {cls.kind: Format(cls, omits_defaults=True) for cls in Message.__subclasses__()}
 
 
 def encode(message: Message) -> dict[str, Any]:
-    """The JSON object of a message."""
+    """Encode a message as a JSON object."""
     return {"kind": message.kind, **_FORMATS[message.kind].write(message)}
 
 
 def decode(values: dict[str, Any]) -> Message | None:
-    """The message of a JSON object; None for a kind that a newer version added.
+    """Decode a message; None for a kind that a newer version added.
 
     Raises:
         WireError: A field is missing or has the wrong type.

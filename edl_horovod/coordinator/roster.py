@@ -69,7 +69,7 @@ class Roster:
             w.is_answering and not w.is_ready and w.formed == w.placed for w in ring
         )
         # Without a ring, all workers that have the state may have to go. Then one of them is told
-        # to keep it (`has_state`).
+        # to save it (`has_state`).
         keeper = None if has_ring else self._most_advanced()
         for worker in self._server.workers.values():
             worker.was_listed |= worker.candidate.host in self.wanted or worker.placed > 0

@@ -1,4 +1,4 @@
-"""The state of a coordinator that outlives it: `coordinator.json` in the job directory (D12b)."""
+"""The saved state of a coordinator, for its successor: `coordinator.json` in the job directory."""
 
 import logging
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ _HINT = (
 
 @dataclass(frozen=True, kw_only=True)
 class SavedRing:
-    """Where the coordinator listens, and the ring that it formed last."""
+    """The address of the coordinator, and the last ring that it formed."""
 
     address: str
     port: int
     generation: int
     members: tuple[str, ...] = ()
     orders: tuple[int, ...] = ()
-    """Ages of the members; without them a restart would assign the ranks again."""
+    """The members' `Candidate.order`; without it a restart would assign other ranks."""
 
 
 _FORMAT = Format(SavedRing)
 
 
 def load(path: Path) -> SavedRing | None:
-    """What an earlier coordinator of the job saved; None for the first one.
+    """Read the ring of the job's former coordinator; None if there was none.
 
     Raises:
         JobFailed: The file is damaged.
@@ -42,12 +42,12 @@ def load(path: Path) -> SavedRing | None:
 
 
 def save(path: Path, ring: SavedRing) -> None:
-    """Replace what was saved."""
+    """Write the file, replacing a former one."""
     write_json(path, _FORMAT.write(ring))
 
 
 def save_change(path: Path, ring: SavedRing) -> None:
-    """Save if the disk allows it; only a coordinator that starts again needs the file."""
+    """Like `save`, but only log an error: the file is needed only if this process is restarted."""
     try:
         save(path, ring)
     except OSError as error:

@@ -1,10 +1,10 @@
 """Connections between coordinator and workers: one authenticated JSON object a line.
 
 The coordinator greets a connection with a nonce; the client answers with its own. From then on each
-line is `<hex HMAC-SHA256> <json>`, where the code covers the job's secret, both nonces, the
-direction and the line's number. So a line can be neither forged, nor replayed, nor sent back where
-it came from. Nothing is ever unpickled. Unauthenticated connections are limited in number, and
-hosts that vanish are noticed.
+line is `<hex HMAC-SHA256> <json>`. The code is keyed with the job's secret and covers both nonces,
+the direction and the line's number. So a line can be neither forged, nor replayed, nor reflected to
+its sender. Nothing is ever unpickled. Unauthenticated connections are limited in number, and hosts
+that vanish are noticed.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ __all__ = [
 MAX_LINE_BYTES = 1 << 16
 MAX_NUMBER = 1 << 63
 VANISHED_SECONDS = 2.0
-"""Silence of a host's kernel after which a connection to it is broken, at most a probe later."""
+"""Silence of the other host's kernel after which a connection is broken, within one probe."""
 PROBE_SECONDS = 1
 Message = dict[str, Any]
 
@@ -45,14 +45,14 @@ Message = dict[str, Any]
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text[:20]} is no number that a message may have")
+        raise ValueError(f"{text[:20]} is not a number that a message may contain")
     return number
 
 
 def _whole(text: str) -> int:
     number = int(text)
     if abs(number) >= MAX_NUMBER:
-        raise ValueError(f"{text[:20]} is larger than any number that a message may have")
+        raise ValueError(f"{text[:20]} is larger than any number that a message may contain")
     return number
 
 
@@ -60,11 +60,11 @@ _DECODER = json.JSONDecoder(parse_float=_finite, parse_int=_whole, parse_constan
 
 
 class WireError(Exception):
-    """A line is not from a member of this job, or is damaged. The connection is to be closed."""
+    """A line is not from a member of this job, or is damaged. The connection must be closed."""
 
 
 def new_nonce() -> str:
-    """A number used once, as hex."""
+    """Draw a number that is used once, as 32 hex digits."""
     return secrets.token_hex(16)
 
 
@@ -77,35 +77,35 @@ def nonce_of(line: bytes) -> str:
     """The nonce in the other end's first line.
 
     Raises:
-        WireError: It is no greeting. Nothing but a nonce may pass: it becomes a part of what the
-        codes cover, and must not be able to look like another part.
+        WireError: It is not a greeting. The format is checked strictly: the nonce becomes a part of
+            the text that codes cover, and must not be able to imitate other parts.
     """
     match = re.fullmatch(rb"edl ([0-9a-f]{32})\n", line)
     if match is None:
-        raise WireError("the first line is no greeting")
+        raise WireError("the first line is not a greeting")
     return match[1].decode()
 
 
 class Channel:
-    """Seals and opens the lines of one connection, on one of its ends."""
+    """Authenticates the lines of one connection, at one of its ends."""
 
     def __init__(
         self, secret: bytes, *, server_nonce: str, client_nonce: str, is_server: bool
     ) -> None:
         self._secret = secret
         self._nonces = f"{server_nonce}:{client_nonce}"
-        self._sends, self._hears = ("s", "c") if is_server else ("c", "s")
+        self._sent_mark, self._received_mark = ("s", "c") if is_server else ("c", "s")
         self._num_sent = 0
-        self._num_heard = 0
+        self._num_received = 0
 
     def seal(self, message: Message) -> bytes:
-        """One line for the other end.
+        """Encode a message as a line for the other end.
 
         Raises:
             WireError: The message is too long.
         """
         body = json_text.dumps(message, separators=(",", ":"))
-        line = f"{self._code(self._sends, self._num_sent, body)} {body}\n".encode()
+        line = f"{self._code(self._sent_mark, self._num_sent, body)} {body}\n".encode()
         if len(line) > MAX_LINE_BYTES:
             raise WireError(
                 f"a message of {len(line)} bytes is above the limit of {MAX_LINE_BYTES}"
@@ -114,10 +114,10 @@ class Channel:
         return line
 
     def open(self, line: bytes) -> Message:
-        """The message of one line of the other end.
+        """Decode a line of the other end.
 
         Raises:
-            WireError: The line is not from the other end of this connection, or is no message.
+            WireError: The line is not the next one of the other end, or is not a message.
         """
         if len(line) > MAX_LINE_BYTES:
             raise WireError(f"a line of {len(line)} bytes is above the limit of {MAX_LINE_BYTES}")
@@ -125,16 +125,16 @@ class Channel:
             code, _, body = line.decode().rstrip("\n").partition(" ")
         except UnicodeDecodeError as error:
             raise WireError("a line is not text") from error
-        expected = self._code(self._hears, self._num_heard, body)
+        expected = self._code(self._received_mark, self._num_received, body)
         if not hmac.compare_digest(code.encode(), expected.encode()):
             raise WireError("a line's authentication code is wrong")
-        self._num_heard += 1
+        self._num_received += 1
         try:
             message = _DECODER.decode(body)
         except (ValueError, RecursionError) as error:
-            raise WireError("a line is no JSON") from error
+            raise WireError("a line is not JSON") from error
         if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-            raise WireError("a line is no message")
+            raise WireError("a line is not a message")
         return message
 
     def _code(self, direction: str, number: int, body: str) -> str:
@@ -145,15 +145,15 @@ class Channel:
 def at_most(limit: int) -> int:
     """Lower a limit of connections to an eighth of the files that this process may open.
 
-    `asyncio` accepts a whole backlog before it tells anybody of a connection, and closes what was
-    aborted a few rounds later: the rest is room for those, and for members.
+    The rest is for members, and for connections beyond the limit: `asyncio` accepts a whole backlog
+    before it calls a handler, and closes aborted connections only some iterations later.
     """
     open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit if open_files == resource.RLIM_INFINITY else min(limit, open_files // 8)
 
 
 class UnauthenticatedConnections:
-    """The unproven connections of one server."""
+    """The connections of one server that have not authenticated themselves yet."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -163,10 +163,10 @@ class UnauthenticatedConnections:
         return len(self._addresses)
 
     def enter(self, writer: asyncio.StreamWriter) -> None:
-        """Count a new connection. If it is one too many, abort one.
+        """Add a new connection. If there are too many, abort one.
 
-        It is the oldest one of the address that has most of them: a member proves itself within a
-        round trip, and an address that opens thousands displaces only its own.
+        That is the oldest connection of the address with the most of them. A member authenticates
+        itself within a round trip, and an address that opens thousands displaces only its own.
         """
         peer = writer.get_extra_info("peername")
         self._addresses[writer] = str(peer[0]) if peer else ""
@@ -177,7 +177,7 @@ class UnauthenticatedConnections:
             oldest.transport.abort()
 
     def leave(self, writer: asyncio.StreamWriter) -> None:
-        """Stop counting a connection that has proven itself or is gone."""
+        """Remove a connection that has authenticated itself or is gone."""
         self._addresses.pop(writer, None)
 
 
@@ -186,14 +186,14 @@ class _Socket(Protocol):
 
 
 def notice_vanished_host(connection: _Socket) -> None:
-    """Break the connection soon after its other host has vanished, whether or not data wait.
+    """Make the kernel break a connection soon after the other host has vanished.
 
-    The kernel answers for a process that is busy, stopped or swapped out, so this finds hosts that
-    are gone, for instance behind a cut link, and not ranks that are slow.
+    The other host's kernel answers even for a process that is busy, stopped or swapped out. So this
+    finds hosts that are gone, for instance behind a cut link, and not slow ranks.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
-    # Counts for probes too, and for data on their way, which no probe watches.
+    # Applies to probes, and also to unacknowledged data, during which no probes are sent.
     milliseconds = round(VANISHED_SECONDS * 1000)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

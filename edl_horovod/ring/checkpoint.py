@@ -1,8 +1,8 @@
-"""Durable checkpoints of a ring's state: written beside training, read when no rank has the state.
+"""Checkpoints of a ring's state: written during training, read when no rank has the state.
 
-The leader copies the variables between two steps and a thread writes the copy. A checkpoint is one
-file, `step-<number>.safetensors`, that appears whole or not at all; a damaged one is passed over
-for the one before it.
+The leader copies the variables between two steps, and a thread writes the copy. A checkpoint is one
+file, `step-<number>.safetensors`, that appears whole or not at all. If it is damaged, the one
+before it is used.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
 OPTIONAL = "job/"
-"""Start of the names of variables that may be new, or gone, where a job goes on: its own."""
+"""Prefix of names of variables that need not be in a checkpoint, nor in the job that reads it."""
 
 _DTYPES = {
     "float64": "F64",
@@ -50,7 +50,7 @@ _DTYPES = {
 }
 _DIGEST = "sha256"
 _TYPES_OF_BYTES = "types_of_bytes"
-"""In the metadata: the types of the tensors that are there as bytes, by name."""
+"""Key of the metadata: the types of tensors that are stored as bytes, by name."""
 _ALIGNMENT = 8
 
 
@@ -67,16 +67,16 @@ class Checkpoints:
         must_exist: bool,
         events: EventLog,
     ) -> None:
-        """Look at nothing yet.
+        """Prepare; no file is read or written yet.
 
         Args:
-            folder: Made at the first writing.
-            variables: All that changes while the job runs, by name.
-            facts: Settings and data that the order of records depends on: a checkpoint made with
-                others is refused.
+            folder: The folder of the checkpoints; created when the first one is written.
+            variables: Everything that changes while the job runs, by name.
+            facts: What determines the order of records (settings and data). A checkpoint with other
+                facts is refused.
             config: When to write, and how many to keep.
-            must_exist: Whether a job without any good checkpoint is an error.
-            events: Told of what is written and read.
+            must_exist: Whether it is an error if no checkpoint is usable.
+            events: Receives an event for each checkpoint that is written, failed or damaged.
         """
         self._folder = folder
         self._variables = dict(variables)
@@ -92,7 +92,7 @@ class Checkpoints:
     # -- writing
 
     def after_step(self, counters: Mapping[str, int]) -> None:
-        """Save if it is time to; the leader calls it after each step.
+        """Save if a checkpoint is due; the leader calls it after each step.
 
         Args:
             counters: The state's counters by name, `step` among them.
@@ -115,7 +115,7 @@ class Checkpoints:
         self.save(counters)
 
     def save(self, counters: Mapping[str, int]) -> None:
-        """Copy the state now and write it in a thread, unless this step is saved already."""
+        """Copy the state now, and write it in a thread, unless this step is saved already."""
         step = counters["step"]
         if not self._config.is_on or step <= max(0, self._last_step):
             return
@@ -133,7 +133,7 @@ class Checkpoints:
         self._writer.start()
 
     def wait(self) -> None:
-        """Wait until what `save` began is written or has failed."""
+        """Wait until the checkpoint that `save` began is written or has failed."""
         if self._writer is not None:
             self._writer.join()
 
@@ -147,7 +147,7 @@ class Checkpoints:
             num_bytes = write_tensors(path, tensors, metadata)
             checkpoint_files.remove_older(self._folder, step, keep=self._config.keep)
         except OSError as error:
-            self._failed(step, f"cannot be written: {error}. Training goes on; see to the disk")
+            self._failed(step, f"cannot be written: {error}. Training goes on; check the disk")
             return
         except (
             Exception
@@ -177,31 +177,31 @@ class Checkpoints:
         return -1
 
     def load(self, after: int) -> dict[str, int] | None:
-        """Give the variables the values of the newest good checkpoint.
+        """Set the variables to the values of the newest undamaged checkpoint.
 
         Args:
-            after: Only one of a later step is of use.
+            after: Checkpoints of this step and earlier ones are ignored.
 
         Returns:
-            Its counters, by name; None where there is none.
+            Its counters by name; None if there is no such checkpoint.
 
         Raises:
-            ConfigError: It is of other data or another plan.
-            DataError: It is of another model; or there must be one, and none is good.
+            ConfigError: It belongs to other data or another plan.
+            DataError: It belongs to another model, or `must_exist` and no checkpoint is usable.
         """
         while (step := self.newest_step()) > after:
             stamp, path = self._stamp(step), checkpoint_files.path_of(self._folder, step)
             try:
                 tensors, metadata = read_tensors(path)
                 if metadata.get("step") != str(step):
-                    raise DamagedFile(f"it is named as step {step} but holds another")
+                    raise DamagedFile(f"its name says step {step}, and its content says another")
             except (OSError, DamagedFile) as error:
                 self._bad.add(stamp)
                 message = f"cannot be used: {error}. The one before it is tried"
                 log.warning("the checkpoint %s %s", path, message)
                 self._events.write(CheckpointEvent(state="damaged", step=step, message=message))
                 continue
-            return self._take(path, step, tensors, metadata)
+            return self._restore(path, step, tensors, metadata)
         if self._must_exist and after < 0:
             raise DataError(
                 f"There is no valid checkpoint in {self._folder}.",
@@ -211,7 +211,7 @@ class Checkpoints:
             )
         return None
 
-    def _take(
+    def _restore(
         self,
         path: Path,
         step: int,
@@ -223,7 +223,7 @@ class Checkpoints:
                 f"{path} was written by a newer edl_horovod: this one reads up to format version"
                 f" {FORMAT_VERSION}.",
                 received=f"format version {metadata['format_version']}",
-                hint="Install the newer.",
+                hint="Install that version.",
             )
         self._require_same_facts(path, json.loads(metadata["facts"]))
         self._require_same_variables(path, tensors)
@@ -231,7 +231,7 @@ class Checkpoints:
             if name in tensors and tensors[name].shape == tuple(variable.shape):
                 variable.assign(tensors[name])
         self._last_step = step
-        log.info("took up the checkpoint of step %d", step)
+        log.info("restored the checkpoint of step %d", step)
         counters = {name: int(text) for name, text in metadata.items() if name != "facts"}
         return counters | _epoch_counters(counters.get("calls"))
 
@@ -263,7 +263,7 @@ class Checkpoints:
         )
 
     def _stamp(self, step: int) -> tuple[int, int]:
-        """A checkpoint that is known to be bad may be written again under its name."""
+        """Identify a file: a damaged checkpoint may be replaced by a good one of the same name."""
         try:
             return step, checkpoint_files.path_of(self._folder, step).stat().st_mtime_ns
         except OSError:
@@ -279,7 +279,7 @@ def _described(variables: Mapping[str, NDArray[Any] | Variable]) -> set[str]:
 
 
 def _epoch_counters(calls: int | None) -> dict[str, int]:
-    """What format version 1 counted in one number: twice the step, and 1 for an epoch's begin."""
+    """Split the counter of format version 1: twice the step, plus 1 after an epoch's begin."""
     if calls is None or calls < 0:
         return {}
     step, has_begun = divmod(calls, 2)
@@ -290,28 +290,28 @@ _NAMES = {code: name for name, code in _DTYPES.items()}
 
 
 class DamagedFile(Exception):
-    """The file is cut off, or its bytes are not those that were written."""
+    """The file is truncated, or its bytes are not those that were written."""
 
 
 def write_tensors(
     path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
 ) -> int:
-    """Write a file that appears whole, and is on the disk, or not at all.
+    """Write a safetensors file that appears whole, and is on the disk, or not at all.
 
-    The large parts (hashing, writing) leave Python's lock to other threads.
+    Hashing and writing, which take the time, release Python's interpreter lock.
 
     Args:
-        path: Replaced if it is there.
-        tensors: By name; on a little-endian machine, as all are that TensorFlow runs on.
-        metadata: Stands in the header.
+        path: The file; replaced if it exists.
+        tensors: Tensors by name, in little-endian byte order.
+        metadata: Texts for the file's header, by name.
 
     Returns:
         The file's size in bytes.
 
     Raises:
-        OSError: It cannot be written; what was there before is still there.
+        OSError: It cannot be written; a former file is unchanged.
     """
-    # The widest first, so that each begins where its type may begin.
+    # The widest types first, so that each tensor is aligned for its type.
     widest = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
     arrays = {name: np.asarray(array, order="C") for name, array in widest}
     of_bytes = {name: a.dtype.name for name, a in arrays.items() if a.dtype.name not in _DTYPES}
@@ -336,17 +336,17 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
 
     Raises:
         OSError: It cannot be read.
-        DamagedFile: It is not what was written.
+        DamagedFile: Its content is not what was written.
     """
     content = memoryview(path.read_bytes())
     start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
     if len(content) < start:
-        raise DamagedFile("it is cut off")
+        raise DamagedFile("it is truncated")
     try:
         header = json.loads(bytes(content[LENGTH_BYTES:start]))
         digest = header[METADATA].pop(_DIGEST)
         if digest != _digest(header, [content[start:]]):
-            raise DamagedFile("its digest does not fit its content, or it is cut off")
+            raise DamagedFile("its digest does not match its content, or it is truncated")
         metadata = header.pop(METADATA)
         tensors = {name: _array(content[start:], entry) for name, entry in header.items()}
         for name, dtype in json.loads(metadata.pop(_TYPES_OF_BYTES, "{}")).items():
@@ -377,7 +377,7 @@ def _digest(header: Mapping[str, Any], data: Iterable[memoryview]) -> str:
 
 
 def _array(data: memoryview, entry: Mapping[str, Any]) -> NDArray[Any]:
-    import ml_dtypes  # noqa: F401  Makes bfloat16 known to NumPy.
+    import ml_dtypes  # noqa: F401  Registers bfloat16 with NumPy.
 
     start, end = entry["data_offsets"]
     flat = np.frombuffer(data[start:end], dtype=np.dtype(_NAMES[entry["dtype"]]))

@@ -1,4 +1,4 @@
-"""A rank's side of the ledger (`debug.ledger`): which records it gave to which step."""
+"""Writes a rank's ledger (`debug.ledger`): which of its records went into which step."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ __all__ = ["NoLedger", "RingLedger"]
 
 
 class NoLedger:
-    """Stands for the ledger of a job that keeps none."""
+    """The ledger of a job without a ledger."""
 
     def in_ring(
         self, world: World, state: RingState, work: Callable[[], bool | None], *, records: int
@@ -34,7 +34,7 @@ class NoLedger:
 
 
 class RingLedger:
-    """Writes down a rank's rings and steps."""
+    """Writes entries about a rank's rings and steps."""
 
     def __init__(self, file: LedgerFile, collectives: Collectives) -> None:
         self._file = file
@@ -45,16 +45,16 @@ class RingLedger:
     def in_ring(
         self, world: World, state: RingState, work: Callable[[], bool | None], *, records: int
     ) -> bool | None:
-        """Do work between the entries of a ring's begin and its end; all ranks call it.
+        """Do work between the entries of a ring's begin and end; all ranks call it.
 
-        To the ledger the ring is those who have the state: from the others no step takes records.
+        For the ledger, a ring is only the ranks that have the state: the others give no records.
 
         Args:
             world: The ring.
-            state: What changes in it.
-            work: Does the work as long as the same ranks have the state; returns whether the job is
+            state: The ring's state.
+            work: Does the work until other ranks have the state, too; returns whether the job is
                 done.
-            records: Records that the state's steps took, over all epochs.
+            records: Number of records in the steps that are done, over all epochs.
 
         Raises:
             CollectiveFailed: A member was lost.
@@ -88,11 +88,11 @@ class RingLedger:
         return is_over
 
     def give(self, step: int, ids: Ids) -> None:
-        """Write down what this rank gives to a step, before its collective."""
+        """Write the records that this rank gives to a step; called before the step's collective."""
         self._file.write(Give(ring=self._ring, step=step, ids=ids))
 
     def done(self, step: int, sums: StepSums) -> None:
-        """Write down that a step is done."""
+        """Write that a step is done."""
         self._file.write(
             Done(ring=self._ring, step=step, examples=sums.num_examples, loss=sums.loss)
         )
@@ -102,9 +102,12 @@ class RingLedger:
         self._file.close()
 
     def _agree(self, world: World) -> int:
-        """A number for this ring that no other launch has used; generations begin at 1 in each."""
+        """Agree on a number for this ring: larger than any before, unlike the generation.
+
+        Generations begin at 1 again at each launch of the job.
+        """
         rows = [[time.time_ns(), self._ring]]
         if not world.is_alone:
-            # All ranks: each has just formed the ring, or one of them the whole state now.
+            # All ranks call it: each has just formed the ring, or seen another get the whole state.
             rows = self._collectives.gather_rows(rows[0], "edl.ledger").tolist()
         return max(rows[0][0], *(latest + 1 for _, latest in rows))

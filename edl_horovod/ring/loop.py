@@ -1,4 +1,4 @@
-"""The run loop of a rank: work, and form the ring again whenever it must change (D7, D10)."""
+"""The run loop of a rank: work in a ring, and join the next one when it changes (D7, D10)."""
 
 import logging
 import time
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Work(ABC):
-    """What a job does step by step. Made warm: models built, steps traced, data open."""
+    """The work of one rank of a job; created warm: models built, steps traced, data open."""
 
     state: RingState
 
@@ -26,7 +26,7 @@ class Work(ABC):
         """Work from `state.step` on, as one rank of a ring.
 
         Returns:
-            Whether the work is done; false where the ring is to change first.
+            Whether the work is done; false if the ring must change first.
 
         Raises:
             CollectiveFailed: A member was lost. The state is that of the last whole step.
@@ -34,9 +34,9 @@ class Work(ABC):
 
     @abstractmethod
     def finish(self, world: World) -> Success:
-        """Bring the result to its place, once; all ranks call it, the leader writes.
+        """Write the job's result; all ranks call it, and the leader writes.
 
-        Called again by the survivors if a rank is lost in it.
+        If a rank is lost during it, the survivors call it again.
 
         Returns:
             The job's result.
@@ -46,17 +46,17 @@ class Work(ABC):
         """
 
     def expect(self, world: World, step: int) -> None:
-        """Start to prepare `run` while this ring forms; another ring may be formed instead."""
+        """Start to prepare `run` for a ring that is about to form; another may form instead."""
 
     def dismissed(self, *, has_state: bool) -> None:
-        """Save what would be lost: this rank has lost its place, and perhaps all ranks have.
+        """Save what would be lost: this rank is dismissed, and maybe all others are as well.
 
         Args:
-            has_state: Whether this rank was told to keep the job's state; not all are told.
+            has_state: Whether this rank must save the job's state; the coordinator chooses one.
         """
 
     def records_seen(self) -> int:
-        """Records of the steps that are done."""
+        """Number of records in the steps that are done."""
         return 0
 
 
@@ -76,7 +76,7 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
         try:
             world = membership.join(state.own_step)
             if not world.is_alone:
-                # All ranks of the ring: each has just formed it.
+                # All ranks call it: each has just formed the ring.
                 state.sync(world, may_stream=membership.can_stream_state())
             else:
                 state.begin_alone()
@@ -87,7 +87,7 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
             with membership.doing("unwatched", "beginning"):
                 is_done = work.run(world, membership)
             if is_done:
-                with membership.doing("unwatched", "bringing the result to its place"):
+                with membership.doing("unwatched", "writing the result"):
                     return work.finish(world)
             reason = "membership changed"
         except Dismissed as dismissal:
@@ -98,7 +98,7 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
             log.warning("the ring broke after step %d: %s", state.step, reason)
             membership.failed(failure, state.step)
         except StateLost as lost:
-            # A process that is started again can begin with what a job begins with.
+            # This process has no initial state any more; one that is started in its place has it.
             raise Dismissed(str(lost), is_final=False) from lost
         left_at = time.monotonic()
 

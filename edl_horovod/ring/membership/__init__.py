@@ -1,1 +1,1 @@
-"""Where a rank learns which ring it is in."""
+"""How a rank becomes a member of rings."""

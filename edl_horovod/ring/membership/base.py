@@ -36,8 +36,8 @@ class Dismissed(Exception):
             reason: For people.
             is_final: Whether no other process is needed in its place: the job is over, or the
                 place is given up.
-            has_state: Whether it is the one of all workers that has the job's state and must keep
-                it, as far as the coordinator knows: no ring trains.
+            has_state: Whether this worker must save the job's state: no ring trains, and the
+                coordinator has chosen it among the workers that have the state.
         """
         super().__init__(reason)
         self.is_final = is_final
@@ -45,25 +45,29 @@ class Dismissed(Exception):
 
 
 class Membership(ABC):
-    """A rank's source of rings. A change is a level, asked each step: none is missed (D10)."""
+    """A rank's membership of rings.
+
+    A change of the ring is a state that is asked for before each step, not an event, so it cannot
+    be missed (D10).
+    """
 
     def __init__(self, horovod: Horovod) -> None:
         self._horovod = horovod
 
     expect: Callable[[World, int], None] = staticmethod(lambda world, step: None)
-    """Called with this rank's next place, and with the step that its ring is likely to begin at,
-    before the ring is formed."""
+    """Called before a ring forms, with this rank's place in it and the step at which it probably
+    begins."""
 
     @abstractmethod
     def join(self, step: int) -> World:
         """Wait for this rank's place in the next ring and form it.
 
         Args:
-            step: Steps of the job that this rank has; -1 for a newcomer.
+            step: Steps of the job in this rank's state; -1 for a newcomer.
 
         Raises:
             Dismissed: This rank will not get a place again.
-            CollectiveFailed: The ring could not be formed; report it with `failed` and join again.
+            CollectiveFailed: The ring did not form. Report that with `failed`, and join again.
         """
 
     def formed(self, world: World, *, has_state: bool = True) -> None:
@@ -73,12 +77,12 @@ class Membership(ABC):
         """
 
     def can_stream_state(self) -> bool:
-        """Whether the ranks that have the state stay in the ring until others have it."""
+        """Whether ranks with the state stay in the ring until the others have received it."""
         return False
 
     @abstractmethod
     def wants_change(self) -> bool:
-        """Whether this rank knows that its ring is to be replaced; asked before each step."""
+        """Whether this rank knows that its ring must be replaced; asked before each step."""
 
     @abstractmethod
     def failed(self, failure: CollectiveFailed, step: int) -> None:
@@ -95,19 +99,19 @@ class Membership(ABC):
             state: `works` (the others wait for it), `waits` (in a collective), or `unwatched` (may
                 take any time).
             phase: The same for people.
-            is_waiting: Asked from another thread, now and then, whether a rank that works has come
-                to the step's collective and so waits.
+            is_waiting: Called by another thread at intervals: whether a rank that `works` has
+                reached the step's collective and waits there.
         """
         return nullcontext()
 
     def progress(self, step: int) -> None:
-        """Report how many steps are done; at most about once a second."""
+        """Report how many steps are done; reports within a second of another one are dropped."""
 
     def finished(self, result: Success) -> None:
         """Report that the job is done; every rank does so."""
 
     def report_error(self, error: EdlError) -> None:
-        """Report that the job cannot go on."""
+        """Report that the job cannot continue."""
 
     def leave_soon(self) -> None:
         """Ask to be left out of the next ring, then end; without a coordinator, end now."""

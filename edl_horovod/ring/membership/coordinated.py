@@ -54,37 +54,38 @@ log = logging.getLogger(__name__)
 
 MAX_ERROR_BYTES = 30_000
 EXIT_HUNG = 9
-"""Beyond the codes of `EdlError`; the slot's worker starts again."""
+"""Not an exit code of an `EdlError`, so the slot's worker is restarted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorAddress:
-    """Where the coordinator listens, who calls it, and the secret that proves it."""
+    """The coordinator's address, and how this worker identifies itself."""
 
     host: str
     port: int
     secret: bytes
     worker_host: str
-    """The caller's host, by the name that host discovery uses."""
+    """This worker's host, by the name that host discovery uses."""
     slot: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatedTimings:
-    """How long a worker waits for what, in seconds."""
+    """Time limits of a worker, in seconds."""
 
     forming_seconds: float
-    """Gloo's time-out, for forming and for transfers."""
+    """Gloo's time-out, for the forming of a ring and for transfers."""
     first_seconds: float
-    """How long the coordinator may take to be there at all."""
+    """How long the coordinator may take to answer for the first time."""
     away_seconds: float
-    """How long it may be away later before its workers give up."""
+    """How long it may be away afterwards before its workers give up."""
     connect_seconds: float = 5.0
     retry_seconds: float = 0.2
     quiet_seconds: float = 15.0
-    """A coordinator pings every 2 s; one quiet for so long is called again. Bounds sending too."""
+    """Silence after which the worker connects again, as a coordinator pings every 2 s. Also the
+    time-out for sending."""
     complaint_seconds: float = 10.0
-    """How long a coordinator is away before the log says so, and says it again."""
+    """Interval of log lines about a coordinator that is away."""
     leave_alone_seconds: float = 1.0
     """How long a worker that was asked to leave waits for a coordinator that is away."""
 
@@ -92,8 +93,8 @@ class CoordinatedTimings:
 class CoordinatedMembership(Membership):
     """A warm worker's side of the coordinator's protocol.
 
-    A thread listens and keeps what it hears in fields under one lock. While the coordinator is away
-    the ring trains on, and the thread calls again.
+    A thread receives messages and stores them in fields, under one lock. While the coordinator is
+    away, the ring trains on, and the thread tries to connect again.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class CoordinatedMembership(Membership):
         self._timings = timings
         self._patience_seconds = timings.first_seconds
         self._complained_at = 0.0
-        # Never used again, unlike a host's name: pid and start time tell incarnations apart (D11).
+        # Unique: pid and start time distinguish the incarnations of a worker (D11).
         self._worker = f"{address.worker_host}:{address.slot}:{os.getpid()}:{time.time_ns()}"
         self._lock = threading.Condition()
         self._socket: socket.socket | None = None
@@ -167,11 +168,11 @@ class CoordinatedMembership(Membership):
             self._send(Formed(generation=world.generation, has_state=has_state))
 
     def can_stream_state(self) -> bool:
-        """Whether this worker need not go: for others the coordinator waits."""
+        """Whether this worker stays; for other leaving members, the coordinator waits itself."""
         return not self._is_leaving
 
     def wants_change(self) -> bool:
-        """Whether the coordinator has announced another ring, or this worker is to go."""
+        """Whether the coordinator has announced another ring, or has dismissed this worker."""
         return self._change_to > self._generation or self._dismissal is not None
 
     def failed(self, failure: CollectiveFailed, step: int) -> None:
@@ -181,7 +182,7 @@ class CoordinatedMembership(Membership):
     def leave_soon(self) -> None:
         """Ask to be left out of the next ring; called from a signal handler's thread."""
         if not self._is_listening:
-            os._exit(EXIT_AT_SIGTERM)  # Still getting warm: there is nothing to leave.
+            os._exit(EXIT_AT_SIGTERM)  # It is still getting warm, and has no ring to leave.
         with self._lock:
             self._is_leaving = True
             self._send(Leaving())
@@ -203,13 +204,13 @@ class CoordinatedMembership(Membership):
 
     def finished(self, result: Success) -> None:
         """Report to the coordinator, and wait until it dismisses this worker."""
-        self._last_word(Finished(result=result))
+        self._report_end(Finished(result=result))
 
     def report_error(self, error: EdlError) -> None:
         """Report to the coordinator, which ends the job."""
         failure = Failure.of(error)
         shortened = replace(failure, message=_shortened(failure.message))
-        self._last_word(Failed(error=shortened))
+        self._report_end(Failed(error=shortened))
 
     def close(self) -> None:
         """Leave the ring and hang up."""
@@ -218,7 +219,8 @@ class CoordinatedMembership(Membership):
             self._is_closed = True
             self._hang_up()
 
-    def _last_word(self, message: Finished | Failed) -> None:
+    def _report_end(self, message: Finished | Failed) -> None:
+        """Send a message until the coordinator has received it, that is until it says stop."""
         deadline = time.monotonic() + self._timings.away_seconds
         self._activity.begin("unwatched", "the end of the job")
         with self._lock:
@@ -299,7 +301,7 @@ class CoordinatedMembership(Membership):
         connection.sendall(greeting(nonce))
         with self._lock:
             self._socket, self._channel = connection, channel
-            # All that an earlier connection may have lost.
+            # `Hello` repeats everything that may have been lost with an earlier connection.
             self._send(
                 Hello(
                     worker=self._worker,
@@ -327,7 +329,7 @@ class CoordinatedMembership(Membership):
                 case Ping():
                     self._send(self._activity.report(self._generation))
                 case Place():
-                    # A coordinator that hung while another took its job over knows old places only.
+                    # A coordinator that hung, and was replaced, may send an old place.
                     if message.generation > self._generation:
                         self._place = message
                 case Change():
@@ -343,46 +345,46 @@ class CoordinatedMembership(Membership):
             self._lock.notify_all()
 
     def _send(self, message: Message) -> None:
-        """Send if connected; the next `Hello` repeats what is lost with a connection."""
+        """Send if connected; the next `Hello` repeats what was lost with a connection."""
         if self._socket is not None and self._channel is not None:
             try:
                 self._socket.sendall(self._channel.seal(encode(message)))
             except OSError as error:
-                # After a part of a line nothing on this connection can be read any more.
+                # A line may have been sent in part, after which the connection is useless.
                 log.debug("coordinator: %r", error)
                 self._hang_up()
 
     def _hang_up(self) -> None:
-        """End the connection; the listening thread notices and calls again."""
+        """Close the connection; the listening thread notices and connects again."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                # `close` alone ends nothing while the other thread reads.
+                # `close` alone would not wake the thread that reads.
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
         self._socket = self._channel = None
 
 
 def _dump_stacks(reason: str) -> None:
-    """Write the stacks of all threads into this worker's log, while its main thread is stuck."""
+    """Write the stacks of all threads into this worker's log; works while the main thread hangs."""
     log.error("%s; the stacks of all threads:", reason)
     faulthandler.dump_traceback(all_threads=True)
 
 
 def _shortened(text: str) -> str:
-    """The text, cut so that its JSON fits into one message; one character can take 12 bytes."""
+    """Cut a text so that it fits into a message; in JSON, a character can take 12 bytes."""
     while len(json.dumps(text)) > MAX_ERROR_BYTES:
         text = text[: len(text) * 3 // 4]
     return text
 
 
-class _Phase(NamedTuple):  # Made several times a step, and cheaper than a dataclass.
+class _Phase(NamedTuple):  # Created several times a step: cheaper than a dataclass.
     state: str
     phase: str
     is_waiting: Callable[[], bool] | None
     since: float
 
 
-class _Doing:  # Entered several times a step; a generator takes several times as long.
+class _Doing:  # Entered several times a step: a generator is several times slower.
     __slots__ = ("_activity", "_former", "_phase")
 
     def __init__(self, activity: "Activity", phase: tuple[Any, ...]) -> None:
@@ -397,11 +399,11 @@ class _Doing:  # Entered several times a step; a generator takes several times a
 
 
 class Activity:
-    """The current phase of a main thread. It writes, another thread reads, and neither waits."""
+    """The current phase of the main thread, which another thread reads without a lock."""
 
     def __init__(self) -> None:
         self._phase = _Phase("joins", "getting warm", None, time.monotonic())
-        self._came: tuple[_Phase, float] | None = None
+        self._waiting: tuple[_Phase, float] | None = None
 
     def begin(self, state: str, phase: str, is_waiting: Callable[[], bool] | None = None) -> None:
         """Enter a phase, until the next one; the arguments are those of `Membership.doing`."""
@@ -410,12 +412,12 @@ class Activity:
     def doing(
         self, state: str, phase: str, is_waiting: Callable[[], bool] | None = None
     ) -> AbstractContextManager[None]:
-        """Enter a phase within a block, and the former one again after it."""
+        """Enter a phase within a block; after the block the former phase continues."""
         return _Doing(self, (state, phase, is_waiting))
 
     @property
     def current(self) -> tuple[str, str, Callable[[], bool] | None]:
-        """What `begin` was last called with."""
+        """The arguments of the last call of `begin`."""
         return self._phase[:3]
 
     def report(self, generation: int) -> Pong:
@@ -423,9 +425,9 @@ class Activity:
         phase, now = self._phase, time.monotonic()
         state, since = phase.state, phase.since
         if phase.is_waiting is not None and phase.is_waiting():
-            # Counted from when it was first seen there: its own long step is not waiting.
-            if self._came is None or self._came[0] is not phase:
-                self._came = (phase, now)
-            state, since = "waits", self._came[1]
+            # Waiting begins when it is first noticed: a long step before it does not count.
+            if self._waiting is None or self._waiting[0] is not phase:
+                self._waiting = (phase, now)
+            state, since = "waits", self._waiting[1]
         seconds = round(now - since, 1)
         return Pong(generation=generation, doing=state, phase=phase.phase, seconds=seconds)

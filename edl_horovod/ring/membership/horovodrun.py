@@ -48,7 +48,7 @@ class HorovodDriverMembership(Membership):
         Args:
             horovod: Forms the rings.
             place: The first one of this rank; its rendezvous is the driver.
-            timeout_seconds: Gloo's, for forming and for transfers.
+            timeout_seconds: Gloo's time-out, for the forming of a ring and for transfers.
             events: Receives the job's end from the leader; horovodrun writes none.
             result_file: File for the job's outcome.
         """
@@ -82,7 +82,7 @@ class HorovodDriverMembership(Membership):
         self._has_new_hosts = True
 
     def wants_change(self) -> bool:
-        """Whether the driver told this rank of other hosts."""
+        """Whether the driver has notified this rank of new hosts."""
         return self._has_new_hosts
 
     def failed(self, failure: CollectiveFailed, step: int) -> None:
