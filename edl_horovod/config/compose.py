@@ -12,19 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import hydra
 import yaml
 from hydra import version as hydra_version
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobRuntime
 from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
@@ -482,16 +482,13 @@ def _open_hydra(config_class: type, verb_file: str, files: ConfigFiles) -> Itera
     Raises:
         ConfigError: The user's directory cannot be used.
     """
-    search_path = create_config_search_path(str(conf_dir()))
-    if (user_dir := files.path) is not None:
-        before = SearchPathQuery(provider="schema")
-        search_path.prepend("command-line", f"file://{user_dir}", anchor=before)
+    ours, user_dir = str(conf_dir()), files.path
     with _LOCK, _outer_hydra_kept():
-        hydra_version.setbase("1.3")
         ConfigStore.instance().store(name=_SCHEMA + verb_file, node=_schema_class(config_class))
-        _store_sweeper()
-        hydra = Hydra.create_main_hydra2("edl_horovod", search_path)
-        yield hydra.config_loader
+        _register()
+        _UserDirectory.path = user_dir
+        with hydra.initialize_config_dir(ours, job_name="edl_horovod", version_base="1.3"):
+            yield GlobalHydra.instance().config_loader()
 
 
 def _origins(loader: ConfigLoader, config_name: str, overrides: Sequence[str]) -> dict[str, str]:
@@ -565,17 +562,30 @@ def _outer_hydra_kept() -> Iterator[None]:
     try:
         yield
     finally:
+        _UserDirectory.path = None
         GlobalHydra.instance().hydra = outer
         hydra_version.VersionBase.instance().version_base = outer_base
         JobRuntime.instance().conf = outer_job
 
 
-@functools.cache
-def _store_sweeper() -> None:
-    """Register `hydra/sweeper=optuna` and its samplers, with the keys of Hydra's plugin.
+class _UserDirectory(SearchPathPlugin):  # type: ignore[misc]  # Hydra's plugins have no types.
+    """Has Hydra search the user's directory, too, while a composer is open."""
 
-    The plugin itself does not work with current versions of Optuna.
+    path: ClassVar[Path | None] = None
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Add the directory after ours."""
+        if self.path is not None:
+            search_path.append("command-line", f"file://{self.path}")
+
+
+@functools.cache
+def _register() -> None:
+    """Register the user's directory, and `hydra/sweeper=optuna` and its samplers.
+
+    These have the keys of Hydra's plugin, which does not work with current versions of Optuna.
     """
+    Plugins.instance().register(_UserDirectory)
     store = ConfigStore.instance()
     search = dataclasses.asdict(SearchConfig()) | {"defaults": [{"sampler": "tpe"}], "params": None}
     store.store(group="hydra/sweeper", name="optuna", node=search)
