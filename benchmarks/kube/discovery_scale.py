@@ -12,7 +12,7 @@ import psutil
 from benchmarks.elastic.settings import OURS, Run, python
 from benchmarks.elastic.table import Line
 from benchmarks.kube.settings import Scale
-from edl_horovod.cluster.labels import WORKER, pod_labels
+from edl_horovod.cluster.objects import WORKER, pod_labels
 from edl_horovod.job import hosts
 from edl_horovod.supervisor.processes import Child
 from tests.kube.apiserver.server import ADMIN_TOKEN, ApiServer

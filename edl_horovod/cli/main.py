@@ -41,21 +41,17 @@ VERBS: Table[Verb] = Table(
         "serve-sql": _verb("Run statements in SQL for clients of SQLFlow.", "serve_sql"),
         "image": _verb("Build the image of a model zoo, and push it.", "image"),
         "spec": _verb("Show a model spec's files, or write a model of a zoo as one.", "spec"),
-        "scale": _verb("Change how many ranks a running job has.", "job_changes", "run_scale"),
-        "status": _verb("Show where a job is, and what it waits for.", "job_views", "run_status"),
-        "dashboard": _verb("Serve a page that shows a job.", "job_views", "run_dashboard"),
-        "list": _verb("List jobs on this machine and in a cluster.", "job_views", "run_list"),
-        "logs": _verb("Show what the processes of a job wrote.", "job_views", "run_logs"),
-        "events": _verb("Show what happened to a job.", "job_views", "run_events"),
-        "wait": _verb("Wait until a job reaches a state.", "job_views", "run_wait"),
-        "stop": _verb(
-            "Save a checkpoint of a job and end it, to go on later.", "job_changes", "run_stop"
-        ),
-        "resume": _verb(
-            "Resume a stopped job from its newest checkpoint.", "job_changes", "run_resume"
-        ),
+        "scale": _verb("Change how many ranks a running job has.", "jobs", "run_scale"),
+        "status": _verb("Show where a job is, and what it waits for.", "jobs", "run_status"),
+        "dashboard": _verb("Serve a page that shows a job.", "jobs", "run_dashboard"),
+        "list": _verb("List jobs on this machine and in a cluster.", "jobs", "run_list"),
+        "logs": _verb("Show what the processes of a job wrote.", "jobs", "run_logs"),
+        "events": _verb("Show what happened to a job.", "jobs", "run_events"),
+        "wait": _verb("Wait until a job reaches a state.", "jobs", "run_wait"),
+        "stop": _verb("Save a checkpoint of a job and end it, to go on later.", "jobs", "run_stop"),
+        "resume": _verb("Resume a stopped job from its newest checkpoint.", "jobs", "run_resume"),
         "delete": _verb(
-            "Remove a job's directory, or a job from its cluster.", "job_changes", "run_delete"
+            "Remove a job's directory, or a job from its cluster.", "jobs", "run_delete"
         ),
         "ledger": _verb("Prove that a job applied each record exactly once.", "ledger"),
         "chaos": _verb("Kill, stop, add and remove workers of a running job.", "chaos"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from edl_horovod.cluster import labels
+from edl_horovod.cluster import objects
 
 __all__ = [
     "GRANT",
@@ -247,7 +247,7 @@ def events_of(job: Object, events: Iterable[Object]) -> list[EventView]:
     """The events of a namespace about a job, oldest first; none of an earlier job of that name."""
     name, created = job["metadata"]["name"], seconds_of(job["metadata"].get("creationTimestamp"))
     ours = [
-        event_view(event) for event in events if labels.is_of_job(name, event["involvedObject"])
+        event_view(event) for event in events if objects.is_of_job(name, event["involvedObject"])
     ]
     return sorted(
         (event for event in ours if seconds_of(event.time) >= created),

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from edl_horovod.cluster import labels
+from edl_horovod.cluster import objects
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.status import pod_view
 from edl_horovod.errors import ClusterError, ObjectNotFound
@@ -43,11 +43,11 @@ def read_logs(
 
 def _readable(cluster: Cluster, job: str, only: str) -> list[str]:
     """The pods whose containers have begun, the launcher first."""
-    pods = cluster.find("Pod", labels=labels.pods_selector(job))
+    pods = cluster.find("Pod", labels=objects.pods_selector(job))
     views = [pod_view(pod, now=time.time()) for pod in pods]
     if only and only not in [view.name for view in views]:
         raise ObjectNotFound(f"Job {job} has no pod {only}.", hint=f"See edl status {job}.")
-    views.sort(key=lambda view: (view.role == labels.WORKER, view.name))
+    views.sort(key=lambda view: (view.role == objects.WORKER, view.name))
     return [view.name for view in views if view.state != "pending" and only in ("", view.name)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from edl_horovod.cluster import labels, pods
+from edl_horovod.cluster import objects, pods
 from edl_horovod.cluster.pods import COORDINATOR_PORT, Manifest
 from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
@@ -54,7 +54,7 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
     """
     config = with_job_dir(config)
     _check(config)
-    owned = labels.owned_name(name)
+    owned = objects.owned_name(name)
     text = resolved.to_yaml(config)
     if len(text.encode()) > MAX_CONFIG_BYTES:
         raise ConfigError(
@@ -76,7 +76,7 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
     for manifest in (mpijob, *parts):
         if namespace:
             manifest["metadata"]["namespace"] = namespace
-        manifest["metadata"]["labels"] = {**more, **labels.job_labels(name)}
+        manifest["metadata"]["labels"] = {**more, **objects.job_labels(name)}
     return JobManifests(config=config, mpijob=mpijob, parts=tuple(parts))
 
 
@@ -231,11 +231,11 @@ def _coordinator_service(name: str) -> Manifest:
     return _object(
         "v1",
         "Service",
-        labels.coordinator_service(name),
+        objects.coordinator_service(name),
         spec={
             # No address of its own: the name leads to the pod itself, whose end is seen at once.
             "clusterIP": "None",
-            "selector": labels.pod_labels(name, labels.LAUNCHER),
+            "selector": objects.pod_labels(name, objects.LAUNCHER),
             "publishNotReadyAddresses": True,
             "ports": [{"name": "coordinator", "port": COORDINATOR_PORT}],
         },
@@ -244,9 +244,9 @@ def _coordinator_service(name: str) -> Manifest:
 
 def _rights(name: str, namespace: str, most_pods: int) -> list[Manifest]:
     """The launcher's account: it looks at pods, and removes the job's workers that have failed."""
-    owned, group = labels.owned_name(name), "rbac.authorization.k8s.io"
+    owned, group = objects.owned_name(name), "rbac.authorization.k8s.io"
     place = {"namespace": namespace} if namespace else {}
-    workers = [labels.worker_pod(name, index) for index in range(most_pods)]
+    workers = [objects.worker_pod(name, index) for index in range(most_pods)]
     rules = [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": [""], "resources": ["pods"], "resourceNames": workers, "verbs": ["delete"]},
@@ -266,14 +266,14 @@ def _rights(name: str, namespace: str, most_pods: int) -> list[Manifest]:
 
 def _network_policy(name: str) -> Manifest:
     """Only the job's own pods may call them: a ring and its rendezvous prove nothing."""
-    roles = [labels.pod_labels(name, role) for role in (labels.LAUNCHER, labels.WORKER)]
+    roles = [objects.pod_labels(name, role) for role in (objects.LAUNCHER, objects.WORKER)]
     from_own_pods = {
         "matchLabels": {key: roles[0][key] for key in roles[0] if roles[0][key] == roles[1][key]}
     }
     return _object(
         "networking.k8s.io/v1",
         "NetworkPolicy",
-        labels.owned_name(name),
+        objects.owned_name(name),
         spec={
             "podSelector": from_own_pods,
             "policyTypes": ["Ingress"],

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from edl_horovod.cluster import labels
+from edl_horovod.cluster import objects
 from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
 from edl_horovod.config.kubernetes import LauncherPodConfig, WorkerPodConfig
@@ -62,7 +62,7 @@ def launcher(config: JobConfig, name: str) -> Manifest:
     if style_of(config).has_coordinator:
         variables.append(_variable("EDL_SECRET_FILE", SECRET_FILE))
     command = ["python", "-m", "edl_horovod.cluster.pod.launcher", "--config", CONFIG_FILE]
-    container = _container(config, labels.LAUNCHER, command, variables)
+    container = _container(config, objects.LAUNCHER, command, variables)
     spec = _spec(config, name, container)
     spec["priorityClassName"] = settings.launcher_priority_class or settings.priority_class
     spec["nodeSelector"] = texts(settings.launcher.node_selector)
@@ -70,7 +70,7 @@ def launcher(config: JobConfig, name: str) -> Manifest:
     if style_of(config).is_static:
         spec["automountServiceAccountToken"] = False
     else:
-        spec["serviceAccountName"] = settings.service_account or labels.owned_name(name)
+        spec["serviceAccountName"] = settings.service_account or objects.owned_name(name)
         spec["automountServiceAccountToken"] = True
     return _template(config, name, spec)
 
@@ -130,13 +130,13 @@ def _elastic_worker(config: JobConfig, name: str) -> Manifest:
         # By its UID a pod is told from the next one of its name.
         _variable("EDL_HOST", "$(EDL_POD_NAME).$(EDL_POD_UID)"),
         _variable("EDL_SLOT", "0"),
-        _variable("EDL_COORDINATOR", f"{labels.coordinator_service(name)}:{COORDINATOR_PORT}"),
+        _variable("EDL_COORDINATOR", f"{objects.coordinator_service(name)}:{COORDINATOR_PORT}"),
         _variable("EDL_SECRET_FILE", SECRET_FILE),
         _variable("EDL_READY_FILE", f"{READY_DIR}/0"),
         _variable("HOROVOD_GLOO_IFACE", settings.interface),
         *(_variable(*pair) for pair in threads_of(config).items()),
     ]
-    container = _container(config, labels.WORKER, command, variables)
+    container = _container(config, objects.WORKER, command, variables)
     container["readinessProbe"] = {
         # Ready is warm: a worker makes a file there when it could join the ring at once.
         "exec": {"command": ["sh", "-c", f"ls {READY_DIR} | grep -q ."]},
@@ -151,7 +151,7 @@ def _elastic_worker(config: JobConfig, name: str) -> Manifest:
 def _ssh_worker(config: JobConfig) -> Manifest:
     is_elastic = not style_of(config).is_static
     variables = [_field("EDL_POD_IP", "status.podIP")] if is_elastic else []
-    container = _container(config, labels.WORKER, SSHD, variables)
+    container = _container(config, objects.WORKER, SSHD, variables)
     container["readinessProbe"] = {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 1}
     if is_elastic:
         # The sshd ends on SIGTERM, and its ranks with it: before that they are let go.
@@ -175,7 +175,7 @@ def _container(
         mounts.append({"name": name, "mountPath": volume["mount"], **flag})
     writable = _own_writable(config).items()
     mounts += [{"name": name, "mountPath": path} for name, path in writable]
-    resources = settings.worker if role == labels.WORKER else settings.launcher
+    resources = settings.worker if role == objects.WORKER else settings.launcher
     return {
         "name": role,
         "image": config.image,
@@ -218,7 +218,7 @@ def _spec(config: JobConfig, name: str, container: Manifest) -> Manifest:
 
 
 def _volumes(config: JobConfig, name: str) -> list[Manifest]:
-    owned = labels.owned_name(name)
+    owned = objects.owned_name(name)
     volumes: list[Manifest] = [
         {"name": "edl-config", "configMap": {"name": owned, "defaultMode": SECRET_MODE}}
     ]
@@ -246,7 +246,7 @@ def _secret(name: str) -> Manifest:
 
 
 def _template(config: JobConfig, name: str, spec: Manifest) -> Manifest:
-    metadata: Manifest = {"labels": {**texts(config.kubernetes.labels), **labels.job_labels(name)}}
+    metadata: Manifest = {"labels": {**texts(config.kubernetes.labels), **objects.job_labels(name)}}
     if config.kubernetes.annotations:
         metadata["annotations"] = texts(config.kubernetes.annotations)
     return {

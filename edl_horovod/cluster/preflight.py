@@ -1,13 +1,34 @@
-"""What a cluster must be able to do for a job, found out before the job is sent there."""
+"""What a cluster must be able to do for a job, found out before the job is sent there.
+
+Its quotas must have room for the pods that the job starts with: mpi-operator creates the launcher
+only when every worker pod is created, so the job would wait without a word, whatever elastic.min_np
+says.
+"""
 
 import logging
 import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
 
 from edl_horovod.cluster.causes import GRANT
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.errors import ClusterError, ClusterForbidden, ObjectNotFound
+from edl_horovod.cluster.styles import style_of
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ClusterError, ClusterForbidden, ObjectNotFound, QuotaExceeded
 
-__all__ = ["OLDEST_KUBERNETES", "check_version", "warn_of_resume"]
+__all__ = [
+    "OLDEST_KUBERNETES",
+    "Shortage",
+    "check_quotas",
+    "check_version",
+    "num_workers_with_room",
+    "quantity",
+    "shortages",
+    "warn_of_resume",
+]
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +38,19 @@ _REMOVES_START_TIME = (1, 36)
 """The first version whose Job controller removes the start time of a Job that is suspended."""
 _OPERATOR_NAMESPACES = ("mpi-operator", "kubeflow")
 """Where the operator's own manifests put it: alone, and as a part of Kubeflow."""
+Object = Mapping[str, Any]
+
+_SCOPES = {"NotTerminating", "NotBestEffort"}
+"""Scopes of a quota that all pods of ours are in. What the others hold for cannot be told here."""
+_WITHOUT_PREFIX = ("cpu", "memory")
+"""Requests that a quota may also name without `requests.`."""
+_QUANTITY = re.compile(r"([-+]?[0-9.]+)(?:[eE]([-+]?[0-9]+)|([numkKMGTPE]i?)?)")
+_FACTORS: dict[str | None, Decimal] = {
+    None: Decimal(1),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("num", start=-3)},
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
+}
 
 
 def check_version(cluster: Cluster) -> None:
@@ -127,3 +161,146 @@ def _may_update(cluster: Cluster, home: str, subresource: str = "") -> bool:
         "spec": spec,
     }
     return bool(cluster.create(review)["status"]["allowed"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortage:
+    """One limit of one quota that the pods of a job do not fit in."""
+
+    quota: str
+    resource: str
+    """As the quota names it: `pods`, `requests.cpu`."""
+    needed: Decimal
+    allowed: str
+    used: str
+    is_final: bool
+    """Whether they would not fit even in an otherwise empty namespace."""
+
+    def __str__(self) -> str:
+        return (
+            f"resourcequota/{self.quota} allows {self.resource}={self.allowed}, {self.used} of it "
+            f"are used, and the job needs {_text(self.resource, self.needed)}"
+        )
+
+
+def check_quotas(cluster: Cluster, mpijob: Object, config: JobConfig) -> None:
+    """Refuse a job that can never start, and warn of one that must wait for others to end.
+
+    Raises:
+        QuotaExceeded: A quota is below what the pods need together that the job starts with.
+        ClusterError: The cluster cannot be asked. Who may not read quotas is not refused.
+    """
+    try:
+        quotas = cluster.find("ResourceQuota")
+    except ClusterForbidden as error:
+        log.debug("the quotas of the namespace are not known: %s", error)
+        return
+    short_of = shortages(quotas, mpijob)
+    if not short_of:
+        return
+    short = "; ".join(map(str, short_of))
+    if not any(shortage.is_final for shortage in short_of):
+        log.warning(
+            "The quotas of namespace %s have no room now for all pods that the job starts with. "
+            "mpi-operator starts no launcher before it has created all worker pods, so the job "
+            "waits until other pods there have ended: %s.",
+            cluster.namespace,
+            short,
+        )
+        return
+    raise QuotaExceeded(
+        f"The quotas of namespace {cluster.namespace} never have room for all pods that the job"
+        " starts with, and mpi-operator starts no launcher before it has created all worker pods.",
+        received=f"launch.np={config.launch.np}; {short}",
+        hint=f"{_hint(quotas, mpijob, config)} or have the quota raised.",
+    )
+
+
+def shortages(quotas: Iterable[Object], mpijob: Object) -> list[Shortage]:
+    """What the pods of a job do not fit in, of the ResourceQuotas of a namespace."""
+    needed = _needed(mpijob, mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"])
+    found_shortages = []
+    for quota in filter(_holds_for_our_pods, quotas):
+        status = quota.get("status") or {}
+        for resource, allowed in (status.get("hard") or quota["spec"].get("hard") or {}).items():
+            used = (status.get("used") or {}).get(resource, "0")
+            if needed[resource] > quantity(allowed) - quantity(used):
+                found_shortages.append(
+                    Shortage(
+                        quota=quota["metadata"]["name"],
+                        resource=resource,
+                        needed=needed[resource],
+                        allowed=allowed,
+                        used=used,
+                        is_final=needed[resource] > quantity(allowed),
+                    )
+                )
+    return found_shortages
+
+
+def num_workers_with_room(quotas: Iterable[Object], mpijob: Object) -> int:
+    """Most worker pods that fit, with the launcher, in an otherwise empty namespace."""
+    allowed = [
+        (resource, quantity(amount))
+        for quota in filter(_holds_for_our_pods, quotas)
+        for resource, amount in (quota["spec"].get("hard") or {}).items()
+    ]
+    num_workers: int = mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
+    while num_workers > 0:
+        needed = _needed(mpijob, num_workers)
+        if all(needed[resource] <= amount for resource, amount in allowed):
+            break
+        num_workers -= 1
+    return num_workers
+
+
+def quantity(text: str) -> Decimal:
+    """A number as Kubernetes writes it: `500m`, `2Gi`, `1e3`."""
+    match = _QUANTITY.fullmatch(str(text))
+    assert match is not None, f"{text!r} is no quantity"
+    number, exponent, unit = match.groups()
+    return Decimal(number).scaleb(int(exponent or 0)) * _FACTORS[unit]
+
+
+def _needed(mpijob: Object, num_workers: int) -> defaultdict[str, Decimal]:
+    """What quotas count for the pods of a job, by the names that quotas have for it."""
+    needed: defaultdict[str, Decimal] = defaultdict(Decimal)
+    for role, count in (("Launcher", 1), ("Worker", num_workers)):
+        pod = mpijob["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]
+        for name, amount in _of_pod(pod).items():
+            needed[name] += amount * count
+    return needed
+
+
+def _of_pod(pod: Object) -> defaultdict[str, Decimal]:
+    amounts = defaultdict(Decimal, {"pods": Decimal(1), "count/pods": Decimal(1)})
+    for container in pod["containers"]:
+        for kind in ("requests", "limits"):
+            for name, text in container["resources"].get(kind, {}).items():
+                amounts[f"{kind}.{name}"] += quantity(text)
+                if kind == "requests" and name in _WITHOUT_PREFIX:
+                    amounts[name] += quantity(text)
+    return amounts
+
+
+def _holds_for_our_pods(quota: Object) -> bool:
+    return not quota["spec"].get("scopeSelector") and _SCOPES.issuperset(
+        quota["spec"].get("scopes") or ()
+    )
+
+
+def _hint(quotas: Iterable[Object], mpijob: Object, config: JobConfig) -> str:
+    slots = config.kubernetes.slots_per_worker
+    num_ranks = num_workers_with_room(quotas, mpijob) * slots
+    if num_ranks < max(config.elastic.min_np, slots) or style_of(config).is_static:
+        return "Ask for less: launch.np, elastic.min_np, kubernetes.worker, kubernetes.launcher;"
+    return (
+        f"Start with launch.np={num_ranks}, for which there is room, and let the ring grow later "
+        "with `edl scale`;"
+    )
+
+
+def _text(resource: str, amount: Decimal) -> str:
+    if "memory" in resource:
+        return f"{amount / 1024**2:.0f}Mi"
+    return f"{amount.normalize():f}"

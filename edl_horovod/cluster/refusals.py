@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edl_horovod import errors
-from edl_horovod.cluster.kinds import Kind, path_of
+from edl_horovod.cluster.objects import Kind, path_of
 from edl_horovod.errors import ClusterError
 
 __all__ = ["Attempt", "Expired", "refusal", "refusal_of_status"]

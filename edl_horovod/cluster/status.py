@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edl_horovod.cluster import labels
+from edl_horovod.cluster import objects
 from edl_horovod.cluster.causes import (
     Cause,
     EventView,
@@ -85,8 +85,8 @@ class JobView:
         if self.state not in ("waiting", "running"):
             return Missing()
         present = {pod.name for pod in self.pods}
-        wanted = (labels.worker_pod(self.name, index) for index in range(self.num_wanted))
-        launchers = [pod for pod in self.pods if pod.role == labels.LAUNCHER]
+        wanted = (objects.worker_pod(self.name, index) for index in range(self.num_wanted))
+        launchers = [pod for pod in self.pods if pod.role == objects.LAUNCHER]
         return Missing(
             workers=frozenset(wanted) - present,
             launcher=all(pod.state == "failed" for pod in launchers),
@@ -109,7 +109,7 @@ def view(
     seen_at = time.time() if now is None else now
     views = tuple(sorted((pod_view(pod, now=seen_at) for pod in pods), key=_place))
     spec = job["spec"]
-    queue = labels.queue_of(job["metadata"].get("labels") or {})
+    queue = objects.queue_of(job["metadata"].get("labels") or {})
     state, message = _state(job, views, queue)
     seen = JobView(
         name=job["metadata"]["name"],
@@ -118,7 +118,7 @@ def view(
         message=message,
         created=seconds_of(job["metadata"].get("creationTimestamp")),
         num_wanted=spec["mpiReplicaSpecs"].get("Worker", {}).get("replicas", 0),
-        num_warm=sum(pod.role == labels.WORKER and pod.state == "warm" for pod in views),
+        num_warm=sum(pod.role == objects.WORKER and pod.state == "warm" for pod in views),
         slots_per_worker=spec.get("slotsPerWorker", 1),
         queue=queue,
         pods=views,
@@ -127,11 +127,11 @@ def view(
 
 
 def views(jobs: Sequence[Object], pods: Iterable[Object]) -> list[JobView]:
-    """What several jobs are doing; `pods` are those of all of them, each with our labels."""
+    """What several jobs are doing; `pods` are those of all of them, each with our objects."""
     pods_of: dict[tuple[str, str], list[Object]] = {}
     for pod in pods:
         meta = pod["metadata"]
-        place = meta["namespace"], labels.job_name_of(meta["labels"])
+        place = meta["namespace"], objects.job_name_of(meta["labels"])
         pods_of.setdefault(place, []).append(pod)
     places = ((job["metadata"]["namespace"], job["metadata"]["name"]) for job in jobs)
     return [view(job, pods_of.get(place, ())) for job, place in zip(jobs, places, strict=True)]
@@ -140,7 +140,7 @@ def views(jobs: Sequence[Object], pods: Iterable[Object]) -> list[JobView]:
 def pod_view(pod: Object, *, now: float) -> PodView:
     """What one pod is doing, and what keeps it from that; `now` is in seconds since the epoch."""
     meta, status = pod["metadata"], pod.get("status") or {}
-    role = labels.role_of(meta.get("labels") or {})
+    role = objects.role_of(meta.get("labels") or {})
     containers = status.get("containerStatuses") or []
     return PodView(
         name=meta["name"],
@@ -170,7 +170,7 @@ def _state(job: Object, pods: Sequence[PodView], queue: str) -> tuple[str, str]:
         return "stopping", f"{left} {'pod is' if left == 1 else 'pods are'} still there"
     # The operator says Running only once all workers run, and goes on to say so afterwards.
     is_running = any(
-        pod.role == labels.LAUNCHER and pod.state in ("running", "succeeded") for pod in pods
+        pod.role == objects.LAUNCHER and pod.state in ("running", "succeeded") for pod in pods
     )
     return "running" if is_running else "waiting", ""
 
@@ -181,7 +181,7 @@ def _is_suspended(job: Object) -> bool:
 
 def _launchers(pods: Iterable[PodView]) -> list[PodView]:
     """The oldest first; of those made in the same second one that has failed is older."""
-    launchers = (pod for pod in pods if pod.role == labels.LAUNCHER)
+    launchers = (pod for pod in pods if pod.role == objects.LAUNCHER)
     return sorted(launchers, key=lambda pod: (pod.created, pod.state != "failed", pod.name))
 
 
@@ -209,7 +209,7 @@ def _causes(seen: JobView, job: Object, events: Sequence[EventView]) -> Iterator
     replaced = _launchers(seen.pods)[:-1]
     for pod in seen.pods:
         if pod.message and pod not in replaced:
-            is_launcher = pod.role == labels.LAUNCHER
+            is_launcher = pod.role == objects.LAUNCHER
             is_held = pod.state == "leaving"
             hint = end_of_lost_pod(pod.name, pod.node, is_launcher=is_launcher) if is_held else ""
             yield Cause(f"Pod/{pod.name}", pod.message, hint)
@@ -242,7 +242,7 @@ def _pod_state(pod: Object, role: str) -> str:
         return "leaving"
     if phase != "Running":
         return "pending"
-    if role == labels.LAUNCHER:
+    if role == objects.LAUNCHER:
         return "running"
     is_ready = _condition(status, "Ready").get("status") == "True"
     return "warm" if is_ready else "starting"
@@ -282,7 +282,7 @@ def _trouble(status: Mapping[str, Any], role: str) -> str:
 
 def _end(terminated: Mapping[str, Any], role: str) -> str:
     code, reason = int(terminated["exitCode"]), terminated.get("reason")
-    if role == labels.LAUNCHER and reason == "Error":
+    if role == objects.LAUNCHER and reason == "Error":
         reason = meaning_of(code)  # It ends with the job's exit code.
     more = f" ({reason})" if reason and reason != "Error" else ""
     if code > _MAX_EXIT_SIGNAL:
@@ -303,5 +303,5 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 def _place(pod: PodView) -> tuple[bool, int, str]:
     """The launcher first, then the workers by their numbers."""
-    is_worker = pod.role == labels.WORKER
-    return is_worker, labels.worker_index(pod.name) if is_worker else 0, pod.name
+    is_worker = pod.role == objects.WORKER
+    return is_worker, objects.worker_index(pod.name) if is_worker else 0, pod.name

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from edl_horovod import image
-from edl_horovod.cluster import labels
+from edl_horovod.cluster import objects
 from edl_horovod.cluster.credentials import find_cluster
 from edl_horovod.cluster.manifest import JobManifests, job_manifests, to_yaml
 from edl_horovod.config.kubernetes import JOB_NAME_CHARACTERS, KubernetesConfig
@@ -97,7 +97,7 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
         Raises:
             EdlError: The job cannot be created; what was created of it is removed again, or named.
         """
-        from edl_horovod.cluster import preflight, quota
+        from edl_horovod.cluster import preflight
         from edl_horovod.cluster.client import Cluster
 
         config, settings = plan.config, plan.config.kubernetes
@@ -107,11 +107,11 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
                 _check_is_free(cluster, plan.name)
             # What can be found wrong with the manifests is found before an image is built.
             job = plan.manifests(image.as_if_built(config), cluster.namespace)
-            quota.check_quotas(cluster, job.mpijob, config)
+            preflight.check_quotas(cluster, job.mpijob, config)
             if not config.image:
                 job = plan.manifests(image.ensure(config), cluster.namespace)
             # Kueue releases the jobs in its queues itself.
-            queue = labels.queue_of(job.mpijob["metadata"]["labels"])
+            queue = objects.queue_of(job.mpijob["metadata"]["labels"])
             _create(cluster, job, is_suspended=settings.suspend or bool(queue))
             submitted = job.config
             return SubmittedJob(
@@ -142,13 +142,13 @@ def _rehearse(plan: KubernetesPlan, check: DryRun) -> JobManifests:
     settings, config = plan.config.kubernetes, image.as_if_built(plan.config)
     if check == "client":
         return plan.manifests(config, _namespace(plan.config))
-    from edl_horovod.cluster import preflight, quota
+    from edl_horovod.cluster import preflight
     from edl_horovod.cluster.client import Cluster
 
     with Cluster.connect(context=settings.context, namespace=settings.namespace) as cluster:
         preflight.check_version(cluster)
         job = plan.manifests(config, cluster.namespace)
-        quota.check_quotas(cluster, job.mpijob, config)
+        preflight.check_quotas(cluster, job.mpijob, config)
         for item in job.all:
             _rehearse_one(cluster, item)
         preflight.warn_of_resume(cluster, is_dry_run=True)

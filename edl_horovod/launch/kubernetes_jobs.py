@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from edl_horovod.cluster import labels
+from edl_horovod.cluster import objects
 from edl_horovod.cluster.causes import events_of, seconds_of
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.logs import read_logs
@@ -85,7 +85,7 @@ class KubernetesJobs(Jobs):
 
     def list(self, folders: Sequence[str] = (), *, all_namespaces: bool = False) -> list[JobRow]:
         """The jobs that this package made, by name; `num_ready` and `num_wanted` count pods."""
-        ours = labels.jobs_selector()
+        ours = objects.jobs_selector()
         jobs, pods = (
             self._cluster.find(kind, labels=ours, all_namespaces=all_namespaces)
             for kind in ("MPIJob", "Pod")
@@ -116,7 +116,7 @@ class KubernetesJobs(Jobs):
     def config(self, job: str) -> JobConfig:
         """The settings that the job was submitted with."""
         self._mpijob(job)  # Where there is none, that is what the error says.
-        text = self._cluster.get("ConfigMap", labels.owned_name(job))["data"][resolved.FILE_NAME]
+        text = self._cluster.get("ConfigMap", objects.owned_name(job))["data"][resolved.FILE_NAME]
         return resolved.from_dict(yaml.safe_load(text))
 
     def status(self, job: str, *, is_brief: bool = False) -> JobStatus:
@@ -221,7 +221,7 @@ class KubernetesJobs(Jobs):
 
     def _view(self, job: str) -> JobView:
         mpijob = self._mpijob(job)
-        pods = self._cluster.find("Pod", labels=labels.pods_selector(job))
+        pods = self._cluster.find("Pod", labels=objects.pods_selector(job))
         seen = view(mpijob, pods)
         if not seen.missing:
             return seen
@@ -230,7 +230,7 @@ class KubernetesJobs(Jobs):
 
     def _own_events(self, job: str) -> Sequence[Recorded]:
         """The last of the job's own events, as far as the launcher pod shows them in its log."""
-        launchers = self._cluster.find("Pod", labels=labels.pods_selector(job, labels.LAUNCHER))
+        launchers = self._cluster.find("Pod", labels=objects.pods_selector(job, objects.LAUNCHER))
         if not launchers:
             return []
         newest = max(launchers, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
@@ -267,7 +267,7 @@ class KubernetesJobs(Jobs):
                     if state == "failed"
                     else "",
                 )
-            if queue := labels.queue_of(before["metadata"].get("labels") or {}):
+            if queue := objects.queue_of(before["metadata"].get("labels") or {}):
                 why, hint = _BY_KUEUE[change]
                 raise ConfigError(
                     f"A job in a queue of Kueue cannot be {change} yet: {why}.",

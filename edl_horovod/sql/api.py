@@ -17,9 +17,9 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.displays import open_displays
 from edl_horovod.errors import ConfigError, Interrupted, did_you_mean
 from edl_horovod.job.events import OnEvents
-from edl_horovod.sql.results import Result
 from edl_horovod.sql.session import Session, open_session
 from edl_horovod.sql.settings import SqlSettings, read_settings
+from edl_horovod.sql.statements import Result
 from edl_horovod.sql.tokens import TokenKind, tokens_of
 from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.run import JobResult

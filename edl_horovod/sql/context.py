@@ -18,8 +18,8 @@ from edl_horovod.sql.export import ExportedTable, Progress, export
 from edl_horovod.sql.jobs import StatementJob, open_job
 from edl_horovod.sql.kinds import Kind
 from edl_horovod.sql.models import ModelStore
-from edl_horovod.sql.results import Result
 from edl_horovod.sql.settings import SqlSettings
+from edl_horovod.sql.statements import Result
 from edl_horovod.sql.target import TargetPlan
 from edl_horovod.supervisor.run import JobResult
 

@@ -16,7 +16,6 @@ from edl_horovod.sql import planning
 from edl_horovod.sql.context import StatementContext
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.export import ExportedTable
-from edl_horovod.sql.importance import importances, write_shuffled
 from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.kinds import Kind, type_of_kind
 from edl_horovod.sql.metrics import (
@@ -25,8 +24,10 @@ from edl_horovod.sql.metrics import (
     ClassMetrics,
     RegressionMetrics,
     class_metrics,
+    importances,
     probability_metrics,
     regression_metrics,
+    write_shuffled,
 )
 from edl_horovod.sql.models import StoredModel
 from edl_horovod.sql.planning import ComparisonPlan
@@ -37,9 +38,15 @@ from edl_horovod.sql.prediction import (
     read_predictions,
     report_unknown_values,
 )
-from edl_horovod.sql.results import Result
 from edl_horovod.sql.rows import BATCH_ROWS
-from edl_horovod.sql.statements import Evaluate, EvaluateColumns, Explain, Name, StatementError
+from edl_horovod.sql.statements import (
+    Evaluate,
+    EvaluateColumns,
+    Explain,
+    Name,
+    Result,
+    StatementError,
+)
 
 __all__ = ["evaluate", "evaluate_columns", "explain"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from edl_horovod.errors import ConfigError, EdlError
 from edl_horovod.sql.api import open_program, run_program, settings_of
-from edl_horovod.sql.results import Result
 from edl_horovod.sql.session import Session
 from edl_horovod.sql.settings import SqlSettings
+from edl_horovod.sql.statements import Result
 
 __all__ = ["load_ipython_extension"]
 

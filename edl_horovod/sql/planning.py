@@ -10,8 +10,7 @@ from edl_horovod.errors import did_you_mean
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.models.lookup import list_bases, list_definitions, list_parameters
 from edl_horovod.models.zoo import RATE_NAMES
-from edl_horovod.sql.attributes import SortedAttributes, sort_attributes
-from edl_horovod.sql.column_terms import column_dicts, column_names
+from edl_horovod.sql.attributes import SortedAttributes, column_dicts, column_names, sort_attributes
 from edl_horovod.sql.models import About, StoredModel
 from edl_horovod.sql.sqlflow import (
     METRIC_NAMES,

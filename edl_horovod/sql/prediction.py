@@ -18,9 +18,8 @@ from edl_horovod.sql.context import StatementContext
 from edl_horovod.sql.engine import DatabaseError
 from edl_horovod.sql.export import ExportedTable, NoRows
 from edl_horovod.sql.models import StoredModel, read_summary
-from edl_horovod.sql.results import Result
 from edl_horovod.sql.rows import MOST_ROWS
-from edl_horovod.sql.statements import Predict
+from edl_horovod.sql.statements import Predict, Result
 from edl_horovod.sql.target import DEFAULT_COLUMN, SAMPLE_NUMBER, plan_target
 from edl_horovod.sql.unknown_values import unknown_values
 from edl_horovod.sql.writing import try_writing, write_predictions

@@ -15,9 +15,8 @@ from prompt_toolkit.output import Output
 
 from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted, did_you_mean
 from edl_horovod.sql.clauses import HPARAM_WORDS
-from edl_horovod.sql.results import Result
 from edl_horovod.sql.session import Session
-from edl_horovod.sql.statements import StatementError
+from edl_horovod.sql.statements import Result, StatementError
 
 __all__ = ["KEYWORDS", "Words", "names_to_complete", "run_prompt"]
 

@@ -1,11 +1,15 @@
-"""The statements of a program as data, their positions in it, and the error about them."""
+"""The statements of a program as data, their positions in it, their results and their errors."""
 
+import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edl_horovod.errors import ConfigError
 from edl_horovod.files.url_secrets import without_secrets
+
+if TYPE_CHECKING:
+    from edl_horovod.sql.metrics import Importance
 
 __all__ = [
     "AlterModel",
@@ -26,6 +30,7 @@ __all__ = [
     "ModelName",
     "Name",
     "Predict",
+    "Result",
     "ShowJobs",
     "ShowLog",
     "ShowModels",
@@ -37,6 +42,47 @@ __all__ = [
     "StatementError",
     "Train",
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The result of a statement: rows, a trained model, or a message about what was done."""
+
+    columns: tuple[str, ...] = ()
+    """Names of the columns; empty for a result without rows."""
+    rows: tuple[tuple[Any, ...], ...] = ()
+    has_more_rows: bool = False
+    """Whether the database had more rows than were read."""
+    message: str = ""
+    """Sentences about what was done."""
+    model: str = ""
+    """The version that was trained or used: `m@3`."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    importances: "tuple[Importance, ...]" = ()
+    """The rows of an EXPLAIN, for `importance.draw`."""
+
+    def __iter__(self) -> Any:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def _repr_html_(self) -> str:
+        """The result as a notebook shows it."""
+        message = f"<p>{html.escape(self.message)}</p>" if self.message else ""
+        if not self.columns:
+            return message or "<p></p>"
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        lines = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
+            for row in self.rows
+        )
+        return f"<table><tr>{head}</tr>{lines}</table>{message}"
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """The rows as dicts with the names of columns as keys."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
 
 _MOST_SHOWN = 100
 """Characters of a line that an error shows."""

@@ -28,9 +28,8 @@ from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.kinds import Kind
 from edl_horovod.sql.models import LOG, MODEL, About, LogRow, ModelColumn, read_summary
 from edl_horovod.sql.planning import TrainingPlan
-from edl_horovod.sql.results import Result
 from edl_horovod.sql.settings import SqlSettings
-from edl_horovod.sql.statements import Train
+from edl_horovod.sql.statements import Result, Train
 from edl_horovod.sql.training_rows import (
     check_label,
     count_rows,

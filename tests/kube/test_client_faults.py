@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from edl_horovod.cluster import client as client_module
-from edl_horovod.cluster import connection as connection_module
+from edl_horovod.cluster import client as connection_module
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.credentials import Place, find_cluster
 from edl_horovod.cluster.refusals import Expired

@@ -8,7 +8,7 @@ import pytest
 from kubernetes import client as k8s
 
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.labels import LAUNCHER, WORKER, pod_labels
+from edl_horovod.cluster.objects import LAUNCHER, WORKER, pod_labels
 from tests.kube.conftest import WATCHER, pod
 from tests.kube.discovering import Program, hosts_in, wait_until
 from tests.kube.test_contract_rights import BINDING, READ_PODS

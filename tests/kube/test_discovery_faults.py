@@ -14,7 +14,7 @@ from horovod.runner.elastic.discovery import HostDiscoveryScript
 import edl_horovod.cluster
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.credentials import Place
-from edl_horovod.cluster.labels import WORKER, pod_labels
+from edl_horovod.cluster.objects import WORKER, pod_labels
 from edl_horovod.errors import NoCluster
 from tests.kube.apiserver.admission import MASTERS, User
 from tests.kube.apiserver.server import ApiServer

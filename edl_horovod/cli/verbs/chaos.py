@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from edl_horovod.chaos import KINDS, Action, ActionResult, Cost, parse
 from edl_horovod.chaos import random_schedule as draw
 from edl_horovod.chaos.disturbance import check_disturbable, disturb_job
-from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.layout import fact_lines
+from edl_horovod.cli.arguments import VerbParser, fact_lines
 from edl_horovod.errors import ConfigError, ProofFailed
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.layout import fact_lines
+from edl_horovod.cli.arguments import VerbParser, fact_lines
 from edl_horovod.errors import ProofFailed
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.layout import fact_lines, print_rows, table
+from edl_horovod.cli.arguments import VerbParser, fact_lines, print_rows, table
 from edl_horovod.errors import ConfigError
 
 __all__ = ["run"]

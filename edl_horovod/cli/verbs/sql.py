@@ -16,8 +16,8 @@ from edl_horovod.job import log
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from edl_horovod.sql.results import Result
     from edl_horovod.sql.session import Session
+    from edl_horovod.sql.statements import Result
     from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["run"]
@@ -124,7 +124,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 def _run_all(
     session: "Session", text: str, show: Callable[["Result"], None], picture: Path | None
 ) -> None:
-    from edl_horovod.sql import importance
+    from edl_horovod.sql import metrics
     from edl_horovod.sql.statements import Explain
 
     statements = session.parse(text)
@@ -138,12 +138,12 @@ def _run_all(
                 received=f"{num_drawn} EXPLAIN statements",
                 hint="Run that statement alone.",
             )
-        importance.require_drawing(picture)
+        metrics.require_drawing(picture)
     for statement in statements:
         result = session.run(statement)
         show(result)
         if picture is not None and result.importances:
-            importance.draw(result.importances, picture, title=result.model)
+            metrics.draw(result.importances, picture, title=result.model)
 
 
 def _text(texts: Sequence[str], file: Path | None) -> str | None:

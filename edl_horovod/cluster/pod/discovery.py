@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import get_args
 
 from edl_horovod.cluster.client import Cluster, WatchEvent
-from edl_horovod.cluster.hosts import Names, WorkerPod, hosts_of, pod_of
-from edl_horovod.cluster.labels import WORKER, pods_selector
+from edl_horovod.cluster.objects import WORKER, pods_selector
 from edl_horovod.cluster.refusals import Expired
+from edl_horovod.cluster.styles import Names, WorkerPod, hosts_of, pod_of
 from edl_horovod.errors import (
     ClusterError,
     ClusterForbidden,

@@ -36,7 +36,6 @@ from edl_horovod.displays.terminal import PlainDisplay
 from edl_horovod.errors import EdlError, Interrupted
 from edl_horovod.job import log as job_log
 from edl_horovod.proto.sqlflow_pb2 import EndOfExecution, Head, Message, Response, Row
-from edl_horovod.sql.results import Result
 from edl_horovod.sql.service.frames import (
     HEADER,
     CallRequest,
@@ -46,7 +45,15 @@ from edl_horovod.sql.service.frames import (
 )
 from edl_horovod.sql.session import Session, open_session
 from edl_horovod.sql.settings import read_settings
-from edl_horovod.sql.statements import Evaluate, Explain, Predict, Standard, Statement, Train
+from edl_horovod.sql.statements import (
+    Evaluate,
+    Explain,
+    Predict,
+    Result,
+    Standard,
+    Statement,
+    Train,
+)
 from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.run import JobResult
 

@@ -5,8 +5,7 @@ import sqlite3
 import pytest
 
 from edl_horovod.errors import ConfigError
-from edl_horovod.sql.results import Result
-from edl_horovod.sql.statements import StatementError
+from edl_horovod.sql.statements import Result, StatementError
 
 testing = pytest.importorskip("IPython.testing.globalipapp")
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from edl_horovod.cli.main import main
-from edl_horovod.sql.service.sessions import MAX_CALLS
+from edl_horovod.sql.service.server import MAX_CALLS
 from tests import databases
 from tests.sql_service import (
     children_of,

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from edl_horovod.cluster.kinds import KINDS, Kind
+from edl_horovod.cluster.objects import KINDS, Kind
 from tests.kube import mpijobs
 from tests.kube.apiserver.store import Refused, Store
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from edl_horovod.cluster.kinds import Kind
+from edl_horovod.cluster.objects import Kind
 from tests.kube.apiserver import patches
 from tests.kube.apiserver.admission import NAMESPACE, WITH_STATUS, Admission, Request, User
 from tests.kube.apiserver.store import Refused, Store

@@ -5,7 +5,7 @@ import contextlib
 import json
 from dataclasses import dataclass
 
-from edl_horovod.cluster.kinds import Kind
+from edl_horovod.cluster.objects import Kind
 from tests.kube.apiserver.selectors import matches_fields, matches_labels
 from tests.kube.apiserver.store import Change, Refused, Store
 

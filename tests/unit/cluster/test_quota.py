@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from edl_horovod.cluster.manifest import job_manifests
-from edl_horovod.cluster.quota import num_workers_with_room, quantity, shortages
+from edl_horovod.cluster.preflight import num_workers_with_room, quantity, shortages
 from edl_horovod.config.compose import compose
 
 GPU = "nvidia.com/gpu"

@@ -6,8 +6,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from edl_horovod.errors import ConfigError, DataError, MissingDependency
-from edl_horovod.sql.importance import draw, importances, require_drawing, write_shuffled
-from edl_horovod.sql.metrics import regression_metrics
+from edl_horovod.sql.metrics import (
+    draw,
+    importances,
+    regression_metrics,
+    require_drawing,
+    write_shuffled,
+)
 
 COLUMNS = ("strong", "weak", "unused")
 

@@ -18,11 +18,11 @@ from google.protobuf.wrappers_pb2 import (
 
 from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed
 from edl_horovod.proto.sqlflow_pb2 import Row
-from edl_horovod.sql.results import Result
 from edl_horovod.sql.service.access import Access, ListenAddress
 from edl_horovod.sql.service.frames import status_code
 from edl_horovod.sql.service.process import responses_of
-from edl_horovod.sql.service.sessions import CallFailed, Sessions, TooManyCalls
+from edl_horovod.sql.service.server import CallFailed, Sessions, TooManyCalls
+from edl_horovod.sql.statements import Result
 
 NOON = datetime.datetime(2026, 2, 3, 12, 34, 56, 789_000)
 SECONDS = 1_770_122_096

@@ -1,16 +1,18 @@
-"""The verbs that show jobs: `status`, `list`, `events`, `logs`, `wait` and `dashboard`."""
+"""The verbs on jobs: those that show jobs, from `status` to `dashboard`, and that change them."""
 
+import argparse
+import contextlib
 import dataclasses
 import re
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.jobs import StatusDisplay, client_of, detaching, job_parser
-from edl_horovod.cli.layout import fact_lines, table
+from edl_horovod.cli.arguments import VerbParser, fact_lines, print_result, table
+from edl_horovod.displays import open_displays
 from edl_horovod.displays.page import address
 from edl_horovod.displays.text import (
     POD_HEADER,
@@ -22,20 +24,93 @@ from edl_horovod.displays.text import (
     pod_rows,
     worker_rows,
 )
-from edl_horovod.errors import ConfigError, MissingDependency, NoCluster
+from edl_horovod.errors import ConfigError, Interrupted, MissingDependency, NoCluster
 from edl_horovod.files import json_text
 from edl_horovod.job import log
+from edl_horovod.launch.client import Client
 from edl_horovod.launch.jobs import EventLine, JobRow, JobStatus
 from edl_horovod.launch.waiting import CONDITIONS
 
 __all__ = [
-    "run_status",
-    "run_list",
-    "run_events",
-    "run_logs",
-    "run_wait",
+    "StatusDisplay",
+    "client_of",
+    "confirm",
+    "detaching",
+    "job_parser",
     "run_dashboard",
+    "run_delete",
+    "run_events",
+    "run_list",
+    "run_logs",
+    "run_resume",
+    "run_scale",
+    "run_status",
+    "run_stop",
+    "run_wait",
 ]
+
+
+def job_parser(verb: str, summary: str, flags: str) -> VerbParser:
+    """A parser that takes a JOB, and of one in a cluster where that is."""
+    usage = f"{flags} [-n NAMESPACE] [--context CONTEXT] [--debug] JOB"
+    parser = VerbParser(verb, summary=summary, usage=usage)
+    help_text = "directory of a job here, or name of one in a cluster"
+    parser.add_argument("job", metavar="JOB", help=help_text)
+    parser.add_place()
+    return parser
+
+
+def client_of(flags: argparse.Namespace) -> Client:
+    """The client that the flags are about."""
+    return Client(namespace=flags.namespace, context=flags.context)
+
+
+def confirm(question: str, *, is_yes: bool) -> None:
+    """Ask before something is lost.
+
+    Raises:
+        ConfigError: The answer is not yes, or no terminal to ask at.
+    """
+    if is_yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{question} There is no terminal to answer at. Write -y if you are sure."
+        )
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise ConfigError("Nothing was changed.")
+
+
+@contextlib.contextmanager
+def detaching(verb: str, argv: Sequence[str]) -> Iterator[None]:
+    """On Ctrl-C, end this display and not the job, and say how to come back.
+
+    Raises:
+        Interrupted: By Ctrl-C.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        again = shlex.join(["edl", verb, *argv])
+        raise Interrupted(f"Interrupted; the job itself is not. To come back: {again}") from error
+
+
+class StatusDisplay:
+    """Says on stderr where a job is, each time that this changes."""
+
+    def __init__(self, job: str, *, first: str = "") -> None:
+        """`first` is a line that is printed before all others."""
+        self._job, self._first, self._last = job, first, ""
+
+    def __call__(self, status: JobStatus) -> None:
+        """Show the job as it is now."""
+        line = "".join([f"{self._job}: {status}", *(f"\n  {why}" for why in status.waits_for)])
+        if line != self._last:
+            if self._first and not self._last:
+                print(self._first, file=sys.stderr)
+            print(line, file=sys.stderr, flush=True)
+            self._last = line
+
 
 _LIST_HEADER = ("NAMESPACE", "JOB", "STATE", "RANKS", "STEP", "AGE", "MESSAGE")
 _LIST_HELP = """\
@@ -261,3 +336,88 @@ def _seconds(text: str) -> float | None:
             hint="Write for instance 30s, 10m or 2h.",
         )
     return float(match[1]) * _SECONDS_PER_UNIT[match[2]]
+
+
+def run_scale(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run `edl scale`."""
+    parser = job_parser(verb, summary, "--np N [--dry-run]")
+    parser.add_argument("--np", metavar="N", type=int, required=True, help="number of ranks")
+    parser.add_dry_run("print the change, and stop")
+    flags = parser.parse_all(argv)
+    with client_of(flags) as client:
+        old = client.scale(flags.job, flags.np, is_dry_run=flags.dry_run)
+    print(f"job {flags.job}: {old} -> {flags.np} ranks{' (dry run)' if flags.dry_run else ''}")
+    return 0
+
+
+def run_stop(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run `edl stop`."""
+    parser = job_parser(verb, summary, "[--no-wait] [-y] [--dry-run]")
+    parser.add_dry_run("only check whether it may be")
+    parser.add_argument("--no-wait", action="store_true", help="return before the job has ended")
+    parser.add_argument(
+        "-y",
+        "--yes",
+        action="store_true",
+        help="do not ask for confirmation if the job saves no checkpoints",
+    )
+    flags = parser.parse_all(argv)
+    log.setup("edl", level="warning")
+    job, note = flags.job, " (dry run)" if flags.dry_run else ""
+    with client_of(flags) as client:
+        if loss := client.loss_at_stop(job):
+            confirm(f"{loss} Stop it all the same?", is_yes=flags.yes or flags.dry_run)
+        client.stop(
+            job,
+            may_lose_steps=True,
+            is_dry_run=flags.dry_run,
+            wait=not flags.no_wait,
+            on_status=StatusDisplay(
+                job, first="waiting for the job to end; Ctrl-C does not undo the stop"
+            ),
+        )
+        waited = not (flags.dry_run or flags.no_wait)
+        state = client.status(job, is_brief=True).state if waited else ""
+    if state in ("finished", "failed"):
+        print(f"job {job} has {state} before it was stopped")
+        return 0
+    done = "is asked to stop" if flags.no_wait else "is stopped"
+    print(f"job {job} {done}{note}; it goes on by: edl resume {job}")
+    return 0
+
+
+def run_resume(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run `edl resume`."""
+    parser = job_parser(verb, summary, "[--dry-run] [-q]")
+    parser.add_dry_run("only check whether it may be")
+    parser.add_quiet()
+    flags = parser.parse_all(argv)
+    with client_of(flags) as client:
+        is_quiet = flags.quiet or flags.dry_run or not client.is_here(flags.job)
+        with open_displays(is_quiet=is_quiet) as on_events:
+            log.setup("edl", level="error" if flags.quiet else "info")
+            result = client.resume(flags.job, is_dry_run=flags.dry_run, on_events=on_events)
+    if result is not None:
+        print_result(result)
+    else:
+        print(f"job {flags.job} goes on{' (dry run)' if flags.dry_run else ''}")
+    return 0
+
+
+def run_delete(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run `edl delete`."""
+    parser = job_parser(verb, summary, "[-y] [--dry-run]")
+    parser.add_dry_run("print what would be removed")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+    flags = parser.parse_all(argv)
+    with client_of(flags) as client:
+        parts = client.delete(flags.job, is_dry_run=True)
+        if flags.dry_run:
+            print("".join(f"{part} would be removed\n" for part in parts), end="")
+            return 0
+        if not flags.yes:
+            state = client.status(flags.job, is_brief=True).state
+            confirm(f"Delete job {flags.job}, which is {state}?", is_yes=False)
+        client.delete(flags.job)
+    print(f"job {flags.job} is deleted; its output stays")
+    return 0
