@@ -12,6 +12,7 @@ stream may replace a dictionary, so a batch is decoded with the dictionaries tha
 """
 
 import enum
+import functools
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -27,9 +28,16 @@ from edl_horovod.records.files.input_file import InputFile, ReadAhead
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import Layout
+from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 from edl_horovod.records.sources.arrow_columns import check_same, chunk_of, layout_of
 
-__all__ = ["decode_chunk", "holds_chunk", "layout", "read_chunks"]
+__all__ = [
+    "decode_chunk",
+    "holds_chunk",
+    "layout",
+    "make",
+    "read_chunks",
+]
 
 _MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
@@ -73,6 +81,13 @@ class _Message:
     """Id of the dictionary, if the kind is `DICTIONARY`."""
     is_delta: bool = False
     """Whether a `DICTIONARY` is appended to the dictionary so far; if not, it replaces it."""
+
+
+def make(name: str, settings: FormatSettings) -> RecordFormat:
+    """The format with the settings of a job."""
+    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
+    # The files have no checksums, so samples show whether they changed.
+    return RecordFormat(name, read_chunks, decode, holds_chunk, change_detection="samples")
 
 
 def read_chunks(path: str) -> FileChunks:

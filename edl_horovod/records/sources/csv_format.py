@@ -8,6 +8,7 @@ So a line end ends a row if the number of quotes before it is even. A quote anyw
 `tf.io.decode_csv` refuses it too, and the rows after it would be ambiguous.
 """
 
+import functools
 import logging
 import zlib
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from edl_horovod.records.chunks import (
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
+from edl_horovod.records.record_format import FormatSettings, RecordFormat
 from edl_horovod.records.sources.text_lines import text_start
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "decode_chunk",
     "find_rows",
     "holds_chunk",
+    "make",
     "read_chunks",
 ]
 
@@ -79,6 +82,12 @@ class _Rows:
     def num_bytes(self) -> int:
         """Total size of these rows, in bytes."""
         return int(self.ends[-1]) if len(self.ends) else 0
+
+
+def make(name: str, settings: FormatSettings) -> RecordFormat:
+    """The format with the settings of a job."""
+    scan = functools.partial(read_chunks, damaged=settings.damaged, has_header=settings.csv_header)
+    return RecordFormat(name, scan, decode_chunk, holds_chunk)
 
 
 def read_chunks(path: str, *, damaged: str = "raise", has_header: bool = True) -> FileChunks:

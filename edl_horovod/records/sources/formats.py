@@ -7,8 +7,7 @@ the settings need neither NumPy nor PyArrow.
 import functools
 import importlib
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,13 +15,7 @@ from edl_horovod.errors import DataError, MissingDependency, how_to_install
 from edl_horovod.extensions import Table
 from edl_horovod.records.files.input_file import folder_name
 from edl_horovod.records.files.remote import is_remote
-from edl_horovod.records.record_format import (
-    ColumnFormat,
-    FileFormat,
-    FormatSettings,
-    RecordFormat,
-)
-from edl_horovod.records.source import RecordSource
+from edl_horovod.records.record_format import FileFormat, FormatSettings, RecordFormat
 
 __all__ = [
     "FORMATS",
@@ -95,6 +88,28 @@ def _format_of_path(path: str) -> FileFormat:
     return file_format(name)
 
 
+def _built_in(
+    name: str,
+    module: str,
+    *,
+    needs_pyarrow: bool = False,
+    **facts: Any,
+) -> FileFormat:
+    """A format that the function `make` of a module beside this one creates."""
+
+    def make(settings: FormatSettings) -> RecordFormat:
+        if needs_pyarrow:
+            _require_pyarrow(name)
+        record_format: RecordFormat = _module(module).make(name, settings)
+        return record_format
+
+    return FileFormat(name=name, make=make, **facts)
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"{__package__}.{name}")
+
+
 def _require_pyarrow(format_name: str) -> None:
     """Check that PyArrow is installed, which the extra `arrow` provides."""
     try:
@@ -121,158 +136,50 @@ def _check_same_classes(sets: Sequence[Sequence[str]]) -> None:
             )
 
 
-def _make_recordio(settings: FormatSettings) -> RecordFormat:
-    from edl_horovod.records.sources.recordio import holds_chunk, read_chunks
-    from edl_horovod.records.sources.recordio_format import Scratch, decode_chunk
-
-    max_bytes = settings.max_chunk_bytes
-    scan = functools.partial(read_chunks, damaged=settings.damaged, max_chunk_bytes=max_bytes)
-    decode = functools.partial(decode_chunk, max_chunk_bytes=max_bytes, scratch=Scratch())
-    return RecordFormat(_RECORDIO.name, scan, decode, holds_chunk)
-
-
-def _make_csv(settings: FormatSettings) -> RecordFormat:
-    from edl_horovod.records.sources.csv_format import decode_chunk, holds_chunk, read_chunks
-
-    scan = functools.partial(read_chunks, damaged=settings.damaged, has_header=settings.csv_header)
-    return RecordFormat(_CSV.name, scan, decode_chunk, holds_chunk)
-
-
-def _make_tfrecord(settings: FormatSettings) -> RecordFormat:
-    from edl_horovod.records.sources.tfrecord_format import decode_chunk, holds_chunk, read_chunks
-
-    scan = functools.partial(read_chunks, damaged=settings.damaged)
-    return RecordFormat(_TFRECORD.name, scan, decode_chunk, holds_chunk)
-
-
-def _make_parquet(settings: FormatSettings) -> RecordFormat:
-    _require_pyarrow(_PARQUET.name)
-    from edl_horovod.records.sources import parquet_format as parquet
-
-    scan = functools.partial(parquet.read_chunks, damaged=settings.damaged)
-    layout = functools.partial(parquet.layout, selected=settings.columns)
-    decode = ColumnFormat(layout, parquet.decode_chunk)
-    return RecordFormat(
-        _PARQUET.name, scan, decode, parquet.holds_chunk, change_detection="samples"
-    )
-
-
-def _make_arrow(settings: FormatSettings) -> RecordFormat:
-    _require_pyarrow(_ARROW.name)
-    from edl_horovod.records.sources import arrow_format as arrow
-
-    return _without_checksums(arrow, _ARROW.name, settings)
-
-
-def _make_json_lines(settings: FormatSettings) -> RecordFormat:
-    _require_pyarrow(_JSON_LINES.name)
-    from edl_horovod.records.sources import json_lines
-    from edl_horovod.records.sources.text_lines import holds_chunk
-
-    layout = functools.partial(json_lines.layout, selected=settings.columns)
-    decode = ColumnFormat(layout, json_lines.decode_chunk)
-    scan = functools.partial(json_lines.read_chunks, damaged=settings.damaged)
-    return RecordFormat(_JSON_LINES.name, scan, decode, holds_chunk)
-
-
-def _make_webdataset(settings: FormatSettings) -> RecordFormat:
-    from edl_horovod.records.sources import webdataset
-
-    return _without_checksums(webdataset, _WEBDATASET.name, settings)
-
-
-def _make_mds(settings: FormatSettings) -> RecordFormat:
-    from edl_horovod.records.sources import mds_shards
-
-    return _without_checksums(mds_shards, _MDS.name, settings)
-
-
-def _without_checksums(module: Any, name: str, settings: FormatSettings) -> RecordFormat:
-    """The format of a module whose files have no checksums: samples show whether they changed."""
-    decode = ColumnFormat(
-        functools.partial(module.layout, selected=settings.columns), module.decode_chunk
-    )
-    return RecordFormat(
-        name, module.read_chunks, decode, module.holds_chunk, change_detection="samples"
-    )
-
-
-def _open_numpy(
-    paths: Sequence[str],
-    *,
-    columns: Sequence[str],
-    folder: Path | None,
-    cache_bytes: int,
-    tell: Callable[[str], None],
-) -> RecordSource:
-    from edl_horovod.records.sources.numpy_source import ArraySource
-
-    return ArraySource(paths, columns=columns, folder=folder, cache_bytes=cache_bytes, tell=tell)
-
-
-def _make_text(settings: FormatSettings) -> RecordFormat:
-    from edl_horovod.records.sources.text_lines import decode_chunk, holds_chunk, read_chunks
-
-    scan = functools.partial(read_chunks, name=_TEXT.name)
-    return RecordFormat(_TEXT.name, scan, decode_chunk, holds_chunk)
-
-
-def _make_pictures(settings: FormatSettings) -> RecordFormat:
-    from edl_horovod.records.sources.image_folders import ImageFolders
-
-    folders = ImageFolders(settings)
-    decode = ColumnFormat(folders.layout, folders.decode)
-    return RecordFormat(
-        _PICTURES.name, folders.scan, decode, folders.holds, change_detection="time"
-    )
-
-
-_RECORDIO = FileFormat(name="RecordIO", make=_make_recordio, has_compression=True)
-_CSV = FileFormat(name="CSV", make=_make_csv)
-_TFRECORD = FileFormat(name="TFRecord", make=_make_tfrecord)
-_PARQUET = FileFormat(name="Parquet", make=_make_parquet, has_compression=True)
-_ARROW = FileFormat(
-    name="Arrow", make=_make_arrow, why_not_skippable="they have no checksums", has_compression=True
+_RECORDIO = _built_in("RecordIO", "recordio", has_compression=True)
+_TFRECORD = _built_in("TFRecord", "tfrecord_format")
+_ARROW = _built_in(
+    "Arrow",
+    "arrow_format",
+    needs_pyarrow=True,
+    why_not_skippable="they have no checksums",
+    has_compression=True,
 )
-_JSON_LINES = FileFormat(name="JSON lines", make=_make_json_lines)
-_WEBDATASET = FileFormat(
-    name="WebDataset",
-    make=_make_webdataset,
-    why_not_skippable="they have no checksums of their records",
-)
-_MDS = FileFormat(name="MDS", make=_make_mds, why_not_skippable="they have no checksums")
+_JSON_LINES = _built_in("JSON lines", "json_lines", needs_pyarrow=True)
 _NUMPY = FileFormat(
     name="NumPy",
-    open_source=_open_numpy,
+    open_source=lambda paths, **options: _module("numpy_source").ArraySource(paths, **options),
     why_not_skippable="an array has at most one checksum, so its damaged records cannot be"
     " identified",
     has_compression=True,
 )
-_TEXT = FileFormat(name="text", make=_make_text, why_not_skippable="every line is a valid record")
-_PICTURES = FileFormat(
-    name="picture",
-    make=_make_pictures,
-    has_compression=True,
-    check_together=_check_same_classes,
+_PICTURES = _built_in(
+    "picture", "image_folders", has_compression=True, check_together=_check_same_classes
 )
 
 FORMATS: Table[FileFormat] = Table(
     "formats",
     {
         ".recordio": _RECORDIO,
-        ".csv": _CSV,
+        ".csv": _built_in("CSV", "csv_format"),
         ".tfrecord": _TFRECORD,
         ".tfrecords": _TFRECORD,
-        ".parquet": _PARQUET,
+        ".parquet": _built_in(
+            "Parquet", "parquet_format", needs_pyarrow=True, has_compression=True
+        ),
         ".arrow": _ARROW,
         ".feather": _ARROW,
         ".jsonl": _JSON_LINES,
         ".ndjson": _JSON_LINES,
-        ".tar": _WEBDATASET,
-        ".mds": _MDS,
+        ".tar": _built_in(
+            "WebDataset",
+            "webdataset",
+            why_not_skippable="they have no checksums of their records",
+        ),
+        ".mds": _built_in("MDS", "mds_shards", why_not_skippable="they have no checksums"),
         ".npy": _NUMPY,
         ".npz": _NUMPY,
-        ".txt": _TEXT,
+        ".txt": _built_in("text", "text_lines", why_not_skippable="every line is a valid record"),
         **dict.fromkeys(PICTURE_ENDINGS, _PICTURES),
     },
 )

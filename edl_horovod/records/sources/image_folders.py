@@ -16,15 +16,25 @@ from edl_horovod.records.files.input_file import InputFile, folder_name
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import BYTES, Column, Layout
-from edl_horovod.records.record_format import FormatSettings
+from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 
-__all__ = ["ImageFolders"]
+__all__ = [
+    "ImageFolders",
+    "make",
+]
 
 log = logging.getLogger(__name__)
 
 _COLUMNS = (Column("image", BYTES), Column("label", "int64"), Column("class", BYTES))
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
 _SIGNATURE_BYTES = 8
+
+
+def make(name: str, settings: FormatSettings) -> RecordFormat:
+    """The format with the settings of a job."""
+    folders = ImageFolders(settings)
+    decode = ColumnFormat(folders.layout, folders.decode)
+    return RecordFormat(name, folders.scan, decode, folders.holds, change_detection="time")
 
 
 class ImageFolders:

@@ -5,6 +5,7 @@ files: a column with `1` in one line and `0.5` in another is float64. Text that 
 remains text.
 """
 
+import functools
 import io
 import logging
 import zlib
@@ -20,12 +21,25 @@ from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import Layout
+from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 from edl_horovod.records.sources.arrow_columns import chunk_of, layout_of, schema_bytes, schema_of
-from edl_horovod.records.sources.text_lines import line_chunks
+from edl_horovod.records.sources.text_lines import holds_chunk, line_chunks
 
-__all__ = ["decode_chunk", "layout", "read_chunks"]
+__all__ = [
+    "decode_chunk",
+    "layout",
+    "make",
+    "read_chunks",
+]
 
 log = logging.getLogger(__name__)
+
+
+def make(name: str, settings: FormatSettings) -> RecordFormat:
+    """The format with the settings of a job."""
+    scan = functools.partial(read_chunks, damaged=settings.damaged)
+    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
+    return RecordFormat(name, scan, decode, holds_chunk)
 
 
 def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:

@@ -6,6 +6,7 @@ sizes (uint32) of its values with a variable size, then all values in the order 
 numbers are little-endian. `index.json` repeats this for all shards and is not needed.
 """
 
+import functools
 import json
 import math
 import zlib
@@ -23,8 +24,16 @@ from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import BYTES, Column, Layout
+from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 
-__all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "layout", "read_chunks"]
+__all__ = [
+    "CHUNK_BYTES",
+    "decode_chunk",
+    "holds_chunk",
+    "layout",
+    "make",
+    "read_chunks",
+]
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single sample is larger."""
@@ -43,6 +52,13 @@ class _Value:
     encoding: str
     size: int | None
     """Size of a value in bytes; None if it is variable."""
+
+
+def make(name: str, settings: FormatSettings) -> RecordFormat:
+    """The format with the settings of a job."""
+    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
+    # The files have no checksums, so samples show whether they changed.
+    return RecordFormat(name, read_chunks, decode, holds_chunk, change_detection="samples")
 
 
 def read_chunks(path: str) -> FileChunks:

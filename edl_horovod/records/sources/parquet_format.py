@@ -19,6 +19,7 @@ from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import Layout
+from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 from edl_horovod.records.sources.arrow_columns import (
     chunk_of,
     layout_of,
@@ -26,13 +27,26 @@ from edl_horovod.records.sources.arrow_columns import (
     shared_schema,
 )
 
-__all__ = ["decode_chunk", "holds_chunk", "layout", "read_chunks"]
+__all__ = [
+    "decode_chunk",
+    "holds_chunk",
+    "layout",
+    "make",
+    "read_chunks",
+]
 
 log = logging.getLogger(__name__)
 
 _MAGIC = b"PAR1"
 _END = struct.Struct("<I4s")
 _MAX_BYTES = (1 << 32) - 1
+
+
+def make(name: str, settings: FormatSettings) -> RecordFormat:
+    """The format with the settings of a job."""
+    scan = functools.partial(read_chunks, damaged=settings.damaged)
+    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
+    return RecordFormat(name, scan, decode, holds_chunk, change_detection="samples")
 
 
 def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:

@@ -8,6 +8,7 @@ the reason.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import struct
@@ -19,12 +20,14 @@ from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, check_polic
 from edl_horovod.records.files.input_file import InputFile, ReadAhead
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.files.remote import is_remote
+from edl_horovod.records.record_format import FormatSettings, RecordFormat
 from edl_horovod.records.sources.recordio_format import (
     HEADER_BYTES,
     MAGIC_BYTES,
     MAX_CHUNK_BYTES,
     MAX_RECORD_BYTES,
     DamagedChunkError,
+    Scratch,
     check_size,
     decode_chunk,
     encode_chunk,
@@ -39,6 +42,7 @@ __all__ = [
     "Writer",
     "decode_chunk",
     "holds_chunk",
+    "make",
     "read_chunks",
 ]
 
@@ -50,6 +54,14 @@ _OLD_HEADER = struct.Struct("<4sIIII")
 _OLD_CODECS = (1, 2, 3)
 _LENGTH = struct.Struct("<I")
 _MAX_RECORDS = max_chunk_records(MAX_CHUNK_BYTES)
+
+
+def make(name: str, settings: FormatSettings) -> RecordFormat:
+    """The format with the settings of a job."""
+    max_bytes = settings.max_chunk_bytes
+    scan = functools.partial(read_chunks, damaged=settings.damaged, max_chunk_bytes=max_bytes)
+    decode = functools.partial(decode_chunk, max_chunk_bytes=max_bytes, scratch=Scratch())
+    return RecordFormat(name, scan, decode, holds_chunk)
 
 
 def read_chunks(

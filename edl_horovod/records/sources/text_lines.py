@@ -3,6 +3,7 @@
 Chunks are runs of whole lines, found by one scan of the file.
 """
 
+import functools
 import zlib
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ from edl_horovod.records.chunks import (
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
+from edl_horovod.records.record_format import FormatSettings, RecordFormat
 
 __all__ = [
     "CHUNK_BYTES",
@@ -26,6 +28,7 @@ __all__ = [
     "decode_chunk",
     "holds_chunk",
     "line_chunks",
+    "make",
     "read_chunks",
     "text_start",
 ]
@@ -43,6 +46,11 @@ _FOREIGN_STARTS = {
     b"\x1f\x8b": "gzip-compressed",
     b"PK\x03\x04": "a zip archive or a spreadsheet",
 }
+
+
+def make(name: str, _: FormatSettings) -> RecordFormat:
+    """The format with the settings of a job."""
+    return RecordFormat(name, functools.partial(read_chunks, name=name), decode_chunk, holds_chunk)
 
 
 def read_chunks(path: str, *, name: str) -> FileChunks:

@@ -5,6 +5,7 @@ the masked CRC-32C of these 8 bytes, the data, and the masked CRC-32C of the dat
 (TensorFlow: `tensorflow/core/lib/io/record_writer.h`). Chunks are runs of whole records.
 """
 
+import functools
 import logging
 import struct
 import zlib
@@ -19,8 +20,16 @@ from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed, ch
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile, ReadAhead
 from edl_horovod.records.files.pool import open_input
+from edl_horovod.records.record_format import FormatSettings, RecordFormat
 
-__all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "is_tfrecord", "read_chunks"]
+__all__ = [
+    "CHUNK_BYTES",
+    "decode_chunk",
+    "holds_chunk",
+    "is_tfrecord",
+    "make",
+    "read_chunks",
+]
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +39,12 @@ _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _GZIP = b"\x1f\x8b"
 _ZLIB = b"\x78"
+
+
+def make(name: str, settings: FormatSettings) -> RecordFormat:
+    """The format with the settings of a job."""
+    scan = functools.partial(read_chunks, damaged=settings.damaged)
+    return RecordFormat(name, scan, decode_chunk, holds_chunk)
 
 
 def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:

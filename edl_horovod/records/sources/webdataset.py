@@ -4,6 +4,7 @@ The key of `000/cat.seg.png` is `000/cat`, and its column is `seg.png`. Chunks a
 records.
 """
 
+import functools
 import io
 import json
 import tarfile
@@ -21,8 +22,16 @@ from edl_horovod.records.files.input_file import InputFile, ReadAhead, SeekableF
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import BYTES, Column, Layout
+from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 
-__all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "layout", "read_chunks"]
+__all__ = [
+    "CHUNK_BYTES",
+    "decode_chunk",
+    "holds_chunk",
+    "layout",
+    "make",
+    "read_chunks",
+]
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single record is larger."""
@@ -42,6 +51,13 @@ class _Sample:
     headers: list[tuple[str, int, int]] = field(default_factory=list)
     """The name, size and header checksum of each file."""
     end: int = 0
+
+
+def make(name: str, settings: FormatSettings) -> RecordFormat:
+    """The format with the settings of a job."""
+    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
+    # The files have no checksums, so samples show whether they changed.
+    return RecordFormat(name, read_chunks, decode, holds_chunk, change_detection="samples")
 
 
 def read_chunks(path: str) -> FileChunks:
