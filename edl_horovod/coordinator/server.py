@@ -1,22 +1,32 @@
-"""One job's coordinator: forms generation after generation until there is a result (D8, D10)."""
+"""One job's coordinator: forms generation after generation until there is a result (D8, D10).
+
+Its roster decides which workers may be in the ring now, and which are dismissed.
+"""
 
 import asyncio
 import logging
+import math
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 from edl_horovod.coordinator import messages, saved
 from edl_horovod.coordinator.autoscale import RingLimit
+from edl_horovod.coordinator.decide import choose_members, in_order_of_ranks
 from edl_horovod.coordinator.forming import Forming, Wakeup
-from edl_horovod.coordinator.roster import FailedPeers, Roster
+from edl_horovod.coordinator.messages import Stop
 from edl_horovod.coordinator.settings import CoordinatorSettings
-from edl_horovod.coordinator.workers import Liveness, Worker, WorkerServer
+from edl_horovod.coordinator.workers import FailedPeers, Liveness, Worker, WorkerServer
 from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.job import hosts, outcome
-from edl_horovod.job.events import EventLog, GenerationEvent, JobEvent, WorkerEvent
+from edl_horovod.job.events import EventLog, GenerationEvent, JobEvent, LogEvent, WorkerEvent
+from edl_horovod.job.hosts import num_workers
 from edl_horovod.job.outcome import Failure, Outcome, Success
 
-__all__ = ["Coordinator"]
+__all__ = [
+    "Coordinator",
+    "Roster",
+]
 
 log = logging.getLogger(__name__)
 
@@ -402,3 +412,155 @@ class Coordinator:
             members=self._members,
             orders=tuple(self._server.orders[name] for name in self._members),
         )
+
+
+class Roster:
+    """Chooses the members of the ring from the connected workers, and dismisses the others.
+
+    The job's state is in its workers' memory. So a worker with steps that no other worker has stays
+    in the ring, wanted or not, until others have the state as well.
+    """
+
+    def __init__(
+        self,
+        server: WorkerServer,
+        settings: CoordinatorSettings,
+        events: EventLog,
+        limit: RingLimit,
+    ) -> None:
+        self._server = server
+        self._spares, self._ring_bound = settings.elastic.spares, settings.ring_bound
+        self._leaver_seconds = settings.timings.leaver_seconds
+        self._events = events
+        self._limit = limit
+        self._reported_holder = ""
+        """The worker that was last reported as kept because it alone has the job's state."""
+        self.is_ending = False
+        """Whether this coordinator is about to end, so that it admits no more workers."""
+        self.wanted: dict[str, int] = {}
+        """Number of slots by host name, from host discovery."""
+
+    def workers(self, names: Iterable[str]) -> list[Worker]:
+        """The named workers that are still known."""
+        return [self._server.workers[name] for name in names if name in self._server.workers]
+
+    def target(self, members: tuple[str, ...]) -> tuple[str, ...]:
+        """The members that the ring should have, by what is known without pinging any worker."""
+        known, ring = self._server.workers.values(), frozenset(members)
+        return self._choose([w for w in known if w.is_ready or w.name in ring], members)
+
+    def responsive_members(self, members: tuple[str, ...], asked_at: float) -> tuple[str, ...]:
+        """The members of the next ring, among workers that left the old one and answered since."""
+        known = self._server.workers.values()
+        return self._choose([w for w in known if w.is_ready and w.heard_at >= asked_at], members)
+
+    def dismiss_unwanted(self, members: tuple[str, ...]) -> None:
+        """Dismiss unwanted workers that are in no ring, once others have the job's state."""
+        ring = frozenset(self.workers(members))
+        has_ring = bool(ring) and all(
+            w.is_answering and not w.is_ready and w.formed == w.placed for w in ring
+        )
+        # Without a ring, all workers that have the state may have to go. Then one of them is told
+        # to save it (`has_state`).
+        keeper = None if has_ring else self._most_advanced()
+        for worker in self._server.workers.values():
+            worker.was_listed |= worker.candidate.host in self.wanted or worker.placed > 0
+            is_outside = worker.is_ready and worker not in ring
+            is_to_go = worker.is_leaving or self._is_unwanted(worker)
+            is_needed = worker.step >= 0 and not has_ring and not self._may_end(worker)
+            if is_outside and is_to_go and not is_needed and not worker.is_dismissed:
+                worker.leave()
+                worker.is_dismissed = True
+                worker.send(Stop(reason="its slot is no longer wanted", has_state=worker is keeper))
+
+    def until_next(self) -> float | None:
+        """Seconds until the choice may change without any message; None if it cannot.
+
+        Then a worker that was held back may join again, or the time of a leaving worker is over.
+        """
+        now = time.monotonic()
+        moments = [
+            moment
+            for worker in self._server.workers.values()
+            for moment in (
+                worker.not_before,
+                (worker.leaving_since or -math.inf) + self._leaver_seconds,
+            )
+        ]
+        return min((moment - now for moment in moments if moment > now), default=None)
+
+    def _most_advanced(self) -> Worker | None:
+        """The most advanced worker outside a ring; of several with the same steps the oldest."""
+        holders = [
+            worker
+            for worker in self._server.workers.values()
+            if worker.step >= 0 and worker.is_ready and worker.is_answering and not worker.is_hung
+        ]
+        return max(holders, key=lambda w: (w.step, -w.candidate.order), default=None)
+
+    def _is_unwanted(self, worker: Worker) -> bool:
+        # An empty hosts file dismisses no worker: the workers have the job's state. And a pod may
+        # call before host discovery lists it, so a host that was never listed is not unwanted.
+        slots = num_workers(self.wanted.get(worker.candidate.host, 0), self._spares)
+        return bool(self.wanted) and worker.was_listed and worker.candidate.slot >= slots
+
+    def _may_end(self, worker: Worker) -> bool:
+        """Whether a worker that was asked to end may do so while no ring trains.
+
+        It may if a worker that stays has as many steps, or if it cannot wait any longer.
+        """
+        stays = any(
+            other.step >= worker.step and _is_usable(other) and not self._is_unwanted(other)
+            for other in self._server.workers.values()
+        )
+        return worker.is_leaving and (stays or not self._may_hold(worker))
+
+    def _choose(self, answering: list[Worker], members: tuple[str, ...]) -> tuple[str, ...]:
+        usable = [worker.candidate for worker in answering if _is_usable(worker)]
+        chosen = choose_members(usable, self.wanted, members, self._limit.most, spares=self._spares)
+
+        def steps(worker: Worker) -> float:
+            # Members do not report each step. But all that have the ring's state have the same
+            # steps, and no worker outside the ring has more.
+            if not worker.is_ready and worker.formed == worker.placed:
+                return math.inf if worker.has_state else -1
+            return worker.step
+
+        most = max((steps(w) for w in self.workers(chosen)), default=-1)
+        holders = [w for w in answering if steps(w) > most and self._may_hold(w)]
+        if not holders or not any(self.wanted.values()):
+            return chosen
+        holder = min(holders, key=lambda w: (-steps(w), w.is_leaving, w.candidate.order))
+        if holder.name != self._reported_holder:
+            self._reported_holder = holder.name
+            message = f"worker {holder.label} is to go, but stays: it alone has the job's state"
+            self._events.write(LogEvent(message=message))
+            log.info("%s", message)
+        # The holder may exceed elastic.max_np for a moment, but never the task's own limit.
+        others = self.workers(chosen)[: self._ring_bound - 1]
+        return in_order_of_ranks([*(w.candidate for w in others), holder.candidate])
+
+    def _may_hold(self, worker: Worker) -> bool:
+        """Whether a worker can stay until another one has the job's state, and one may come."""
+        now = time.monotonic()
+        is_there = worker.is_answering and not worker.is_hung
+        if not is_there or worker.is_dismissed or worker.not_before > now:
+            return False
+        if worker.leaving_since is None:
+            return True
+        if now >= worker.leaving_since + self._leaver_seconds:
+            return False
+        if any(_is_usable(other) for other in self._server.workers.values()):
+            return True
+        if self.is_ending:
+            return False
+        # A slot's next worker starts only when this one has ended, so a successor can only come
+        # from another slot.
+        slots = {host: num_workers(n, self._spares) for host, n in self.wanted.items()}
+        is_wanted = worker.candidate.slot < slots.get(worker.candidate.host, 0)
+        return not slots or sum(slots.values()) > is_wanted
+
+
+def _is_usable(worker: Worker) -> bool:
+    is_there = worker.is_answering and not worker.is_leaving and not worker.is_hung
+    return is_there and worker.not_before <= time.monotonic()

@@ -1,12 +1,14 @@
-"""The workers as the coordinator knows them, the server that they call, and their liveness.
+"""The workers as the coordinator knows them, the server that they call, and which of them fail.
 
-Every worker is pinged every few seconds; one that makes no progress is ordered to end (D11).
+Every worker is pinged again and again; one that makes no progress is ordered to end (D11). Rings
+may fail to form although all members live, for instance if two hosts reach the coordinator but not
+each other (D11). Then somebody is left out for a while, but no worker for ever.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,7 +24,7 @@ from edl_horovod.coordinator.messages import (
     decode,
     encode,
 )
-from edl_horovod.coordinator.settings import CoordinatorSettings
+from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
 from edl_horovod.coordinator.wire import (
     MAX_LINE_BYTES,
     Channel,
@@ -37,7 +39,16 @@ from edl_horovod.coordinator.wire import (
 from edl_horovod.job import hosts
 from edl_horovod.job.events import EventLog, LogEvent, WorkerEvent
 
-__all__ = ["Liveness", "Report", "Verdict", "Worker", "WorkerServer", "find_hung"]
+__all__ = [
+    "FailedPeers",
+    "suspects",
+    "Liveness",
+    "Report",
+    "Verdict",
+    "Worker",
+    "WorkerServer",
+    "find_hung",
+]
 
 log = logging.getLogger(__name__)
 
@@ -446,3 +457,91 @@ def _hung_members(reports: Sequence[Report], stall_seconds: float) -> list[Verdi
         )
         for worker, pong in late
     ]
+
+
+def suspects(members: Sequence[Worker], proven: Sequence[str], *, min_np: int) -> list[Worker]:
+    """The workers to leave out of the next ring, after a ring of these members did not form.
+
+    These are the workers of one host: the host that most members could not reach, or else the one
+    that joined last. If newcomers had joined a ring that worked, only their hosts are suspected. So
+    the ring shrinks host by host until it forms.
+
+    Args:
+        members: The members of the ring that did not form, in the order of their ranks.
+        proven: Names of the members of the last ring that formed.
+        min_np: The smallest ring. If too few remained, all members are returned.
+    """
+    newcomers = [worker for worker in members if worker.name not in proven]
+    pool = newcomers if newcomers and len(newcomers) < len(members) else members
+    named = [address for worker in members for address in worker.unreached]
+    by_host: dict[str, list[Worker]] = {}
+    for worker in pool:
+        by_host.setdefault(worker.candidate.host, []).append(worker)
+    groups = list(by_host.values()) if len(by_host) > 1 else [[worker] for worker in pool]
+    # Ranks are ordered by the age of hosts, so of equally suspected hosts the last one is taken.
+    worst = max(range(len(groups)), key=lambda i: (named.count(groups[i][0].address), i))
+    is_enough = len(members) - len(groups[worst]) >= min_np
+    return groups[worst] if is_enough else list(members)
+
+
+class FailedPeers:
+    """Counts failed formings over the whole job, and holds workers back that may cause them."""
+
+    def __init__(self, events: EventLog, *, min_np: int, timings: Timings) -> None:
+        self._events = events
+        self._timings = timings
+        self._min_np = min_np
+        self._since: float | None = None
+        self._left_out: list[Worker] = []
+        """The workers that were left out of the ring after the last failure."""
+
+    def failed(self, members: Sequence[Worker], proven: Sequence[str], began: float) -> None:
+        """Hold back workers that may have broken several rings in a row, each time for longer.
+
+        The first failure has no consequence, and neither has one that a lost member explains.
+
+        Args:
+            members: The members of the ring that did not form, in the order of their ranks.
+            proven: Names of the members of the last ring that formed.
+            began: When the change to that ring began, on the monotonic clock.
+        """
+        if not all(w.is_connected for w in members) or not any(w.is_ready for w in members):
+            return
+        self._since = self._since or began
+        self._left_out = suspects(members, proven, min_np=self._min_np)
+        for worker in self._left_out:
+            worker.num_failed_formings += 1
+            if worker.num_failed_formings > 1:
+                wait = self._timings.held_back_seconds * 2 ** min(
+                    worker.num_failed_formings - 2, 10
+                )
+                self._hold_back(worker, max(wait, time.monotonic() - self._since))
+
+    def formed(self, members: Sequence[Worker], known: Iterable[Worker]) -> None:
+        """Note that a ring formed, and hold back the workers whose absence may have made it form.
+
+        They wait longer than the failures have cost the job, and at least twice as long as the last
+        time. Workers that were left out earlier, without effect, are invited again at once.
+        """
+        if self._since is not None:
+            cost = time.monotonic() - self._since
+            for worker in known:
+                if worker.is_connected and worker not in members and worker in self._left_out:
+                    wait = cost * 2 ** min(worker.num_failed_formings, 10)
+                    worker.left_out_seconds = max(wait, 2 * worker.left_out_seconds)
+                    self._hold_back(worker, worker.left_out_seconds)
+                elif worker.num_failed_formings > 0:
+                    worker.not_before = 0.0
+        self._since, self._left_out = None, []
+        for worker in members:
+            worker.num_failed_formings, worker.left_out_seconds = 0, 0.0
+            worker.unreached.clear()
+
+    def _hold_back(self, worker: Worker, wait: float) -> None:
+        wait = min(wait, self._timings.max_held_back_seconds)
+        worker.not_before = time.monotonic() + wait
+        message = f"its rings failed to form {worker.num_failed_formings} times; waits {wait:.1f} s"
+        if worker.unreached:
+            message += f"; it could not reach {', '.join(sorted(worker.unreached))}"
+        self._events.write(WorkerEvent(worker=worker.label, state="waiting", message=message))
+        log.warning("worker %s: %s", worker.label, message)

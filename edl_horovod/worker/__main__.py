@@ -9,11 +9,14 @@ import contextlib
 import faulthandler
 import gc
 import importlib
+import json
 import logging
 import os
 import socket
 import sys
+import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +29,8 @@ from edl_horovod.errors import EdlError
 from edl_horovod.job import log as logs
 from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.job.lifeline import end_with_parent
+from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, READY
 from edl_horovod.models.framework_name import framework_name
-from edl_horovod.worker import fork_server
 from edl_horovod.worker.environment import WorkerEnvironment, begin_container
 
 __all__ = [
@@ -35,12 +38,14 @@ __all__ = [
     "end",
     "import_all",
     "main",
+    "serve",
 ]
 
 log = logging.getLogger("edl_horovod.worker")
 
 LAST_WORDS_SECONDS = 5.0
 """Longest wait for the reader of this process' output."""
+_MAX_PID_BYTES = 32
 
 
 def main() -> int:
@@ -56,7 +61,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.fork_server is not None:
         import_all(resolved.load(args.config))
-        command = fork_server.serve(socket.socket(fileno=args.fork_server))
+        command = serve(socket.socket(fileno=args.fork_server))
         # From here on this is a worker like any other: the server itself never comes back.
         args = parser.parse_args(command[command.index("--config") :])
     faulthandler.enable()
@@ -125,6 +130,80 @@ def end(code: int, *, last_words_seconds: float = LAST_WORDS_SECONDS) -> NoRetur
         with contextlib.suppress(OSError):
             say()
     os._exit(code)
+
+
+def serve(channel: socket.socket) -> list[str]:
+    """Fork a worker for each request, until the other end is closed; returns in the workers alone.
+
+    A request is JSON with two descriptors, the worker's standard input and its output: `variables`
+    beyond the server's own, and its `argv`. The answer is its pid, or a negative errno. The worker
+    is a child of the requesting process as long as that one is a subreaper. A message without
+    descriptors says after how many `idle_seconds` without another one the server ends.
+
+    Returns:
+        The command of the worker.
+    """
+    channel.send(READY)
+    while True:
+        try:
+            message, files, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 2)
+        except TimeoutError:
+            os._exit(0)
+        if not message:
+            os._exit(0)
+        request = json.loads(message)
+        channel.settimeout(request.get("idle_seconds"))
+        if not files:
+            continue
+        pid_read, pid_write = os.pipe()
+        status = _fork_twice()
+        if status is None:
+            os.setsid()
+            _take_files(files)
+            os.environ.update(request["variables"])
+            # It was looked up for the job that started the server.
+            tempfile.tempdir = None
+            os.write(pid_write, str(os.getpid()).encode())
+            for descriptor in (pid_read, pid_write):
+                os.close(descriptor)
+            channel.close()
+            command: list[str] = request["argv"]
+            return command
+        for descriptor in (pid_write, *files):
+            os.close(descriptor)
+        channel.send(f"-{status}".encode() if status else os.read(pid_read, _MAX_PID_BYTES))
+        os.close(pid_read)
+
+
+def _fork_twice() -> int | None:
+    """None in the grandchild, which has lost its parent by then; else 0, or the errno of a fork."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        child = os.fork()
+    except OSError as error:
+        return error.errno
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    between = os.getpid()
+    try:
+        grandchild = os.fork()
+    except OSError as error:
+        os._exit(error.errno or 1)
+    if grandchild:
+        os._exit(0)
+    while os.getppid() == between:
+        time.sleep(0.001)
+    return None
+
+
+def _take_files(files: list[int]) -> None:
+    """Make the first the standard input, and the second the output."""
+    standard_input, output = files
+    for descriptor, number in ((standard_input, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, number)
+    for descriptor in files:
+        os.close(descriptor)
 
 
 if __name__ == "__main__":

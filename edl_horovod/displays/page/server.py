@@ -1,21 +1,36 @@
-"""The page of one job, served over HTTP; the only module that imports Starlette and uvicorn."""
+"""The page of one job as HTML with curves in SVG, served over HTTP.
+
+All text is escaped, because it may contain anything. Only this module imports Starlette, uvicorn
+and Jinja2.
+"""
 
 import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib import resources
 from typing import Self
 
 from edl_horovod.displays.page import address
-from edl_horovod.displays.page.snapshot import UNAVAILABLE, JobSnapshot, Source
-from edl_horovod.displays.text import as_json
+from edl_horovod.displays.page.snapshot import UNAVAILABLE, JobSnapshot, Point, Source
+from edl_horovod.displays.text import (
+    POD_HEADER,
+    WORKER_HEADER,
+    ago,
+    as_json,
+    job_facts,
+    other_waits,
+    pod_rows,
+    worker_rows,
+)
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.files import json_text
 
 try:
+    import jinja2
     import uvicorn
     from starlette.applications import Starlette
     from starlette.datastructures import Headers, MutableHeaders
@@ -24,15 +39,31 @@ try:
     from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    from edl_horovod.displays.page.rendering import PageTemplate, style  # This imports Jinja2.
 except ImportError as e:
     raise MissingDependency(
         f"The dashboard needs a package that is not installed: {e}. To install it where this "
         f"command runs, {how_to_install('dashboard')}"
     ) from e
 
-__all__ = ["Dashboard", "LatestSnapshot", "application", "serve"]
+__all__ = [
+    "HEIGHT",
+    "REFRESH_SECONDS",
+    "WIDTH",
+    "Chart",
+    "Dashboard",
+    "LatestSnapshot",
+    "PageTemplate",
+    "application",
+    "draw",
+    "serve",
+    "stairs",
+    "style",
+]
+
+REFRESH_SECONDS = 5
+WIDTH, HEIGHT = 600, 120
+"""Size of a chart's area."""
+
 
 MAX_CONNECTIONS = 64
 """Concurrent connections; as many more wait until they are accepted."""
@@ -249,3 +280,153 @@ class _Guard:
         if not address.is_name_of_ours(Headers(scope=scope).get("host", ""), self._host):
             app = PlainTextResponse("This is not the host that you asked for.\n", _MISDIRECTED)
         await app(scope, receive, send_guarded)
+
+
+@dataclass(frozen=True)
+class _Table:
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One curve."""
+
+    title: str
+    line: str
+    """Points of an SVG polyline in an area of `WIDTH` times `HEIGHT`."""
+    top: str
+    """Label of the upper edge; the other three are labels of the other edges."""
+    bottom: str
+    left: str
+    right: str
+
+
+class PageTemplate:
+    """Renders pages from a template that is read once."""
+
+    def __init__(self) -> None:
+        environment = jinja2.Environment(
+            autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        self._template = environment.from_string(_shipped("page.html"))
+
+    def render(self, name: str, snapshot: JobSnapshot, *, now: float) -> bytes:
+        """Render the page in UTF-8; `now` is in seconds since the epoch."""
+        facts = {} if snapshot.state is None else job_facts(snapshot.state, snapshot.job, now=now)
+        text = self._template.render(
+            name=name,
+            snapshot=snapshot,
+            state="unknown" if snapshot.state is None else (snapshot.job or snapshot.state).state,
+            facts={key: value for key, value in facts.items() if value},
+            charts=_charts(snapshot),
+            field=(WIDTH, HEIGHT),
+            table=_table(snapshot, now),
+            waits=() if snapshot.job is None else other_waits(snapshot.job),
+            notable=[(_clock(when), words) for when, words in reversed(snapshot.notable)],
+            as_of=_clock(snapshot.time),
+            refresh_seconds=REFRESH_SECONDS,
+        )
+        # JSON can contain lone surrogates, which UTF-8 cannot encode.
+        return text.encode(errors="backslashreplace")
+
+
+def style() -> str:
+    """The style sheet."""
+    return _shipped("style.css")
+
+
+def draw(
+    title: str,
+    points: Sequence[Point],
+    *,
+    x_text: Callable[[float], str],
+    y_text: Callable[[float], str],
+    y_least: float | None = None,
+) -> Chart | None:
+    """Scale a curve to the area; None if the points do not make a curve yet.
+
+    Args:
+        title: Title of the chart.
+        points: Finite numbers; a curve needs at least two with different x.
+        x_text: Formats a number of the x axis.
+        y_text: Formats a number of the y axis.
+        y_least: Value of the lower edge; None takes the least y.
+    """
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    left, right = min(xs, default=0.0), max(xs, default=0.0)
+    if left == right:
+        return None
+    bottom, top = min(ys) if y_least is None else y_least, max(ys)
+    line = " ".join(
+        f"{_share(x, left, right) * WIDTH:.1f},{(1 - _share(y, bottom, top)) * HEIGHT:.1f}"
+        for x, y in points
+    )
+    return Chart(
+        title=title,
+        line=line,
+        top=y_text(top),
+        bottom=y_text(bottom),
+        left=x_text(left),
+        right=x_text(right),
+    )
+
+
+def stairs(points: Sequence[Point]) -> tuple[Point, ...]:
+    """The corners of a step curve, which keeps each value until the next point."""
+    corners: list[Point] = []
+    for x, y in points:
+        if corners:
+            corners.append((x, corners[-1][1]))
+        corners.append((x, y))
+    return tuple(corners)
+
+
+def _shipped(name: str) -> str:
+    return (resources.files("edl_horovod.displays.page") / name).read_text(encoding="utf-8")
+
+
+def _charts(snapshot: JobSnapshot) -> list[Chart]:
+    began = snapshot.ring[0][0] if snapshot.ring else 0.0
+    # The size has not changed since the last point, so the line extends until now, or to the end.
+    until = snapshot.time if snapshot.ended is None else snapshot.ended
+    ring = stairs(
+        [*snapshot.ring, (max(until, snapshot.ring[-1][0]), snapshot.ring[-1][1])]
+        if snapshot.ring
+        else ()
+    )
+    drawn = [
+        draw("loss over steps", snapshot.loss, x_text=lambda x: f"step {x:,.0f}", y_text=_number),
+        draw(
+            "ranks in the ring over time",
+            ring,
+            x_text=lambda x: ago(began, x),
+            y_text=_number,
+            y_least=0.0,
+        ),
+    ]
+    return [chart for chart in drawn if chart is not None]
+
+
+def _table(snapshot: JobSnapshot, now: float) -> _Table | None:
+    if snapshot.job is not None:
+        return _Table("Pods", POD_HEADER, pod_rows(snapshot.job))
+    if snapshot.state is not None and snapshot.state.workers:
+        return _Table("Workers", WORKER_HEADER, worker_rows(snapshot.state, now))
+    return None
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _share(value: float, least: float, most: float) -> float:
+    """Position of a value between two others, from 0 to 1; 0.5 if these are equal."""
+    # Halves, because the difference of two large numbers may overflow.
+    span = most / 2 - least / 2
+    return (value / 2 - least / 2) / span if span > 0 else 0.5

@@ -24,9 +24,9 @@ from edl_horovod.supervisor.slots import Slots
 ROOT = Path(edl_horovod.__file__).parent.parent
 LIMIT_SECONDS = 8.0
 SERVE = "import os, socket, sys, time; from edl_horovod.job import lifeline; "
-SERVE += "from edl_horovod.worker import fork_server; "
-SERVE += "fork_server.serve(socket.socket(fileno=int(sys.argv[2]))); "
-NEXT = SERVE.replace("fork_server.serve", "command = fork_server.serve").replace(
+SERVE += "from edl_horovod.worker import __main__ as worker; "
+SERVE += "worker.serve(socket.socket(fileno=int(sys.argv[2]))); "
+NEXT = SERVE.replace("worker.serve", "command = worker.serve").replace(
     "sys.argv[2]", "sys.argv[sys.argv.index('--fork-server') + 1]"
 )
 LIFELINE = "lifeline.end_with_parent(); "

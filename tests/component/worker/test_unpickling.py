@@ -57,7 +57,7 @@ def test_nothing_of_ours_unpickles_messages_but_mpi4py_in_prepare():
         if (names := imported(file) & UNPICKLE)
     }
     # A rank of training takes only a communicator from mpi4py, which it hands to Horovod.
-    of_mpi = {"preparation/processes.py": {"mpi4py"}, "ring/membership/base.py": {"mpi4py"}}
+    of_mpi = {"preparation/pools.py": {"mpi4py"}, "ring/membership/base.py": {"mpi4py"}}
     assert found == {**of_mpi, **NO_MESSAGES}
 
 

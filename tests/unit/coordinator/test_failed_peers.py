@@ -4,9 +4,8 @@ import asyncio
 import time
 
 from edl_horovod.coordinator.decide import Candidate
-from edl_horovod.coordinator.roster import FailedPeers, suspects
 from edl_horovod.coordinator.settings import Timings
-from edl_horovod.coordinator.workers import Worker
+from edl_horovod.coordinator.workers import FailedPeers, Worker, suspects
 from edl_horovod.job.events import EventLog
 
 

@@ -103,8 +103,8 @@ def test_only_edges_of_the_ranks_half_see_the_environment():
         "frameworks/horovod.py",  # Horovod's library reads what it writes.
         "tasks/warm.py",  # Whether the user asks for a GPU.
         "tasks/zoo_copy.py",  # It hides the GPUs from its own process.
-        "worker/fork_server.py",  # It takes what its launcher sends for a forked worker.
-        "worker/__main__.py",  # TensorFlow and Horovod read what it writes.
+        # TensorFlow and Horovod read what it writes, and its launcher sends variables to a fork.
+        "worker/__main__.py",
         "worker/shim.py",  # It hands its own variables over.
         "worker/stand_in.py",
     }
