@@ -15,7 +15,6 @@ __all__ = [
     "Lag",
     "Missing",
     "end_of_lost_pod",
-    "event_view",
     "events_of",
     "held_by_kueue",
     "lag_of_operator",

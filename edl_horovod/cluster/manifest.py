@@ -18,7 +18,7 @@ from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import with_job_dir
 from edl_horovod.records.sources.table import kind_of
 
-__all__ = ["MAX_CONFIG_BYTES", "JobManifests", "job_manifests", "to_yaml"]
+__all__ = ["JobManifests", "job_manifests", "to_yaml"]
 
 MAX_CONFIG_BYTES = 1024 * 1024 - 4096
 """Limit of a ConfigMap's data; the API server takes 1 MiB, names and the script included."""

@@ -12,11 +12,8 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.supervisor.plan import thread_variables
 
 __all__ = [
-    "CONFIG_DIR",
     "COORDINATOR_PORT",
     "Manifest",
-    "READY_DIR",
-    "SECRET_FILE",
     "SSH_KEYS",
     "SSH_PORT",
     "launcher",

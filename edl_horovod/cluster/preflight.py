@@ -20,8 +20,6 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ClusterError, ClusterForbidden, ObjectNotFound, QuotaExceeded
 
 __all__ = [
-    "OLDEST_KUBERNETES",
-    "Shortage",
     "check_quotas",
     "check_version",
     "num_workers_with_room",

@@ -6,14 +6,7 @@ from typing import Any, Literal
 
 from edl_horovod.config.schema import JobConfig
 
-__all__ = [
-    "Names",
-    "Style",
-    "WorkerPod",
-    "hosts_of",
-    "pod_of",
-    "style_of",
-]
+__all__ = ["Names", "WorkerPod", "hosts_of", "pod_of", "style_of"]
 
 Names = Literal["uid", "address"]
 """What a host is called: `<pod>.<UID>`, which no later pod has, or what `ssh` can reach."""

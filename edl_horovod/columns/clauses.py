@@ -12,15 +12,7 @@ from typing import Any
 
 from edl_horovod.errors import ConfigError, did_you_mean
 
-__all__ = [
-    "COMBINERS",
-    "MAX_CODES",
-    "Category",
-    "Clause",
-    "read_clauses",
-    "require_columns",
-    "vocabulary_columns",
-]
+__all__ = ["Category", "Clause", "read_clauses", "require_columns", "vocabulary_columns"]
 
 COMBINERS = ("sum", "mean", "sqrtn")
 MAX_CODES = 10_000_000

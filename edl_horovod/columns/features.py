@@ -28,7 +28,7 @@ from edl_horovod.columns.infer import Column
 from edl_horovod.columns.typed import Array, keys_of
 from edl_horovod.errors import ConfigError
 
-__all__ = ["HASH_BINS", "Features", "PartPlan", "Table", "plan_features"]
+__all__ = ["Features", "Table", "plan_features"]
 
 HASH_BINS = 1000
 """Number of categories of a column that has too many values for a vocabulary."""

@@ -15,15 +15,7 @@ from numpy.typing import NDArray
 from edl_horovod.columns.infer import MAX_VALUES, Column, DataType, Kind, by_frequency
 from edl_horovod.errors import DataError
 
-__all__ = [
-    "DATE_PARTS",
-    "Array",
-    "date_parts",
-    "infer_typed",
-    "keys_of",
-    "require_dates",
-    "type_of",
-]
+__all__ = ["DATE_PARTS", "Array", "date_parts", "infer_typed", "keys_of", "require_dates"]
 
 Array = NDArray[Any]
 DATE_PARTS = {"year": 0, "month": 13, "weekday": 7, "hour": 24}

@@ -27,7 +27,7 @@ from edl_horovod.job.events import (
     follow,
 )
 
-__all__ = ["Autoscale", "Decision", "Pace", "RingLimit", "Sample", "Throughput", "efficiency"]
+__all__ = ["Autoscale", "Pace", "RingLimit", "Sample", "Throughput", "efficiency"]
 
 log = logging.getLogger(__name__)
 

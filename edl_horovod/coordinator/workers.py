@@ -39,16 +39,7 @@ from edl_horovod.coordinator.wire import (
 from edl_horovod.job import hosts
 from edl_horovod.job.events import EventLog, LogEvent, WorkerEvent
 
-__all__ = [
-    "FailedPeers",
-    "suspects",
-    "Liveness",
-    "Report",
-    "Verdict",
-    "Worker",
-    "WorkerServer",
-    "find_hung",
-]
+__all__ = ["FailedPeers", "suspects", "Liveness", "Report", "Worker", "WorkerServer", "find_hung"]
 
 log = logging.getLogger(__name__)
 

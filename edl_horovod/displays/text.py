@@ -32,7 +32,6 @@ __all__ = [
     "count",
     "job_facts",
     "local_state",
-    "metrics_text",
     "notable",
     "other_waits",
     "pod_rows",

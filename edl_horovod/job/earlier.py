@@ -27,9 +27,7 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.outcome import Success
 
 __all__ = [
-    "has_succeeded",
     "hold",
-    "require_same_model",
     "resume_hint",
     "settle_checkpoints",
     "takeover_message",

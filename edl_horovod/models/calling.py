@@ -24,12 +24,10 @@ from typing import Any
 from edl_horovod.errors import EdlError, UserCodeError, did_you_mean
 
 __all__ = [
-    "OPTIMIZER_HINT",
     "Declared",
     "call_declared",
     "declared",
     "first_paragraph",
-    "hint_for",
     "logging_warnings",
     "referenced_names",
     "user_code",

@@ -26,13 +26,7 @@ from edl_horovod.models.lookup import file_groups, import_root, require_zoo
 __all__ = [
     "PACKAGE",
     "BasePredictionOutputsProcessor",
-    "MaxComputeConfig",
-    "ODPSWriter",
-    "RecordIODataReader",
-    "declare_model_inputs",
-    "default_logger",
     "install",
-    "is_odps_configured",
     "load_function",
     "load_module",
     "loaded_files",

@@ -31,7 +31,6 @@ __all__ = [
     "PlainModels",
     "declares_roles",
     "may_process_outputs",
-    "module_parts",
     "no_place_for_outputs",
     "overrides_method",
     "part_of",

@@ -15,6 +15,7 @@ __all__ = [
     "check_policy",
     "check_unchanged",
     "is_unchanged",
+    "plain_chunk",
     "sampled_checksum",
 ]
 
@@ -41,10 +42,10 @@ class ChunkInfo:
     """First byte of the chunk in the file."""
     checksum: int
     """CRC-32 of the payload as stored in the file."""
-    codec: Codec
     compressed_bytes: int
     """Size of the payload as stored in the file."""
     num_records: int
+    codec: Codec = Codec.NONE
     header_bytes: int = 0
     """Bytes before the payload; 0 if the format has no chunk headers."""
 
@@ -72,6 +73,17 @@ class FileChunks:
     """Number of records skipped, as far as it is known."""
     header: bytes = b""
     """Data that applies to all chunks: the first line of a CSV file, the schema of others."""
+
+
+def plain_chunk(payload: bytes, number: int, *, offset: int, num_records: int) -> ChunkInfo:
+    """Describe a run of bytes that a file stores without a header and uncompressed."""
+    return ChunkInfo(
+        number=number,
+        offset=offset,
+        checksum=zlib.crc32(payload),
+        compressed_bytes=len(payload),
+        num_records=num_records,
+    )
 
 
 def check_policy(damaged: str) -> None:

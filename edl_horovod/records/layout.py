@@ -4,11 +4,13 @@ A source describes its records by a layout, and a framework builds tensors from 
 imports neither NumPy nor a framework.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["BYTES", "Column", "Layout", "Part", "Structure", "Tensor"]
+from edl_horovod.errors import ConfigError, did_you_mean
+
+__all__ = ["BYTES", "Column", "Layout", "Part", "Structure", "Tensor", "selected_columns"]
 
 BYTES = "bytes"
 """The type of text and bytes, which become string tensors."""
@@ -31,6 +33,31 @@ class Column:
     def is_ragged(self) -> bool:
         """Whether records differ in length."""
         return self.shape == (None,)
+
+
+def selected_columns(
+    selected: Sequence[str], names: Iterable[str], *, holder: str, noun: str = "column"
+) -> list[str]:
+    """Return the names that `data_plan.columns` selects; all of them if it selects none.
+
+    Args:
+        selected: The setting.
+        names: The names that there are.
+        holder: What has them, for the message.
+        noun: What a name stands for.
+
+    Raises:
+        ConfigError: A selected name does not exist.
+    """
+    known = list(names)
+    for name in selected:
+        if name not in known:
+            raise ConfigError(
+                f"{holder} has no {noun} {name!r}.",
+                received={"data_plan.columns": ",".join(selected)},
+                hint=f"Its {noun}s are {', '.join(known)}.{did_you_mean(name, known)}",
+            )
+    return list(selected) or known
 
 
 @dataclass(frozen=True)

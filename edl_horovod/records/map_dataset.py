@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.errors import ConfigError, DataError, EdlError, UserCodeError, did_you_mean
+from edl_horovod.errors import ConfigError, DataError, EdlError, UserCodeError
 from edl_horovod.records.columns import Ragged, Values, empty
 from edl_horovod.records.elements import text_array
 from edl_horovod.records.index_tables import locate
-from edl_horovod.records.layout import BYTES, Column, Layout
+from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.source import Records, RecordSource
 
 __all__ = ["MapDataset"]
@@ -134,14 +134,7 @@ class MapDataset(RecordSource):
                 received={"data_plan.columns": ",".join(selected)},
                 hint="Remove the setting.",
             )
-        for name in selected:
-            if name not in names:
-                raise ConfigError(
-                    f"The records of {self._name} have no part {name!r}.",
-                    received={"data_plan.columns": ",".join(selected)},
-                    hint=f"Their parts are {', '.join(names)}.{did_you_mean(name, names)}",
-                )
-        return list(selected) or names
+        return selected_columns(selected, names, holder=f"A record of {self._name}", noun="part")
 
     def _column(self, name: str, parts: Sequence[_Parts]) -> Column:
         arrays = [self._part(part.get(name), name) for part in parts]

@@ -31,7 +31,7 @@ from edl_horovod.records.source import JobFolders, Records, RecordSource
 from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
 
-__all__ = ["RECORDS", "CachedStream", "StreamRecords", "cache_stream"]
+__all__ = ["RECORDS", "StreamRecords", "cache_stream"]
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.launch import target
 from edl_horovod.launch.attached import AttachedJob, check_attached, run_attached
 from edl_horovod.launch.jobs import JobStatus
+from edl_horovod.launch.target import find as find_target
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.export import ExportedTable, Progress, export
 from edl_horovod.sql.jobs import StatementJob, open_job
@@ -81,7 +81,7 @@ class StatementContext:
         Raises:
             EdlError: The target cannot run the job.
         """
-        if target.find(config.launch.kind).is_detached:
+        if find_target(config.launch.kind).is_detached:
             check_attached(config)
 
     @staticmethod
@@ -100,7 +100,7 @@ class StatementContext:
             EdlError: The job failed; `Interrupted` if KILL or Ctrl-C ended it.
         """
         config = replace(config, data=str(data))
-        if target.find(config.launch.kind).is_detached:
+        if find_target(config.launch.kind).is_detached:
             return self._run_in_cluster(config, job)
         result = self.run_job(config)
         job.check()
@@ -165,7 +165,7 @@ class StatementContext:
         job: StatementJob,
         nulls: Mapping[str, Any],
         *,
-        into: TargetPlan | None = None,
+        target: TargetPlan | None = None,
         columns: Collection[str] | None = None,
         num_first_rows: int = 0,
         dates: Mapping[str, Kind | None] | None = None,
@@ -180,7 +180,7 @@ class StatementContext:
             nulls=nulls,
             tell=self.tell,
             on_progress=self.progress(job, "rows are read"),
-            target=into,
+            target=target,
             columns=columns,
             num_first_rows=num_first_rows,
             dates=dates,

@@ -25,7 +25,7 @@ from edl_horovod.sql.confinement import DUCKDB_CONFIG, MYSQL_ARGUMENTS, confine_
 from edl_horovod.sql.rows import Rows, SelectColumn, first_rows, server_cursor_rows
 from edl_horovod.sql.urls import DatabaseURL, parse_url
 
-__all__ = ["DatabaseError", "Engine", "StatementResult", "open_engine"]
+__all__ = ["DatabaseError", "Engine", "open_engine"]
 
 CONNECT_SECONDS = 10
 """How long a server may take to accept a connection."""

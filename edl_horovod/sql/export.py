@@ -30,12 +30,12 @@ from edl_horovod.sql.target import TargetPlan
 
 __all__ = [
     "PROGRESS_SECONDS",
-    "ExportedColumn",
     "ExportedTable",
     "NoRows",
     "Progress",
     "digest_of",
     "export",
+    "parquet_writer",
     "read_key_data",
     "records_folder",
     "rewrite_file",
@@ -606,7 +606,7 @@ class _ShardWriter:
         schema = group[0].schema
         if self._writer is None or self._schemas[-1] != schema or self._shard_bytes >= SHARD_BYTES:
             self._close_shard()
-            self._writer = _parquet_writer(self._path(len(self._schemas)), schema)
+            self._writer = parquet_writer(self._path(len(self._schemas)), schema)
             self._schemas.append(schema)
             self._shard_bytes = 0
         for rows in _row_groups(pa.Table.from_batches(group)):
@@ -644,7 +644,7 @@ def rewrite_file(path: Path, schema: pa.Schema, change: Callable[[pa.Table], pa.
         change: Returns the changed rows of a row group.
     """
     new_path = path.with_suffix(".new")
-    with pq.ParquetFile(path) as old_file, _parquet_writer(new_path, schema) as new_file:
+    with pq.ParquetFile(path) as old_file, parquet_writer(new_path, schema) as new_file:
         for number in range(old_file.num_row_groups):
             table = change(old_file.read_row_group(number, use_threads=False))
             new_file.write_table(table, row_group_size=GROUP_ROWS)
@@ -655,5 +655,6 @@ def _row_groups(table: pa.Table) -> list[pa.Table]:
     return [table.slice(start, GROUP_ROWS) for start in range(0, len(table), GROUP_ROWS)]
 
 
-def _parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """A writer whose pages have checksums, so that damaged rows are noticed."""
     return pq.ParquetWriter(path, schema, write_page_checksum=True)

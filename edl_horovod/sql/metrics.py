@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, DataError, MissingDependency
+from edl_horovod.sql.export import parquet_writer
 
 __all__ = [
     "CLASS_METRICS",
@@ -24,7 +25,6 @@ __all__ = [
     "Importance",
     "MetricRow",
     "RegressionMetrics",
-    "ShuffledRows",
     "class_metrics",
     "draw",
     "importances",
@@ -299,7 +299,7 @@ def write_shuffled(
     random = np.random.default_rng(seed)
     rows = np.sort(random.choice(total, min(total, max_rows), replace=False))
     table = _take_rows(shards, counts, rows)
-    with pq.ParquetWriter(file, table.schema) as writer:
+    with parquet_writer(file, table.schema) as writer:
         writer.write_table(table, row_group_size=_ROW_GROUP)
         for column in columns:
             index = table.column_names.index(column)

@@ -37,10 +37,7 @@ from edl_horovod.sql.trials import SWEEP_OPTIONS, TrialsPlan, plan_trials
 
 __all__ = [
     "ComparisonPlan",
-    "EvaluationPlan",
-    "PredictionPlan",
     "TrainingPlan",
-    "check_columns",
     "check_kinds",
     "plan_comparison",
     "plan_evaluation",

@@ -114,7 +114,7 @@ def predict(context: StatementContext, statement: Predict) -> Result:
                 job.data,
                 job,
                 plan.nulls,
-                into=into,
+                target=into,
                 columns=stored.about.features,
                 num_first_rows=MOST_ROWS if into is None else 0,
                 dates=stored.about.dates,

@@ -18,7 +18,7 @@ from edl_horovod.sql.clauses import HPARAM_WORDS
 from edl_horovod.sql.session import Session
 from edl_horovod.sql.statements import Result, StatementError
 
-__all__ = ["KEYWORDS", "Words", "names_to_complete", "run_prompt"]
+__all__ = ["Words", "names_to_complete", "run_prompt"]
 
 KEYWORDS = (
     *("ALTER", "COLUMN", "DESCRIBE", "DROP", "EVALUATE", "EXISTS", "EXPLAIN"),

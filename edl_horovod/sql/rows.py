@@ -4,15 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "BATCH_ROWS",
-    "MOST_ROWS",
-    "FetchRows",
-    "Rows",
-    "SelectColumn",
-    "first_rows",
-    "server_cursor_rows",
-]
+__all__ = ["BATCH_ROWS", "MOST_ROWS", "Rows", "SelectColumn", "first_rows", "server_cursor_rows"]
 
 MOST_ROWS = 10_000
 """Maximum number of rows in a result."""

@@ -43,11 +43,7 @@ from edl_horovod.sql.statements import (
 )
 from edl_horovod.sql.training import train
 
-__all__ = [
-    "Session",
-    "open_session",
-    "run_catalog_statement",
-]
+__all__ = ["Session", "open_session"]
 
 _SELECTING = (Train, Predict, Evaluate, EvaluateColumns, Explain)
 """Statements that read the rows of a SELECT."""

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
-from edl_horovod.sql.export import rewrite_file
+from edl_horovod.sql.export import parquet_writer, rewrite_file
 
 __all__ = ["Split", "check_label", "count_rows", "fill_nulls", "part_folders", "split_rows"]
 
@@ -172,8 +172,8 @@ def split_rows(
     for file in files:
         schema = pq.read_schema(file)
         with (
-            pq.ParquetWriter(folders[0] / file.name, schema) as training,
-            pq.ParquetWriter(folders[1] / file.name, schema) as validation,
+            parquet_writer(folders[0] / file.name, schema) as training,
+            parquet_writer(folders[1] / file.name, schema) as validation,
         ):
             for batch in _batches([file]):
                 is_held_back = splitter.held_back(batch, first_row)

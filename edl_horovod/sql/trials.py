@@ -26,7 +26,6 @@ from edl_horovod.sweeps import run as sweeps
 
 __all__ = [
     "SWEEP_OPTIONS",
-    "PreparedTrials",
     "TrainingOutcome",
     "TrialsPlan",
     "plan_trials",

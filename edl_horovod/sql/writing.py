@@ -38,7 +38,7 @@ from edl_horovod.sql.target import (
     with_current_columns,
 )
 
-__all__ = ["WriteSummary", "try_writing", "write_predictions"]
+__all__ = ["try_writing", "write_predictions"]
 
 _BATCH_ROWS = 1_000
 _Row = tuple[Any, ...]

@@ -36,7 +36,7 @@ except ModuleNotFoundError as error:
         hint=f"To get it, {how_to_install('optuna')}.",
     ) from error
 
-__all__ = ["STUDY", "check_search", "run_search"]
+__all__ = ["check_search", "run_search"]
 
 STUDY = "study.journal"
 """The file of the study, in the sweep's folder."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.values import Output
 
-__all__ = ["ID_FEATURE", "ExampleEncoder", "require_encodable"]
+__all__ = ["ExampleEncoder", "require_encodable"]
 
 log = logging.getLogger(__name__)
 

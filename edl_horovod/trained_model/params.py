@@ -12,7 +12,7 @@ from edl_horovod.errors import DataError, OutputError
 from edl_horovod.frameworks.values import Variable, num_bytes
 from edl_horovod.proto.trained_model_pb2 import Model, Tensor
 
-__all__ = ["MAX_FILE_BYTES", "read_params", "require_writable", "write_params"]
+__all__ = ["read_params", "require_writable", "write_params"]
 
 MAX_FILE_BYTES = 1 << 30
 """Tensors are spread over files of about this size, in bytes."""

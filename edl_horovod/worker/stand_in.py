@@ -20,7 +20,7 @@ from edl_horovod.tasks.warm import make_warm, zoo_copy_checker_of
 from edl_horovod.worker.environment import WorkerEnvironment
 from edl_horovod.worker.rank import be_rank, open_events
 
-__all__ = ["Handover", "wait_for_place", "work_when_launched"]
+__all__ = ["wait_for_place", "work_when_launched"]
 
 log = logging.getLogger("edl_horovod.worker")
 

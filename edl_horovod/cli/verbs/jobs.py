@@ -32,11 +32,6 @@ from edl_horovod.launch.jobs import EventLine, JobRow, JobStatus
 from edl_horovod.launch.waiting import CONDITIONS
 
 __all__ = [
-    "StatusDisplay",
-    "client_of",
-    "confirm",
-    "detaching",
-    "job_parser",
     "run_dashboard",
     "run_delete",
     "run_events",

@@ -47,9 +47,7 @@ except ImportError as e:
 
 __all__ = [
     "HEIGHT",
-    "REFRESH_SECONDS",
     "WIDTH",
-    "Chart",
     "Dashboard",
     "LatestSnapshot",
     "PageTemplate",

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from edl_horovod.errors import ConfigError, DataError, did_you_mean
+from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Ragged, Stored
 from edl_horovod.records.index_tables import IndexedFile
-from edl_horovod.records.layout import BYTES, Column, Layout
+from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 
 __all__ = ["check_same", "chunk_of", "layout_of", "schema_bytes", "schema_of", "shared_schema"]
 
@@ -75,15 +75,8 @@ def layout_of(schema: pa.Schema, selected: Sequence[str], *, path: str) -> Layou
         DataError: A column cannot become tensors.
     """
     fields = {field.name: field.type for field in _flat(schema.empty_table()).schema}
-    for name in selected:
-        if name not in fields:
-            raise ConfigError(
-                f"{path} has no column {name!r}.",
-                received={"data_plan.columns": ",".join(selected)},
-                hint=f"Its columns are {', '.join(fields)}.{did_you_mean(name, list(fields))}",
-            )
     columns = []
-    for name in selected or fields:
+    for name in selected_columns(selected, fields, holder=path):
         column_type = _column_type(fields[name])
         if column_type is None:
             raise DataError(

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile, ReadAhead
 from edl_horovod.records.files.pool import open_input
@@ -254,7 +254,6 @@ def _chunk(message: _Message, number: int, path: str) -> ChunkInfo:
         number=number,
         offset=message.offset,
         checksum=zlib.crc32(message.metadata),
-        codec=Codec.NONE,
         compressed_bytes=message.num_bytes,
         num_records=message.num_rows,
     )

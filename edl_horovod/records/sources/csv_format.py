@@ -10,7 +10,6 @@ So a line end ends a row if the number of quotes before it is even. A quote anyw
 
 import functools
 import logging
-import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,11 +18,11 @@ from numpy.typing import NDArray
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import (
     ChunkInfo,
-    Codec,
     FileChunks,
     check_policy,
     check_unchanged,
     is_unchanged,
+    plain_chunk,
 )
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile
@@ -223,15 +222,10 @@ class _Scan:
             num_records = int(np.count_nonzero(is_record[row:next_row]))
             if num_records:
                 payload = data[chunk_start : rows.ends[next_row - 1]]
-                chunk = ChunkInfo(
-                    number=len(self.chunks),
-                    offset=offset + chunk_start,
-                    checksum=zlib.crc32(payload),
-                    codec=Codec.NONE,
-                    compressed_bytes=len(payload),
-                    num_records=num_records,
+                start, number = offset + chunk_start, len(self.chunks)
+                self.chunks.append(
+                    plain_chunk(payload, number, offset=start, num_records=num_records)
                 )
-                self.chunks.append(chunk)
             row = next_row
 
     def _check_header(self) -> None:

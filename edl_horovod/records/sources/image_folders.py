@@ -9,19 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edl_horovod.errors import ConfigError, DataError
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed
+from edl_horovod.errors import DataError
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Stored
 from edl_horovod.records.files.input_file import InputFile, folder_name
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
-from edl_horovod.records.layout import BYTES, Column, Layout
+from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 
-__all__ = [
-    "ImageFolders",
-    "make",
-]
+__all__ = ["make"]
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +44,8 @@ class ImageFolders:
             ConfigError: A selected column does not exist.
         """
         columns = {column.name: column for column in _COLUMNS}
-        for name in settings.columns:
-            if name not in columns:
-                raise ConfigError(
-                    f"Image files have no column {name!r}.",
-                    received={"data_plan.columns": ",".join(settings.columns)},
-                    hint=f"Their columns are {', '.join(columns)}.",
-                )
-        self._columns = tuple(columns[name] for name in settings.columns) or _COLUMNS
+        names = selected_columns(settings.columns, columns, holder="An image file")
+        self._columns = tuple(columns[name] for name in names)
         self._is_skipping = settings.damaged == "skip"
         self._numbers: dict[str, int] = {}
 
@@ -79,7 +70,6 @@ class ImageFolders:
             number=0,
             offset=0,
             checksum=0,
-            codec=Codec.NONE,
             compressed_bytes=size,
             num_records=1,
         )

@@ -8,14 +8,19 @@ remains text.
 import functools
 import io
 import logging
-import zlib
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.json as pj
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, check_policy, check_unchanged
+from edl_horovod.records.chunks import (
+    ChunkInfo,
+    FileChunks,
+    check_policy,
+    check_unchanged,
+    plain_chunk,
+)
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
@@ -62,15 +67,8 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
                 num_skipped += 1
                 continue
             schemas.append(_without_times(table.schema))
-            chunk = ChunkInfo(
-                number=len(chunks),
-                offset=offset,
-                checksum=zlib.crc32(payload),
-                codec=Codec.NONE,
-                compressed_bytes=len(payload),
-                num_records=table.num_rows,
-            )
-            chunks.append(chunk)
+            num_records = table.num_rows
+            chunks.append(plain_chunk(payload, len(chunks), offset=offset, num_records=num_records))
         return FileChunks(
             path=path,
             size_bytes=file.size_bytes,

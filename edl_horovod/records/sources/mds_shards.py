@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.errors import ConfigError, DataError, did_you_mean
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed
+from edl_horovod.errors import DataError
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Stored
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
-from edl_horovod.records.layout import BYTES, Column, Layout
+from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 
 __all__ = [
@@ -78,7 +78,6 @@ def read_chunks(path: str) -> FileChunks:
                 number=len(chunks),
                 offset=int(bounds[first]),
                 checksum=_checksum(np.diff(bounds[first : last + 1])),
-                codec=Codec.NONE,
                 compressed_bytes=int(bounds[last] - bounds[first]),
                 num_records=last - first,
             )
@@ -105,15 +104,8 @@ def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
                 hint="Write them with the same columns and encodings.",
             )
     values = {value.name: value for value in _values(with_samples[0].header)}
-    for name in selected:
-        if name not in values:
-            raise ConfigError(
-                f"{with_samples[0].path} has no column {name!r}.",
-                received={"data_plan.columns": ",".join(selected)},
-                hint=f"Its columns are {', '.join(values)}.{did_you_mean(name, list(values))}",
-            )
     columns = []
-    for name in selected or values:
+    for name in selected_columns(selected, values, holder=with_samples[0].path):
         column = _column(values[name])
         if column is None:
             raise DataError(

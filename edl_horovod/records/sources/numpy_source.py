@@ -27,25 +27,24 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.errors import ConfigError, DataError, did_you_mean
+from edl_horovod.errors import DataError
 from edl_horovod.records.chunk_source import ChunkSource
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, is_unchanged, sampled_checksum
+from edl_horovod.records.chunks import (
+    ChunkInfo,
+    FileChunks,
+    is_unchanged,
+    plain_chunk,
+    sampled_checksum,
+)
 from edl_horovod.records.columns import ColumnChunk, Stored
 from edl_horovod.records.files.input_file import FileState, InputFile, ReadAhead, SeekableFile
 from edl_horovod.records.files.pool import FilePool, open_input
 from edl_horovod.records.index_store import load_or_scan, states_of
 from edl_horovod.records.index_tables import Tables
-from edl_horovod.records.layout import BYTES, Column, Layout
+from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.record_format import ChangeDetection
 
-__all__ = [
-    "ArraySource",
-    "StoredArray",
-    "arrays_of",
-    "checked_runs",
-    "damaged_array",
-    "decompressed",
-]
+__all__ = ["ArraySource", "arrays_of", "decompressed"]
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _BLOCK_BYTES = 1 << 20
@@ -148,15 +147,7 @@ def checked_runs(path: str, arrays: Sequence[StoredArray], rows: int) -> FileChu
                 count = min(rows, array.shape[0] - first)
                 payload = file.read_at(offset, num_bytes=count * array.row_bytes)
                 checksum = zlib.crc32(payload, checksum)
-                chunk = ChunkInfo(
-                    number=len(chunks),
-                    offset=offset,
-                    checksum=zlib.crc32(payload),
-                    codec=Codec.NONE,
-                    compressed_bytes=len(payload),
-                    num_records=count,
-                )
-                chunks.append(chunk)
+                chunks.append(plain_chunk(payload, len(chunks), offset=offset, num_records=count))
                 offset += len(payload)
             if zlib.crc32(file.read_at(offset, num_bytes=end - offset), checksum) != array.checksum:
                 raise damaged_array(path, f"Bad CRC-32 for {array.name + '.npy'!r}")
@@ -413,14 +404,8 @@ def _parts(paths: Sequence[str]) -> list[_Part]:
 
 def _selected(part: _Part, names: Sequence[str]) -> _Part:
     """Return the selected arrays, after checking that they have the same number of records."""
-    for name in names:
-        if name not in part:
-            raise ConfigError(
-                f"{next(iter(part.values())).path} has no array {name!r}.",
-                received={"data_plan.columns": ",".join(names)},
-                hint=f"Its arrays are {', '.join(part)}.{did_you_mean(name, list(part))}",
-            )
-    arrays = {name: part[name] for name in names or part}
+    path = next(iter(part.values())).path
+    arrays = {name: part[name] for name in selected_columns(names, part, holder=path, noun="array")}
     lengths = {name: array.shape[0] if array.shape else None for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
         descriptions = ", ".join(
@@ -428,8 +413,7 @@ def _selected(part: _Part, names: Sequence[str]) -> _Part:
             for name, length in lengths.items()
         )
         raise DataError(
-            f"The arrays of {next(iter(arrays.values())).path} do not have the same number of"
-            f" records: {descriptions}.",
+            f"The arrays of {path} do not have the same number of records: {descriptions}.",
             received={"data_plan.columns": ",".join(names)},
             hint="Select arrays with the same number, as in"
             f" data_plan.columns=[{','.join(list(arrays)[:2])}].",

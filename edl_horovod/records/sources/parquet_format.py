@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed, check_policy
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, check_policy
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.pool import open_input
@@ -132,7 +132,6 @@ def _chunk(metadata: Any, number: int, footer: bytes, path: str) -> ChunkInfo:
         number=number,
         offset=first,
         checksum=zlib.crc32(footer),
-        codec=Codec.NONE,
         compressed_bytes=end - first,
         num_records=group.num_rows,
     )

@@ -27,7 +27,6 @@ __all__ = [
     "MAGIC_BYTES",
     "MAX_CHUNK_BYTES",
     "MAX_RECORD_BYTES",
-    "ChunkTooLargeError",
     "DamagedChunkError",
     "Scratch",
     "check_size",

@@ -4,7 +4,6 @@ Chunks are runs of whole lines, found by one scan of the file.
 """
 
 import functools
-import zlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,10 +11,10 @@ import numpy as np
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import (
     ChunkInfo,
-    Codec,
     FileChunks,
     check_unchanged,
     is_unchanged,
+    plain_chunk,
 )
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile
@@ -67,15 +66,7 @@ def read_chunks(path: str, *, name: str) -> FileChunks:
         chunks: list[ChunkInfo] = []
         for offset, payload in line_chunks(file, name):
             num_lines = payload.count(b"\n") + (not payload.endswith(b"\n"))
-            chunk = ChunkInfo(
-                number=len(chunks),
-                offset=offset,
-                checksum=zlib.crc32(payload),
-                codec=Codec.NONE,
-                compressed_bytes=len(payload),
-                num_records=num_lines,
-            )
-            chunks.append(chunk)
+            chunks.append(plain_chunk(payload, len(chunks), offset=offset, num_records=num_lines))
         return FileChunks(path=path, size_bytes=file.size_bytes, chunks=tuple(chunks))
 
 

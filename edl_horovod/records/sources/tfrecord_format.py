@@ -16,7 +16,7 @@ import google_crc32c
 import numpy as np
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed, check_policy
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, check_policy
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile, ReadAhead
 from edl_horovod.records.files.pool import open_input
@@ -161,7 +161,6 @@ class _Scan:
                 number=len(self.chunks),
                 offset=self._start,
                 checksum=self._crc,
-                codec=Codec.NONE,
                 compressed_bytes=offset - self._start,
                 num_records=self._num_records,
             )

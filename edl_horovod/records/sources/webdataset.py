@@ -15,13 +15,13 @@ from typing import IO, cast
 
 import numpy as np
 
-from edl_horovod.errors import ConfigError, DataError, did_you_mean
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, changed
+from edl_horovod.errors import DataError
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile, ReadAhead, SeekableFile
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
-from edl_horovod.records.layout import BYTES, Column, Layout
+from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 
 __all__ = [
@@ -110,15 +110,9 @@ def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
                 f" {with_records[0].header.decode()}",
                 hint="Write the same parts in all files.",
             )
-    names = [KEY, *json.loads(with_records[0].header)]
-    for name in selected:
-        if name not in names:
-            raise ConfigError(
-                f"{with_records[0].path} has no part {name!r}.",
-                received={"data_plan.columns": ",".join(selected)},
-                hint=f"Its parts are {', '.join(names)}.{did_you_mean(name, names)}",
-            )
-    return Layout(tuple(Column(name, BYTES) for name in selected or names))
+    parts = [KEY, *json.loads(with_records[0].header)]
+    names = selected_columns(selected, parts, holder=with_records[0].path, noun="part")
+    return Layout(tuple(Column(name, BYTES) for name in names))
 
 
 def decode_chunk(
@@ -188,7 +182,6 @@ def _chunk(samples: Sequence[_Sample], number: int, path: str) -> ChunkInfo:
         number=number,
         offset=start,
         checksum=_checksum([header for sample in samples for header in sample.headers]),
-        codec=Codec.NONE,
         compressed_bytes=end - start,
         num_records=len(samples),
     )
