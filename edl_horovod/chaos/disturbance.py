@@ -15,14 +15,7 @@ from edl_horovod.job.events import Recorded, ResetEvent, StepEvent, WorkerEvent
 from edl_horovod.launch import target as targets
 from edl_horovod.launch.local_jobs import LocalJobs
 
-__all__ = [
-    "ActionResult",
-    "Cost",
-    "check_disturbable",
-    "cost_of",
-    "disturb",
-    "disturb_job",
-]
+__all__ = ["ActionResult", "Cost", "check_disturbable", "cost_of", "disturb", "disturb_job"]
 
 LEAST_SECONDS = 1.0
 """Shorter times give no rate."""

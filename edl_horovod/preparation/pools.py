@@ -40,11 +40,7 @@ from edl_horovod.preparation.groups import (
 )
 from edl_horovod.preparation.worker import open_position_file, read_position
 
-__all__ = [
-    "ProcessPool",
-    "is_first_rank",
-    "on_all_ranks",
-]
+__all__ = ["ProcessPool", "is_first_rank", "on_all_ranks"]
 
 _READ_BYTES = 1 << 16
 _POLL_SECONDS = 0.2

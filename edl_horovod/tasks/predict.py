@@ -50,12 +50,7 @@ from edl_horovod.tasks.examples import ExampleEncoder, require_encodable
 from edl_horovod.tasks.opening import Trained, open_trained
 from edl_horovod.tasks.progress import report_records
 
-__all__ = [
-    "PredictWork",
-    "Processor",
-    "Segments",
-    "make_warm",
-]
+__all__ = ["PredictWork", "Processor", "Segments", "make_warm"]
 
 SEGMENT_STEPS = 8
 """Steps between two collectives; a lost rank costs at most two segments."""

@@ -17,14 +17,7 @@ from edl_horovod.records.files.input_file import folder_name
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import FileFormat, FormatSettings, RecordFormat
 
-__all__ = [
-    "FORMATS",
-    "PICTURE_ENDINGS",
-    "file_format",
-    "folder_endings",
-    "format_of",
-    "has_ending",
-]
+__all__ = ["FORMATS", "PICTURE_ENDINGS", "file_format", "folder_endings", "format_of", "has_ending"]
 
 PICTURE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 """Endings of image files, which a folder without other data files stands for."""

@@ -27,13 +27,7 @@ from edl_horovod.records.sources.arrow_columns import (
     shared_schema,
 )
 
-__all__ = [
-    "decode_chunk",
-    "holds_chunk",
-    "layout",
-    "make",
-    "read_chunks",
-]
+__all__ = ["decode_chunk", "holds_chunk", "layout", "make", "read_chunks"]
 
 log = logging.getLogger(__name__)
 

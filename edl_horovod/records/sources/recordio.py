@@ -36,15 +36,7 @@ from edl_horovod.records.sources.recordio_format import (
 )
 from edl_horovod.records.sources.tfrecord_format import is_tfrecord
 
-__all__ = [
-    "ChunkInfo",
-    "Codec",
-    "Writer",
-    "decode_chunk",
-    "holds_chunk",
-    "make",
-    "read_chunks",
-]
+__all__ = ["ChunkInfo", "Codec", "Writer", "decode_chunk", "holds_chunk", "make", "read_chunks"]
 
 log = logging.getLogger(__name__)
 

@@ -22,14 +22,7 @@ from edl_horovod.records.files.input_file import InputFile, ReadAhead
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.record_format import FormatSettings, RecordFormat
 
-__all__ = [
-    "CHUNK_BYTES",
-    "decode_chunk",
-    "holds_chunk",
-    "is_tfrecord",
-    "make",
-    "read_chunks",
-]
+__all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "is_tfrecord", "make", "read_chunks"]
 
 log = logging.getLogger(__name__)
 
