@@ -1,1 +1,1 @@
-"""What a ring is formed for: train, evaluate, predict."""
+"""The tasks of a job: train, evaluate, predict."""

@@ -1,6 +1,6 @@
-"""Loss and metrics over a data set, weighted by examples: the ring does not matter.
+"""Loss and metrics over a data set, weighted by examples, so independent of the ring.
 
-A training evaluates its validation data between steps, and may stop when it gets no better.
+A training evaluates its validation data between steps, and may stop if it no longer improves.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ __all__ = ["EarlyStopping", "Evaluator", "NoValidation", "Validation", "make_war
 SEGMENT_STEPS = 8
 """Steps between two collectives of an evaluation job; a lost rank costs at most these."""
 BEST_WEIGHTS = "best/"
-"""Start of the names of the weights that it keeps."""
+"""Prefix of the names of the best weights in the ring's state."""
 
 
 def make_warm(
@@ -61,10 +61,10 @@ class Evaluator:
     def __init__(
         self, evaluation: Evaluation, batches: Batches, plan: DataPlan, collectives: Collectives
     ) -> None:
-        """Read nothing yet.
+        """Prepare; `restart` begins to read.
 
         Args:
-            evaluation: Makes the sums of a batch.
+            evaluation: Computes the sums of a batch.
             batches: The batches of the data set, in `Mode.EVALUATION`.
             plan: The plan of the data set, not shuffled.
             collectives: The ring's collectives.
@@ -76,7 +76,7 @@ class Evaluator:
 
     @classmethod
     def of(cls, model: Model, data: OpenData, collectives: Collectives) -> Self:
-        """An evaluator of a model on data that was opened in `Mode.EVALUATION`.
+        """Create the evaluator of a model on data that was opened in `Mode.EVALUATION`.
 
         Raises:
             UserCodeError: The spec's loss or metrics cannot be built for these examples.
@@ -98,7 +98,7 @@ class Evaluator:
 
         Args:
             num_steps: The number of steps to add.
-            membership: Told of each batch.
+            membership: Records the activity of this rank.
 
         Raises:
             UserCodeError: Shapes in the model, the loss or a metric do not fit.
@@ -112,7 +112,7 @@ class Evaluator:
         return sums
 
     def over_ring(self, sums: EvaluationSums, world: World) -> EvaluationSums:
-        """Add the sums of all ranks, which all call it after the same steps.
+        """Add the sums of all ranks; all of them call it after the same steps.
 
         Raises:
             CollectiveFailed: A member was lost.
@@ -122,27 +122,27 @@ class Evaluator:
         return EvaluationSums.of(self._collectives.sum(sums.vector, "edl.evaluate"))
 
     def from_leader(self, value: float, world: World) -> float:
-        """What the leader has as this value; all ranks call it after the same steps.
+        """Return the leader's value; all ranks call it after the same steps.
 
         Raises:
             CollectiveFailed: A member was lost.
         """
         if world.is_alone:
             return value
-        share = np.array(value if world.is_leader else 0.0)
-        return float(self._collectives.sum(share, "edl.from_leader"))
+        summand = np.array(value if world.is_leader else 0.0)
+        return float(self._collectives.sum(summand, "edl.from_leader"))
 
     def metrics(self, sums: EvaluationSums) -> dict[str, float]:
         """The evaluation's numbers over all examples, `loss` first.
 
         Raises:
-            DataError: There is no example, so nothing has a mean.
+            DataError: There are no examples, so there is no mean.
         """
         if not sums.num_examples:
             raise DataError(
                 "The evaluation data gave no examples.",
                 received=f"{self.plan.num_records} records",
-                hint="Look whether create_dataset filters them all.",
+                hint="Check whether create_dataset filters all of them out.",
             )
         return self.evaluation.values(sums)
 
@@ -190,7 +190,7 @@ class EvaluateWork(Work):
         return True
 
     def finish(self, world: World) -> Success:
-        """The means; every rank has them, the leader writes them where that is wanted."""
+        """Compute the metrics on every rank; the leader writes them if `output` is set."""
         sums = EvaluationSums.of(self._total.numpy())
         metrics = self._evaluator.metrics(sums)
         if self._config.output:
@@ -213,21 +213,21 @@ def _write_metrics(config: JobConfig, metrics: dict[str, float]) -> None:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the evaluations have shown so far."""
+    """The results of the evaluations so far that decide about an early stop."""
 
     best: float = math.inf
-    """The watched number of the best evaluation, its sign such that less is better."""
+    """The watched metric of the best evaluation, with a sign such that smaller is better."""
     num_without_gain: float = 0.0
-    """Evaluations since the best one."""
+    """Number of evaluations since the best one."""
     best_step: float = -1.0
-    """Where the best one was made; -1 for none."""
+    """The step of the best evaluation; -1 for none."""
 
 
 class EarlyStopping:
-    """Decides after each evaluation whether the training goes on.
+    """Decides after each evaluation whether the training continues.
 
-    All that it knows is in variables that the ring's state holds, so a newcomer and a resumed
-    training know it too. Every rank feeds it the same reduced numbers, so all decide the same.
+    Everything that it knows is in variables of the ring's state, so newcomers and resumed trainings
+    know it as well. Every rank passes it the same reduced numbers, so all decide the same.
     """
 
     def __init__(
@@ -241,13 +241,13 @@ class EarlyStopping:
         """Begin with no evaluation.
 
         Args:
-            config: What is watched, and for how long.
+            config: The watched metric, and the patience.
             weights: The model's variables, by name.
             names: The names of an evaluation's numbers.
             num_sums: Length of an evaluation's sums as one vector.
 
         Raises:
-            ConfigError: The number that is watched is not among them.
+            ConfigError: The watched metric is not among them.
         """
         if config.metric not in names:
             raise ConfigError(
@@ -265,7 +265,7 @@ class EarlyStopping:
 
     @property
     def variables(self) -> dict[str, Variable]:
-        """What the ring's state must hold, by name."""
+        """Variables that must be part of the ring's state, by name."""
         best = {f"{BEST_WEIGHTS}{name}": value for name, value in self._best_weights.items()}
         return {"early_stopping": self._stored, "best_evaluation": self._best_sums, **best}
 
@@ -275,24 +275,24 @@ class EarlyStopping:
 
     @property
     def is_over(self) -> bool:
-        """Whether the training has not become better for as long as may be."""
+        """Whether the patience is exhausted: so many evaluations were no better than the best."""
         return self._seen.num_without_gain >= self._config.patience
 
     @property
     def best(self) -> tuple[int, float]:
-        """Step and watched number of the best evaluation."""
+        """The step and the watched metric of the best evaluation."""
         seen = self._seen
         return int(seen.best_step), self._sign * seen.best
 
     @property
     def best_sums(self) -> NDArray[np.float64] | None:
-        """The sums of the evaluation whose weights are restored; None where none are."""
+        """The sums of the evaluation whose weights are restored; None if none are restored."""
         return self._best_sums.numpy() if self._best_weights else None
 
     def after_evaluation(
         self, step: int, metrics: Mapping[str, float], sums: NDArray[np.float64]
     ) -> None:
-        """Take note of an evaluation, reduced over the ring; all ranks do."""
+        """Add an evaluation, reduced over the ring; all ranks call it."""
         value, seen = self._sign * metrics[self._config.metric], self._seen
         if value < seen.best - self._config.min_delta:
             seen = _Seen(value, best_step=step)
@@ -304,14 +304,14 @@ class EarlyStopping:
         self._stored.assign(astuple(seen))
 
     def restore_best(self) -> None:
-        """Give the model the weights of the best evaluation, if that is wanted and there is one."""
+        """Set the model to the weights of the best evaluation, if `restore_best` is configured."""
         if self._seen.best_step >= 0:
             for name, best in self._best_weights.items():
                 self._weights[name].assign(best.numpy())
 
 
 class NoValidation:
-    """Stands for the validation of a training that has no data for one."""
+    """The validation of a training without validation data."""
 
     variables: Mapping[str, Variable] = MappingProxyType({})
     best_weights: Sequence[str] = ()
@@ -333,7 +333,7 @@ class NoValidation:
 
 
 class Validation:
-    """The evaluations of a training; what the ranks must know of them is in the ring's state."""
+    """The evaluations of a training; their results are part of the ring's state."""
 
     def __init__(
         self,
@@ -342,10 +342,10 @@ class Validation:
         weights: Mapping[str, Variable],
         events: EventLog,
     ) -> None:
-        """Begin with no evaluation; `weights` are the model's variables, by name.
+        """Begin without evaluations; `weights` are the model's variables, by name.
 
         Raises:
-            ConfigError: The number to watch is none of the evaluation's.
+            ConfigError: The evaluation does not compute the watched metric.
         """
         self._evaluator = evaluator
         self._metric = config.early_stopping.metric
@@ -353,7 +353,7 @@ class Validation:
         self._events = events
         self._counted_until = time.monotonic()
         self._seconds = Array(0.0)
-        # The sums of the last evaluation: the leader at the end writes its metrics.
+        # The sums of the last evaluation, whose metrics the leader writes at the end.
         self._last = Array(evaluator.evaluation.zeros.vector)
         self.stopping: EarlyStopping | None = None
         if self._metric:
@@ -364,20 +364,20 @@ class Validation:
 
     @property
     def variables(self) -> Mapping[str, Variable]:
-        """What the ring's state must hold, by name."""
+        """Variables that must be part of the ring's state, by name."""
         watched = self.stopping.variables if self.stopping is not None else {}
         return {"evaluation": self._last, "train_seconds": self._seconds, **watched}
 
     @property
     def best_weights(self) -> Sequence[str]:
-        """Names of those variables that are as large as the model's."""
+        """Names of the variables that hold the best weights; together as large as the model."""
         if self.stopping is None:
             return []
         return [name for name in self.stopping.variables if name.startswith(BEST_WEIGHTS)]
 
     @property
     def is_over(self) -> bool:
-        """Whether the training has not become better for as long as may be, or had its time."""
+        """Whether the patience is exhausted, or train.max_seconds have passed."""
         return self._is_time_over or (self.stopping is not None and self.stopping.is_over)
 
     @property
@@ -385,19 +385,19 @@ class Validation:
         return 0 < self._max_seconds <= float(self._seconds.numpy())
 
     def enter_ring(self) -> None:
-        """Count the time from now on."""
+        """Begin to count training time in a ring."""
         self._counted_until = time.monotonic()
 
     def evaluate(
         self, step: int, world: World, membership: Membership, *, may_be_reported: bool
     ) -> None:
-        """Evaluate the model on the ring; all ranks do, after the same step.
+        """Evaluate the model on the ring; all ranks call it after the same step.
 
         Args:
-            step: Steps that are done.
+            step: Number of steps that are done.
             world: The ring.
-            membership: Told what this rank does.
-            may_be_reported: Whether a former leader may have told of this evaluation already.
+            membership: Records the activity of this rank.
+            may_be_reported: Whether a former leader may have written the event already.
 
         Raises:
             CollectiveFailed: A member was lost.
@@ -409,7 +409,8 @@ class Validation:
             sums = self._evaluator.over_ring(local, world)
             if self._max_seconds:
                 now = time.monotonic()
-                # All ranks: the settings decide. Clocks differ, so the leader's counts for all.
+                # All ranks call it: the settings decide. Clocks differ, so the leader's time
+                # counts.
                 spent = self._evaluator.from_leader(now - self._counted_until, world)
         metrics = self._evaluator.metrics(sums)
         self._last.assign(sums.vector)
@@ -439,7 +440,7 @@ class Validation:
         return (self._metrics_of(best) if best is not None else {}) or self.metrics()
 
     def restore_best(self) -> None:
-        """Give the model its best weights, where that is wanted."""
+        """Set the model to its best weights, if `restore_best` is configured."""
         if self.stopping is not None:
             self.stopping.restore_best()
 

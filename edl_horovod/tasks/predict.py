@@ -1,11 +1,11 @@
 """The `predict` task: one output a record, in the records' order, whatever happens to the ring.
 
-A rank predicts a segment's steps on its lanes, hands the outputs to the user's processor, writes
-them to a file of its own, lane after lane, and only then says so in the segment's collective. What
-a lost rank broke is done again by the next ring, under other names if it has another size. At the
-end the leader reads each file once, deals its lanes to one file a lane, and puts these together.
+A rank predicts the steps of a segment on its lanes, passes the outputs to the user's processor, and
+writes them to a file of its own, lane after lane. Only then it enters the segment's collective. If
+a rank is lost, the next ring repeats the segment, under other file names if its size is different.
+At the end the leader reads each file once, splits it into one file for each lane, and joins these.
 
-Two steps are computed side by side: between the ops of one there is too little to do for all cores.
+Two steps are computed concurrently, because a single one does not keep all cores busy.
 """
 
 import collections
@@ -53,21 +53,21 @@ from edl_horovod.tasks.progress import report_records
 __all__ = ["PredictWork", "Processor", "Segments", "make_warm"]
 
 SEGMENT_STEPS = 8
-"""Steps between two collectives; a lost rank costs at most two segments."""
+"""Number of steps between two collectives; a lost rank costs at most two segments."""
 LANES_AT_ONCE = 256
-"""Lanes dealt in one pass over the files: so many are open."""
+"""Lanes that are split in one pass over the files; limits the number of open files."""
 _LENGTH = struct.Struct("<I")
 RECORDS_PER_FILE = 65_536
 SCHEMA_FILE = "schema.json"
 STEPS_AT_ONCE = 2
-"""More gained nothing on two cores; each holds a batch and its outputs in memory."""
+"""Each holds a batch and its outputs in memory; more were not faster on two cores."""
 
 
 class Segments:
-    """Outputs of all steps, in a folder that is there from the first segment to the result."""
+    """The files with the outputs of each segment and rank, in a folder of the job."""
 
     def __init__(self, job_dir: JobDir, plan: DataPlan) -> None:
-        """Touch no file yet.
+        """Prepare; `begin` creates the folder.
 
         Args:
             job_dir: The job's directory, which all ranks see.
@@ -84,22 +84,22 @@ class Segments:
         return range(first, min(first + SEGMENT_STEPS, last))
 
     def num_records(self, lane: int, steps: range) -> int:
-        """Records that a lane gives to some steps."""
+        """Number of records of a lane in some steps."""
         start, stop = self._plan.lane_bounds(lane)
         lane_batch, length = self._plan.lane_batch, stop - start
         return min(steps.stop * lane_batch, length) - min(steps.start * lane_batch, length)
 
     def begin(self) -> None:
-        """Make the folder, if it is not there yet."""
+        """Create the folder, if it does not exist yet."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
     @property
-    def are_there(self) -> bool:
-        """Whether the folder is there: from `begin` to `discard`, of whatever rank."""
+    def exist(self) -> bool:
+        """Whether any rank has called `begin`, and none `discard`."""
         return self._folder.is_dir()
 
     def discard(self) -> None:
-        """Remove all files. The folder's name goes at once."""
+        """Remove all files; the folder is first renamed, so `exist` changes at once."""
         shutil.rmtree(self._discarded, ignore_errors=True)
         self._folder.rename(self._discarded)
         shutil.rmtree(self._discarded, ignore_errors=True)
@@ -107,10 +107,10 @@ class Segments:
     def write(
         self, segment: int, by_lane: Sequence[Sequence[bytes]], *, rank: int, size: int
     ) -> None:
-        """Write a rank's outputs of a segment; a file of the same name held the same.
+        """Write a rank's outputs of a segment; may replace a file with the same content.
 
         Args:
-            segment: Counted from 0.
+            segment: The number of the segment, from 0.
             by_lane: The outputs of each of this rank's lanes.
             rank: This rank.
             size: The size of the ring.
@@ -133,29 +133,31 @@ class Segments:
             OSError: The disk is full or gone.
         """
         num_lanes = self._plan.num_lanes
-        # Of this process alone: a former leader that hung may still be at work on its own.
+        # Used by this process only: a former leader that hung may still write to its own folder.
         folder = self._folder / f"lanes-{os.getpid()}"
         for first in range(0, num_lanes, LANES_AT_ONCE):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             lanes = range(first, min(first + LANES_AT_ONCE, num_lanes))
             paths = {lane: folder / f"{lane:06d}" for lane in lanes}
-            self._deal(paths, sizes)
+            self._split(paths, sizes)
             for path in paths.values():
                 yield from _read_framed(path)
 
-    def _deal(self, paths: Mapping[int, Path], sizes: Sequence[int]) -> None:
+    def _split(self, paths: Mapping[int, Path], sizes: Sequence[int]) -> None:
+        """Write the outputs of some lanes to a file for each lane."""
         with contextlib.ExitStack() as stack:
             streams: Mapping[int, BinaryIO] = {
                 lane: stack.enter_context(path.open("wb")) for lane, path in paths.items()
             }
             for segment, size in enumerate(sizes):
                 for rank in range(size):
-                    self._deal_file(streams, segment, rank, size)
+                    self._split_file(streams, segment, rank, size)
 
-    def _deal_file(
+    def _split_file(
         self, streams: Mapping[int, BinaryIO], segment: int, rank: int, size: int
     ) -> None:
+        """Append the records of a rank's file to the streams of their lanes; skip other lanes."""
         lanes = lanes_of_rank(rank, size, self._plan.num_lanes)
         counts = {lane: self.num_records(lane, self.steps(segment)) for lane in lanes}
         if not any(count for lane, count in counts.items() if lane in streams):
@@ -180,34 +182,34 @@ def _read_framed(path: Path) -> Iterator[bytes]:
 
 
 class Processor:
-    """One processor of a rank, made once and called for each batch."""
+    """The user's processor of outputs on a rank, created once and called for each batch."""
 
     def __init__(self, kind: type, loaded: LoadedSpec) -> None:
-        """Make the user's object.
+        """Create the user's object.
 
         Raises:
-            UserCodeError: It raised something.
+            UserCodeError: Its constructor raised an exception.
         """
         self._zoo = loaded.zoo
-        self._where = f"{kind.__name__} of {loaded.source_file}"
-        with user_code(f"Making {self._where}", root=loaded.zoo):
+        self._label = f"{kind.__name__} of {loaded.source_file}"
+        with user_code(f"Creating {self._label}", root=loaded.zoo):
             self._object = call_declared(kind, {})
 
     def process(
         self, predictions: Any, *, worker_id: int, record_ids: npt.NDArray[np.int64]
     ) -> None:
-        """Hand over a batch, with what the user's method declares.
+        """Call the user's method for a batch, with the arguments that it declares.
 
         Args:
-            predictions: What the model returned.
-            worker_id: Rank of this worker in the ring.
+            predictions: The outputs of the model.
+            worker_id: This rank.
             record_ids: Numbers of the records in the input, in the order of the predictions.
 
         Raises:
-            UserCodeError: It raised something.
+            UserCodeError: It raised an exception.
         """
         available = {"predictions": predictions, "worker_id": worker_id, "record_ids": record_ids}
-        with user_code(f"process of {self._where}", root=self._zoo):
+        with user_code(f"process of {self._label}", root=self._zoo):
             call_declared(self._object.process, available)
 
 
@@ -225,22 +227,22 @@ def make_warm(
 
 @dataclass(frozen=True)
 class _Predicted:
-    """What a rank gives to one step."""
+    """A rank's part of one step, possibly still being computed."""
 
     step: int
     ids: Ids
-    """Ids of its records; none where the rank has no part in the step."""
+    """Ids of its records; empty if the rank has no records in the step."""
     outputs: Future[Any]
-    """What the model returns; None where there are no records."""
+    """The outputs of the model; the result is None if there are no records."""
 
 
 class PredictWork(Work):
-    """Prediction, warm. `state.step` counts segments; the state also knows the ring of each."""
+    """The work of a prediction; its state is the number of segments, and each one's ring size."""
 
     def __init__(
         self, config: JobConfig, trained: Trained, collectives: Collectives, events: EventLog
     ) -> None:
-        """Make the user's processor; `trained` has the input in `Mode.PREDICTION`.
+        """Create the user's processor; `trained` has the input in `Mode.PREDICTION`.
 
         Raises:
             ConfigError: There is neither an output nor a processor.
@@ -303,24 +305,24 @@ class PredictWork(Work):
         return self.state.step >= num_segments
 
     def finish(self, world: World) -> Success:
-        """Put the output together; the others wait, and take over if the leader is lost."""
+        """Join the output on the leader; the others wait, and repeat it if the leader is lost."""
         if world.is_leader and self._encoder is None:
             message = (
                 f"{self._plan.num_records:,} predictions went to the PredictionOutputsProcessor"
             )
             self._events.write(LogEvent(message=message))
-        # Where the segments are gone, a former leader had put the output in its place.
-        if world.is_leader and self._encoder is not None and self._segments.are_there:
+        # If the segments are gone, a former leader has completed the output.
+        if world.is_leader and self._encoder is not None and self._segments.exist:
             self._write_output(Path(self._config.output), self._encoder)
             self._segments.discard()
         if not world.is_alone:
-            # All ranks: each has done the last segment.
+            # All ranks call it: each has done the last segment.
             self._collectives.sum(np.zeros(()), "edl.predict")
         steps = self._plan.steps_per_epoch
         return Success(steps=steps, metrics={}, output=self._config.output)
 
     def _predict(self, first_step: int, predicting: ThreadPoolExecutor) -> Iterator[_Predicted]:
-        """Step after step, in order, while those that follow are computed."""
+        """Yield the steps in order, while the following ones are computed in threads."""
         ahead: deque[_Predicted] = deque()
         for step in range(first_step, self._plan.steps_per_epoch):
             batch = self._batches.next_batch()
@@ -346,7 +348,7 @@ class PredictWork(Work):
         world: World,
         writing: ThreadPoolExecutor,
     ) -> Future[None]:
-        """Compute a segment; the future is done when this rank's file of it is written."""
+        """Compute a segment; the future completes when this rank's file of it is written."""
         encoded: list[tuple[int, Future[list[bytes]]]] = []
         for predicted in steps:
             ids, outputs = predicted.ids, predicted.outputs.result()
@@ -373,13 +375,13 @@ class PredictWork(Work):
     def _complete_segment(
         self, written: Future[None], world: World, membership: Membership
     ) -> bool:
-        """Count a segment as done on all ranks; returns whether the ring is to change."""
+        """Count a segment as done on all ranks; returns whether the ring must change."""
         with membership.doing("works", f"writing segment {self.state.step}"):
             written.result()
         wants_change = float(membership.wants_change())
         if not world.is_alone:
             with membership.doing("waits", f"segment {self.state.step}"):
-                # All ranks: each has done its part of this segment.
+                # All ranks call it: each has done its part of this segment.
                 wants_change = float(self._collectives.sum(np.asarray(wants_change), "edl.predict"))
         sizes = self._sizes.numpy().copy()
         sizes[self.state.step] = world.size
@@ -404,7 +406,7 @@ class PredictWork(Work):
             )
 
     def _by_lane(self, lanes: range, by_step: list[tuple[int, list[bytes]]]) -> list[list[bytes]]:
-        """The same records, lane after lane instead of step after step."""
+        """Regroup records from step after step to lane after lane."""
         by_lane: list[list[bytes]] = [[] for _ in lanes]
         for step, records in by_step:
             rest = iter(records)

@@ -1,4 +1,4 @@
-"""How far a training is, in steps and records, and the events that tell of it."""
+"""The progress of a training in steps and records, and its events."""
 
 import time
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ EVENT_SECONDS = 0.2
 
 @dataclass
 class TrainCounters(Counters):
-    """How far a training is."""
+    """The progress of a training, as a part of the ring's state."""
 
     evaluated_step: int = NEVER
     """Step of the last evaluation."""
     epoch_ended_step: int = NEVER
-    """Step at which the callbacks were last told that an epoch ended."""
+    """Step at which the callbacks of an epoch's end were last called."""
     epoch_begun_step: int = NEVER
-    """Step at which the callbacks were last told that an epoch begins."""
+    """Step at which the callbacks of an epoch's begin were last called."""
     records_taken: int = NEVER
-    """Records of the steps that are done, over all epochs, where the batch grows with the ring:
-    there the number of steps does not tell. Else it stays as it is."""
+    """Number of records in the steps that are done, over all epochs, if the batch grows with the
+    ring. With a fixed batch it is not used: there, it follows from the number of steps."""
 
 
 class TrainingProgress:
-    """Where the counters stand in the data, on the ring as it is."""
+    """The position of a training in its data, for the present ring."""
 
     def __init__(
         self, plan: DataPlan, counters: TrainCounters, *, num_epochs: int, max_steps: int | None
@@ -42,12 +42,12 @@ class TrainingProgress:
         self.spans = self.spans_on(1)
 
     def spans_on(self, size: int) -> StepSpans:
-        """What the steps that follow take on a ring of some size."""
+        """The spans of the following steps on a ring with this number of ranks with lanes."""
         step, records = self._step, self.records_done if self._plan.is_growing else 0
         return self._plan.spans(size, first_step=step, first_record=records)
 
     def enter(self, size: int) -> None:
-        """Go on with a ring in which so many ranks have lanes."""
+        """Begin with a ring in which `size` ranks have lanes."""
         self.spans = self.spans_on(size)
 
     def end_step(self) -> None:
@@ -56,25 +56,25 @@ class TrainingProgress:
             self._counters.records_taken = self.spans.records_before(self._step + 1)
 
     def last_step_of(self, spans: StepSpans) -> int:
-        """How many steps the training has in all, if its steps take these spans to the end."""
+        """The total number of steps of the training, if all following steps have these spans."""
         last = spans.first_step_of(self._num_epochs)
         return last if self._max_steps is None else min(last, self._max_steps)
 
     @property
     def num_steps(self) -> int:
-        """Steps of the training in all, if the ring stays as it is."""
+        """The total number of steps of the training, if the ring does not change."""
         return self.last_step_of(self.spans)
 
     @property
     def records_done(self) -> int:
-        """Records of the steps that are done, over all epochs."""
+        """Number of records in the steps that are done, over all epochs."""
         if self._plan.is_growing:
             return max(0, self._counters.records_taken)
         return self._plan.records_seen(self._step)
 
     @property
     def epoch(self) -> int:
-        """Epochs that are done."""
+        """Number of epochs that are done."""
         return self.records_done // self._plan.num_records
 
     @property
@@ -84,7 +84,7 @@ class TrainingProgress:
 
     @property
     def is_between_epochs(self) -> bool:
-        """Whether no epoch is partly done."""
+        """Whether all epochs that have begun are complete."""
         return self.records_done % self._plan.num_records == 0
 
     @property
@@ -95,7 +95,7 @@ class TrainingProgress:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether the training ends in the midst of an epoch, which a longer one goes on with."""
+        """Whether the training ends within an epoch, so that a longer one would continue that."""
         return self.is_at_end and not self.is_between_epochs
 
     @property
@@ -104,7 +104,7 @@ class TrainingProgress:
 
 
 class StepReports:
-    """What the leader tells of the steps that are done."""
+    """Writes the leader's events about steps, a few each second."""
 
     def __init__(self, events: EventLog, progress: TrainingProgress) -> None:
         self._events = events
@@ -115,13 +115,13 @@ class StepReports:
         self._pending: tuple[int, StepSums, int] | None = None
 
     def enter_ring(self) -> None:
-        """Count the records of a second from here on."""
+        """Begin to measure the throughput of a ring."""
         self._at, self._records = time.monotonic(), self._progress.records_done
         self._is_ring_reported = False
         self._pending = None
 
     def report(self, step: int, sums: StepSums, size: int) -> None:
-        """Write the event of a step that is done, if it is time for one.
+        """Write the event of a step that is done, if an event is due.
 
         Args:
             step: Steps of the job that are done, this one included.
@@ -129,13 +129,13 @@ class StepReports:
             size: The number of ranks that have the state, and so compute examples.
         """
         self._pending = (step, sums, size)
-        # Each ring's first step is reported, however short it lives: it ends the stall before it.
+        # The first step of each ring is always reported: it ends the stall that displays show.
         is_due = time.monotonic() - self._at >= EVENT_SECONDS or not self._is_ring_reported
         if is_due or self._progress.is_at_end:
             self.report_last()
 
     def report_last(self) -> None:
-        """Write the event of the step that was done last, if there is none of it yet."""
+        """Write the event of the last step, if it has not been written yet."""
         if self._pending is None:
             return
         (step, sums, size), self._pending = self._pending, None
@@ -158,6 +158,6 @@ class StepReports:
 
 
 def report_records(events: EventLog, world: World, *, num_done: int, num_records: int) -> None:
-    """Tell how far a task is that has no steps to tell of; the leader does."""
+    """Report the progress of a task without step events; only the leader writes."""
     if world.is_leader:
         events.write(ProgressEvent(records=num_done, total_records=num_records, size=world.size))

@@ -1,9 +1,9 @@
 """The `train` task: steps over the ring, evaluations between them, a trained model at the end.
 
-Where the batch grows with the ring, so does the learning rate: the linear scaling rule of Goyal
-et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, sections 2.1 (the rule)
-and 2.2 (gradual warm-up). The spec's learning rate is that of one rank's batch, so a ring of n
-ranks takes n times as much; that is what users of plain Horovod write as `lr * hvd.size()`.
+If the batch grows with the ring, so does the learning rate: the linear scaling rule of Goyal et
+al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, sections 2.1 (the rule) and
+2.2 (gradual warm-up). The spec's learning rate is that for the batch of one rank, so a ring of n
+ranks uses n times that rate, as users of plain Horovod do by `lr * hvd.size()`.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ def make_warm(
         )
     zoo_copy = ZooCopy(config)
     stack.enter_context(zoo_copy.recorded())
-    # Only here: a trained model is evaluated and predicted with in float32.
+    # Only in a training: the other tasks use trained models in float32.
     framework.use_precision(config.train.precision)
     loaded = load_spec(
         config.model_zoo,
@@ -117,27 +117,27 @@ def make_warm(
     )
     zoo_copy.check()
     if checker is not None:
-        zoo_copy.prove(checker, loaded, step.model)
+        zoo_copy.begin_check(checker, loaded, step.model)
     stack.callback(work.close)
-    # A newcomer reads it while the others train; what they have done since, they give it.
+    # A newcomer reads the newest checkpoint now, before it joins; later steps it gets by the sync.
     work.state.recover()
     return work
 
 
 @dataclass(frozen=True)
 class _Ring:
-    """A ring as long as the same ranks have the state."""
+    """A ring, for as long as the same ranks have the state."""
 
     world: World
     membership: Membership
     lanes: range | None
-    """The lanes that this rank reads; None while it has not all of the state."""
+    """The lanes that this rank reads; None while it does not have all of the state."""
     num_holders: int
-    """Ranks that have the state."""
+    """Number of ranks that have the state."""
 
 
 class TrainWork(Work):
-    """Training, warm: data open, model built, steps traced."""
+    """The work of a training: the data is open, the model built, the step traced."""
 
     def __init__(
         self,
@@ -170,7 +170,8 @@ class TrainWork(Work):
             variables |= {
                 f"{OPTIONAL}{name}": variable for name, variable in part.variables.items()
             }
-        # They change at evaluations alone, and then all ranks have the state.
+        # They may be streamed, although no step keeps a newcomer's part of them current: they
+        # change only at evaluations, when all ranks have the state.
         groups += [StateGroup((f"{OPTIONAL}{name}",)) for name in validation.best_weights]
         self._checkpoints = Checkpoints(
             JobDir.of(config).checkpoints,
@@ -206,16 +207,18 @@ class TrainWork(Work):
         self._zoo_copy = zoo_copy
         self._reports = StepReports(events, self._progress)
         self._began_at = -1
+        """Step at which the ring began, or its set of holders last changed."""
         self._may_be_last = False
+        """Whether this rank must save its state if it is dismissed: no other may have that."""
 
     def records_seen(self) -> int:
         """Records of the steps that are done."""
         return self._progress.records_done
 
     def expect(self, world: World, step: int) -> None:
-        """Begin to read and to make examples while the ring forms."""
+        """Begin to read records and to create examples while the ring forms."""
         if self._plan.is_growing and step != max(0, self.state.step):
-            return  # How many records the steps until then take, only those who do them know.
+            return  # Only the ranks that do the steps until then know how many records they take.
         spans = self._progress.spans_on(world.size)
         lanes, last_step = self._lanes(world), self._progress.last_step_of(spans)
         self._batches.expect(lanes, step, last_step, spans)
@@ -223,7 +226,7 @@ class TrainWork(Work):
     def run(self, world: World, membership: Membership) -> bool:
         """Train from `state.step` on."""
         self._zoo_copy.require_loadable(is_first_step=self.state.step <= 0)
-        # Until it is left in good order: with a ring that breaks its leader may be lost.
+        # Until the ring is left in good order: if it breaks, its leader may be lost.
         self._may_be_last = True
         train = functools.partial(self._train, world, membership)
         is_done = None
@@ -232,14 +235,14 @@ class TrainWork(Work):
             records = self._progress.records_done
             with membership.doing(*activity):
                 is_done = self._ledger.in_ring(world, self.state, train, records=records)
-            activity = ("waits", "dealing the lanes again")
+            activity = ("waits", "assigning the lanes")
         self._may_be_last = world.is_leader
         return is_done
 
     def _train(self, world: World, membership: Membership) -> bool | None:
-        """Train until the job is done (True) or the ring is to change (False).
+        """Train until the job is done (True) or the ring must change (False).
 
-        None where other ranks have the state now: lanes are dealt again, and it goes on.
+        None means that a newcomer now has all of the state: assign the lanes again, and go on.
         """
         ring = self._enter(world, membership)
         with membership.doing("works", "between two steps"):
@@ -259,7 +262,7 @@ class TrainWork(Work):
                     return False
 
     def _enter(self, world: World, membership: Membership) -> _Ring:
-        """Deal the lanes of a ring, and begin to read this rank's."""
+        """Assign lanes to the ranks with the state, and begin to read those of this rank."""
         holders = self.state.holders(world)
         part = world.among(holders)
         lanes = self._lanes(part) if part is not None else None
@@ -275,9 +278,9 @@ class TrainWork(Work):
         return _Ring(world=world, membership=membership, lanes=lanes, num_holders=len(holders))
 
     def _stream_on(self, ring: _Ring) -> bool:
-        """Give newcomers more of the state; returns whether one has all now, and so needs lanes.
+        """Send newcomers more of the state; returns whether one now has all of it and needs lanes.
 
-        All ranks: the state says for how long there is a stream, and when it is cut short.
+        All ranks call it, and decide the same, because they decide by the state.
         """
         lacks_state = not self.state.is_whole
         with ring.membership.doing("waits", f"more of the state after step {self.state.step}"):
@@ -286,7 +289,7 @@ class TrainWork(Work):
                 self.state.complete()
                 is_done = True
             elif self.state.step == self._began_at:
-                is_done = False  # What is new in a ring, its first step takes up.
+                is_done = False  # Slices follow steps, and this ring has done none yet.
             else:
                 is_done = self.state.stream_on(hurries=not ring.membership.can_stream_state())
         if lacks_state and self.state.is_whole:
@@ -294,10 +297,11 @@ class TrainWork(Work):
         return is_done
 
     def _save_if_cut_short(self, ring: _Ring) -> None:
-        """Save what a longer training goes on from, in the midst of its epoch.
+        """Save a checkpoint for a longer training if this one ends within an epoch.
 
-        It knows nothing of the evaluation that follows and of the epoch's end that callbacks and
-        schedules are told of. Also a later leader, which has both in its state, leaves it so.
+        For the longer training, the epoch does not end here. So the checkpoint must not contain the
+        final evaluation and the epoch's end, which callbacks and schedules count. A later leader,
+        whose state contains them, finds the checkpoint and does not replace it.
         """
         if not (ring.world.is_leader and self._progress.is_cut_short):
             return
@@ -311,8 +315,9 @@ class TrainWork(Work):
             return
         self._reports.report_last()
         step = self.state.step
-        # All ranks: the step number decides. Where the ring began with it, a former leader may
-        # have told of it, and been lost before the others had its end.
+        # All ranks evaluate: the step number decides. If the ring began at this step, a former
+        # leader may have reported the evaluation, and been lost before the other ranks completed
+        # it.
         may_be_reported = step == self._began_at
         with ring.membership.doing("works", f"evaluation after step {step}"):
             self._validation.evaluate(
@@ -335,12 +340,12 @@ class TrainWork(Work):
                     self._callbacks.begin_epoch(self._progress.epoch)
                     self._counters.epoch_begun_step = step
             if not ring.world.is_alone:
-                # All ranks: the counters decide, as for all of the state. The leader is ahead by
-                # its calls, so everybody gets what they changed, also if this is not completed.
+                # All ranks call it: the counters decide. They make the leader the most advanced
+                # rank, so all get what the callbacks changed, even if this sync is interrupted.
                 self.state.sync(ring.world)
 
     def _next_batch(self, ring: _Ring) -> Batch | None:
-        """This rank's examples of the next step; None where it has none."""
+        """Return this rank's examples of the next step; None if it has none."""
         step = self.state.step
         with ring.membership.doing("works", f"examples of step {step}"):
             self._callbacks.before_step(step, batch=self._number_in_epoch(ring))
@@ -363,7 +368,7 @@ class TrainWork(Work):
             )
 
     def _end_step(self, ring: _Ring, sums: StepSums) -> None:
-        """Count a step as done, and tell of it."""
+        """Count a step as done, and report it."""
         with ring.membership.doing("works", f"the end of step {self.state.step}"):
             self._check(sums)
             if ring.lanes is not None:
@@ -378,7 +383,7 @@ class TrainWork(Work):
                 self._reports.report(self.state.step, sums, ring.num_holders)
 
     def _number_in_epoch(self, ring: _Ring) -> int | None:
-        """The number of the current step in its epoch, on the leader alone."""
+        """The number of the current step in its epoch, from 0; None if this is not the leader."""
         if not ring.world.is_leader:
             return None
         return self.state.step - max(0, self._counters.epoch_begun_step)
@@ -387,7 +392,7 @@ class TrainWork(Work):
         """Write the trained model; the others wait, and take over if the leader is lost."""
         metrics = self._validation.final_metrics()
         if world.is_leader:
-            # Kept, so that a longer training can go on from here.
+            # For a longer training, which continues from this checkpoint.
             if self._checkpoints.newest_step() < self.state.step:
                 self._save()
             self._step.finalize()
@@ -406,14 +411,14 @@ class TrainWork(Work):
             )
             self._checkpoints.wait()
         if not world.is_alone:
-            # All ranks: each has done the last step.
+            # All ranks call it: each has done the last step.
             self._framework.collectives.sum(np.zeros(()), "edl.finish")
         return Success(steps=self.state.step, metrics=metrics, output=self._config.output)
 
     def dismissed(self, *, has_state: bool) -> None:
-        """Save the last step if this rank led or its ring broke: it may be the whole job that ends.
+        """Save the state if it may exist on no other rank, because the whole job may be ending.
 
-        Several may save the same step, each its own whole file; one is as good as another.
+        Several ranks may save the same step. Each writes a whole file, and any of them is good.
         """
         is_last = has_state or self._may_be_last
         if is_last and self._checkpoints.newest_step() < self.state.own_step:
@@ -439,11 +444,11 @@ class TrainWork(Work):
         return is_time or self._progress.is_at_end
 
     def _is_over(self) -> bool:
-        """Whether no step follows; the state decides, so all ranks agree."""
+        """Whether no more steps follow; decided by the state, so all ranks agree."""
         return self._progress.is_at_end or self._validation.is_over or self._callbacks.is_over
 
     def _are_calls_due(self) -> bool:
-        """Whether the state stands between two epochs and the callbacks do not know yet."""
+        """Whether the state is between two epochs and the callbacks have not been called yet."""
         if isinstance(self._callbacks, _NoCallbacks):
             return False
         is_last = self._progress.is_at_end
@@ -475,7 +480,7 @@ class TrainWork(Work):
 
 
 class _NoCallbacks:
-    """Stands for the callbacks of a training without any."""
+    """The callbacks of a training without any."""
 
     variables: Mapping[str, Variable] = MappingProxyType({})
     is_over = False
@@ -492,13 +497,13 @@ class _NoCallbacks:
 
 
 def _max_steps(config: JobConfig, callbacks: Callbacks | _NoCallbacks) -> int | None:
-    """The steps after which the training ends, whatever its epochs; None for no bound."""
+    """The number of steps after which the training ends before its epochs do; None for no limit."""
     bounds = [config.train.max_steps or None, callbacks.max_steps]
     return min((bound for bound in bounds if bound), default=None)
 
 
 class ConstantLearningRate:
-    """Stands for the rule where the batch does not grow with the ring: the rate is the spec's."""
+    """The rule for a fixed global batch: the learning rate is that of the spec."""
 
     variables: Mapping[str, Variable] = MappingProxyType({})
 
@@ -510,30 +515,30 @@ class ConstantLearningRate:
 
 
 class LearningRateRule:
-    """The factor of the learning rate, the same on all ranks: it is in the ring's state.
+    """Scales the learning rate with the ring; part of the ring's state, so equal on all ranks.
 
-    After the ring has grown the factor goes up in equal parts over some steps, as large steps from
-    the start would throw the weights about; after it has shrunk it goes down at once.
+    After the ring has grown, the factor rises linearly over some steps, because large updates at
+    once can make the training diverge. After it has shrunk, the factor falls at once.
     """
 
     def __init__(self, *, warmup_steps: int) -> None:
         """Begin with the learning rate of one rank."""
         self._warmup_steps = warmup_steps
-        # The factor when the ring was last changed, the step at which it was, and its size since.
+        # The last change of the ring's size: the factor before it, its step, and the size since.
         self._state = Array(np.array([1.0, 0.0, 1.0]))
 
     @property
     def variables(self) -> Mapping[str, Variable]:
-        """What the ring's state must hold, by name."""
+        """Variables that must be part of the ring's state, by name."""
         return {"learning_rate_rule": self._state}
 
     def enter(self, size: int, step: int) -> None:
-        """Go on with a ring; all ranks do, before the step."""
+        """Begin with a ring of a size; all ranks call it, before the ring's first step."""
         if size != self._state.numpy()[2]:
             self._state.assign([min(self.factor(step), float(size)), float(step), float(size)])
 
     def apply(self, step: Step, number: int) -> None:
-        """Give a step, which is about to run, the factor of its number."""
+        """Set the factor of the step with this number, which is about to run."""
         step.scale_learning_rate(self.factor(number))
 
     def factor(self, step: int) -> float:

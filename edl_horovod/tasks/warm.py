@@ -1,4 +1,4 @@
-"""From a job's config to its work, warm: everything slow happens here, outside any ring (D9)."""
+"""Getting warm: from a job's settings to its work. Everything slow is here, outside rings (D9)."""
 
 import contextlib
 import importlib
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def framework_of(config: JobConfig) -> Framework:
-    """Import the framework that a job's model is written in, and the job's task."""
+    """Import the framework of a job's model, and the module of the job's task."""
     importlib.import_module(TASKS[config.task].module)
     entry = FRAMEWORKS[framework_name(config)]
     framework: Framework = importlib.import_module(entry.module).FRAMEWORK
@@ -35,9 +35,9 @@ def framework_of(config: JobConfig) -> Framework:
 def zoo_copy_checker_of(
     config: JobConfig, identity: WorkerIdentity
 ) -> Iterator[ZooCopyChecker | None]:
-    """What proves that the zoo's copy loads, in the first worker of a host; else None.
+    """Start a process that test-loads the zoo's copy, in the first worker of a host; else None.
 
-    To be entered before any thread of ours that holds a lock, and before `make_warm`.
+    It is forked, so this must be entered before `make_warm`, and before threads that take locks.
     """
     if not TASKS[config.task].takes_zoo or identity.slot != 0:
         yield None
@@ -59,7 +59,7 @@ def make_warm(
         config: The job.
         events: This worker's writer of the job's event log.
         identity: This worker.
-        checker: For a task that takes a zoo, proves that its copy of it loads; None does without.
+        checker: Test-loads the copy of the model zoo, for tasks that take a zoo; None to skip that.
 
     Raises:
         EdlError: The settings, the user's code or the data are at fault.
@@ -71,7 +71,7 @@ def make_warm(
         stack.enter_context(warnings_as_events(events))
         if not num_gpus and (gpu_request := _gpu_request(config)):
             log.warning(
-                "worker %s: a GPU is asked for (%s), and %s sees none here, so this rank computes"
+                "worker %s: a GPU is requested (%s), and %s sees none here, so this rank computes"
                 " on the processor; look for its driver, and for a build of the framework that has"
                 " GPUs",
                 identity.label,
@@ -88,7 +88,7 @@ def make_warm(
             if not (other := other_framework(config)):
                 raise
             more = (
-                f" The model's file imports {other}, and framework={framework.name} was set: set"
+                f" The model's file imports {other}, but framework={framework.name} was set. Set"
                 f" framework={other}, or leave it out."
             )
             raise e.with_more_hint(more) from e

@@ -29,53 +29,53 @@ __all__ = ["ZooCopy", "ZooCopyChecker", "Request", "forked_zoo_copy_checker"]
 log = logging.getLogger(__name__)
 
 MAX_REBUILT_BYTES = 256 << 20
-"""Parameters of the largest model that is built a second time to prove the copy."""
+"""Size of the parameters above which a model is not built a second time for the check."""
 
 RESULT_SECONDS = 60.0
-"""Longest wait for a proof: then the training goes on without one."""
+"""Longest wait for the check; after that the training continues without a result."""
 _MAX_MESSAGE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to prove."""
+    """A request to test-load a copy."""
 
     zoo: str
-    """The zoo itself, of which nothing may be read."""
+    """The original zoo; reading a file of it is an error."""
     copy: str
-    """The folder with the copy, beside which lies what a trained model has of `adapt`."""
+    """The folder of the copy; the value of the spec's `adapt` is in a file beside it."""
     model_def: str
     builds: bool
-    """Whether the model is built, too."""
+    """Whether the model is also built."""
 
 
 class ZooCopyChecker:
-    """The way to the process that proves."""
+    """Client of the process that test-loads the copy of the zoo."""
 
     def __init__(self, channel: socket.socket) -> None:
-        """Take the socket of a process that waits to be asked."""
+        """Use the socket of a process that waits for one request."""
         self._channel = channel
         self._channel.settimeout(RESULT_SECONDS)
 
     def begin(self, request: Request) -> None:
-        """Ask it; the answer is waited for by `result`."""
-        with contextlib.suppress(OSError):  # It was killed: `result` tells.
+        """Send the request; `result` waits for the answer."""
+        with contextlib.suppress(OSError):  # It was killed; `result` reports that.
             self._channel.send(json.dumps(asdict(request)).encode())
 
     def result(self) -> EdlError | None:
-        """Wait for the answer: what is wrong with the copy, None if it loads.
+        """Wait for the answer: the error of loading the copy, or None if it loads.
 
-        Where there is no answer, for want of memory perhaps, that is logged, and nothing is wrong.
+        Without an answer, perhaps for lack of memory, a warning is logged, and None is returned.
         """
         try:
             answer = self._channel.recv(_MAX_MESSAGE_BYTES)
         except OSError as error:
             answer = b""
-            log.debug("no proof: %s", error)
+            log.debug("no result of the check: %s", error)
         if not answer:
             log.warning(
                 "whether the trained model will load from its copy of the model zoo could not be"
-                " tried within %.0f s",
+                " checked within %.0f s",
                 RESULT_SECONDS,
             )
             return None
@@ -84,13 +84,13 @@ class ZooCopyChecker:
 
 
 class ZooCopy:
-    """What of a job's model zoo its trained model will carry."""
+    """The files of a job's model zoo that its trained model will contain."""
 
     def __init__(self, config: JobConfig) -> None:
-        """Look at nothing yet.
+        """Prepare; `check` finds the files.
 
         Raises:
-            ConfigError: The model zoo is not there.
+            ConfigError: The model zoo does not exist.
         """
         self._config = config
         self._zoo = require_zoo(config.model_zoo)
@@ -101,28 +101,28 @@ class ZooCopy:
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record which files of the zoo are opened, while the model is made and later."""
+        """Record which files of the zoo are opened within this context."""
         with self._reads.recording(), self._folder:
             yield
 
     def check(self) -> None:
-        """Find out which files the trained model will carry, once the model is made.
+        """Find the files that the trained model will contain; called once the model is built.
 
         Raises:
-            ConfigError: The zoo holds a link that leads out of it.
-            OutputError: The zoo's sources, or what the model reads of it, are too large.
+            ConfigError: The zoo contains a link to a file outside of it.
+            OutputError: The zoo's sources and the files that the model reads are too large.
         """
-        self._files = self._found()
+        self._files = self._find_files()
 
-    def prove(self, checker: ZooCopyChecker, loaded: LoadedSpec, model: Model) -> None:
-        """Begin to load a copy of these files in another process.
+    def begin_check(self, checker: ZooCopyChecker, loaded: LoadedSpec, model: Model) -> None:
+        """Begin to test-load a copy of these files in another process; see `require_loadable`.
 
-        It builds the model, too, if that reads anything but modules, and is not large.
+        That process also builds the model, if that is small and reads files other than modules.
         """
         num_bytes = sum(weight.numpy().nbytes for weight in model.weights.values())
         reads = set(self._files) - set(zoo_files.sources(self._zoo))
         self._checker = checker
-        temporary = self._folder.enter_context(tempfile.TemporaryDirectory(prefix="edl-proof-"))
+        temporary = self._folder.enter_context(tempfile.TemporaryDirectory(prefix="edl-zoo-copy-"))
         folder = Path(temporary, "zoo")
         zoo_files.copy(self._zoo, self._files, to=folder)
         write_adapted(folder.parent, loaded.spec.adapted)
@@ -133,15 +133,15 @@ class ZooCopy:
             model_def=config.model_def if self._zoo.is_dir() else loaded.full_name,
             builds=bool(reads) and num_bytes <= MAX_REBUILT_BYTES,
         )
-        log.debug("proving the copy of the zoo: %s", asdict(request))
+        log.debug("checking the copy of the zoo: %s", asdict(request))
         checker.begin(request)
 
     def require_loadable(self, *, is_first_step: bool) -> None:
-        """Wait until the copy has been proven to load, if this process has it proven.
+        """Wait for the result of `begin_check`, if this process has called it.
 
         Raises:
-            UserCodeError: It does not load, and no step has been done yet. A training that has
-                come further goes on, with an error in the log.
+            UserCodeError: The copy does not load, and no step is done yet. A training that has done
+                steps continues, with an error in its log.
         """
         checker, self._checker = self._checker, None
         error = checker.result() if checker is not None else None
@@ -153,14 +153,14 @@ class ZooCopy:
         log.error("%s", error)
 
     def files(self) -> list[Path]:
-        """The files to carry; what has been opened since, too, as far as there is room for it."""
+        """The files to copy, including those opened since `check` unless these are too large."""
         try:
-            self._files = self._found()
+            self._files = self._find_files()
         except OutputError as error:
-            log.error("%s The trained model does not have what was read since.", error)
+            log.error("%s The trained model will lack the files that were read since.", error)
         return self._files
 
-    def _found(self) -> list[Path]:
+    def _find_files(self) -> list[Path]:
         data = [Path(path).absolute() for path in self._data()]
         root = self._zoo if self._zoo.is_dir() else self._zoo.parent
         apart = [path for path in data if not root.is_relative_to(path)]
@@ -169,7 +169,7 @@ class ZooCopy:
         return zoo_files.with_reads(self._zoo, of_model)
 
     def _data(self) -> Iterator[str]:
-        """The job's data: it may lie in the zoo's folder, and is no part of the model."""
+        """Paths of the job's data, which is not part of the model even within the zoo's folder."""
         for pattern in (self._config.data, self._config.validation_data):
             for part in parts_of(pattern):
                 if "://" not in part:
@@ -178,11 +178,11 @@ class ZooCopy:
 
 @contextlib.contextmanager
 def forked_zoo_copy_checker(config: JobConfig, framework: Framework) -> Iterator[ZooCopyChecker]:
-    """Fork the process; it ends with the block. To be called before anything is initialised.
+    """Fork the process; it ends with the block.
 
     Args:
         config: The training job.
-        framework: Imported, but not begun.
+        framework: The framework: imported, but not initialised, because the process is forked.
     """
     ours, checker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
@@ -200,28 +200,28 @@ def forked_zoo_copy_checker(config: JobConfig, framework: Framework) -> Iterator
 
 
 def _serve(channel: socket.socket, config: JobConfig, framework: Framework) -> NoReturn:
-    """Wait for a request, and answer it; the end of the other process is the end of this one."""
+    """Answer one request, then end; also ends when the other process does."""
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # What the user's code prints, the worker has printed.
+        # The user's code prints the same as in the worker, so drop it.
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nowhere, descriptor)
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
         if text := channel.recv(_MAX_MESSAGE_BYTES):
-            error = _wrong_with(Request(**json.loads(text)), config, framework)
+            error = _load_error(Request(**json.loads(text)), config, framework)
             answer = {"kind": error_kind(error), "message": str(error)} if error is not None else {}
             channel.send(json.dumps(answer).encode()[: _MAX_MESSAGE_BYTES // 2])
     finally:
         os._exit(0)
 
 
-def _wrong_with(request: Request, config: JobConfig, framework: Framework) -> EdlError | None:
+def _load_error(request: Request, config: JobConfig, framework: Framework) -> EdlError | None:
     root, copy = import_root(Path(request.zoo)), Path(request.copy)
 
     def refuse(name: str) -> None:
-        # Code of the zoo may be imported as part of an installed package, too.
+        # Code is allowed: it may be imported as a part of an installed package.
         if not name.endswith(CODE_SUFFIXES) and (copy / Path(name).relative_to(root)).is_file():
             raise UserCodeError(
                 f"The model reads {name} from the model zoo itself, not from the trained model's"

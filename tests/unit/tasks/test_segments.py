@@ -100,7 +100,7 @@ def test_discarded_segments_are_gone_with_what_a_lost_leader_left(tmp_path: Path
     segments, plan = make(tmp_path, records=20, lanes=2, batch=2)
     write_as_rank(segments, plan, 0, 0, 1)
     (tmp_path / "segments.done" / "lanes-1").mkdir(parents=True)
-    assert segments.are_there
+    assert segments.exist
     segments.discard()
-    assert not segments.are_there
+    assert not segments.exist
     assert list(tmp_path.iterdir()) == []
