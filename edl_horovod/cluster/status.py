@@ -19,6 +19,7 @@ from edl_horovod.cluster.causes import (
     seconds_of,
 )
 from edl_horovod.errors import meaning_of
+from edl_horovod.job.state import TargetDetails
 
 __all__ = ["ENDED", "JobView", "PodView", "pod_view", "view", "views"]
 
@@ -78,6 +79,28 @@ class JobView:
     pods: tuple[PodView, ...] = ()
     waits_for: tuple[Cause, ...] = ()
     """What keeps pods from being made or from working, each cause once."""
+
+    def details(self) -> TargetDetails:
+        """What displays show."""
+        pods = {f"Pod/{pod.name}" for pod in self.pods}
+        others = (cause for cause in self.waits_for if cause.hint or cause.object not in pods)
+        warm = f"{self.num_warm} of {self.num_wanted}"
+        return TargetDetails(
+            state=self.state,
+            message=self.message,
+            created=self.created,
+            summary=f"{warm} worker pods warm",
+            facts={"workers": f"{warm} pods warm"},
+            title="Pods",
+            header=("POD", "STATE", "RESTARTS", "NODE", "MESSAGE"),
+            rows=tuple(
+                (pod.name, pod.state, str(pod.restarts), pod.node, pod.message) for pod in self.pods
+            ),
+            waits_for=tuple(map(str, self.waits_for)),
+            other_waits=tuple(map(str, others)),
+            has_started=any(pod.state != "pending" for pod in self.pods),
+            fields=dataclasses.asdict(self),
+        )
 
     @property
     def missing(self) -> Missing:

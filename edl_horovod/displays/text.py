@@ -1,9 +1,9 @@
-"""Texts about a job for people: its state and facts, its workers or pods, its notable events."""
+"""Texts about a job for people: its state and facts, its workers, its notable events."""
 
 import dataclasses
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edl_horovod.errors import JobFailed
 from edl_horovod.job import outcome
@@ -19,13 +19,9 @@ from edl_horovod.job.events import (
     WorkerEvent,
 )
 from edl_horovod.job.outcome import Failure, Success
-from edl_horovod.job.state import JobState, advance
-
-if TYPE_CHECKING:
-    from edl_horovod.cluster.status import JobView
+from edl_horovod.job.state import JobState, TargetDetails, advance
 
 __all__ = [
-    "POD_HEADER",
     "WORKER_HEADER",
     "ago",
     "as_json",
@@ -33,29 +29,25 @@ __all__ = [
     "job_facts",
     "local_state",
     "notable",
-    "other_waits",
-    "pod_rows",
     "worker_rows",
 ]
 
-POD_HEADER = ("POD", "STATE", "RESTARTS", "NODE", "MESSAGE")
 WORKER_HEADER = ("WORKER", "STATE", "SINCE", "MESSAGE")
 _ENDED = ("finished", "failed", "suspended")
 
 
-def job_facts(state: JobState, job: "JobView | None", *, now: float) -> dict[str, str]:
+def job_facts(state: JobState, details: TargetDetails | None, *, now: float) -> dict[str, str]:
     """The facts of a job by name; unknown facts are empty texts.
 
     Args:
         state: The state from the job's events.
-        job: The state in the cluster; None for a job on this machine.
+        details: What the job's launch target tells; None where it tells nothing.
         now: Seconds since the epoch.
     """
-    view = state if job is None else job
+    view = details or state
     facts = {"state": f"{view.state}: {view.message}" if view.message else view.state}
-    if job is not None:
-        facts["workers"] = f"{job.num_warm} of {job.num_wanted} pods warm"
-        facts["age"] = ago(job.created, now)
+    if details is not None:
+        facts |= {**details.facts, "age": ago(details.created, now)}
     return facts | _training_facts(state)
 
 
@@ -72,17 +64,6 @@ def _worker_state(name: str, state: JobState) -> str:
     if state.is_over and worker_state in ("started", "warm"):
         return "ended"
     return "in the ring" if worker_state == "warm" and name in state.members else worker_state
-
-
-def pod_rows(job: "JobView") -> list[tuple[str, ...]]:
-    """A row for each pod, with the columns of `POD_HEADER`."""
-    return [(pod.name, pod.state, str(pod.restarts), pod.node, pod.message) for pod in job.pods]
-
-
-def other_waits(job: "JobView") -> list[str]:
-    """Causes of waiting, with hints, that the rows of the pods do not show."""
-    pods = {f"Pod/{pod.name}" for pod in job.pods}
-    return [str(cause) for cause in job.waits_for if cause.hint or cause.object not in pods]
 
 
 def notable(event: Event) -> str:
@@ -196,12 +177,12 @@ def _state_after_lost_launcher(job_dir: JobDir, state: JobState) -> JobState:
     return advance(state, Recorded(time.time(), "launcher", event))
 
 
-def as_json(state: JobState, job: "JobView | None") -> dict[str, Any]:
-    """The whole state, for programs; `job` is None for a job on this machine."""
+def as_json(state: JobState, details: TargetDetails | None) -> dict[str, Any]:
+    """The whole state, for programs, and what the job's launch target tells of it."""
     values = dataclasses.asdict(state)
     del values["recent"]
     values |= {"seconds_left": state.seconds_left, "spares": state.spares}
-    return values if job is None else {**values, **dataclasses.asdict(job)}
+    return values if details is None else {**values, **details.fields}
 
 
 def _age_of_events(last_time: float | None) -> str:

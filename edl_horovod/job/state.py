@@ -3,8 +3,9 @@
 import functools
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from edl_horovod.job.events import (
     EvaluationEvent,
@@ -17,7 +18,7 @@ from edl_horovod.job.events import (
     WorkerEvent,
 )
 
-__all__ = ["JobState", "WorkerState", "advance", "summarize"]
+__all__ = ["JobState", "TargetDetails", "WorkerState", "advance", "summarize"]
 
 _NUM_RECENT = 20
 
@@ -94,6 +95,33 @@ class JobState:
         if last <= first or last_time <= first_time:
             return None
         return max(self.total - self.done, 0) * (last_time - first_time) / (last - first)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetDetails:
+    """What a launch target tells of a job beside its events; displays show it as it is."""
+
+    state: str
+    """Replaces the state that the events tell."""
+    message: str = ""
+    """The reason of the state; empty where it is not known."""
+    created: float
+    """Seconds since the epoch."""
+    summary: str = ""
+    """What there is of the job, for a line: `2 of 3 worker pods warm`."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
+    """What the rows are: `Pods`."""
+    header: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    waits_for: tuple[str, ...] = ()
+    """What keeps the job from going on."""
+    other_waits: tuple[str, ...] = ()
+    """Those of `waits_for` that the rows do not show."""
+    has_started: bool = True
+    """Whether a process of the job may have written something."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """All of it for programs."""
 
 
 def summarize(events: Iterable[Recorded]) -> JobState:

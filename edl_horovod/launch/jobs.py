@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edl_horovod.cluster.status import JobView
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.displays.page.snapshot import Source
 from edl_horovod.displays.text import count
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.events import OnEvents, Recorded, fields_of
-from edl_horovod.job.state import JobState
+from edl_horovod.job.state import JobState, TargetDetails
 from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["EventLine", "JobRow", "JobStatus", "Jobs", "LogLine", "OnStatus", "event_line"]
@@ -49,33 +48,31 @@ class JobStatus:
 
     progress: JobState
     """What the job's events add up to."""
-    in_cluster: JobView | None = None
-    """What the cluster has of it; None for a job on this machine."""
+    details: TargetDetails | None = None
+    """What the launch target tells of it; None where it tells nothing."""
     is_at_rest: bool
     """Whether no process or pod of the job is left."""
 
     @property
     def state(self) -> str:
         """The state, as `edl status` shows it."""
-        return self.in_cluster.state if self.in_cluster is not None else self.progress.state
+        return (self.details or self.progress).state
 
     @property
     def message(self) -> str:
         """The reason of the state, where it is known."""
-        return self.in_cluster.message if self.in_cluster is not None else self.progress.message
+        return (self.details or self.progress).message
 
     @property
     def waits_for(self) -> tuple[str, ...]:
         """What keeps the job from going on."""
-        return tuple(map(str, self.in_cluster.waits_for)) if self.in_cluster is not None else ()
+        return self.details.waits_for if self.details is not None else ()
 
     def __str__(self) -> str:
         if self.state in ("finished", "failed", "lost", "suspended"):
             return self.state
-        if self.in_cluster is None:
-            return f"{self.state}, {count(self.progress.size, 'rank')}"
-        warm, wanted = self.in_cluster.num_warm, self.in_cluster.num_wanted
-        return f"{self.state}, {warm} of {wanted} worker pods warm"
+        summary = self.details.summary if self.details is not None else ""
+        return f"{self.state}, {summary or count(self.progress.size, 'rank')}"
 
 
 @dataclass(frozen=True)
@@ -94,10 +91,10 @@ class EventLine:
     time: float
     """Seconds since the epoch."""
     origin: str
-    """Whose event it is: `edl` or `kubernetes`."""
+    """Whose event it is: `edl`, or the launch target's name."""
     kind: str
     source: str
-    """Who wrote it; of Kubernetes' events the object that it is about."""
+    """Who wrote it, or what it is about."""
     text: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     """All fields of an event of ours."""

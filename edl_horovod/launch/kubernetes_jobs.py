@@ -18,7 +18,7 @@ from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import check_change
-from edl_horovod.displays.page.snapshot import ClusterSource, Source
+from edl_horovod.displays.page.snapshot import DetachedSource, Source
 from edl_horovod.errors import ClusterError, ConfigError, ObjectConflict, ObjectNotFound
 from edl_horovod.job.events import OnEvents, Recorded
 from edl_horovod.job.state import JobState, summarize
@@ -124,13 +124,13 @@ class KubernetesJobs(Jobs):
         view = self._view(job)
         return JobStatus(
             progress=JobState() if is_brief else self._progress(job),
-            in_cluster=view,
+            details=view.details(),
             is_at_rest=all(pod.state in ("succeeded", "failed") for pod in view.pods),
         )
 
     def source(self, job: str) -> Source:
         """The cluster."""
-        return ClusterSource(job, lambda: self._view(job), lambda: self._own_events(job))
+        return DetachedSource(job, lambda: self._view(job).details(), lambda: self._own_events(job))
 
     def logs(self, job: str, worker: str, *, follow: bool, tail: int | None) -> Iterator[LogLine]:
         """What the pods wrote, as it comes or pod by pod."""

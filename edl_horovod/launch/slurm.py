@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -37,7 +37,7 @@ from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.job.events import OnEvents
 from edl_horovod.job.output_checks import check_is_free, check_paths
-from edl_horovod.job.state import JobState
+from edl_horovod.job.state import JobState, TargetDetails
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine
 from edl_horovod.launch.local_jobs import LocalJobs, read_logs
 from edl_horovod.launch.target import DryRun, LaunchTarget, SubmittedJob
@@ -362,10 +362,22 @@ class SlurmJobs(Jobs):
                 state, message = "starting", ""
         elif not progress.is_over or (state == "lost"):
             state, message = "failed", f"Slurm says {job.state}: {job.reason}"
-        return JobStatus(
-            progress=replace(progress, state=state, message=message),
-            is_at_rest=not job.is_active,
+        facts = {
+            "number": job.number,
+            "partition": job.partition,
+            "nodes": job.nodes,
+            "time left": job.time_left,
+        }
+        details = TargetDetails(
+            state=state,
+            message=message,
+            created=_seconds(job.submitted),
+            facts=facts,
+            waits_for=(message,) if job.is_pending else (),
+            has_started=not job.is_pending,
+            fields={"state": state, "message": message, "slurm": asdict(job)},
         )
+        return JobStatus(progress=progress, details=details, is_at_rest=not job.is_active)
 
     def _row(self, job: _SlurmJob) -> JobRow:
         status, num_wanted = self._status(job), 0
@@ -376,7 +388,7 @@ class SlurmJobs(Jobs):
             namespace=job.partition,
             state=status.state,
             message=status.message,
-            num_ready=0 if status.progress.is_over else status.progress.size,
+            num_ready=0 if not job.is_running else status.progress.size,
             num_wanted=num_wanted,
             step=status.progress.step,
             total_steps=status.progress.total_steps,

@@ -15,13 +15,10 @@ from edl_horovod.cli.arguments import VerbParser, fact_lines, print_result, tabl
 from edl_horovod.displays import open_displays
 from edl_horovod.displays.page import address
 from edl_horovod.displays.text import (
-    POD_HEADER,
     WORKER_HEADER,
     ago,
     as_json,
     job_facts,
-    other_waits,
-    pod_rows,
     worker_rows,
 )
 from edl_horovod.errors import ConfigError, Interrupted, MissingDependency, NoCluster
@@ -129,7 +126,7 @@ def run_status(verb: str, summary: str, argv: Sequence[str]) -> int:
     with client_of(flags) as client:
         status = client.status(flags.job)
     if flags.format == "json":
-        print(json_text.dumps(as_json(status.progress, status.in_cluster), indent=2))
+        print(json_text.dumps(as_json(status.progress, status.details), indent=2))
     else:
         print("\n".join(_status_lines(status, now=time.time())))
     return 0
@@ -220,8 +217,7 @@ def run_logs(verb: str, summary: str, argv: Sequence[str]) -> int:
     is_one = flags.rank is not None or bool(flags.worker)
     with client_of(flags) as client, detaching(verb, argv):
         status = client.status(flags.job, is_brief=True)
-        pods = status.in_cluster.pods if status.in_cluster is not None else None
-        if pods is not None and all(pod.state == "pending" for pod in pods):
+        if status.details is not None and not status.details.has_started:
             StatusDisplay(flags.job)(status)  # Nothing has been written yet; this is why.
         for line in client.logs(
             flags.job, rank=flags.rank, worker=flags.worker, follow=flags.follow, tail=flags.tail
@@ -285,13 +281,14 @@ def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 
 def _status_lines(status: JobStatus, *, now: float) -> list[str]:
-    state, job = status.progress, status.in_cluster
-    lines = fact_lines(job_facts(state, job, now=now))
-    if job is not None:
-        lines += ["", *table(POD_HEADER, pod_rows(job))] if job.pods else []
-        lines += [f"waits for: {reason}" for reason in other_waits(job)]
-    elif state.workers:
+    state, details = status.progress, status.details
+    lines = fact_lines(job_facts(state, details, now=now))
+    if details is not None and details.rows:
+        lines += ["", *table(details.header, details.rows)]
+    elif state.workers and (details is None or not details.header):
         lines += ["", *table(WORKER_HEADER, worker_rows(state, now))]
+    if details is not None:
+        lines += [f"waits for: {reason}" for reason in details.other_waits]
     return lines
 
 

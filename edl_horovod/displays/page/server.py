@@ -17,13 +17,10 @@ from typing import Self
 from edl_horovod.displays.page import address
 from edl_horovod.displays.page.snapshot import UNAVAILABLE, JobSnapshot, Point, Source
 from edl_horovod.displays.text import (
-    POD_HEADER,
     WORKER_HEADER,
     ago,
     as_json,
     job_facts,
-    other_waits,
-    pod_rows,
     worker_rows,
 )
 from edl_horovod.errors import MissingDependency, how_to_install
@@ -155,7 +152,7 @@ def application(source: Source, *, host: str) -> "_Guard":
 
     async def status(request: Request) -> Response:
         snapshot = await latest.get()
-        state = {} if snapshot.state is None else as_json(snapshot.state, snapshot.job)
+        state = {} if snapshot.state is None else as_json(snapshot.state, snapshot.details)
         content = {"error": snapshot.problem} if snapshot.problem else state
         text = json_text.dumps(content, indent=2) + "\n"
         return Response(text, snapshot.http_status, media_type="application/json")
@@ -312,16 +309,17 @@ class PageTemplate:
 
     def render(self, name: str, snapshot: JobSnapshot, *, now: float) -> bytes:
         """Render the page in UTF-8; `now` is in seconds since the epoch."""
-        facts = {} if snapshot.state is None else job_facts(snapshot.state, snapshot.job, now=now)
+        state, details = snapshot.state, snapshot.details
+        facts = {} if state is None else job_facts(state, details, now=now)
         text = self._template.render(
             name=name,
             snapshot=snapshot,
-            state="unknown" if snapshot.state is None else (snapshot.job or snapshot.state).state,
+            state="unknown" if state is None else (details or state).state,
             facts={key: value for key, value in facts.items() if value},
             charts=_charts(snapshot),
             field=(WIDTH, HEIGHT),
             table=_table(snapshot, now),
-            waits=() if snapshot.job is None else other_waits(snapshot.job),
+            waits=() if details is None else details.other_waits,
             notable=[(_clock(when), words) for when, words in reversed(snapshot.notable)],
             as_of=_clock(snapshot.time),
             refresh_seconds=REFRESH_SECONDS,
@@ -408,8 +406,8 @@ def _charts(snapshot: JobSnapshot) -> list[Chart]:
 
 
 def _table(snapshot: JobSnapshot, now: float) -> _Table | None:
-    if snapshot.job is not None:
-        return _Table("Pods", POD_HEADER, pod_rows(snapshot.job))
+    if (details := snapshot.details) is not None and details.header:
+        return _Table(details.title, details.header, details.rows)
     if snapshot.state is not None and snapshot.state.workers:
         return _Table("Workers", WORKER_HEADER, worker_rows(snapshot.state, now))
     return None

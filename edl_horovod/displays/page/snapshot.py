@@ -4,19 +4,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from edl_horovod.displays.text import local_state, notable
 from edl_horovod.errors import ClusterError, ConfigError, ObjectNotFound
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import Recorded, StepEvent, Tail
-from edl_horovod.job.state import JobState, advance
-
-if TYPE_CHECKING:
-    from edl_horovod.cluster.status import JobView
+from edl_horovod.job.state import JobState, TargetDetails, advance
 
 __all__ = [
-    "ClusterSource",
+    "DetachedSource",
     "DirectorySource",
     "History",
     "JobSnapshot",
@@ -43,8 +40,8 @@ class JobSnapshot:
     """Time at which all but `problem` was read, in seconds since the epoch."""
     state: JobState | None = None
     """None while nothing is known."""
-    job: "JobView | None" = None
-    """The job's state in the cluster; None for a job on this machine."""
+    details: TargetDetails | None = None
+    """What the job's launch target tells; None where it tells nothing."""
     loss: tuple[Point, ...] = ()
     """Loss over steps."""
     ring: tuple[Point, ...] = ()
@@ -190,33 +187,33 @@ class DirectorySource:
         return line if line.endswith(b"\n") or len(line) == _BEGINNING_BYTES else b""
 
 
-class ClusterSource:
-    """A job in a cluster; the last snapshot stays while the API server is unreachable."""
+class DetachedSource:
+    """A job that runs elsewhere; the last snapshot stays while that place is unreachable."""
 
     def __init__(
         self,
         name: str,
-        view: Callable[[], "JobView"],
+        details: Callable[[], TargetDetails],
         events: Callable[[], Iterable[Recorded]],
     ) -> None:
         """Open the source without a request.
 
         Args:
             name: The name of the job.
-            view: Reads the job's state in the cluster.
+            details: Asks the launch target for what it tells of the job.
             events: Reads the job's events.
         """
         self.name = name
-        self._view, self._events = view, events
+        self._details, self._events = details, events
         self._last = JobSnapshot(time=time.time())
 
     def snapshot(self) -> JobSnapshot:
         """Take a snapshot of the job."""
         try:
-            job = self._view()
+            details = self._details()
             state = self._last.state or JobState()
-            self._last = replace(self._last, time=time.time(), state=state, job=job)
-            self._last = _cluster_snapshot(self._events(), job)
+            self._last = replace(self._last, time=time.time(), state=state, details=details)
+            self._last = _detached_snapshot(self._events(), details)
         except ObjectNotFound as error:
             self._last = JobSnapshot(time=time.time(), problem=str(error), http_status=NOT_FOUND)
         except ClusterError as error:
@@ -224,14 +221,15 @@ class ClusterSource:
         return self._last
 
 
-def _cluster_snapshot(events: Iterable[Recorded], job: "JobView") -> JobSnapshot:
+def _detached_snapshot(events: Iterable[Recorded], details: TargetDetails) -> JobSnapshot:
     history = History()
     for recorded in events:
         history.add(recorded)
     snapshot = _snapshot_of(history, history.state)
     # The last launcher may have ended without an event.
-    is_over = job.state in ("finished", "failed", "suspended")
-    return replace(snapshot, job=job, ended=history.last_time if is_over else snapshot.ended)
+    is_over = details.state in ("finished", "failed", "suspended")
+    ended = history.last_time if is_over else snapshot.ended
+    return replace(snapshot, details=details, ended=ended)
 
 
 def _snapshot_of(history: History, state: JobState) -> JobSnapshot:

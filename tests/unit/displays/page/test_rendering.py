@@ -82,7 +82,7 @@ def _page_of(text: str, *, in_cluster: bool) -> _Parsed:
     snapshot = JobSnapshot(
         time=NOW,
         state=state,
-        job=job if in_cluster else None,
+        details=job.details() if in_cluster else None,
         notable=((NOW, f"a{text}"),),
         problem=f"b{text}",
         loss=((1, 2.0), (2, 1.0)),
