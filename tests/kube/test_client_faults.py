@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from edl_horovod.cluster import client as client_module
-from edl_horovod.cluster import client as connection_module
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.credentials import Place, find_cluster
 from edl_horovod.cluster.refusals import Expired
@@ -97,7 +96,7 @@ def test_a_server_that_fails_is_told(cluster: Cluster, server: ApiServer):
 def test_a_server_that_is_slow_is_told(
     cluster: Cluster, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(connection_module, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(client_module, "ANSWER_SECONDS", 0.2)
     server.faults.delay_seconds = 1.0
 
     with pytest.raises(ClusterUnreachable, match="timed out"):
