@@ -1,27 +1,292 @@
-"""The image of a job: the given one, the one that the model was trained in, or a new one."""
+"""The image of a job: the given one, the one that the model was trained in, or a new one.
 
+It is pulled, built and pushed with Docker or Podman; only this module imports the Docker SDK.
+"""
+
+import contextlib
 import logging
 import os
+import re
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
 
 from edl_horovod.config.schema import ImageConfig, JobConfig
 from edl_horovod.config.tasks import TASKS
-from edl_horovod.errors import ConfigError
-from edl_horovod.image import engine
-from edl_horovod.image.plan import ZOO, ImagePlan, Reference, make_plan, parse_reference
+from edl_horovod.errors import (
+    ConfigError,
+    ImageError,
+    MissingDependency,
+    RegistryError,
+    how_to_install,
+)
+from edl_horovod.image.plan import (
+    ZOO,
+    ImagePlan,
+    Reference,
+    make_plan,
+    parse_reference,
+    write_context,
+)
 from edl_horovod.models import git_zoo, job_zoo, zoo_files
 from edl_horovod.models.framework_name import with_framework
 from edl_horovod.models.git_zoo import FetchedZoo
 from edl_horovod.models.trained_model_file import FILE_NAME, damaged_model, read_message
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 
-__all__ = ["BuiltImage", "as_if_built", "build", "ensure", "plan_of"]
+if TYPE_CHECKING:
+    from docker import APIClient
 
+__all__ = [
+    "BuiltImage",
+    "Engine",
+    "as_if_built",
+    "build",
+    "connect",
+    "ensure",
+    "plan_of",
+    "sockets",
+]
+
+SILENCE_SECONDS = 1800.0
+"""How long the builder may be silent while it compiles a package or transfers a layer."""
+ANSWER_SECONDS = 5.0
+_DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")
+_STEP = re.compile(r"step\s+\d+", re.IGNORECASE)
+_NUM_LAST_LINES = 15
 UNBUILT = "not-built-yet"
 """Tag of an image in a dry run; the real tag is a digest of the content."""
 
 log = logging.getLogger(__name__)
+
+
+class Engine:
+    """A connection to a builder; close it, or use it in a `with`."""
+
+    def __init__(self, client: "APIClient") -> None:
+        self._client = client
+
+    def base(self, reference: Reference) -> tuple[str, str]:
+        """Return a base image's ID and its user; pull the image if it is not on this machine.
+
+        Raises:
+            RegistryError: The image cannot be pulled.
+        """
+        import docker.errors
+
+        inspected = None
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            inspected = self._client.inspect_image(str(reference))
+        if inspected is None:
+            log.info("pulling %s", reference)
+            summary = f"The base image {reference} cannot be pulled"
+            with _sdk_errors_as(RegistryError, summary):
+                lines = self._client.pull(
+                    reference.repository,
+                    tag=reference.digest or reference.tag,
+                    stream=True,
+                    decode=True,
+                )
+                _follow(lines, RegistryError, summary)
+                inspected = self._client.inspect_image(str(reference))
+        return str(inspected["Id"]), str((inspected.get("Config") or {}).get("User") or "")
+
+    def build(self, plan: ImagePlan) -> Reference:
+        """Build an image; it is tagged once it is complete.
+
+        Raises:
+            RegistryError: The base image cannot be pulled.
+            ImageError: A step of the build failed.
+        """
+        base_id, user = self.base(plan.base)
+        dockerfile = plan.dockerfile(base=str(plan.base), user=user)
+        image = Reference(plan.repository, plan.tag(base_id, dockerfile))
+        summary = f"The image {image} cannot be built"
+        log.info("building %s", image)
+        with tempfile.TemporaryFile() as context, _sdk_errors_as(ImageError, summary):
+            write_context(plan, dockerfile, context)
+            lines = self._client.build(
+                fileobj=context,
+                custom_context=True,
+                tag=str(image),
+                decode=True,
+                rm=True,
+                forcerm=True,
+            )
+            _follow(lines, ImageError, summary)
+        return image
+
+    def push(self, image: Reference) -> Reference:
+        """Push an image; return its name by digest, which stays valid if the tag moves.
+
+        Credentials come from Docker's configuration and its credential helpers, else from Podman's.
+
+        Raises:
+            RegistryError: The registry does not answer or refuses the image.
+        """
+        summary = f"The image {image} cannot be pushed"
+        log.info("pushing %s", image)
+        with _sdk_errors_as(RegistryError, summary):
+            lines = self._client.push(
+                image.repository,
+                tag=image.tag,
+                stream=True,
+                decode=True,
+                auth_config=_podman_login(self._client, image),
+            )
+            output = _follow(lines, RegistryError, summary)
+        digests = [line.get("aux", {}).get("Digest", "") for line in output]
+        # Podman prints it as text, with another digest if it has not compressed a layer.
+        digests += [match[1] for line in output if (match := _DIGEST.search(_text(line)))]
+        digests = [digest for digest in digests if digest]
+        if not digests:
+            raise RegistryError(f"{summary}: the builder did not say its digest.")
+        return Reference(image.repository, digest=digests[-1])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def sockets() -> list[str]:
+    """Sockets to try: DOCKER_HOST if it is set, else the usual ones of Docker and Podman."""
+    if host := os.environ.get("DOCKER_HOST"):
+        return [host]
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    paths = (
+        "/var/run/docker.sock",
+        f"{runtime}/docker.sock",
+        f"{runtime}/podman/podman.sock",
+        "/run/podman/podman.sock",
+    )
+    return [f"unix://{path}" for path in paths]
+
+
+def connect() -> Engine:
+    """Connect to the first builder that answers.
+
+    Raises:
+        MissingDependency: The SDK is not installed, or no builder answers.
+    """
+    try:
+        import docker
+    except ImportError as e:
+        raise MissingDependency(
+            "Building an image needs the Docker SDK for Python, which is not installed.",
+            hint=f"Give a pre-built image, image=... ; or {how_to_install('image')}",
+        ) from e
+    complaints = []
+    for host in sockets():
+        path = Path(host.removeprefix("unix://"))
+        if host.startswith("unix://") and not path.exists():
+            complaints.append(f"{host}: not there")
+            continue
+        try:
+            # If DOCKER_HOST uses TLS, the certificates come from DOCKER_CERT_PATH.
+            variables = {**os.environ, "DOCKER_HOST": host}
+            arguments = docker.utils.kwargs_from_env(environment=variables)
+            client = docker.APIClient(version="auto", timeout=ANSWER_SECONDS, **arguments)
+            client.timeout = SILENCE_SECONDS
+            return Engine(client)
+        except (docker.errors.DockerException, OSError) as e:
+            complaints.append(f"{host}: {_cause(e)}")
+    raise MissingDependency(
+        f"No image builder answers, neither Docker nor Podman. Tried: {'; '.join(complaints)}.",
+        hint="Start Docker, or systemctl --user start podman.socket; name another socket in"
+        " DOCKER_HOST; or give a pre-built image: image=... .",
+    )
+
+
+def _follow(
+    lines: Iterator[dict[str, Any]], error: type[ImageError | RegistryError], summary: str
+) -> list[dict[str, Any]]:
+    """Log the builder's output as it arrives; return all of it.
+
+    Raises:
+        EdlError: The builder reports a failure.
+    """
+    output, failure = [], ""
+    # Read to the end even after a failure: only then is the connection released.
+    for line in lines:
+        failure = failure or str(line.get("error", ""))
+        output.append(line)
+        for text in _text(line).splitlines():
+            is_step = _STEP.match(text) is not None
+            log.log(logging.INFO if is_step else logging.DEBUG, "%s", text)
+    if failure:
+        last = [text for text in map(_text, output) if text][-_NUM_LAST_LINES:]
+        said = "".join(f"\n  {text}" for text in last) if error is ImageError else ""
+        raise error(f"{summary}: {_with_hint(failure)}{said}")
+    return output
+
+
+def _text(line: dict[str, Any]) -> str:
+    return str(line.get("stream") or line.get("status") or "").rstrip()
+
+
+@contextlib.contextmanager
+def _sdk_errors_as(error: type[ImageError | RegistryError], summary: str) -> Iterator[None]:
+    """Turn exceptions of the SDK into one of our errors."""
+    import docker.errors
+    import requests.exceptions
+
+    try:
+        yield
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as e:
+        raise error(f"{summary}: {_with_hint(_cause(e))}") from e
+
+
+def _cause(error: BaseException) -> str:
+    """The text of an exception of the SDK, without the URL of the socket."""
+    explanation = getattr(error, "explanation", None)
+    return " ".join(str(explanation or error).split())
+
+
+def _with_hint(said: str) -> str:
+    """The builder's message with a hint at what to do."""
+    said = said.strip().rstrip(".")
+    lower = said.lower()
+    if any(word in lower for word in ("unauthorized", "authentication", "denied", "forbidden")):
+        return f"{said}. Log in: docker login, or podman login, with the registry's name."
+    if "http response to https" in lower:
+        return f"{said}. The builder must be told that this registry has no TLS (insecure)."
+    if "manifest unknown" in lower or "not found" in lower or "does not exist" in lower:
+        return f"{said}. Check the image's name, and that it was pushed."
+    if "pip install" in lower:
+        return f"{said}. The packages of the zoo's requirements.txt cannot be installed:"
+    return f"{said}."
+
+
+def _podman_login(client: "APIClient", image: Reference) -> dict[str, Any] | None:
+    """Credentials of `podman login`, if Docker's configuration has none for the registry."""
+    from docker import auth
+
+    registry, _ = auth.resolve_repository_name(image.repository)
+    if auth.load_config().resolve_authconfig(registry):
+        return None  # The SDK finds them there by itself.
+    for path in _podman_files():
+        if path.is_file() and (
+            credentials := auth.load_config(str(path)).resolve_authconfig(registry)
+        ):
+            return dict(credentials)
+    # Podman refuses to push without a login, even if the registry needs none.
+    return {"username": "", "password": ""}
+
+
+def _podman_files() -> list[Path]:
+    if named := os.environ.get("REGISTRY_AUTH_FILE"):
+        return [Path(named)]
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/containers/{os.getuid()}"
+    folders = [Path(runtime), Path.home() / ".config"]
+    return [folder / "containers" / "auth.json" for folder in folders]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +375,7 @@ def _is_train(config: JobConfig) -> bool:
 
 
 def _build(plan: ImagePlan, *, push: bool) -> BuiltImage:
-    with engine.connect() as builder:
+    with connect() as builder:
         image = builder.build(plan)
         digest = str(builder.push(image)) if push else ""
     return BuiltImage(image=str(image), digest=digest, model_zoo=plan.zoo_path)

@@ -4,6 +4,10 @@ Each process of this machine is a new interpreter and not a fork, because the ca
 have threads and locks of TensorFlow. It is not started by `multiprocessing`'s spawn either, which
 runs the caller's script again in each process (this fails without a `__main__` guard) and cannot
 report at which file a process died.
+
+The position of a process is three numbers in an unnamed file that the parent reads. The process
+writes it before each input file, of which there may be millions. Messages would keep the parent
+busy; this write takes a microsecond, and the last position survives a crash.
 """
 
 import contextlib
@@ -12,8 +16,10 @@ import os
 import select
 import selectors
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -38,9 +44,13 @@ from edl_horovod.preparation.groups import (
     prepare_group,
     source_digest,
 )
-from edl_horovod.preparation.worker import open_position_file, read_position
 
-__all__ = ["ProcessPool", "is_first_rank", "on_all_ranks"]
+__all__ = [
+    "ProcessPool",
+    "is_first_rank",
+    "on_all_ranks",
+    "write_position",
+]
 
 _READ_BYTES = 1 << 16
 _POLL_SECONDS = 0.2
@@ -48,6 +58,9 @@ _POLL_SECONDS = 0.2
 _END_SECONDS = 5.0
 ResultT = TypeVar("ResultT")
 _WAIT_SECONDS = 0.5
+
+_POSITION = struct.Struct("<qqq")
+_NO_POSITION = (-1, 0, 0)
 
 
 @dataclass
@@ -61,7 +74,7 @@ class _PoolProcess:
 
     def position(self) -> tuple[int, int]:
         """Return the number of the current file in the group, and the records before it."""
-        group, file, num_records = read_position(self.position_file.fileno())
+        group, file, num_records = _read_position(self.position_file.fileno())
         return (file, num_records) if self.group and self.group.number == group else (0, 0)
 
     def has_ended(self, *, seconds: float | None = 0.0) -> bool:
@@ -148,7 +161,7 @@ class ProcessPool:
                     _send(process, asdict(process.group))
 
     def _start(self) -> None:
-        position_file = open_position_file()
+        position_file = _open_position_file()
         child = subprocess.Popen(
             [sys.executable, "-m", "edl_horovod.preparation.worker", str(position_file.fileno())],
             pass_fds=[position_file.fileno()],
@@ -309,3 +322,21 @@ def _world() -> Any:
             hint="Start it with mpirun -n 5 edl prepare launch=mpi ... .",
         )
     return MPI.COMM_WORLD
+
+
+def _open_position_file() -> BinaryIO:
+    """Create the file for one process; it disappears once both processes have closed it."""
+    file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (the caller closes it)
+    write_position(file.fileno(), *_NO_POSITION)
+    return file
+
+
+def write_position(descriptor: int, group: int, file: int, num_records: int) -> None:
+    """Write the position: a file of a group, and the number of records of earlier files."""
+    os.pwrite(descriptor, _POSITION.pack(group, file, num_records), 0)
+
+
+def _read_position(descriptor: int) -> tuple[int, int, int]:
+    """Read the last position: group, file and records; the group is -1 before the first write."""
+    group, file, num_records = _POSITION.unpack(os.pread(descriptor, _POSITION.size, 0))
+    return group, file, num_records

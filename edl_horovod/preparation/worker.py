@@ -4,30 +4,22 @@ It reads JSON lines from its standard input (`GroupSettings`, then groups, then 
 JSON lines to its standard output: the digest of the model code, finished groups, an error. Its one
 argument is the descriptor of its position file. Output of the user's code goes to stderr. If the
 input ends without null, the parent has died, and this process exits at once.
-
-The position is three numbers in an unnamed file that the parent reads. The process writes it before
-each input file, of which there may be millions. Messages would keep the parent busy; this write
-takes a microsecond, and the last position survives a crash.
 """
 
 import functools
 import json
 import os
 import queue
-import struct
 import sys
-import tempfile
 import threading
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from edl_horovod.errors import EdlError, error_kind
 from edl_horovod.preparation.groups import Group, GroupSettings, prepare_group, source_digest
+from edl_horovod.preparation.pools import write_position
 
-__all__ = ["main", "open_position_file", "read_position", "write_position"]
-
-_POSITION = struct.Struct("<qqq")
-_NO_POSITION = (-1, 0, 0)
+__all__ = ["main"]
 
 
 def main() -> int:
@@ -73,24 +65,6 @@ def _receive(file: BinaryIO, inbox: "queue.SimpleQueue[Any]") -> None:
         if message is None:
             return
     os._exit(1)
-
-
-def open_position_file() -> BinaryIO:
-    """Create the file for one process; it disappears once both processes have closed it."""
-    file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (the caller closes it)
-    write_position(file.fileno(), *_NO_POSITION)
-    return file
-
-
-def write_position(descriptor: int, group: int, file: int, num_records: int) -> None:
-    """Write the position: a file of a group, and the number of records of earlier files."""
-    os.pwrite(descriptor, _POSITION.pack(group, file, num_records), 0)
-
-
-def read_position(descriptor: int) -> tuple[int, int, int]:
-    """Read the last position: group, file and records; the group is -1 before the first write."""
-    group, file, num_records = _POSITION.unpack(os.pread(descriptor, _POSITION.size, 0))
-    return group, file, num_records
 
 
 if __name__ == "__main__":

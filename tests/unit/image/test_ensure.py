@@ -6,7 +6,7 @@ import pytest
 from edl_horovod import image
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import ConfigError, DataError, MissingDependency
-from edl_horovod.image import engine
+from edl_horovod.image import job as image_job
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 
 GIVEN = "host/zoo@sha256:" + "ab" * 32
@@ -131,13 +131,13 @@ def test_a_damaged_model_is_told(tmp_path):
 def test_no_builder_is_told_with_all_that_was_tried(monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     with pytest.raises(MissingDependency, match=r"none\.sock: not there"):
-        engine.connect()
+        image_job.connect()
 
 
 def test_the_usual_sockets_are_tried_where_none_is_named(monkeypatch):
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
-    assert engine.sockets() == [
+    assert image_job.sockets() == [
         "unix:///var/run/docker.sock",
         "unix:///run/user/7/docker.sock",
         "unix:///run/user/7/podman/podman.sock",

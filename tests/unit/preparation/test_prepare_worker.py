@@ -1,6 +1,6 @@
 import os
 
-from edl_horovod.preparation.worker import open_position_file, read_position, write_position
+from edl_horovod.preparation.pools import open_position_file, read_position, write_position
 
 
 def test_what_was_written_last_is_read_by_another_descriptor():
