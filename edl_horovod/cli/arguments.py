@@ -1,15 +1,16 @@
 """How the verbs read their arguments, and how they lay out what they print."""
 
 import argparse
+import contextlib
 import shutil
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from edl_horovod.config.conf_files import ConfigFiles
 from edl_horovod.config.fields import REQUIRED, SET_BY_US, is_setting, needed, settings, type_name
-from edl_horovod.errors import ConfigError, did_you_mean
+from edl_horovod.errors import ConfigError, MissingDependency, did_you_mean, how_to_install
 from edl_horovod.job.directory import JobDir
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ __all__ = [
     "VerbParser",
     "config_files",
     "fact_lines",
+    "packages_of",
     "print_result",
     "print_rows",
     "settings_parser",
@@ -239,6 +241,24 @@ def _default_text(default: object) -> str:
 
 def _job_dir(path: str) -> JobDir:
     return JobDir(Path(path))
+
+
+@contextlib.contextmanager
+def packages_of(extras: str, *, verb: str) -> Iterator[None]:
+    """Import what needs the packages of extras.
+
+    Raises:
+        MissingDependency: A package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        if (e.name or "").startswith("edl_horovod"):
+            raise
+        raise MissingDependency(
+            f"edl {verb} needs the package {e.name}, which is not installed.",
+            hint=f"To have it, {how_to_install(extras)}.",
+        ) from e
 
 
 def fact_lines(facts: Mapping[str, str]) -> list[str]:

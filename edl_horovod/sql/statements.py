@@ -239,7 +239,21 @@ class ColumnClause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SelectStatement:
+class _Statement:
+    """Any statement."""
+
+    position: SourcePosition
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ModelStatement(_Statement):
+    """A statement about a trained model."""
+
+    model: ModelName
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SelectStatement(_Statement):
     """A SELECT, unchanged, followed by added clauses."""
 
     text: str
@@ -247,7 +261,6 @@ class _SelectStatement:
     select: str
     """The SELECT alone."""
     attributes: tuple[Attribute, ...]
-    position: SourcePosition
 
     def values(self) -> Mapping[str, Any]:
         """The WITH clause as a dict."""
@@ -308,83 +321,53 @@ class Explain(_SelectStatement):
     into: Name | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShowTrain:
+class ShowTrain(_ModelStatement):
     """SHOW TRAIN name: the statement that trained a model."""
 
-    model: ModelName
-    position: SourcePosition
 
-
-@dataclass(frozen=True, kw_only=True)
-class ShowLog:
+class ShowLog(_ModelStatement):
     """SHOW LOG name: losses and metrics of the steps of a training."""
 
-    model: ModelName
-    position: SourcePosition
 
-
-@dataclass(frozen=True, kw_only=True)
-class ShowTrials:
+class ShowTrials(_ModelStatement):
     """SHOW TRIALS name: all trials of the training of a model."""
 
-    model: ModelName
-    position: SourcePosition
 
-
-@dataclass(frozen=True, kw_only=True)
-class ShowModels:
+class ShowModels(_Statement):
     """SHOW MODELS: all versions of all trained models."""
 
-    position: SourcePosition
 
-
-@dataclass(frozen=True, kw_only=True)
-class AlterModel:
+class AlterModel(_ModelStatement):
     """ALTER MODEL name@version SET LIVE: the version that the name alone means."""
 
-    model: ModelName
-    position: SourcePosition
 
-
-@dataclass(frozen=True, kw_only=True)
-class DescribeModel:
+class DescribeModel(_ModelStatement):
     """DESCRIBE MODEL name: everything stored about a version."""
 
-    model: ModelName
-    position: SourcePosition
-
 
 @dataclass(frozen=True, kw_only=True)
-class DropModel:
+class DropModel(_ModelStatement):
     """DROP MODEL [IF EXISTS] name."""
 
-    model: ModelName
     if_exists: bool
-    position: SourcePosition
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShowJobs:
+class ShowJobs(_Statement):
     """SHOW JOBS: the jobs of statements, running and failed."""
 
-    position: SourcePosition
-
 
 @dataclass(frozen=True, kw_only=True)
-class Kill:
+class Kill(_Statement):
     """KILL number: end a job of SHOW JOBS."""
 
     job: int
-    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standard:
+class Standard(_Statement):
     """A statement in standard SQL, which the database gets unchanged."""
 
     text: str
-    position: SourcePosition
 
 
 Statement = (

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from edl_horovod.cli.arguments import VerbParser, config_files
+from edl_horovod.cli.arguments import VerbParser, config_files, packages_of
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, MissingDependency, how_to_install
+from edl_horovod.errors import ConfigError
 from edl_horovod.job import log
 
 __all__ = ["run"]
@@ -40,18 +40,11 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         raise ConfigError("--cfg shows the settings of one job.", received="--cfg")
     if flags.sessions < 1:
         raise ConfigError("--sessions must be 1 or more.", received={"--sessions": flags.sessions})
-    try:
+    with packages_of("sql,sqlflow", verb=verb):
         from edl_horovod.sql.service import access, server
         from edl_horovod.sql.service.frames import ServiceSettings
         from edl_horovod.sql.settings import read_settings
         from edl_horovod.sql.urls import parse_url
-    except ModuleNotFoundError as e:
-        if (e.name or "").startswith("edl_horovod"):
-            raise
-        raise MissingDependency(
-            f"edl {verb} needs the package {e.name}, which is not installed.",
-            hint=f"To have it, {how_to_install('sql,sqlflow')}.",
-        ) from e
     listen = access.ListenAddress(
         host=flags.host,
         port=flags.port,

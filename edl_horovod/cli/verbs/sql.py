@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edl_horovod.cli.arguments import VerbParser, config_files
+from edl_horovod.cli.arguments import VerbParser, config_files, packages_of
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.displays import open_displays
-from edl_horovod.errors import ConfigError, MissingDependency, how_to_install
+from edl_horovod.errors import ConfigError
 from edl_horovod.files import json_text
 from edl_horovod.job import log
 
@@ -80,18 +80,11 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         )
     texts = [word for word in words if not _SETTING.match(word)]
     text = _text(texts, flags.file)
-    try:
+    with packages_of("sql", verb=verb):
         from edl_horovod.sql import prompt
         from edl_horovod.sql.session import open_session
         from edl_horovod.sql.settings import read_settings
         from edl_horovod.supervisor.forks import WarmServer
-    except ModuleNotFoundError as e:
-        if (e.name or "").startswith("edl_horovod"):
-            raise
-        raise MissingDependency(
-            f"edl sql needs the package {e.name}, which is not installed.",
-            hint=f"To have it, {how_to_install('sql')}.",
-        ) from e
     overrides = [word for word in words if _SETTING.match(word)]
     settings = read_settings(overrides, {}, config_files(flags))
     log.setup("edl", level="error" if flags.quiet else "warning")
