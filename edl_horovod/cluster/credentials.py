@@ -70,6 +70,7 @@ def find_cluster(
 
 def _context(kubeconfig: str, wanted: str) -> tuple[str, dict[str, Any]]:
     """Name and settings of a context; the first file that has a name or a current one wins."""
+    # As kubectl: in the library's KubeConfigMerger the current context of the last file wins.
     contexts: dict[str, dict[str, Any]] = {}
     current = ""
     for path in kubeconfig.split(os.pathsep):
