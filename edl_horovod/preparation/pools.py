@@ -49,6 +49,8 @@ __all__ = [
     "ProcessPool",
     "is_first_rank",
     "on_all_ranks",
+    "open_position_file",
+    "read_position",
     "write_position",
 ]
 
@@ -74,7 +76,7 @@ class _PoolProcess:
 
     def position(self) -> tuple[int, int]:
         """Return the number of the current file in the group, and the records before it."""
-        group, file, num_records = _read_position(self.position_file.fileno())
+        group, file, num_records = read_position(self.position_file.fileno())
         return (file, num_records) if self.group and self.group.number == group else (0, 0)
 
     def has_ended(self, *, seconds: float | None = 0.0) -> bool:
@@ -161,7 +163,7 @@ class ProcessPool:
                     _send(process, asdict(process.group))
 
     def _start(self) -> None:
-        position_file = _open_position_file()
+        position_file = open_position_file()
         child = subprocess.Popen(
             [sys.executable, "-m", "edl_horovod.preparation.worker", str(position_file.fileno())],
             pass_fds=[position_file.fileno()],
@@ -324,7 +326,7 @@ def _world() -> Any:
     return MPI.COMM_WORLD
 
 
-def _open_position_file() -> BinaryIO:
+def open_position_file() -> BinaryIO:
     """Create the file for one process; it disappears once both processes have closed it."""
     file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (the caller closes it)
     write_position(file.fileno(), *_NO_POSITION)
@@ -336,7 +338,7 @@ def write_position(descriptor: int, group: int, file: int, num_records: int) -> 
     os.pwrite(descriptor, _POSITION.pack(group, file, num_records), 0)
 
 
-def _read_position(descriptor: int) -> tuple[int, int, int]:
+def read_position(descriptor: int) -> tuple[int, int, int]:
     """Read the last position: group, file and records; the group is -1 before the first write."""
     group, file, num_records = _POSITION.unpack(os.pread(descriptor, _POSITION.size, 0))
     return group, file, num_records
