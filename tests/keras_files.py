@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 
 from edl_horovod.frameworks.keras.file_models import spec_of
-from edl_horovod.models.file_model import FileModel
+from edl_horovod.models.spec_zoo import FileModel
 
 COMPILED = {
     "optimizer_config": {

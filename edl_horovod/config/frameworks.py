@@ -29,7 +29,7 @@ class FrameworkEntry:
     horovod: str = ""
     """Horovod's package for this framework; empty where it needs none."""
     file_models: str = ""
-    """The module for models in files, a `models.file_model.FileModels`."""
+    """The module for models in files, a `models.spec_zoo.FileModels`."""
     keras_backend: str = ""
     """The backend that Keras must use; empty where any backend will do."""
 

@@ -15,7 +15,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from edl_horovod.config import model_spec
 from edl_horovod.config import params as params_text
 from edl_horovod.config.conf_files import conf_dir
 from edl_horovod.config.fields import SET_BY_US, dict_key_of, is_within, settings, unknown_key
@@ -303,9 +302,8 @@ class Sorter:
 
     def unknown(self, key: str, received: str, *, location: str = "") -> ConfigError:
         """The error for an unknown key, with the keys that exist."""
-        instead = getattr(self._class, "INSTEAD_OF_A_MODEL_IN_FILES", None)
-        if instead is not None and key.partition(".")[0] in model_spec.SETTINGS:
-            return ConfigError(instead[0], received=received, hint=f"{location} {instead[1]}")
+        if refusal := getattr(self._class, "NOT_TAKEN", {}).get(key.partition(".")[0]):
+            return ConfigError(refusal[0], received=received, hint=f"{location} {refusal[1]}")
         user_groups = [
             group
             for group in self._loader.list_groups("")

@@ -447,13 +447,16 @@ class PrepareConfig:
     log_level: LogLevel = "info"
     """`debug`, `info`, `warning` or `error`."""
 
-    INSTEAD_OF_A_MODEL_IN_FILES: ClassVar = (
-        "edl prepare makes records with a function in a file of a model zoo, and a model in files"
-        " has no such function.",
-        "Give model_def=... with such a function. Data with columns (CSV, .npz, Parquet) trains a"
-        " model in files as it is.",
+    NOT_TAKEN: ClassVar = dict.fromkeys(
+        model_section.SETTINGS,
+        (
+            "edl prepare makes records with a function in a file of a model zoo, and a model in"
+            " files has no such function.",
+            "Give model_def=... with such a function. Data with columns (CSV, .npz, Parquet) trains"
+            " a model in files as it is.",
+        ),
     )
-    """Why the verb takes no model in files, and what to do instead."""
+    """Settings of jobs that this verb does not take: the reason, and what to do instead."""
 
     def __post_init__(self) -> None:
         check_given("data", self.data, "the input files")
@@ -482,13 +485,16 @@ class ImageConfig:
     model_zoo: str = "model_zoo"
     """Folder of model files, one .py file, or git+https://host/repo.git@REF#subdirectory=path."""
 
-    INSTEAD_OF_A_MODEL_IN_FILES: ClassVar = (
-        "edl image puts a model zoo on an image, and the zoo of a model in files is written only"
-        " when a job starts.",
-        "Start the job with base_image=... and image_repository=... (edl train launch=kubernetes):"
-        " it puts the model on an image and pushes that.",
+    NOT_TAKEN: ClassVar = dict.fromkeys(
+        model_section.SETTINGS,
+        (
+            "edl image puts a model zoo on an image, and the zoo of a model in files is written"
+            " only when a job starts.",
+            "Start the job with base_image=... and image_repository=... (edl train"
+            " launch=kubernetes): it puts the model on an image and pushes that.",
+        ),
     )
-    """Why the verb takes no model in files, and what to do instead."""
+    """Settings of jobs that this verb does not take: the reason, and what to do instead."""
 
     def __post_init__(self) -> None:
         check_given("base_image", self.base_image, "the image that the model zoo is put on")

@@ -12,33 +12,56 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from edl_horovod.config.frameworks import FRAMEWORKS
-from edl_horovod.config.model_spec import MODEL_KINDS, check_spec, map_paths
+from edl_horovod.config.model_spec import COMPILE_KEYS, MODEL_KINDS, check_spec, map_paths
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import (
     ConfigError,
     OutputError,
+    UserCodeError,
     hint_of,
 )
 from edl_horovod.files.cache import user_cache
-from edl_horovod.models import git_zoo, lookup, spec_function, zoo_files
+from edl_horovod.models import git_zoo, lookup, zoo_files
 from edl_horovod.models.child_process import call_in_child
-from edl_horovod.models.file_model import FileModel, file_model
+from edl_horovod.models.modules import CustomObject, import_object
 from edl_horovod.models.parts import REQUIRED
+from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records import user_dataset
+from edl_horovod.spec import ElasticDLSpec
 
-__all__ = ["MODEL_DEF", "cache", "is_needed", "model_in", "with_zoo"]
+__all__ = [
+    "MODEL_DEF",
+    "SPEC_CHILD",
+    "ColumnRoles",
+    "FileModel",
+    "FileModelSummary",
+    "FileModels",
+    "LayerSummary",
+    "WrittenModel",
+    "cache",
+    "column_roles",
+    "file_model",
+    "is_needed",
+    "load_custom_objects",
+    "model_in",
+    "records_without_columns",
+    "with_zoo",
+]
 
 _NAME = "model_of_spec"
 """Start of the names of all generated files: files of the user's zoo may lie beside them."""
 MODEL_DEF = f"{_NAME}.Model"
 """The model in a generated zoo."""
+SPEC_CHILD = "edl_horovod.models.spec_child"
+"""The module that a child process runs for work on specs."""
 _SPEC_FILE = f"{_NAME}.json"
+_LABELS = re.compile(r"(?:y|label|labels|target|targets)(?:_\w+)?")
 _CODE = '''\
 """The model of a model spec. edl_horovod wrote this file and what lies beside it."""
 
@@ -52,6 +75,182 @@ FILES = {files}
 
 Model = spec_of(model_in(Path(__file__).parent))
 '''
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileModel:
+    """A model in files: either `definition` or `architecture` is set.
+
+    The code that creates one has checked that its Python files may run: they lie in the user's
+    model zoo, or the user trusts them.
+    """
+
+    name: str
+    definition: Path | None = None
+    """The whole model: `.h5`, `.keras`, the folder of a SavedModel, or `.pt`."""
+    architecture: Path | None = None
+    """The layers as Keras' JSON, or the Python file of a PyTorch class."""
+    architecture_class: str = ""
+    """The class in that Python file; empty for JSON."""
+    weights: Path | None = None
+    """Weights alone."""
+    custom_objects: tuple[CustomObject, ...] = ()
+    compile_options: Mapping[str, Any] = field(default_factory=dict)
+    """`optimizer`, `loss` and `metrics` of the spec; the model's file provides the others."""
+    is_trusted: bool = False
+    """Whether code that the model's files hold (pickles, Lambda layers, SavedModels) may run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSummary:
+    """A layer, as the files describe it."""
+
+    name: str
+    kind: str
+    """Its class."""
+    shape: str
+    """The shape of its output, or of its parameters; empty where the files do not say."""
+    num_parameters: int | None
+    """None where the files do not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileModelSummary:
+    """A description of a model's files, made without running their code."""
+
+    kind: str
+    """The format of the files: `HDF5 of Keras 2.2.4`."""
+    layers: tuple[LayerSummary, ...]
+    optimizer: str
+    loss: str
+    unsafe: tuple[str, ...]
+    """Parts that would run code, each with its place: `Lambda layer 'scale' of model.h5`."""
+
+
+@dataclass(frozen=True)
+class WrittenModel:
+    """The files that a model of a zoo was written to."""
+
+    spec: Mapping[str, Any]
+    """The keys that name and complete them; paths are relative to their folder."""
+    left_out: tuple[str, ...]
+    """Parts of the model that the files do not hold, each as a clause."""
+
+
+class FileModels(Protocol):
+    """A framework's functions for models in files: its module `file_models`."""
+
+    def summarize(self, model: FileModel) -> FileModelSummary:
+        """Describe the files without running their code.
+
+        Raises:
+            UserCodeError: A file does not exist, or is not of the format that its name claims.
+        """
+
+    def write(self, loaded: LoadedSpec, folder: Path) -> WrittenModel:
+        """Write a model of a zoo, with its initial weights, into an empty folder.
+
+        Raises:
+            UserCodeError: The model cannot be created, or files cannot hold it.
+        """
+
+    def spec_of(self, model: FileModel) -> type[ElasticDLSpec]:
+        """A spec class whose `create_*` methods return what the files and the options describe.
+
+        Raises:
+            UserCodeError: The files hold code and are not trusted, lack something, or do not fit
+                together, or an option has an unknown name.
+        """
+
+
+@dataclass(frozen=True)
+class ColumnRoles:
+    """Which columns of the records are features, and which is the label."""
+
+    features: tuple[str, ...]
+    """The names, in the order of the columns."""
+    label: str
+    """Empty where there is no label, as in a prediction."""
+
+
+def file_model(section: Mapping[str, Any], folder: Path, *, is_trusted: bool) -> FileModel:
+    """The model that a section describes.
+
+    Args:
+        section: The setting `model`; its `spec` is checked, and is a mapping.
+        folder: The folder that relative paths start from.
+        is_trusted: Whether code that the model's files hold may run.
+    """
+    spec = map_paths(section["spec"], lambda _, path: str(folder / path))
+    architecture, _, symbol = spec.get("model_architecture", "").partition(".py:")
+    objects = spec.get("custom_objects") or ()
+
+    def path_of(key: str) -> Path | None:
+        return Path(spec[key]) if spec.get(key) else None
+
+    return FileModel(
+        name=spec["model_name"],
+        definition=path_of("model_definition"),
+        architecture=Path(f"{architecture}.py") if symbol else path_of("model_architecture"),
+        architecture_class=symbol,
+        weights=path_of("model_weights"),
+        custom_objects=tuple(
+            CustomObject(key=entry["key"], value=entry["value"], path=Path(entry["path"]))
+            for entry in objects
+        ),
+        compile_options=_compile_options(section["name"], spec),
+        is_trusted=is_trusted,
+    )
+
+
+def column_roles(columns: Sequence[str], *, label: str, needs_label: bool) -> ColumnRoles:
+    """Find the label among the columns of records that no input_fn turns into examples.
+
+    The label is the column called y, label, labels, target or targets, also as in `y_train`; all
+    other columns are features.
+
+    Args:
+        columns: The names of the columns.
+        label: The model's name in messages.
+        needs_label: Whether there must be a label.
+
+    Raises:
+        UserCodeError: There is no label, there are several, or there are no other columns.
+    """
+    labels = [name for name in columns if _LABELS.fullmatch(name.lower())]
+    features = tuple(name for name in columns if name not in labels)
+    if len(labels) > 1 or not features or (needs_label and not labels):
+        raise UserCodeError(
+            f"The records of {label} must have one column called y, label or target (or y_train and"
+            " the like), and others, which are the features.",
+            received=f"columns {', '.join(columns)}",
+            hint="Rename a column, leave some out by data_plan.columns=[...], or set input_fn=..."
+            " to a function of the records.",
+        )
+    return ColumnRoles(features, labels[0] if labels else "")
+
+
+def records_without_columns(label: str, received: str) -> UserCodeError:
+    """The error for records that only a user's function could turn into examples."""
+    return UserCodeError(
+        f"The model {label} is in files that do not describe the data, and its records are not"
+        " columns of numbers.",
+        received=received,
+        hint="Give data with columns (.npz, .parquet), or set input_fn=... to a function that makes"
+        " features and labels of the records.",
+    )
+
+
+def load_custom_objects(model: FileModel) -> dict[str, Any]:
+    """The classes and functions that a model spec lists, by the names in the model's files.
+
+    Raises:
+        UserCodeError: A file may not be imported, does not exist, raises, or lacks a name.
+    """
+    return {
+        custom_object.key: import_object(custom_object, is_trusted=model.is_trusted)
+        for custom_object in model.custom_objects
+    }
 
 
 def is_needed(config: JobConfig) -> bool:
@@ -145,7 +344,7 @@ def _with_spec_mapping(
             "folders": [str(folder) for folder in folders],
             "work": work,
         }
-        returned = call_in_child(spec_function.__name__, request)
+        returned = call_in_child(SPEC_CHILD, {"action": "call", **request})
         check_spec(section["name"], returned)
         absolute_spec = map_paths(
             returned, lambda _, path: os.path.abspath(os.path.expanduser(path))
@@ -269,3 +468,12 @@ def _names_imported(code: Path) -> list[str]:
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     return [name.partition(".")[0] for name in names]
+
+
+def _compile_options(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a model spec gives for compiling a model of this kind."""
+    if MODEL_KINDS[kind].framework != "torch":
+        # Two spellings of one key; a spec with both has been refused.
+        return dict(next((spec[key] for key in COMPILE_KEYS if spec.get(key)), {}))
+    options = {"optimizer": spec.get("optimizer"), "loss": spec.get("loss_criterion")}
+    return {key: value for key, value in options.items() if value}

@@ -24,7 +24,6 @@ _USAGE = """\
 show [-o json] [--debug] MODEL_SPEC
        edl spec write [--model-zoo ZOO] [--framework NAME] [--params TEXT] --output DIR [--debug]
                       MODEL_DEF"""
-_SHOWING, _WRITING = "edl_horovod.tasks.file_summary", "edl_horovod.tasks.spec_writing"
 _FILE = "config.yml"
 
 
@@ -50,6 +49,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 def _show(flags: argparse.Namespace) -> int:
     from edl_horovod.config.model_spec import MODEL_KINDS, check, read_section
     from edl_horovod.models.child_process import call_in_child
+    from edl_horovod.models.spec_zoo import SPEC_CHILD
     from edl_horovod.supervisor.needs import require_framework
 
     section = read_section(Path(flags.model).absolute())
@@ -61,7 +61,7 @@ def _show(flags: argparse.Namespace) -> int:
             hint="Write the returned spec itself into the file.",
         )
     require_framework(MODEL_KINDS[section["name"]].framework)
-    description = call_in_child(_SHOWING, {"section": section})
+    description = call_in_child(SPEC_CHILD, {"action": "summarize", "section": section})
     print(
         json.dumps(description, indent=2)
         if flags.format == "json"
@@ -79,6 +79,7 @@ def _write(flags: argparse.Namespace) -> int:
     from edl_horovod.models import git_zoo
     from edl_horovod.models.child_process import call_in_child
     from edl_horovod.models.framework_name import imported_framework
+    from edl_horovod.models.spec_zoo import SPEC_CHILD
     from edl_horovod.supervisor.needs import require_worker_packages
 
     if flags.framework:
@@ -95,7 +96,7 @@ def _write(flags: argparse.Namespace) -> int:
         "params": params.parse(flags.params),
     }
     with staged(output, "model spec", overwrite=False) as folder:
-        written = call_in_child(_WRITING, {**request, "folder": str(folder)})
+        written = call_in_child(SPEC_CHILD, {"action": "write", **request, "folder": str(folder)})
         spec = {"model_name": flags.model, **written["spec"]}
         section = section_of(framework, spec)
         (folder / _FILE).write_text(yaml.safe_dump({"model": section}, sort_keys=False))

@@ -1,34 +1,49 @@
-"""Keras models in files that a model spec names (`models.file_model.FileModels`).
+"""Keras models in files that a model spec names (`models.spec_zoo.FileModels`).
 
 The files are read and checked before any object is created from them. The configuration of a model
 that Keras 2 wrote is translated to that of Keras 3.
 """
 
+import math
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
+import h5py
 import keras
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.files.building import build_model, current_config
 from edl_horovod.frameworks.keras.files.compiled import CompileArguments, missing_parts
-from edl_horovod.frameworks.keras.files.definition import read_definition
-from edl_horovod.frameworks.keras.files.summary import summary_of
+from edl_horovod.frameworks.keras.files.definition import (
+    ARCHIVE_WEIGHTS,
+    Definition,
+    is_archive,
+    open_archive,
+    read_definition,
+)
+from edl_horovod.frameworks.keras.files.hdf5 import (
+    holds_named_layers,
+    layer_datasets,
+    open_hdf5,
+    weights_group,
+)
+from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
 from edl_horovod.frameworks.keras.files.unsafe import all_findings, reject_findings
 from edl_horovod.models.calling import call_declared, user_code
-from edl_horovod.models.file_model import (
+from edl_horovod.models.parts import METHODS
+from edl_horovod.models.spec_zoo import (
     FileModel,
     FileModelSummary,
+    LayerSummary,
     WrittenModel,
     column_roles,
     load_custom_objects,
     records_without_columns,
 )
-from edl_horovod.models.parts import METHODS
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import ElasticDLSpec, Mode
 
@@ -48,16 +63,16 @@ def spec_of(model: FileModel) -> type[ElasticDLSpec]:
             or an option has an unknown value.
     """
     definition = read_definition(model)
-    reject_findings(all_findings(definition, model), is_trusted=model.is_trusted)
-    missing = missing_parts(definition, model)
+    reject_findings(all_findings(definition), is_trusted=model.is_trusted)
+    missing = missing_parts(definition)
     custom = load_custom_objects(model)
     if not definition.is_program:
         current_config(definition, custom)
-    arguments = CompileArguments(definition=definition, model=model, custom=custom)
+    arguments = CompileArguments(definition=definition, custom=custom)
     arguments.make()
 
     def create_model(self: ElasticDLSpec) -> keras.Model:
-        built = build_model(model, definition, custom)
+        built = build_model(definition, custom)
         built.compile(**arguments.make())
         return built
 
@@ -79,12 +94,25 @@ def spec_of(model: FileModel) -> type[ElasticDLSpec]:
 
 
 def summarize(model: FileModel) -> FileModelSummary:
-    """Describe the files without running code from them.
+    """Describe the files without running code from them or creating any Keras object.
 
     Raises:
         UserCodeError: A file is missing or does not have the format that its name claims.
     """
-    return summary_of(model, read_definition(model))
+    definition = read_definition(model)
+    shapes = _shapes(definition)
+    compiled = definition.compiled or {}
+    options = definition.source.compile_options
+    optimizer = options.get("optimizer") or compiled.get("optimizer_config")
+    findings = all_findings(definition)
+    layers = tuple(_layers(definition.config, shapes))
+    return FileModelSummary(
+        kind=definition.kind,
+        layers=layers,
+        optimizer=_display_name(optimizer or compiled.get("optimizer")),
+        loss=_display_name(options.get("loss") or compiled.get("loss")),
+        unsafe=tuple(finding.description for finding in findings),
+    )
 
 
 def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
@@ -107,7 +135,7 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
             model.compile(optimizer=loaded.optimizer(None), loss=None)
         model.save(folder / _FILE)
     written = FileModel(name=loaded.symbol, definition=folder / _FILE)
-    if findings := all_findings(read_definition(written), written):
+    if findings := all_findings(read_definition(written)):
         raise UserCodeError(
             f"The model of {loaded.label} contains parts that a model spec cannot describe without"
             " their code.",
@@ -154,3 +182,102 @@ def _raising(error: UserCodeError) -> Callable[..., Any]:
         raise error
 
     return method
+
+
+def _layers(
+    config: Mapping[str, Any], shapes: Mapping[str, list[tuple[int, ...]]] | None
+) -> Iterator[LayerSummary]:
+    for layer in _layer_configs(config):
+        settings = layer.get("config")
+        settings = settings if isinstance(settings, Mapping) else {}
+        name = str(layer.get("name") or settings.get("name") or "")
+        class_name = str(layer.get("class_name", ""))
+        shape = settings.get("batch_shape") or settings.get("batch_input_shape")
+        layer_shapes = None if shapes is None else shapes.get(name, [])
+        if layer_shapes:
+            shape_text = ", ".join(map(str, layer_shapes))
+        else:
+            shape_text = str(tuple(shape)) if isinstance(shape, list | tuple) else ""
+        count = None if layer_shapes is None else sum(map(math.prod, layer_shapes))
+        yield LayerSummary(name=name, kind=class_name, shape=shape_text, num_parameters=count)
+
+
+def _layer_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    settings = config.get("config")
+    layers = settings.get("layers") if isinstance(settings, Mapping) else settings
+    if not isinstance(layers, list):
+        return []
+    return [layer for layer in layers if isinstance(layer, Mapping)]
+
+
+def _shapes(definition: Definition) -> dict[str, list[tuple[int, ...]]] | None:
+    """Map each layer's name to the shapes of its weights; None if no file contains weights."""
+    path = definition.source.weights or definition.source.definition
+    if path is None:
+        return None
+    if path.is_dir():
+        return read_saved_model(path).shapes()
+    if is_archive(path):
+        with open_archive(path) as archive, archive.open(ARCHIVE_WEIGHTS) as content:
+            return _shapes_in(path, definition, content)  # type: ignore[arg-type]  # A readable and seekable stream, as h5py requires.
+    return _shapes_in(path, definition, None)
+
+
+def _shapes_in(
+    path: Any, definition: Definition, content: BinaryIO | None
+) -> dict[str, list[tuple[int, ...]]]:
+    with open_hdf5(path, content) as file:
+        group = weights_group(file)
+        if holds_named_layers(group):
+            return {
+                name: [dataset.shape for dataset in datasets]
+                for name, datasets in layer_datasets(group, path).items()
+            }
+        return _weights_h5_shapes(file, definition)
+
+
+def _weights_h5_shapes(file: h5py.File, definition: Definition) -> dict[str, list[tuple[int, ...]]]:
+    """Read shapes from the format `.weights.h5`, which numbers groups by the layers' classes."""
+    shapes_by_layer: dict[str, list[tuple[int, ...]]] = {}
+    layers = file.get("layers", file.get("_layer_checkpoint_dependencies"))
+    if not isinstance(layers, h5py.Group):
+        return shapes_by_layer
+    used: dict[str, int] = {}
+    for layer in _layer_configs(definition.config):
+        group_name = _snake_case(str(layer.get("class_name", "")))
+        number = used.get(group_name, 0)
+        used[group_name] = number + 1
+        group = layers.get(f"{group_name}_{number}" if number else group_name)
+        settings = layer.get("config")
+        config_name = settings.get("name") if isinstance(settings, Mapping) else None
+        shapes: list[tuple[int, ...]] = []
+        if isinstance(group, h5py.Group):
+            group.visititems(lambda name, value, shapes=shapes: _append_shape(name, value, shapes))
+        shapes_by_layer[str(layer.get("name") or config_name or "")] = shapes
+    return shapes_by_layer
+
+
+def _append_shape(name: str, value: Any, shapes: list[tuple[int, ...]]) -> None:
+    if isinstance(value, h5py.Dataset) and "seed_generator" not in name:
+        shapes.append(value.shape)
+
+
+def _snake_case(name: str) -> str:
+    """Convert a class name to a group name as Keras does."""
+    name = re.sub(r"\W+", "", name)
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+def _display_name(part: Any) -> str:
+    """Format an optimizer or a loss for display; empty if there is none."""
+    if isinstance(part, Mapping):
+        if part.get("class_name") == "function":
+            return str(part.get("config"))
+        name = part.get("class_name") or part.get("value")
+        if name is not None:
+            return str(name).rpartition(">")[2]
+        return ", ".join(f"{key}: {_display_name(value)}" for key, value in part.items())
+    if isinstance(part, list | tuple):
+        return ", ".join(map(_display_name, part))
+    return "" if part is None else str(part)

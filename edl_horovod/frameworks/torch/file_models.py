@@ -1,4 +1,4 @@
-"""PyTorch models in files that a model spec names; implements `models.file_model.FileModels`.
+"""PyTorch models in files that a model spec names; implements `models.spec_zoo.FileModels`.
 
 The optimizer and the loss are named, such as `optim.Adam`, with arguments.
 """
@@ -40,18 +40,16 @@ from edl_horovod.frameworks.torch.weight_files import (
     safetensors_shapes,
 )
 from edl_horovod.models.calling import call_declared, user_code
-from edl_horovod.models.file_model import (
-    CustomObject,
+from edl_horovod.models.lookup import import_root
+from edl_horovod.models.modules import CustomObject, import_object, loaded_files
+from edl_horovod.models.spec_zoo import (
     FileModel,
     FileModelSummary,
     LayerSummary,
     WrittenModel,
     column_roles,
-    import_object,
     records_without_columns,
 )
-from edl_horovod.models.lookup import import_root
-from edl_horovod.models.modules import loaded_files
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import ElasticDLSpec, Mode
 

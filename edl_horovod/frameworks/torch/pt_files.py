@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.pt_inspection import PtFile, global_path, inspected_pt
-from edl_horovod.models.file_model import CustomObject, import_object
+from edl_horovod.models.modules import CustomObject, import_object
 
 __all__ = ["load_pt", "unsafe_globals"]
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.pt_files import load_pt
-from edl_horovod.models.file_model import CustomObject
+from edl_horovod.models.modules import CustomObject
 
 __all__ = [
     "SAFETENSORS",

@@ -22,7 +22,6 @@ from edl_horovod.frameworks.keras.files.weights import (
     assign_file_weights,
 )
 from edl_horovod.models.calling import user_code
-from edl_horovod.models.file_model import FileModel
 
 __all__ = ["SavedProgram", "build_model", "current_config", "require_trainable"]
 
@@ -43,11 +42,10 @@ def current_config(definition: Definition, custom: Mapping[str, Any]) -> dict[st
     return upgrade.layer(config)
 
 
-def build_model(model: FileModel, definition: Definition, custom: Mapping[str, Any]) -> keras.Model:
+def build_model(definition: Definition, custom: Mapping[str, Any]) -> keras.Model:
     """Build the model of the files without compiling it.
 
     Args:
-        model: The files.
         definition: The definition from the files, already checked for unsafe content.
         custom: The user's objects by the names that the files use.
 
@@ -56,7 +54,7 @@ def build_model(model: FileModel, definition: Definition, custom: Mapping[str, A
     """
     path = definition.file
     with user_code(f"Building the model of {path}", root=path.parent):
-        built = _create(model, definition, custom)
+        built = _create(definition, custom)
     if not isinstance(built, keras.Model):
         raise UserCodeError(
             f"{path} does not describe a model.",
@@ -164,12 +162,12 @@ def _require_layers(config: Any, file: str, custom: Mapping[str, Any]) -> None:
             pending += value
 
 
-def _create(model: FileModel, definition: Definition, custom: Mapping[str, Any]) -> Any:
-    path = definition.file
+def _create(definition: Definition, custom: Mapping[str, Any]) -> Any:
+    path, source = definition.file, definition.source
     if is_archive(path) and not definition.is_keras_2:
         # Only this call also loads the assets of layers, such as vocabularies.
         return keras.saving.load_model(
-            path, custom_objects=dict(custom), compile=False, safe_mode=not model.is_trusted
+            path, custom_objects=dict(custom), compile=False, safe_mode=not source.is_trusted
         )
     if definition.is_program:
         return SavedProgram(path, definition.config["config"]["name"])
@@ -177,9 +175,9 @@ def _create(model: FileModel, definition: Definition, custom: Mapping[str, Any])
     built = keras.saving.deserialize_keras_object(
         copy.deepcopy(config),  # Keras changes it.
         custom_objects=dict(custom),
-        safe_mode=not model.is_trusted,
+        safe_mode=not source.is_trusted,
     )
-    weights = model.weights or model.definition
+    weights = source.weights or source.definition
     if weights is None:
         return built
     if not built.built:

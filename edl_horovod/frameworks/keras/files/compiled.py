@@ -1,4 +1,4 @@
-"""Optimizer, loss and metrics of a model in files: from its spec, else from its file.
+"""Optimizer, loss and metrics of a Keras model: from its options, else from its file.
 
 Optimizers are described as in Keras 2 or as in Keras 3.
 """
@@ -14,7 +14,7 @@ import keras
 from edl_horovod.errors import UserCodeError, did_you_mean
 from edl_horovod.frameworks.keras.files.definition import Definition
 from edl_horovod.models.calling import user_code, wrong_optimizer
-from edl_horovod.models.file_model import CustomObject, FileModel, import_object
+from edl_horovod.models.modules import CustomObject, import_object
 
 __all__ = ["CompileArguments", "missing_parts"]
 
@@ -38,7 +38,7 @@ _EPSILON = 1e-7
 """Keras' default, for which Keras 2 saved None."""
 
 
-def missing_parts(definition: Definition, model: FileModel) -> dict[str, UserCodeError]:
+def missing_parts(definition: Definition) -> dict[str, UserCodeError]:
     """Find out whether the file and the options lack an optimizer or a loss.
 
     Returns:
@@ -48,6 +48,7 @@ def missing_parts(definition: Definition, model: FileModel) -> dict[str, UserCod
     Raises:
         UserCodeError: An option has an unknown name.
     """
+    model = definition.source
     for key in model.compile_options:
         if key not in _OPTIONS:
             raise UserCodeError(
@@ -76,7 +77,6 @@ class CompileArguments:
     """Creates new arguments for `compile` at each call."""
 
     definition: Definition
-    model: FileModel
     custom: Mapping[str, Any]
     """The user's objects by the names that the files use."""
 
@@ -86,7 +86,7 @@ class CompileArguments:
         Raises:
             UserCodeError: An argument has an unknown name or cannot be created.
         """
-        options, compiled = self.model.compile_options, self.definition.compiled or {}
+        options, compiled = self.definition.source.compile_options, self.definition.compiled or {}
         arguments: dict[str, Any] = {}
         if (option := options.get("optimizer")) is not None:
             arguments["optimizer"] = self._optimizer_option(option)
@@ -123,7 +123,7 @@ class CompileArguments:
             if not isinstance(optimizer, keras.optimizers.Optimizer):
                 raise wrong_optimizer(optimizer, source)
             return optimizer
-        source = f"the spec of {self.model.name!r}"
+        source = f"the spec of {self.definition.source.name!r}"
         return _optimizer_from_settings(
             _without_module(name), settings, source=source, is_keras_2=False
         )
@@ -146,7 +146,7 @@ class CompileArguments:
         if path is not None or name in self.custom:
             return self._custom_object(name, settings, path)
         return self._named(
-            part, _without_module(name), settings, f"the spec of {self.model.name!r}"
+            part, _without_module(name), settings, f"the spec of {self.definition.source.name!r}"
         )
 
     def _part(self, part: str, config: Any) -> Any:
@@ -225,7 +225,7 @@ class CompileArguments:
             value = self.custom[name]
         else:
             reference = CustomObject(key=name, value=name, path=path)
-            value = import_object(reference, is_trusted=self.model.is_trusted)
+            value = import_object(reference, is_trusted=self.definition.source.is_trusted)
         if not inspect.isclass(value) and not settings:
             return value
         with user_code(f"Creating {name}", root=path or self.definition.file.parent):
@@ -240,7 +240,9 @@ class CompileArguments:
         serialized = {"module": None, "registered_name": name, **config}
         try:
             return keras.saving.deserialize_keras_object(
-                serialized, custom_objects=dict(self.custom), safe_mode=not self.model.is_trusted
+                serialized,
+                custom_objects=dict(self.custom),
+                safe_mode=not self.definition.source.is_trusted,
             )
         except (TypeError, ValueError) as e:
             known = list(vars(_module(part)))

@@ -19,7 +19,7 @@ from edl_horovod.frameworks.keras.files.hdf5 import (
     text_attribute,
 )
 from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
-from edl_horovod.models.file_model import FileModel
+from edl_horovod.models.spec_zoo import FileModel
 
 __all__ = ["ARCHIVE_WEIGHTS", "Definition", "is_archive", "open_archive", "read_definition"]
 
@@ -36,7 +36,8 @@ _KERAS_1_SETTINGS = frozenset({"nb_filter", "nb_row", "output_dim", "border_mode
 class Definition:
     """The layers and the compile arguments of a model, as its files contain them."""
 
-    file: Path
+    source: FileModel
+    """The files, and the options that replace what they contain."""
     form: str
     """`HDF5`, `JSON`, `archive` or `SavedModel`."""
     version: str
@@ -46,6 +47,13 @@ class Definition:
     """None if the model was not compiled, or the file does not contain the arguments."""
     is_program: bool = False
     """Whether the computation is only available as a program, not as Keras layers."""
+
+    @property
+    def file(self) -> Path:
+        """The file or the folder with the layers."""
+        path = self.source.definition or self.source.architecture
+        assert path is not None
+        return path
 
     @property
     def is_keras_2(self) -> bool:
@@ -89,20 +97,20 @@ def read_definition(model: FileModel) -> Definition:
             hint="Set model_definition, or model_architecture with model_weights.",
         )
     if model.architecture is not None:
-        definition = _read_json(path)
+        definition = _read_json(model, path)
     elif path.is_dir():
-        definition = _read_saved_model(path)
+        definition = _read_saved_model(model, path)
     elif path.suffix in _HDF5_ENDINGS:
-        definition = _read_hdf5(path)
+        definition = _read_hdf5(model, path)
     elif is_archive(path):
-        definition = _read_archive(path)
+        definition = _read_archive(model, path)
     else:
         raise _unsupported_file(path)
     _reject_keras_1(definition)
     return definition
 
 
-def _read_hdf5(path: Path) -> Definition:
+def _read_hdf5(model: FileModel, path: Path) -> Definition:
     with open_hdf5(path) as file:
         config = json_attribute(file, "model_config", path)
         version = text_attribute(file, "keras_version")
@@ -113,10 +121,10 @@ def _read_hdf5(path: Path) -> Definition:
             hint="Set it as model_weights together with model_architecture, or use the file that"
             " model.save wrote.",
         )
-    return _make_definition(path, "HDF5", config, version, compiled)
+    return _make_definition(model, "HDF5", config, version, compiled)
 
 
-def _read_json(path: Path) -> Definition:
+def _read_json(model: FileModel, path: Path) -> Definition:
     require_file(path)
     try:
         config = json.loads(path.read_bytes())
@@ -127,10 +135,10 @@ def _read_json(path: Path) -> Definition:
     is_object = isinstance(config, dict)
     version = config.get("keras_version", "") if is_object else ""
     compiled = config.pop("compile_config", None) if is_object else None
-    return _make_definition(path, "JSON", config, str(version), compiled)
+    return _make_definition(model, "JSON", config, str(version), compiled)
 
 
-def _read_archive(path: Path) -> Definition:
+def _read_archive(model: FileModel, path: Path) -> Definition:
     with open_archive(path) as archive:
         config = _json_member(archive, _CONFIG, path)
         metadata = _json_member(archive, _METADATA, path)
@@ -139,10 +147,10 @@ def _read_archive(path: Path) -> Definition:
             pass
     version = str(metadata.get("keras_version", ""))
     compiled = config.pop("compile_config", None)
-    return _make_definition(path, "archive", config, version, compiled)
+    return _make_definition(model, "archive", config, version, compiled)
 
 
-def _read_saved_model(path: Path) -> Definition:
+def _read_saved_model(model: FileModel, path: Path) -> Definition:
     saved = read_saved_model(path)
     root = saved.root
     config = root.get("model_config") or {key: root.get(key) for key in ("class_name", "config")}
@@ -155,18 +163,20 @@ def _read_saved_model(path: Path) -> Definition:
     compiled = root.get("training_config")
     settings = config.get("config")
     if isinstance(settings, dict) and isinstance(settings.get("layers"), list):
-        return _make_definition(path, "SavedModel", config, version, compiled)
+        return _make_definition(model, "SavedModel", config, version, compiled)
     name = str(root.get("name") or config["class_name"])
     settings = {"name": name, "layers": saved.layers()}
     definition = _make_definition(
-        path, "SavedModel", {**config, "config": settings}, version, compiled
+        model, "SavedModel", {**config, "config": settings}, version, compiled
     )
     return dataclasses.replace(definition, is_program=True)
 
 
 def _make_definition(
-    path: Path, form: str, config: Any, version: str, compiled: dict[str, Any] | None
+    model: FileModel, form: str, config: Any, version: str, compiled: dict[str, Any] | None
 ) -> Definition:
+    path = model.definition or model.architecture
+    assert path is not None
     if not isinstance(config, dict) or "class_name" not in config or "config" not in config:
         raise UserCodeError(
             f"{path} does not describe a Keras model.",
@@ -174,7 +184,7 @@ def _make_definition(
             hint="Write it with model.save or model.to_json().",
         )
     return Definition(
-        file=path,
+        source=model,
         form=form,
         version=version,
         config=_tuples_to_lists(config, path),

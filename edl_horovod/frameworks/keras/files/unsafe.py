@@ -8,7 +8,6 @@ import keras
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.files.definition import Definition
-from edl_horovod.models.file_model import FileModel
 
 __all__ = ["Finding", "all_findings", "config_findings", "reject_findings"]
 
@@ -61,15 +60,10 @@ class Finding:
     """Whether the part is code, which is accepted from a trusted author."""
 
 
-def all_findings(definition: Definition, model: FileModel) -> list[Finding]:
-    """Find unacceptable parts in a model's files, except unused compile arguments.
-
-    Args:
-        definition: The definition that was read from the files.
-        model: Its options replace compile arguments, and it provides custom objects.
-    """
-    file, options = definition.file.name, model.compile_options
-    custom = [custom_object.key for custom_object in model.custom_objects]
+def all_findings(definition: Definition) -> list[Finding]:
+    """Find unacceptable parts in a model's files, except unused compile arguments."""
+    file, options = definition.file.name, definition.source.compile_options
+    custom = [custom_object.key for custom_object in definition.source.custom_objects]
     used = {
         key: value
         for key, value in (definition.compiled or {}).items()

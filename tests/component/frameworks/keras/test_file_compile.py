@@ -6,8 +6,7 @@ import pytest
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.file_models import spec_of
-from edl_horovod.models.file_model import CustomObject
-from edl_horovod.models.modules import load_module
+from edl_horovod.models.modules import CustomObject, load_module
 from edl_horovod.models.parts import overrides_method
 from tests.keras_files import COMPILED, arrays, dense, file_model, made, sequential, write_h5
 

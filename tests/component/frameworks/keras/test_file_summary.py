@@ -7,7 +7,7 @@ import pytest
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.file_models import summarize
-from edl_horovod.models.file_model import LayerSummary
+from edl_horovod.models.spec_zoo import LayerSummary
 from tests.keras_files import arrays, dense, file_model, layer, sequential, write_h5, write_weights
 
 WEIGHTS = {"dense_1": arrays(1, kernel=(4, 3), bias=(3,)), "drop": {}}

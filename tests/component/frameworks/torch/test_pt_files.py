@@ -17,7 +17,8 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch import file_models
 from edl_horovod.frameworks.torch.pt_files import load_pt, unsafe_globals
 from edl_horovod.frameworks.torch.pt_inspection import inspect_pt
-from edl_horovod.models.file_model import CustomObject, FileModel
+from edl_horovod.models.modules import CustomObject
+from edl_horovod.models.spec_zoo import FileModel
 
 MAGIC = 0x1950A86A20F9469CFC6C
 CODE = 240
