@@ -1,4 +1,4 @@
-"""Workers that are forked from a process which has imported all they need (docs/adr/0008)."""
+"""Forks workers from a process that has imported the framework already (docs/adr/0008)."""
 
 import contextlib
 import ctypes
@@ -26,29 +26,29 @@ __all__ = ["ForkServer", "WarmServer"]
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 10.0
-"""A fork takes some milliseconds."""
+"""Longest wait for the answer of a server; a fork takes some milliseconds."""
 IDLE_SECONDS = 300.0
-"""How long a server waits for the next job."""
+"""How long an idle server waits for the next job before it ends."""
 STANDARD_OUTPUT = 1
 _OF_ONE_JOB = ("EDL_COORDINATOR", "EDL_SECRET_FILE", "TMPDIR")
-"""Variables that workers read after they are forked, so that a server's own do not matter."""
+"""Variables that only forked workers read, so a server with other values serves as well."""
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _SUBREAPER = threading.Lock()
-"""To be one is a property of the whole process, and jobs may run in several of its threads."""
+"""Held while this process is a subreaper: that affects all threads, and several may run jobs."""
 
 
 class ForkServer:
-    """Forks the workers of a command, which outlive it; restarted if it ends."""
+    """Forks workers by a server process, which is restarted if it ends; its workers outlive it."""
 
     def __init__(
         self, command: Command, log_path: Path | None, warm: "WarmServer | None" = None
     ) -> None:
-        """Start nothing yet: `is_ready` does.
+        """Prepare; `is_ready` starts the server.
 
         Args:
             command: The command of a worker.
-            log_path: Takes what the server itself prints; None makes it this process' own.
-            warm: Holds what an earlier job left, and takes this one's in `leave`.
+            log_path: Log file of the server itself; None to use this process' own output.
+            warm: Has the server of an earlier job, and gets this one's by `leave`.
         """
         self._command = command
         self._log_path = log_path
@@ -58,52 +58,52 @@ class ForkServer:
 
     @property
     def children(self) -> list[Child]:
-        """The server's own process, not those that it forked."""
+        """The process of the server, without the workers that it forked."""
         return [self._server] if self._server is not None else []
 
     def is_ready(self) -> bool:
-        """Whether `start` has something to fork from by now; call it often."""
+        """Start the server if need be; returns whether `start` may be called by now."""
         if not self._is_given_up and self._server is None:
             self._server = self._warm.take(self._command) if self._warm is not None else None
             self._server = self._server or _Server(self._command, self._log_path)
         elif self._server is not None and self._server.exit_code is not None:
-            self._after_the_end(self._server)
+            self._handle_end(self._server)
         return self._is_given_up or (self._server is not None and self._server.is_ready())
 
     def start(
         self, command: Command, variables: Mapping[str, str], output: IO[bytes] | None
     ) -> Process:
-        """Start one worker: forked, or from nothing if that cannot be.
+        """Fork one worker, or start it as a new process if forking fails.
 
         Args:
             command: The command of this worker, whose variables may differ from the others'.
             variables: Further variables.
-            output: Takes what it prints; None makes it this process' own.
+            output: File for its output; None to use this process' own output.
         """
         if self._server is not None:
             try:
                 descriptor = output.fileno() if output is not None else STANDARD_OUTPUT
                 return self._server.fork(command, variables, descriptor)
             except OSError as error:
-                log.warning("a worker cannot be forked (%s): it is started from nothing", error)
+                log.warning("a worker cannot be forked (%s): it is started as a new process", error)
                 self._server.close()
                 self._server = None
         return start_process(command, variables, output)
 
     def leave(self) -> None:
-        """Leave the server to the next job, if there is a place for it."""
+        """Keep the server for the next job, if `warm` was given."""
         if self._warm is not None and self._server is not None and self._server.is_ready():
             self._warm.keep(self._command, self._server)
             self._server = None
 
-    def _after_the_end(self, server: "_Server") -> None:
+    def _handle_end(self, server: "_Server") -> None:
         if server.has_imported:
-            log.warning("what forks workers ended with %s; it starts again", server.exit_code)
+            log.warning("the fork server ended with %s; it is restarted", server.exit_code)
         else:
             self._is_given_up = True
             log.warning(
-                "what forks workers ended with %s before it was ready: workers are started from "
-                "nothing. %s",
+                "the fork server ended with %s before it was ready: workers are started as new "
+                "processes. %s",
                 server.exit_code,
                 server.last_words() if self._log_path else "",
             )
@@ -112,9 +112,9 @@ class ForkServer:
 
 
 class WarmServer:
-    """Holds the server of a job that has ended, for the next job of this program (docs/adr/0031).
+    """Keeps the fork server of a job that has ended, for this program's next job (docs/adr/0031).
 
-    Use it in a `with`, which ends the server.
+    A context manager: leaving it ends the server.
     """
 
     def __init__(self) -> None:
@@ -130,35 +130,35 @@ class WarmServer:
         self._server = None
 
     def take(self, command: Command) -> "_Server | None":
-        """What workers of a command can be forked from; None where nothing fits, or it ended."""
+        """Return a server that can fork the workers of a command; None if there is none."""
         server, self._server = self._server, None
         if server is None:
             return None
-        if self._kind == _kind_of(command) and server.exit_code is None:
+        if self._kind == _imported_state(command) and server.exit_code is None:
             return server
         server.close()
         return None
 
     def keep(self, command: Command, server: "_Server") -> None:
-        """Hold what workers of a command were forked from; it ends when nothing wants it."""
+        """Keep the server of a command; it ends by itself if no job takes it."""
         self.__exit__()
         try:
             server.wait_for_work(IDLE_SECONDS)
         except OSError:  # It is dead.
             server.close()
             return
-        self._kind, self._server = _kind_of(command), server
+        self._kind, self._server = _imported_state(command), server
 
 
-def _kind_of(command: Command) -> object:
-    """What a process had when it imported: another job's workers need the same."""
+def _imported_state(command: Command) -> object:
+    """What affects the imports of a process; a server serves only commands with an equal value."""
     environment = {**os.environ, **command.environment}
     shared = {name: value for name, value in environment.items() if name not in _OF_ONE_JOB}
     return (command.imports, os.getcwd(), shared)
 
 
 class _Server(Child):
-    """The process that forks, and the way to it."""
+    """The process of a fork server, and the connection to it."""
 
     def __init__(self, command: Command, log_path: Path | None) -> None:
         self._channel, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -170,7 +170,7 @@ class _Server(Child):
             super().__init__(replace(command, argv=argv), log_path, start=start)
 
     def is_ready(self) -> bool:
-        if not self.has_imported and _has_something(self._channel):
+        if not self.has_imported and _is_readable(self._channel):
             self.has_imported = self._channel.recv(len(READY)) == READY
         return self.has_imported
 
@@ -183,7 +183,7 @@ class _Server(Child):
         self._channel.send(json.dumps({"idle_seconds": seconds}).encode())
 
     def fork(self, command: Command, variables: Mapping[str, str], output: int) -> "_Forked":
-        """Fork one worker, whose output goes to that descriptor.
+        """Fork one worker, whose output goes to the descriptor `output`.
 
         Raises:
             OSError: There is no answer, or no memory or room for another process.
@@ -192,7 +192,7 @@ class _Server(Child):
         request = json.dumps({"variables": environment, "argv": command.argv})
         standard_input, lifeline = os.pipe()
         try:
-            # An interrupt would lose a worker's pid, and the next answer would be taken for it.
+            # An interrupt here would lose the answer, which the next request would then read.
             with signals_held(), _subreaper():
                 socket.send_fds(self._channel, [request.encode()], [standard_input, output])
                 answer = int(self._channel.recv(MAX_MESSAGE_BYTES) or -errno.EPIPE)
@@ -211,7 +211,10 @@ class _Server(Child):
 
 
 class _Forked:
-    """A child of this process that another one forked; to its owner it is like a `Popen`."""
+    """A worker that the server forked, with the interface of a `Popen`.
+
+    It is a child of this process all the same: see `_subreaper`.
+    """
 
     def __init__(self, pid: int, stdin: IO[bytes]) -> None:
         self.pid = pid
@@ -220,13 +223,13 @@ class _Forked:
         self._end = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
-        if self._code is None and _has_something(self._end):
+        if self._code is None and _is_readable(self._end):
             self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             os.close(self._end)
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        if self._code is None and not _has_something(self._end, timeout):
+        if self._code is None and not _is_readable(self._end, timeout):
             raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout or 0.0)
         code = self.poll()
         assert code is not None
@@ -237,7 +240,7 @@ class _Forked:
             signal.pidfd_send_signal(self._end, sig)
 
 
-def _has_something(file: socket.socket | int, seconds: float | None = 0.0) -> bool:
+def _is_readable(file: socket.socket | int, seconds: float | None = 0.0) -> bool:
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(None if seconds is None else seconds * 1000))
@@ -245,9 +248,10 @@ def _has_something(file: socket.socket | int, seconds: float | None = 0.0) -> bo
 
 @contextlib.contextmanager
 def _subreaper() -> Iterator[None]:
-    """Be the one whose child an orphan among its descendants becomes: what is forked twice is ours.
+    """Make this process a subreaper: orphaned descendants become its children, not those of init.
 
-    Only for so long: the program around us may start processes that must not become our children.
+    The server forks twice, so that a worker is orphaned, and becomes a child of this process. Only
+    within the block, because the program may start other processes that must not.
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     before = ctypes.c_int()

@@ -1,7 +1,7 @@
 """Warm workers for plain horovodrun: `python -m edl_horovod.supervisor.keep_warm --config C`.
 
-Runs on a host as long as the host may get ranks. Each slot's worker gets warm and waits; the
-process that horovodrun launches there (`edl_horovod.worker.shim`) takes it over. When it ends, the
+It runs on each host that may get ranks. A worker in each slot gets warm and waits, until a process
+that horovodrun launches there (`edl_horovod.worker.shim`) takes it over. When a worker ends, the
 next one gets warm.
 """
 
@@ -32,7 +32,7 @@ POLL_SECONDS = 0.2
 
 
 def main() -> int:
-    """Keep workers warm until told to end; returns the exit code."""
+    """Keep workers warm until SIGTERM; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
     parser.add_argument("--slots", type=int, default=1, help="ranks that this host may have")

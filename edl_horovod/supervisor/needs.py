@@ -1,4 +1,4 @@
-"""What must be installed on this machine before a job's processes are started on it."""
+"""Checks that the programs and packages of a job's processes are installed on this machine."""
 
 import importlib.util
 import os
@@ -15,10 +15,10 @@ _BUILD = "python docker/horovod/build_wheel.py --install"
 
 
 def require_worker_packages(framework: str) -> None:
-    """Refuse what the workers could not import, each of them with a traceback.
+    """Check that the workers' packages are installed: one error, not a traceback in each worker.
 
     Raises:
-        ConfigError: Keras is asked to compute with another backend.
+        ConfigError: Keras is configured with another backend.
         MissingDependency: One of the framework's packages, or Horovod, is not installed.
     """
     require_backend(framework, os.environ)
@@ -43,10 +43,10 @@ def require_worker_packages(framework: str) -> None:
 
 
 def require_framework(framework: str) -> None:
-    """Refuse what a process of ours with a framework, and without a ring, could not import.
+    """Check that a framework's packages are installed, for a process without a ring.
 
     Raises:
-        ConfigError: Keras is asked to compute with another backend.
+        ConfigError: Keras is configured with another backend.
         MissingDependency: One of the framework's packages is not installed.
     """
     require_backend(framework, os.environ)
@@ -60,10 +60,10 @@ def require_framework(framework: str) -> None:
 
 
 def require_mpi(ring: Command) -> None:
-    """Refuse to start a static ring without MPI.
+    """Check that MPI is installed, for a static ring.
 
     Raises:
-        MissingDependency: `mpirun` or mpi4py is not here.
+        MissingDependency: `mpirun` or mpi4py is not installed.
     """
     if shutil.which(ring.argv[0]) is None or _is_missing("mpi4py"):
         raise MissingDependency(
@@ -74,8 +74,8 @@ def require_mpi(ring: Command) -> None:
 
 
 def _has_library(half: str) -> bool:
-    """Whether a half of Horovod, whose Python files are always there, was built."""
-    # Looking for the half itself would import the package that it is in.
+    """Whether Horovod was built for a framework; its Python files are always installed."""
+    # `find_spec` of the module itself would import the package that it is in.
     package, _, name = half.partition(".")
     spec = importlib.util.find_spec(package)
     folders = spec.submodule_search_locations if spec is not None else None

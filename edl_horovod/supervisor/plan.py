@@ -1,4 +1,4 @@
-"""What a launch will start, as a value, and how: decide first, act later."""
+"""The plan of a launch: the processes to start, as a value."""
 
 import shlex
 import shutil
@@ -19,20 +19,19 @@ STATIC_RING = {
     "HOROVOD_CONTROLLER": "mpi",
     "HOROVOD_CPU_OPERATIONS": "mpi",
 }
-"""What tells a worker that `mpirun` deals the ranks, once and for all."""
+"""Variables that tell a worker that `mpirun` assigns the ranks, once for the whole job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """One kind of process: its arguments, and what its environment gets beyond the launcher's."""
+    """The command of a process: its arguments, and variables in addition to the launcher's."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     can_fork: bool = False
-    """Whether the program takes `--fork-server`: one process of it forks all others."""
+    """Whether the program has the flag `--fork-server`, so that one process can fork the others."""
     imports: str = ""
-    """What it imports, beside its environment: the same for two commands whose processes may be
-    forked from one."""
+    """Identifies its imports. One fork server serves commands with equal imports and variables."""
 
     def __str__(self) -> str:
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
@@ -41,36 +40,36 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """The processes that a job's launcher starts beside itself, and where."""
+    """The processes that a job's launcher starts."""
 
     config: JobConfig
     job_dir: JobDir
     hosts: Mapping[str, int]
-    """Host name to slots, as the job starts."""
+    """Slots by host name, at the start of the job."""
     coordinator: Command | None = None
-    """None where another program deals the places."""
+    """None if another program assigns the ranks."""
     worker: Command | None = None
-    """For one slot of this machine; `EDL_SLOT` is added for each. None if workers are elsewhere."""
+    """The worker of a local slot, without `EDL_SLOT`; None if workers run elsewhere."""
     ring: Command | None = None
-    """The program that starts all ranks where there is no coordinator: mpirun, horovodrun."""
+    """The program that starts all ranks of a job without a coordinator: mpirun, horovodrun."""
     discovery: Command | None = None
-    """What keeps the hosts file current; None where people do (`edl scale`)."""
+    """The program that updates the hosts file; None if people do that (`edl scale`)."""
     grace_seconds: float = GRACE_SECONDS
     """How long the processes may take to end before they are killed."""
     secret_file: Path | None = None
-    """The job's secret where its workers have it already; None makes one in job_dir."""
+    """The job's secret, if its workers have it already; None to create one in job_dir."""
 
 
 def thread_variables(count: int) -> dict[str, str]:
-    """The environment that bounds the CPU threads of a rank.
+    """The variables that limit the CPU threads of a rank.
 
     Args:
-        count: Threads that compute at once.
+        count: The number of threads that compute concurrently.
     """
     return {
         "TF_NUM_INTRAOP_THREADS": str(count),
-        # One more begins ops: the only one follows a chain of ops to the end of the backward pass,
-        # while what goes to the network waits in its queue (ADR 15).
+        # One more: a single thread would follow one chain of ops to the end of the backward pass,
+        # while ops that begin collectives wait in its queue (ADR 15).
         "TF_NUM_INTEROP_THREADS": str(count + 1),
         "OMP_NUM_THREADS": str(count),
     }
@@ -84,15 +83,15 @@ def mpirun(
     flags: tuple[str, ...] = (),
     program: str = "mpirun",
 ) -> Command:
-    """The command that starts all ranks."""
+    """The command that starts all ranks of a static ring."""
     argv = (program, "-np", str(num_ranks), *flags, *worker)
     return Command(argv=argv, environment={**variables, **STATIC_RING})
 
 
 def locate(name: str) -> str:
-    """The path of a program: beside the running Python, else on PATH; its bare name if nowhere.
+    """Find a program beside the running Python, else on PATH; returns its bare name if not found.
 
-    An environment need not be activated to be used, so its programs need not be on PATH.
+    The programs of a virtual environment that is used without activation are not on PATH.
     """
     beside = str(Path(sys.executable).parent)
     return shutil.which(name, path=beside) or shutil.which(name) or name

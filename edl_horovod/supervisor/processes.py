@@ -40,7 +40,7 @@ _LESS_MEMORY = (
     " train.accumulate_steps, or give it more memory"
 )
 _CAUSES: dict[int, str] = {
-    signal.SIGBUS: "a file in memory could not be read or written: look whether the disk, or"
+    signal.SIGBUS: "a file in memory could not be read or written: check whether the disk, or"
     " /dev/shm, is full",
     signal.SIGILL: "the processor lacks instructions that a package was built for: install one that"
     " was built for it",
@@ -62,11 +62,11 @@ class Process(Protocol):
         """Wait for the end; `subprocess.TimeoutExpired` if it still runs."""
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal, if it still runs."""
+        """Send a signal if it still runs."""
 
 
 class Start(Protocol):
-    """Starts the process of a command, with more variables, as the leader of its own session."""
+    """A function that starts a command, with more variables, as the leader of its own session."""
 
     def __call__(
         self, command: Command, variables: Mapping[str, str], output: IO[bytes] | None
@@ -80,10 +80,10 @@ def start_process(
     *,
     pass_fds: Collection[int] = (),
 ) -> Process:
-    """Start a program of its own.
+    """Start a command as a new process.
 
     Raises:
-        FileNotFoundError: The program is not there.
+        FileNotFoundError: The program does not exist.
     """
     return subprocess.Popen(
         command.argv,
@@ -92,13 +92,13 @@ def start_process(
         stderr=subprocess.STDOUT if output is not None else None,
         env={**os.environ, **command.environment, **variables},
         pass_fds=pass_fds,
-        # Ctrl-C in a terminal goes to the launcher alone, which ends the job in good order.
+        # A Ctrl-C in the terminal must reach only the launcher, which ends the job in good order.
         start_new_session=True,
     )
 
 
 class Child:
-    """One process, which ends when this one does: its standard input is a lifeline."""
+    """A process that ends when this one does, as its standard input is then closed."""
 
     def __init__(
         self,
@@ -108,16 +108,16 @@ class Child:
         start: Start = start_process,
         **more_environment: str,
     ) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
-            command: What to run.
-            log_path: Takes its output, appended; None makes it this process' own.
-            start: How to run it.
-            **more_environment: Variables beyond the command's own.
+            command: The command.
+            log_path: File to append its output to; None to use this process' own output.
+            start: Starts the command.
+            **more_environment: Variables in addition to the command's own.
 
         Raises:
-            FileNotFoundError: The program is not there.
+            FileNotFoundError: The program does not exist.
         """
         self.log_path = log_path
         with contextlib.ExitStack() as stack:
@@ -126,14 +126,14 @@ class Child:
             variables = {LIFELINE_VARIABLE: "stdin", **more_environment}
             self._process = start(command, variables, stream)
         self.pid = self._process.pid
-        self._is_collected = False
+        self._is_cleaned_up = False
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative for a signal."""
+        """The exit code, negative for a signal; None while it runs."""
         code = self._process.poll()
         if code is not None:
-            self._collect()
+            self._clean_up()
         return code
 
     def send(self, number: signal.Signals) -> None:
@@ -171,35 +171,35 @@ class Child:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return False
-        self._collect()
+        self._clean_up()
         return True
 
     def kill(self) -> None:
-        """Kill it if it still runs, with what it started; its end is seen by `exit_code`."""
+        """Kill it if it still runs, with its own children, without waiting for its end."""
         if self.exit_code is None:
             os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill it if it still runs, with what it started, and collect it."""
+        """Kill it if it still runs, with its own children, and wait for its end."""
         if self.exit_code is None:
             self.kill()
             self._process.wait()
-            self._collect()
+            self._clean_up()
         if self._process.stdin is not None:
             self._process.stdin.close()
 
-    def _collect(self) -> None:
-        """Kill what an ended process left behind, at once: no other process has its number yet."""
-        if not self._is_collected:
-            self._is_collected = True
+    def _clean_up(self) -> None:
+        """Kill the children of an ended process, before its process group is reused by another."""
+        if not self._is_cleaned_up:
+            self._is_cleaned_up = True
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
 
 def end_all(children: list[Child], *, seconds: float = GRACE_SECONDS) -> None:
-    """Ask all to end, wait a moment for all together, then kill the rest.
+    """Send SIGTERM to all, wait `seconds` for all together, then kill the rest.
 
-    A second Ctrl-C during the wait ends the waiting, not the killing: nothing is left behind.
+    A second Ctrl-C cuts the wait short, but all are killed: no process is left behind.
     """
     try:
         for child in children:
@@ -241,18 +241,22 @@ def signals_held() -> Iterator[None]:
 
 
 class RestartingChild:
-    """A child, and the next one in its place."""
+    """A child that is restarted when it ends, until the job is over."""
 
     def __init__(
         self, name: str, command: Command, logs: Path, *, is_over: Callable[[], bool]
     ) -> None:
-        """Start it; once `is_over` says that the job has an outcome, it was right to end."""
+        """Start it; after `is_over` returns true it is not restarted."""
         self._command, self._log, self._is_over = command, logs / f"{name}.log", is_over
         self._restarts = _Restarts(name)
         self.child = Child(command, self._log)
 
     def keep(self) -> None:
-        """Start it again if it has ended; call it often."""
+        """Restart it if it has ended; call it at short intervals.
+
+        Raises:
+            EdlError: It cannot go on, or ended too often.
+        """
         if self.child.exit_code is not None and not self._is_over():
             self._restarts.count(self.child)
             self.child.close()
@@ -260,14 +264,14 @@ class RestartingChild:
 
 
 class _Restarts:
-    """Ends of one child in quick succession; too many of them end the job."""
+    """Counts the ends of one child; too many in a short time end the job."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._ends: list[float] = []
 
     def count(self, child: Child) -> None:
-        """Note one more, and wait a little before the next start: its port may be taken."""
+        """Count one end, and wait a little before the restart: its port may still be taken."""
         if child.exit_code == OutputError.exit_code:
             raise OutputError(
                 f"The job's directory cannot be written any more. The log of the {self._name} "
@@ -287,7 +291,7 @@ class _Restarts:
             )
         wait = min(0.2 * (len(self._ends) - 1), 2.0)
         ended = exit_text(child.exit_code or 0)
-        log.warning("the %s ended with %s; it starts again", self._name, ended)
+        log.warning("the %s ended with %s; it is restarted", self._name, ended)
         time.sleep(wait)
 
 
@@ -307,10 +311,10 @@ class Memory:
                     self._peak_bytes = max(self._peak_bytes, int(line.split()[1]) * 1024)
 
     def __str__(self) -> str:
-        """A clause, such as `it had 3.1 GiB when last seen, of 4.0 GiB here`."""
+        """A clause for messages: the peak memory when last seen, and the total memory."""
         seen = "its memory was not seen"
         if self._peak_bytes:
-            seen = f"it had taken up to {self._peak_bytes / _GIB:.1f} GiB when last seen"
+            seen = f"it had used up to {self._peak_bytes / _GIB:.1f} GiB when last seen"
         return f"{seen}, and there are {_total_bytes() / _GIB:.1f} GiB"
 
     def has_run_out(self) -> bool:
@@ -340,7 +344,7 @@ _PERHAPS = "most likely memory ran out, unless somebody killed it"
 
 
 def exit_text(exit_code: int) -> str:
-    """How a process ended, as a phrase: `3`, or the name of the signal."""
+    """An exit code for messages: the number, or the name of the signal."""
     return str(exit_code) if exit_code >= 0 else _name(-exit_code)
 
 

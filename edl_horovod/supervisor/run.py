@@ -1,4 +1,4 @@
-"""One job, from its directory to its result: the processes of this machine that it takes."""
+"""Runs one job from its directory to its result: starts and watches its local processes."""
 
 import contextlib
 import logging
@@ -63,26 +63,25 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 ADDRESS_SECONDS = 30.0
 HOPELESS_FAILURES = 3
-"""Failures of one slot in a row, without progress of the job, after which it is given up."""
+"""Failures of one slot in a row, without progress of the job, after which the job ends."""
 
 STOP_SECONDS = 60.0
-"""How long workers may take to end their step and to save a checkpoint, where a stop was asked
-for."""
+"""How long workers may take to end their step and to save a checkpoint after a request to stop."""
 
 Show = Callable[[], list[Recorded]]
-"""Shows the events since the last time, and returns them."""
+"""Shows the events since the last call, and returns them."""
 
 
 class _StopRequested(Interrupted):
-    """Somebody asked the launcher to stop the job, which can go on later."""
+    """The launcher was asked to stop the job, which can be resumed later."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """How a job ended well."""
+    """The result of a job that succeeded."""
 
     output: str
-    """Path of what it made; empty for `evaluate`."""
+    """Path of the output; empty for a job without one."""
     job_dir: str
     steps: int
     metrics: dict[str, float] = field(default_factory=dict)
@@ -93,7 +92,7 @@ class JobResult:
 def run_plan(
     plan: LaunchPlan, *, on_events: OnEvents | None = None, warm: WarmServer | None = None
 ) -> JobResult:
-    """Run a job as it was planned; one that an earlier launcher left is taken over.
+    """Run a job by its plan; a job whose launcher has died is taken over.
 
     Args:
         plan: The job's launch plan.
@@ -101,7 +100,7 @@ def run_plan(
         warm: Keeps the fork server of workers between the jobs of this program.
 
     Raises:
-        EdlError: The job did not reach its result; the subclass says what kind of reason.
+        EdlError: The job did not succeed; the subclass tells the kind of reason.
     """
     config = plan.config
     began = time.monotonic()
@@ -155,7 +154,7 @@ def run_plan(
                 if ended is None:
                     raise _StopRequested(
                         "The job was stopped; all its processes have ended.",
-                        hint=f"It goes on by: edl resume {plan.job_dir}",
+                        hint=f"To continue it, run: edl resume {plan.job_dir}",
                     )
                 if isinstance(ended, Failure):
                     raise ended.as_error()
@@ -190,12 +189,12 @@ def run_plan(
 
 
 def check_inputs(config: JobConfig) -> None:
-    """Find what can be found wrong before anything starts.
+    """Check what can be checked before any process starts.
 
     Raises:
-        DataError: A glob matches nothing, or the files are of more than one record format.
-        ConfigError: The model zoo or the trained model is not there; the data cannot follow a
-            setting; or there is no output, and nothing else that takes predictions.
+        DataError: A glob matches nothing, or the files have more than one record format.
+        ConfigError: The model zoo or the trained model does not exist; a setting does not apply to
+            the data; or neither an output nor a processor receives the predictions.
         OutputError: The output exists, cannot be written, or would replace what the job reads.
     """
     check_sources([config.data, config.validation_data], config.data_plan)
@@ -208,7 +207,7 @@ def check_inputs(config: JobConfig) -> None:
             received={"trained_model": config.trained_model},
         )
     if config.task == "predict" and not config.output:
-        _check_outputs_are_taken(Path(config.trained_model))
+        _require_processor(Path(config.trained_model))
     if config.init_from and not os.path.exists(config.init_from):
         raise ConfigError(
             "init_from must be the directory of a trained model, or a file of weights of PyTorch,"
@@ -220,8 +219,9 @@ def check_inputs(config: JobConfig) -> None:
     check_can_be_written(config)
 
 
-def _check_outputs_are_taken(trained_model: Path) -> None:
-    # Here, because no other start of a job needs protocol buffers or the files of a zoo.
+def _require_processor(trained_model: Path) -> None:
+    """Check that a prediction without `output` has a processor for its outputs."""
+    # Imported here: no other job needs protocol buffers or the files of a zoo at its start.
     from edl_horovod.models.parts import may_process_outputs, no_place_for_outputs
     from edl_horovod.models.trained_model_file import read_message
 
@@ -229,18 +229,18 @@ def _check_outputs_are_taken(trained_model: Path) -> None:
     try:
         model_def = read_message(trained_model).model_def
         file = lookup.file_groups(zoo, model_def)[0].files[0]
-        is_taken = may_process_outputs(zoo, model_def)
+        has_processor = may_process_outputs(zoo, model_def)
     except (OSError, DataError, ConfigError, UserCodeError):
-        return  # What is wrong with the trained model is told where the task opens it.
-    if not is_taken:
+        return  # The task reports damage of a trained model when it opens it.
+    if not has_processor:
         raise no_place_for_outputs(file)
 
 
 @contextlib.contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM ends the job as Ctrl-C does, unless the program around us has its own plans for it.
+    """Let SIGTERM end the job as Ctrl-C does, unless the program has its own handler for it.
 
-    Where that handler raises or ends the process, the children end too.
+    If that handler raises or ends the process, the children end as well.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -259,10 +259,10 @@ def _signals_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_temporary_files(plan: LaunchPlan) -> Iterator[LaunchPlan]:
-    """The plan with a folder for temporary files of this machine's workers; it goes with the job.
+    """Add a folder for temporary files of the local workers to the plan; removed with the context.
 
-    TensorFlow writes a file for each function that it converts and removes it when the interpreter
-    ends, to which a worker never comes (`worker._end`), nor one that is killed.
+    TensorFlow writes a file for each function that it converts, and removes it at the interpreter's
+    end. A worker never gets there: it ends without it (`worker.__main__.end`), or is killed.
     """
     with tempfile.TemporaryDirectory(prefix="edl-", ignore_cleanup_errors=True) as folder:
 
@@ -277,7 +277,7 @@ def _own_temporary_files(plan: LaunchPlan) -> Iterator[LaunchPlan]:
 def _run_elastic(
     plan: LaunchPlan, events: EventLog, show: Show, warm: WarmServer | None
 ) -> Outcome | None:
-    """The outcome of the job; None where it was asked to stop."""
+    """Run a job with a coordinator; returns its outcome, or None after a request to stop."""
     assert plan.coordinator is not None
     coordinator = _restarting(plan, "coordinator", plan.coordinator)
     restarting = [coordinator]
@@ -309,7 +309,7 @@ def _run_elastic(
                 return None
             time.sleep(POLL_SECONDS)
         if slots is not None and isinstance(ended, Success):
-            _let_go(slots)
+            _await_dismissed(slots)
             slots.leave_server()
         return ended
     finally:
@@ -318,14 +318,14 @@ def _run_elastic(
 
 
 def _keep_slots(plan: LaunchPlan, hosts_file: hosts.HostsFile, slots: Slots) -> None:
-    """Start or stop workers until this machine has as many as the hosts file says."""
+    """Keep as many local workers as the hosts file says."""
     if (wanted := hosts_file.change()) is not None:
         slots.num_wanted = _num_workers(plan.config, wanted.get(LOCAL_HOST, 0))
     slots.keep()
 
 
 def _num_workers(config: JobConfig, num_slots: int) -> int:
-    """Workers for slots of this machine; a typing error must not start thousands of them."""
+    """Number of workers for local slots; limited, as a typing error must not start thousands."""
     most = max(largest_ring(config), config.launch.np)
     if num_slots > most:
         log.warning(
@@ -374,10 +374,12 @@ def _note(events: list[Recorded], slots: Slots) -> None:
 
 
 def _give_up_if_hopeless(slots: Slots, min_np: int) -> None:
-    """End a job whose workers only fail; not one that goes on in a long step without the failing.
+    """End a job whose workers only fail.
+
+    A job is not ended while healthy workers could still form a ring: they may be in a long step.
 
     Raises:
-        JobFailed: A slot failed again and again, and the others are too few for a ring.
+        JobFailed: A slot failed several times in a row, and too few workers are healthy.
     """
     failures, why = slots.most_new_failures()
     if failures >= HOPELESS_FAILURES and slots.num_healthy() < min_np:
@@ -387,15 +389,15 @@ def _give_up_if_hopeless(slots: Slots, min_np: int) -> None:
         )
 
 
-def _let_go(slots: Slots) -> None:
-    """Wait a moment for workers that were dismissed, before anybody is told to end."""
+def _await_dismissed(slots: Slots) -> None:
+    """Wait up to 2 s for dismissed workers to end by themselves, before all are sent SIGTERM."""
     deadline = time.monotonic() + 2.0
     for child in slots.children:
         child.wait(max(0.0, deadline - time.monotonic()))
 
 
 def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | None:
-    """The outcome of the job; None where it was asked to stop."""
+    """Run a job whose ranks one program starts; returns its outcome, or None after a stop."""
     assert plan.ring is not None
     program = Path(plan.ring.argv[0]).name
     if program == "mpirun":
@@ -418,7 +420,7 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
         end_all([*([ring] if ring else []), *(worker.child for worker in restarting)])
     ended = _outcome(plan)
     if ended is None:
-        # What a shell would say of a rank that a signal ended, mpirun says, too.
+        # For a rank that a signal ended, mpirun ends like a shell: with 128 plus the signal.
         killed = what_killed(128 - code if code > 128 else code, Memory(ring.pid))
         raise JobFailed(
             f"{program} ended with {exit_text(code)} before the job was done."

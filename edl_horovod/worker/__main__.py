@@ -1,7 +1,7 @@
 """The process of one rank: `python -m edl_horovod.worker --config config.yaml`.
 
 It gets warm first (imports, model, traced steps, open data), and only then asks for a place in a
-ring. Who deals the places shows in its environment: the job's coordinator, horovodrun, or mpirun.
+ring. Its environment variables say who assigns places: the job's coordinator, horovodrun or mpirun.
 """
 
 import argparse
@@ -38,25 +38,25 @@ __all__ = ["code_of", "end", "import_all", "main", "serve"]
 log = logging.getLogger("edl_horovod.worker")
 
 LAST_WORDS_SECONDS = 5.0
-"""Longest wait for the reader of this process' output."""
+"""Longest wait for the last output of this process to be read."""
 _MAX_PID_BYTES = 32
 
 
 def main() -> int:
-    """Be a worker until dismissed; returns the process' exit code."""
+    """Run a worker until it is dismissed; returns the process' exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
     parser.add_argument(
         "--wait", action="store_true", help="get warm, then wait for edl_horovod.worker.shim"
     )
     parser.add_argument(
-        "--fork-server", type=int, metavar="FD", help="be forked as often as is asked over a socket"
+        "--fork-server", type=int, metavar="FD", help="fork a worker for each request from a socket"
     )
     args = parser.parse_args()
     if args.fork_server is not None:
         import_all(resolved.load(args.config))
         command = serve(socket.socket(fileno=args.fork_server))
-        # From here on this is a worker like any other: the server itself never comes back.
+        # From here on this is a forked worker: the server itself does not return.
         args = parser.parse_args(command[command.index("--config") :])
     faulthandler.enable()
     environment = WorkerEnvironment.of(os.environ)
@@ -66,7 +66,7 @@ def main() -> int:
         config = with_checkpoint_lanes(resolved.load(args.config))
         logs.setup(environment.identity.label, level=config.log_level)
         import_all(config)
-        # Only now: these import what takes long.
+        # Imported only now, because these import the slow packages.
         from edl_horovod.worker.rank import work
         from edl_horovod.worker.stand_in import work_when_launched
 
@@ -77,52 +77,52 @@ def main() -> int:
 
 
 def import_all(config: JobConfig) -> None:
-    """Import nothing of the user's, and nothing that starts a thread.
+    """Import the packages that a worker needs, without the user's code and without threads.
 
     Raises:
-        ConfigError: Keras is asked to compute with a backend that the ring does not have.
+        ConfigError: Keras is configured with a backend that has no ring.
     """
     require_backend(framework_name(config), os.environ)
     # Read at import by TensorFlow, and at every trace of a collective by Horovod.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "error")
     os.environ["HOROVOD_ELASTIC"] = "1"
-    # A bucket is one message already: fusing several would only make Horovod's buffer larger.
+    # A bucket is one message already; fusing several would only enlarge Horovod's buffer.
     os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(config.train.bucket_bytes))
     gc.disable()
     try:
         importlib.import_module("edl_horovod.worker.stand_in")
         importlib.import_module("edl_horovod.tasks.warm").framework_of(config)
-        # It lives as long as the process: the collector need not look through it again.
+        # The modules live as long as the process, so exclude them from garbage collection.
         gc.freeze()
     finally:
         gc.enable()
 
 
 def code_of(main: Callable[[], int]) -> int:
-    """The exit code of a process' main function, whatever it raises."""
+    """Run a process' main function; returns its exit code, whatever it raises."""
     try:
         return main()
-    except SystemExit as ending:  # Of argparse.
+    except SystemExit as ending:  # From argparse.
         return int(ending.code or 0)
-    except BaseException:  # The interpreter would print it and end, and that end may never come.
+    except BaseException:  # Not left to the interpreter, whose end may hang.
         traceback.print_exc()
         return 1
 
 
 def end(code: int, *, last_words_seconds: float = LAST_WORDS_SECONDS) -> NoReturn:
-    """End this process at once; everything that must be closed is closed by now.
+    """End this process at once, without the interpreter's own end; everything is closed by now.
 
-    The interpreter's own end would destroy TensorFlow's iterators. They wait for their threads, and
-    a thread that is about to run the user's Python waits for the interpreter for ever. An error
-    here would have the same effect, and the reader of the output may be gone or stuck.
+    The interpreter's end would destroy TensorFlow's iterators, which wait for their threads; a
+    thread that is about to run the user's Python code then waits for the interpreter forever. An
+    error here would lead there as well, and the reader of the output may be gone or stuck.
     """
     last = threading.Timer(last_words_seconds, os._exit, [code])
     last.daemon = True
     last.start()
-    for say in (logging.shutdown, sys.stdout.flush, sys.stderr.flush):
+    for flush in (logging.shutdown, sys.stdout.flush, sys.stderr.flush):
         with contextlib.suppress(OSError):
-            say()
+            flush()
     os._exit(code)
 
 

@@ -1,4 +1,4 @@
-"""What surrounds a worker's process: its environment variables, and the container it may be in."""
+"""The environment of a worker: variables of its launcher, and the container it may run in."""
 
 import os
 import signal
@@ -27,11 +27,11 @@ class WorkerEnvironment:
     """0 for a job without a coordinator."""
     secret_file: Path | None = None
     is_static: bool = False
-    """Whether mpirun's ranks are the one ring."""
+    """Whether the ranks that mpirun started are the only ring."""
     ready_file: Path | None = None
-    """Exists while this worker is warm: a pod's readiness."""
+    """A file that exists while this worker is warm, for a pod's readiness probe."""
     driver_place: Place | None = None
-    """This rank's first place, as horovodrun gave it; its rendezvous is the elastic driver."""
+    """This rank's first place, from horovodrun; its rendezvous is the elastic driver."""
     driver_timeout_seconds: float = GLOO_SECONDS
 
     @classmethod
@@ -66,7 +66,7 @@ class WorkerEnvironment:
 
     @property
     def has_launcher(self) -> bool:
-        """Whether a launcher of ours has checked the job; under plain horovodrun none has to."""
+        """Whether one of our launchers has checked the job; plain horovodrun checks nothing."""
         return self.membership in ("static", "coordinator")
 
 
@@ -75,7 +75,7 @@ def _path(name: str | None) -> Path | None:
 
 
 def _driver_place(variables: Mapping[str, str]) -> Place | None:
-    """The place in horovodrun's variables; None where it has not launched this process."""
+    """Read the place in horovodrun's variables; None if it has not launched this process."""
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in variables:
         return None
     ranks: dict[str, Any] = {
@@ -94,13 +94,13 @@ def _driver_place(variables: Mapping[str, str]) -> Place | None:
 
 
 def begin_container(ready_file: Path | None) -> None:
-    """Handle signals as process 1, and remove what a killed process left behind.
+    """Handle SIGTERM as process 1, and remove the ready file of a killed process.
 
     Args:
         ready_file: The file that a pod's readiness probe looks for; None outside of pods.
     """
     if os.getpid() == 1:
-        # The kernel keeps a signal from process 1 that has no handler for it.
+        # The kernel ignores SIGTERM for process 1 unless it has a handler.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
@@ -108,7 +108,7 @@ def begin_container(ready_file: Path | None) -> None:
 
 @contextmanager
 def shown_as_ready(ready_file: Path | None) -> Iterator[None]:
-    """Keep the file in place within the block; a pod's readiness probe looks for it.
+    """Show a pod as ready within the block.
 
     Args:
         ready_file: The file that a pod's readiness probe looks for; None outside of pods.

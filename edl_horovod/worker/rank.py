@@ -1,4 +1,4 @@
-"""A worker as a rank: warm, in one ring after another, until it is dismissed or done."""
+"""The life of a rank: it gets warm, then works in one ring after another until the end."""
 
 import faulthandler
 import logging
@@ -30,9 +30,9 @@ __all__ = ["be_rank", "open_events", "work"]
 log = logging.getLogger("edl_horovod.worker")
 
 EXIT_FOR_ANOTHER = 75
-"""Beyond the codes of `EdlError`: dismissed, but a worker that is warm again would be of use."""
+"""Exit code of a dismissed worker whose pod should be restarted; not one of an `EdlError`."""
 SLOW_END_SECONDS = 30.0
-"""A worker that is dismissed and still there shows where its threads are, in its log."""
+"""A dismissed worker that still runs after this time writes the stacks of its threads."""
 
 
 def work(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -> int:
@@ -49,10 +49,10 @@ def work(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -
 
 
 def open_events(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -> EventLog:
-    """Enter the job's directory, where this process may be before its launcher, or without one.
+    """Open the job's directory, which this process may enter before its launcher, or without one.
 
     Raises:
-        OutputError: The job's places are not its own.
+        OutputError: A path of the job belongs to another job.
     """
     job_dir = JobDir.of(config)
     job_dir.enter(config_file)
@@ -67,10 +67,10 @@ def be_rank(
     environment: WorkerEnvironment,
     warm: AbstractContextManager[Work],
 ) -> bool:
-    """Work as a rank until dismissed or done; returns whether no other is needed in its place."""
+    """Work as a rank until dismissed or done; returns whether no other must take its place."""
     with ExitStack() as stack:
         if not environment.has_launcher:
-            check_is_free(config)  # At their end ranks ask only for other jobs' results.
+            check_is_free(config)  # Later, ranks only check for results of other jobs.
             check_can_be_written(config)
             stack.enter_context(JobDir.of(config).in_use())
         membership = make_membership(environment, config, events, framework_of(config).horovod)
@@ -91,10 +91,10 @@ def be_rank(
 
 
 def _leave_on_sigterm(membership: Membership) -> None:
-    """Leave before being killed: at the next step, and then end with 0."""
+    """At SIGTERM, leave the ring after the current step, and then end with exit code 0."""
 
     def leave(_signal: int, _frame: object) -> None:
-        # In a thread of its own: the interrupted code may be sending a message just now.
+        # In a thread: the interrupted code may hold the lock for sending messages.
         threading.Thread(target=membership.leave_soon, daemon=True).start()
 
     signal.signal(signal.SIGTERM, leave)
@@ -103,16 +103,16 @@ def _leave_on_sigterm(membership: Membership) -> None:
 def make_membership(
     environment: WorkerEnvironment, config: JobConfig, events: EventLog, horovod: Horovod
 ) -> Membership:
-    """The membership that the environment asks for.
+    """Create the membership that the environment variables of the launcher select.
 
     Raises:
-        ConfigError: No launcher has started this process.
-        MissingDependency: The ranks are mpirun's, and Horovod was built without MPI.
+        ConfigError: This process was not started by a launcher.
+        MissingDependency: mpirun started it, and Horovod was built without MPI.
     """
     kind, result_file = environment.membership, JobDir.of(config).result
     if not kind:
         raise ConfigError(
-            "A worker is started by a launcher, which tells it where its ring is.",
+            "A worker must be started by a launcher, whose variables say how to join the ring.",
             received="no EDL_COORDINATOR and no HOROVOD_GLOO_RENDEZVOUS_ADDR in the environment",
             hint="Use `edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`.",
         )

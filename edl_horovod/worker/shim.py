@@ -2,9 +2,9 @@
 
 Usage: `python -m edl_horovod.worker.shim --config config.yaml`.
 
-It hands its Horovod variables and its output to a warm worker of this host, forwards signals to it
-and ends with its exit code. Where none waits it becomes a cold worker itself. Only the standard
-library is imported, so that this process starts in about ten milliseconds.
+It passes its Horovod variables and its output to a warm worker of this host, forwards signals to
+it, and ends with its exit code. If no worker waits, it becomes a cold worker itself. It imports
+only the standard library, so that it starts in about ten milliseconds.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, TAKEN, socket_folder
 __all__ = ["main"]
 
 PREFIXES = ("HOROVOD_", "_HOROVOD_", "NCCL_")
-"""Variables that are the ring's, and not this process' own."""
+"""Prefixes of the variables that are passed to the warm worker."""
 REPLY_SECONDS = 2.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> int:
-    """Be a worker, by handing over to a warm one or as a cold one; returns the exit code."""
+    """Hand over to a warm worker, or become a cold one; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
     args = parser.parse_args()
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _waiting(config: Path) -> Iterator[Path]:
-    """Sockets of this host's warm workers: those of the launched slot first, the oldest first."""
+    """Sockets of this host's warm workers: those of the launched slot first, then by age."""
     slot = os.environ.get("HOROVOD_LOCAL_RANK", "0")
     sockets = []
     for path in socket_folder(config).glob("*.sock"):
@@ -56,19 +56,19 @@ def _waiting(config: Path) -> Iterator[Path]:
 
 
 def _hand_over(path: Path, message: bytes, stack: contextlib.ExitStack) -> socket.socket | None:
-    """The connection to a worker that took the place; None where it did not."""
+    """Offer the place to a worker; returns the connection to it, or None if it did not accept."""
     connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     connection.settimeout(REPLY_SECONDS)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     stack.callback(os.close, folder)
     try:
-        # A socket's name has 108 bytes at most, a job directory's may have more.
+        # The path of a socket is limited to 108 bytes, and a job's directory may be longer.
         connection.connect(f"/proc/self/fd/{folder}/{path.name}")
         socket.send_fds(connection, [message], [sys.stdout.fileno(), sys.stderr.fileno()])
-        if connection.recv(len(TAKEN)) != TAKEN:  # The last word may follow at once.
+        if connection.recv(len(TAKEN)) != TAKEN:  # Read no more: the exit code may follow at once.
             return None
     except OSError:
-        # It has just been taken by another, or it was killed and its socket is all that is left.
+        # Another process has just taken it, or it was killed and left its socket behind.
         return None
     connection.settimeout(None)
     return connection
@@ -85,13 +85,13 @@ def _follow(worker: socket.socket) -> int:
 
     for number in SIGNALS:
         signal.signal(number, forward)
-    said = b""
+    answer = b""
     with contextlib.suppress(ConnectionResetError):
         while part := worker.recv(MAX_MESSAGE_BYTES):
-            said += part
-    if said.startswith(b"exit "):
-        return int(said.split()[1])
-    # It ended without a word: by the signal that was forwarded, or killed.
+            answer += part
+    if answer.startswith(b"exit "):
+        return int(answer.split()[1])
+    # It ended without an answer: by the forwarded signal, or it was killed.
     return 128 + (forwarded[0] if forwarded else signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""A worker that gets warm before horovodrun launches a process, whose place it then takes."""
+"""A worker that gets warm in advance, and takes the place of a process that horovodrun launches."""
 
 import contextlib
 import json
@@ -26,11 +26,11 @@ log = logging.getLogger("edl_horovod.worker")
 
 GREETING_SECONDS = 2.0
 CREDENTIALS = struct.Struct("3i")
-"""Credentials of the other end of a Unix socket: pid, uid, gid."""
+"""Credentials of the peer of a Unix socket: pid, uid, gid."""
 
 
 def work_when_launched(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -> int:
-    """Get warm, wait for a process that horovodrun launches, and be the rank that it was to be."""
+    """Get warm, wait for a process that horovodrun launches, and work as the rank in its place."""
     identity = environment.identity
     with (
         open_events(config, config_file, environment) as events,
@@ -38,7 +38,7 @@ def work_when_launched(config: JobConfig, config_file: Path, environment: Worker
         make_warm(config, events, identity, checker) as work,
     ):
         launched = wait_for_place(config_file, slot=identity.slot)
-        # Horovod's own library reads them, too.
+        # Set for the whole process, because Horovod's library reads them as well.
         os.environ.update(launched.variables)
         environment = WorkerEnvironment.of(os.environ)
         logs.setup(environment.identity.label, level=config.log_level)
@@ -61,7 +61,7 @@ class Handover:
         self.variables = variables
 
     def follow(self) -> None:
-        """Take its signals, and end when it ends, in a thread of its own."""
+        """Start a thread that receives its signals, and ends this process when it ends."""
         threading.Thread(target=self._listen, name="handover", daemon=True).start()
 
     def report_exit(self, code: int) -> None:
@@ -80,16 +80,16 @@ class Handover:
 
 
 def wait_for_place(config: Path, *, slot: int) -> Handover:
-    """Wait, warm, until a process of this user is launched as a worker, and take its place.
+    """Wait until a process of this user is launched as a worker, and take its place.
 
-    From then on this process' output is that of the launched one.
+    From then on the output of this process goes to that of the launched one.
 
     Args:
         config: The job's `config.yaml`.
-        slot: The slot whose device this worker holds: it is asked first to be that slot's worker.
+        slot: The slot whose device this worker uses; a process of this slot asks it first.
 
     Raises:
-        ConfigError: The folder is another user's, or open to others.
+        ConfigError: The folder belongs to another user, or others may write to it.
     """
     folder = private_folder(socket_folder(config))
     name = f"{slot}-{os.getpid()}.sock"
@@ -97,19 +97,19 @@ def wait_for_place(config: Path, *, slot: int) -> Handover:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{name}.new", dir_fd=place)  # Of an ended process with the same number.
-            # A socket's name has 108 bytes at most, a job directory's may have more.
+                os.unlink(f"{name}.new", dir_fd=place)  # Of a former process with this pid.
+            # The path of a socket is limited to 108 bytes, and a job's directory may be longer.
             listener.bind(f"/proc/self/fd/{place}/{name}.new")
             listener.listen()
             os.rename(f"{name}.new", name, src_dir_fd=place, dst_dir_fd=place)
             try:
-                while (taken := _accept(listener)) is None:
+                while (handover := _accept(listener)) is None:
                     pass
             finally:
                 os.unlink(name, dir_fd=place)
     finally:
         os.close(place)
-    return taken
+    return handover
 
 
 def _accept(listener: socket.socket) -> Handover | None:
@@ -133,13 +133,13 @@ def _accept(listener: socket.socket) -> Handover | None:
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, str], list[int]]:
-    said, outputs, _, _ = socket.recv_fds(connection, MAX_MESSAGE_BYTES, 2)
-    while not said.endswith(b"\n"):
+    data, outputs, _, _ = socket.recv_fds(connection, MAX_MESSAGE_BYTES, 2)
+    while not data.endswith(b"\n"):
         part = connection.recv(MAX_MESSAGE_BYTES)
-        if not part or len(said) > MAX_MESSAGE_BYTES:
+        if not part or len(data) > MAX_MESSAGE_BYTES:
             raise ValueError("no whole line")
-        said += part
-    message: Any = json.loads(said)
+        data += part
+    message: Any = json.loads(data)
     variables = {str(name): str(value) for name, value in message["variables"].items()}
     if len(outputs) != 2:
         raise ValueError("no output")

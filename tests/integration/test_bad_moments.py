@@ -85,7 +85,7 @@ def test_a_worker_that_the_kernel_kills_for_memory_costs_no_record(
     failed = [e.event for e in job.events("worker") if e.event.state == "failed"]
     assert [event.worker for event in failed] == ["localhost:1"]
     assert "killed by SIGKILL: as the kernel counts, memory ran out" in failed[0].message
-    assert re.search(r"it had taken up to \d+\.\d GiB when last seen", failed[0].message)
+    assert re.search(r"it had used up to \d+\.\d GiB when last seen", failed[0].message)
     assert "lower train.batch_size" in job.printed
     proof = prove(JobDir(job.job_dir))
     assert proof.is_good, proof.violations

@@ -57,7 +57,7 @@ def fail(slots, clock, *, number=0):
     assert child.wait(LIMIT_SECONDS)
     slots.keep()
     slot = slots._slots[number]
-    return 0.0 if slot.start_again_at is None else slot.start_again_at - clock.now
+    return 0.0 if slot.restart_at is None else slot.restart_at - clock.now
 
 
 def test_as_many_workers_as_are_wanted_each_with_its_slot(make, tmp_path):
