@@ -1,16 +1,15 @@
-"""Run a job in a cluster for a command that needs its result: submit it, wait, and remove it.
+"""Run a job elsewhere for a command that needs its result: submit it, wait, and remove it.
 
-The job's files are on a volume that this machine and the pods mount at the same path.
+The job's files are on a file system that this machine and the job have at the same path.
 """
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from edl_horovod.cluster.status import ENDED
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import (
     ClusterUnreachable,
@@ -23,9 +22,8 @@ from edl_horovod.errors import (
 from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import JobEvent
-from edl_horovod.launch import target
-from edl_horovod.launch.client import Client
-from edl_horovod.launch.jobs import JobStatus, OnStatus
+from edl_horovod.launch import target, waiting
+from edl_horovod.launch.jobs import Jobs, JobStatus, OnStatus
 from edl_horovod.launch.target import SubmittedJob
 from edl_horovod.supervisor.run import JobResult
 
@@ -35,6 +33,8 @@ log = logging.getLogger(__name__)
 
 MAX_UNREACHABLE_SECONDS = 600.0
 """How long the wait for a job goes on without an answer from the cluster."""
+ENDED = ("finished", "failed")
+"""States that a job does not leave."""
 RETRY_SECONDS = 5.0
 VISIBLE_SECONDS = 60.0
 """How long a network file system may take to show here what a pod wrote."""
@@ -42,17 +42,17 @@ VISIBLE_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class AttachedJob:
-    """Names a job in a cluster."""
+    """Names a job that runs elsewhere."""
 
+    kind: str
+    """Its launch target."""
     name: str
-    namespace: str
-    """Empty for that of the context."""
-    context: str
-    """Empty for the current one of the kubeconfig."""
+    place: Mapping[str, str]
+    """Where it is, as `LaunchTarget.jobs` takes it."""
 
-    def client(self) -> Client:
-        """For its cluster; the caller closes it."""
-        return Client(namespace=self.namespace, context=self.context)
+    def jobs(self) -> AbstractContextManager[Jobs]:
+        """The jobs of its launch target; they are closed with the context."""
+        return closing(target.find(self.kind).jobs(self.place))
 
 
 def check_attached(config: JobConfig) -> None:
@@ -61,22 +61,17 @@ def check_attached(config: JobConfig) -> None:
     Raises:
         EdlError: It cannot: a path is on no volume, it has no image, or there is no cluster.
     """
-    if config.kubernetes.name:
-        # A process that removes what a dead one left must not meet another job of that name.
-        raise ConfigError(
-            "The job is removed when this command ends, so it gets a name that no other job has.",
-            received={"kubernetes.name": config.kubernetes.name},
-            hint="Leave kubernetes.name out.",
-        )
-    launch_target, settings = target.find(config.launch.kind), config.kubernetes
-    launch_target.describe(launch_target.plan(config))
-    launch_target.jobs({"namespace": settings.namespace, "context": settings.context}).close()
+    launch_target = target.find(config.launch.kind)
+    plan = launch_target.plan(config)
+    _, place = launch_target.name_of(plan)
+    launch_target.describe(plan)
+    launch_target.jobs(place).close()
 
 
 def run_attached(
     config: JobConfig, *, note: Callable[[AttachedJob | None], None], on_status: OnStatus
 ) -> JobResult:
-    """Submit a job, return when it has finished, and remove it from the cluster.
+    """Submit a job, return when it has finished, and remove it from its launch target.
 
     A job that failed stays there, for its logs. Where `on_status` raises, or Ctrl-C ends the wait,
     the job is removed first.
@@ -92,8 +87,8 @@ def run_attached(
     """
     launch_target = target.find(config.launch.kind)
     plan = launch_target.plan(config)
-    settings = config.kubernetes
-    job = AttachedJob(name=plan.name, namespace=settings.namespace, context=settings.context)
+    name, place = launch_target.name_of(plan)
+    job = AttachedJob(kind=config.launch.kind, name=name, place=place)
     note(job)
     try:
         submitted: SubmittedJob = launch_target.launch(plan)
@@ -119,25 +114,27 @@ def run_attached(
 
 
 def remove_attached(job: AttachedJob) -> None:
-    """End a job in good order, wait for its pods to be gone, and remove it; it may be gone already.
+    """End a job in good order, wait until nothing of it runs, and remove it; it may be gone.
 
     Raises:
         EdlError: It could not be removed.
     """
     # Nothing of it may be there, or only a part; or it ends just now.
-    with job.client() as client, suppress(ObjectNotFound):
-        if client.status(job.name, is_brief=True).state not in ENDED:
+    with job.jobs() as jobs, suppress(ObjectNotFound):
+        if jobs.status(job.name, is_brief=True).state not in ENDED:
             with suppress(ConfigError, ObjectNotFound):
-                client.stop(job.name, may_lose_steps=True)
-        client.delete(job.name)
+                jobs.stop(job.name)
+                seconds = jobs.stop_seconds(job.name)
+                waiting.wait_until_at_rest(jobs, job.name, timeout_seconds=seconds)
+        jobs.delete(job.name)
 
 
 def _wait(job: AttachedJob, on_status: OnStatus) -> None:
-    """Wait until the job has finished, even if the API server cannot be reached for a while.
+    """Wait until the job has finished, even if its cluster cannot be reached for a while.
 
     Raises:
         JobFailed: The job failed.
-        ClusterUnreachable: The API server has not answered for `MAX_UNREACHABLE_SECONDS`.
+        ClusterUnreachable: The cluster has not answered for `MAX_UNREACHABLE_SECONDS`.
     """
     last_answer_at = time.monotonic()
 
@@ -146,10 +143,10 @@ def _wait(job: AttachedJob, on_status: OnStatus) -> None:
         last_answer_at = time.monotonic()
         on_status(status)
 
-    with job.client() as client:
+    with job.jobs() as jobs:
         while True:
             try:
-                client.wait(job.name, "finished", on_status=on_answer)
+                waiting.wait(lambda: jobs, job.name, "finished", on_status=on_answer)
             except ClusterUnreachable as e:
                 if time.monotonic() - last_answer_at > MAX_UNREACHABLE_SECONDS:
                     raise
@@ -181,6 +178,6 @@ def _result(submitted: SubmittedJob) -> JobResult:
             raise OutputError(
                 f"Job {submitted.name} has finished, but what it wrote is not on this machine.",
                 received={"job_dir": submitted.job_dir},
-                hint="Have the volume at the same path here as in the pods.",
+                hint="Have the folder at the same path here as where the job runs.",
             )
         time.sleep(1)

@@ -21,6 +21,7 @@ from edl_horovod.errors import (
     ClusterError,
     ClusterForbidden,
     ClusterUnreachable,
+    ConfigError,
     EdlError,
     Interrupted,
     NoCluster,
@@ -121,6 +122,19 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
                 place={"namespace": cluster.namespace} | _context(settings),
                 details={"namespace": cluster.namespace, "image": submitted.image},
             )
+
+    def name_of(self, plan: KubernetesPlan) -> tuple[str, dict[str, str]]:
+        """The name, which no other job has; see `LaunchTarget`."""
+        settings = plan.config.kubernetes
+        if settings.name:
+            # A process that removes what a dead one left must not meet another job of that name.
+            raise ConfigError(
+                "The job is removed when this command ends, so it gets a name that no other job"
+                " has.",
+                received={"kubernetes.name": settings.name},
+                hint="Leave kubernetes.name out.",
+            )
+        return plan.name, {"namespace": settings.namespace, "context": settings.context}
 
     def names(self, job: str) -> bool:
         """Whether a job in a cluster can have this name."""

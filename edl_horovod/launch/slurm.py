@@ -138,6 +138,10 @@ class SlurmTarget(LaunchTarget[SlurmPlan, SubmittedJob]):
             job_dir=str(job_dir),
         )
 
+    def name_of(self, plan: SlurmPlan) -> tuple[str, dict[str, str]]:
+        """The job's directory; its number is not known yet."""
+        return os.path.abspath(plan.config.job_dir), {}
+
     def names(self, job: str) -> bool:
         """Whether it is a number in Slurm, or the directory of a job that started there."""
         if _is_number(job):
@@ -314,7 +318,9 @@ class SlurmJobs(Jobs):
         """
         if not _is_number(name):
             comment = f"{COMMENT}{os.path.abspath(name)}"
-            jobs = _queue("--user", str(os.stat(name).st_uid))
+            # Whose it is, the directory tells, which is not there before the job has started.
+            user = os.stat(name).st_uid if os.path.exists(name) else os.getuid()
+            jobs = _queue("--user", str(user))
             why = "the job is not in its queue"
             forgotten = _SlurmJob("0", "FORGOTTEN", why, "", "", "", "", comment)
             return max(

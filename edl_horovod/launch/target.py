@@ -89,6 +89,17 @@ class LaunchTarget(ABC, Generic[P, R]):
             EdlError: The job was not launched, or did not reach its result.
         """
 
+    def name_of(self, plan: P) -> tuple[str, Mapping[str, str]]:
+        """What will name the job of a plan, and where it will be, as `jobs` takes it.
+
+        A command that removes its job at the end asks before the launch, so that a later one can
+        remove what a dead one left.
+
+        Raises:
+            ConfigError: A job does not have a name of its own before it is launched.
+        """
+        raise ConfigError("A job of this launch target can only be submitted by itself.")
+
     @abstractmethod
     def names(self, job: str) -> bool:
         """Whether somebody who says this means a job that was launched here.

@@ -101,17 +101,17 @@ class StatementContext:
         """
         config = replace(config, data=str(data))
         if find_target(config.launch.kind).is_detached:
-            return self._run_in_cluster(config, job)
+            return self._run_attached(config, job)
         result = self.run_job(config)
         job.check()
         return result
 
-    def _run_in_cluster(self, config: JobConfig, job: StatementJob) -> JobResult:
+    def _run_attached(self, config: JobConfig, job: StatementJob) -> JobResult:
         """Submit a job and wait for it; the end of the statement ends it too."""
         last_state = ""
 
         def note(submitted: AttachedJob | None) -> None:
-            job.note_in_cluster(submitted)
+            job.note_attached(submitted)
             if submitted is not None:
                 self.tell(
                     f"Job {submitted.name} is submitted; follow it by edl logs {submitted.name} -f."

@@ -50,8 +50,8 @@ class JobEntry:
     is_running: bool
     job_dir: Path
     """Directory of the training or prediction; it exists once the rows have been read."""
-    in_cluster: AttachedJob | None = None
-    """The training or prediction if it runs in a cluster."""
+    attached: AttachedJob | None = None
+    """The training or prediction if it runs elsewhere."""
     predictions: str = ""
     """The model and rows of predictions that could not be written into their table; or empty."""
 
@@ -97,9 +97,9 @@ class StatementJob:
         """
         self._note(part=part, job_dir=str(job_dir))
 
-    def note_in_cluster(self, job: AttachedJob | None) -> None:
-        """Record the statement's job in a cluster, for its removal if this process dies."""
-        self._note(in_cluster=asdict(job) if job is not None else None)
+    def note_attached(self, job: AttachedJob | None) -> None:
+        """Record the statement's job elsewhere, for its removal if this process dies."""
+        self._note(attached=asdict(job) if job is not None else None)
 
     def keep_predictions(self, source: str) -> None:
         """Leave the output for a later statement if this one fails.
@@ -120,13 +120,13 @@ class StatementJob:
         return False
 
     @property
-    def may_run_in_cluster(self) -> bool:
-        """Whether a job in a cluster may still write into the folder."""
+    def may_run_elsewhere(self) -> bool:
+        """Whether a job elsewhere may still write into the folder."""
         try:
             entry = json.loads((self.path / _ENTRY).read_bytes())
         except FileNotFoundError:  # The folder was removed.
             return False
-        return entry.get("in_cluster") is not None
+        return entry.get("attached") is not None
 
     def _note(self, **facts: Any) -> None:
         entry = json.loads((self.path / _ENTRY).read_bytes())
@@ -177,7 +177,7 @@ def open_job(models: Path, title: str) -> Iterator[StatementJob]:
             yield job
         except (Interrupted, KeyboardInterrupt) as e:
             job.check()
-            if job.may_run_in_cluster:
+            if job.may_run_elsewhere:
                 raise
             # The job's own error says how to resume in a folder that is removed here.
             raise Interrupted("The statement was interrupted and its folder removed.") from e
@@ -185,7 +185,7 @@ def open_job(models: Path, title: str) -> Iterator[StatementJob]:
             is_kept = job.job_dir.exists() or job.output.exists()
             raise
         finally:
-            if not is_kept and not job.may_run_in_cluster:
+            if not is_kept and not job.may_run_elsewhere:
                 shutil.rmtree(job.path, ignore_errors=True)
 
 
@@ -197,7 +197,7 @@ def find_jobs(models: Path) -> tuple[JobEntry, ...]:
         with contextlib.suppress(OSError, ValueError, KeyError):
             entry = json.loads((path / _ENTRY).read_bytes())
             is_running = _is_running(path / _LOCK, entry.get("boot", ""))
-            in_cluster = entry.get("in_cluster")
+            attached = entry.get("attached")
             entries.append(
                 JobEntry(
                     number=int(path.name),
@@ -205,7 +205,7 @@ def find_jobs(models: Path) -> tuple[JobEntry, ...]:
                     began=entry["began"],
                     is_running=is_running,
                     job_dir=Path(entry.get("job_dir", path / _JOB)),
-                    in_cluster=AttachedJob(**in_cluster) if in_cluster else None,
+                    attached=AttachedJob(**attached) if attached else None,
                     predictions=entry.get("predictions", ""),
                 )
             )
@@ -248,7 +248,7 @@ def _clean(models: Path) -> None:
     ended = [entry for entry in find_jobs(models) if not entry.is_running]
     for entry in ended:
         job = StatementJob(entry.number, models / _FOLDER / str(entry.number))
-        if marker.kind_of(job.path) != _KIND or not _remove_from_cluster(entry, job):
+        if marker.kind_of(job.path) != _KIND or not _remove_attached(entry, job):
             continue
         if not entry.predictions:
             shutil.rmtree(job.output, ignore_errors=True)
@@ -259,17 +259,17 @@ def _clean(models: Path) -> None:
             shutil.rmtree(job.path, ignore_errors=True)
 
 
-def _remove_from_cluster(entry: JobEntry, job: StatementJob) -> bool:
-    """Remove the cluster job of a process that died; returns whether nothing writes any more."""
-    if entry.in_cluster is None:
+def _remove_attached(entry: JobEntry, job: StatementJob) -> bool:
+    """Remove the job of a process that died; returns whether nothing writes any more."""
+    if entry.attached is None:
         return True
     try:
-        remove_attached(entry.in_cluster)
+        remove_attached(entry.attached)
     except EdlError as e:
-        log.warning("job %s of a dead statement may still be running: %s", entry.in_cluster.name, e)
+        log.warning("job %s of a dead statement may still be running: %s", entry.attached.name, e)
         return False
     with contextlib.suppress(OSError):  # Another process may have removed it.
-        job.note_in_cluster(None)
+        job.note_attached(None)
     return True
 
 

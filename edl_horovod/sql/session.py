@@ -342,9 +342,9 @@ def _jobs(store: ModelStore) -> Result:
 def _job_state(entry: JobEntry) -> str:
     if not entry.is_running:
         return "failed"
-    if entry.in_cluster is not None:
-        with contextlib.suppress(EdlError), entry.in_cluster.client() as client:
-            return client.status(entry.in_cluster.name, is_brief=True).state
+    if entry.attached is not None:
+        with contextlib.suppress(EdlError), entry.attached.jobs() as jobs:
+            return jobs.status(entry.attached.name, is_brief=True).state
         return "unknown"
     if not entry.job_dir.exists():
         return "reading rows"
@@ -386,7 +386,7 @@ def _wait_for_end(store: ModelStore, job: JobEntry) -> None:
                 )
             # The training may not have begun yet, or may have ended.
             with contextlib.suppress(EdlError, OSError):
-                if job.in_cluster is None and job.job_dir.exists():
+                if job.attached is None and job.job_dir.exists():
                     client.stop(job.job_dir, may_lose_steps=True, wait=False)
             time.sleep(_POLL_SECONDS)
 

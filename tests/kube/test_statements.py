@@ -177,7 +177,7 @@ def test_a_killed_statement_leaves_nothing_in_the_cluster(run, operator, models,
         while not operator.seen:
             time.sleep(0.1)
         (entry,) = find_jobs(models)
-        assert entry.in_cluster.name == operator.seen[0]
+        assert entry.attached.name == operator.seen[0]
         assert [row[2] for row in run("SHOW JOBS").rows] == ["waiting"]
         request_kill(models, entry.number)
 
@@ -216,7 +216,7 @@ def test_a_job_that_fails_stays_for_its_logs(run, operator, models):
     with pytest.raises(JobFailed, match=r"has failed: Because.*edl logs.*edl delete"):
         run(TRAINED.format(rates=0.1))
     assert operator.names() == operator.seen
-    assert not any(entry.in_cluster for entry in find_jobs(models))
+    assert not any(entry.attached for entry in find_jobs(models))
 
 
 def test_what_a_dead_process_left_in_the_cluster_is_removed(lab, models, monkeypatch, tmp_path):
@@ -224,7 +224,9 @@ def test_what_a_dead_process_left_in_the_cluster_is_removed(lab, models, monkeyp
     lab.submit()
     if (child := os.fork()) == 0:
         with open_job(models, "TRAIN m") as job:
-            job.note_in_cluster(AttachedJob(name="mnist", namespace="default", context=""))
+            job.note_attached(
+                AttachedJob(kind="kubernetes", name="mnist", place={"namespace": "default"})
+            )
             os.kill(os.getpid(), signal.SIGKILL)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     with monkeypatch.context() as away:
