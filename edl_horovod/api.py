@@ -274,12 +274,12 @@ def sweep(
 
 
 def submit(task: str, **settings: Any) -> "SubmittedJob":
-    """Submit a job to a cluster, as `edl train launch=kubernetes` does; returns once it exists.
+    """Submit a job to a cluster, as the command does; returns once it exists.
 
     Args:
         task: `train`, `evaluate` or `predict`.
-        settings: As in `train`, for instance `data=..., kubernetes={"namespace": "ml"}`;
-            `launch={"kind": "kubernetes"}` is implied.
+        settings: As in `train`, for instance `data=..., launch={"kind": "slurm"}`. Without a launch
+            target that jobs are submitted to, it is `target.SUBMITTED`.
 
     Raises:
         EdlError: The job was not created; its objects were removed, or the message names those
@@ -290,7 +290,9 @@ def submit(task: str, **settings: Any) -> "SubmittedJob":
     from edl_horovod.launch import target
 
     overrides, values = from_keywords(settings, JobConfig)
-    config = compose(task, [*overrides, "launch.kind=kubernetes"], values=values)
+    config = compose(task, overrides, values=values)
+    if not target.find(config.launch.kind).is_detached:
+        config = replace(config, launch=replace(config.launch, kind=target.SUBMITTED))
     launcher = target.find(config.launch.kind)
     submitted: SubmittedJob = launcher.launch(launcher.plan(config))
     return submitted

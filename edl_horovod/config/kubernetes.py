@@ -127,6 +127,11 @@ class KubernetesConfig:
         self._check_variables()
         self._check_volumes()
 
+    @property
+    def gpu_request(self) -> str:
+        """The setting that asks for GPUs; empty where it asks for none."""
+        return f"kubernetes.worker.gpus={self.worker.gpus}" if self.worker.gpus else ""
+
     def _check_variables(self) -> None:
         for name in (*self.env, *self.secret_env):
             rule = "must be the name of an environment variable"

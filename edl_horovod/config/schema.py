@@ -1,6 +1,6 @@
 """The settings as frozen dataclasses: the one list of keys, with types, defaults and units."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
 from edl_horovod.config import model_spec as model_section
@@ -29,6 +29,7 @@ __all__ = [
     "SamplerConfig",
     "SearchConfig",
     "SlurmConfig",
+    "TARGET_SECTIONS",
     "TrainConfig",
 ]
 
@@ -39,6 +40,9 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 _Sampler = Literal["tpe", "random"]
 SAMPLERS: tuple[_Sampler, ...] = get_args(_Sampler)
+
+TARGET_SECTIONS = ("kubernetes", "slurm")
+"""Sections that each belong to the launch target of the same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,7 +389,7 @@ class JobConfig:
         check(is_torch or not self.train.onnx, "train.onnx", True, rule)
         rule = "is for framework=torch; the steps of Keras models are graphs of TensorFlow already"
         check(is_torch or not self.train.compile, "train.compile", True, rule)
-        rule = "is for train on an elastic ring (launch=local or launch=kubernetes)"
+        rule = "is for train on an elastic ring"
         check(task.keeps_state or not self.elastic.autoscale, "elastic.autoscale", True, rule)
         batching = self.elastic.batching
         is_global = batching == "global"
@@ -394,6 +398,19 @@ class JobConfig:
         is_few = most is None or np <= most
         check(is_few, "launch.np", np, f"must not be above elastic.max_np={most}")
         check(np >= least, "launch.np", np, f"must not be below elastic.min_np={least}")
+
+    @property
+    def gpu_request(self) -> str:
+        """The setting that asks the launch target for GPUs, as `key=value`; empty without one."""
+        if self.launch.kind not in TARGET_SECTIONS:
+            return ""
+        request: str = getattr(self, self.launch.kind).gpu_request
+        return request
+
+    def public(self) -> "JobConfig":
+        """The settings without those that may hold a secret of the user."""
+        kubernetes, slurm = replace(self.kubernetes, env={}), replace(self.slurm, setup=[])
+        return replace(self, kubernetes=kubernetes, slurm=slurm)
 
     def trusts(self, kind: str) -> bool:
         """Whether the setting `trust` allows a kind of code: `changed`, `image` or `model`."""

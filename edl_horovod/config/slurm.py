@@ -57,3 +57,8 @@ class SlurmConfig:
         for line in self.setup:
             is_line = isinstance(line, str) and line.isprintable()
             check(is_line, "slurm.setup", line, "must be a list of lines of shell")
+
+    @property
+    def gpu_request(self) -> str:
+        """The setting that asks for GPUs; empty where it asks for none."""
+        return f"slurm.gpus_per_rank={self.gpus_per_rank}" if self.gpus_per_rank else ""

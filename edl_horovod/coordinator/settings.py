@@ -37,7 +37,7 @@ class Timings:
     """How long a member may take to leave a broken ring, in addition to Gloo's own time-out."""
     leaver_seconds: float = 20.0
     """How long a worker that must end, and alone has the job's state, waits for another worker to
-    take it over. Less than the 30 s after which Kubernetes kills it: it must still shut down."""
+    take it over. Less than the 30 s after which a cluster kills it: it must still shut down."""
     held_back_seconds: float = 0.5
     """How long a worker is held back after two failed formings in a row; doubled with each one."""
     max_held_back_seconds: float = 60.0

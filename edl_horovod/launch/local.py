@@ -62,7 +62,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
         config = plan.config
         if check == "server" or whole:
             raise ConfigError(
-                "--dry-run=server and -o are for launch=kubernetes.",
+                "--dry-run=server and -o are for jobs that are submitted to a cluster.",
                 received=f"launch.kind={config.launch.kind}",
                 hint="Leave them out; --dry-run prints what would run here.",
             )

@@ -24,8 +24,7 @@ class MpiTarget(LocalTarget):
         """One `mpirun`; see `LaunchTarget`."""
         if config.elastic.autoscale:
             raise ConfigError(
-                "elastic.autoscale is for train on an elastic ring (launch=local or "
-                "launch=kubernetes).",
+                "elastic.autoscale is for train on an elastic ring, and that of mpirun is static.",
                 received="elastic.autoscale=True, launch.kind=mpi",
             )
         config = with_framework(with_checkpoint_lanes(with_job_dir(config)))

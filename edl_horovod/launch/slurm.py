@@ -102,7 +102,7 @@ class SlurmTarget(LaunchTarget[SlurmPlan, SubmittedJob]):
         """The batch script; `check="server"` has Slurm say whether and when it would run."""
         if whole:
             raise ConfigError(
-                "-o yaml is for launch=kubernetes.",
+                "-o yaml shows manifests, and a job under Slurm has none.",
                 received="-o yaml, launch.kind=slurm",
                 hint="Leave it out; --dry-run prints the whole batch script.",
             )

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from edl_horovod.launch.jobs import Jobs
     from edl_horovod.supervisor.forks import WarmServer
 
-__all__ = ["TARGETS", "DryRun", "LaunchTarget", "SubmittedJob", "find", "require_attached"]
+__all__ = [
+    "SUBMITTED",
+    "TARGETS",
+    "DryRun",
+    "LaunchTarget",
+    "SubmittedJob",
+    "find",
+    "require_attached",
+]
 
 DryRun = Literal["client", "server"]
 """Who checks what would be launched: this program alone, or the cluster's API server too."""
@@ -136,6 +144,9 @@ TARGETS: Table[Callable[[], LaunchTarget[Any, Any]]] = Table(
     },
 )
 """Launch targets by the name that `launch.kind` gives."""
+
+SUBMITTED = "kubernetes"
+"""The target of a job that is submitted where its settings name none that takes such jobs."""
 
 
 def find(kind: str) -> LaunchTarget[Any, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from edl_horovod.columns.clauses import read_clauses
 from edl_horovod.config.fields import dict_key_of, settings
-from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.schema import TARGET_SECTIONS, JobConfig
 from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.sql.statements import (
     Attribute,
@@ -51,8 +51,8 @@ _ENGINE_SETTINGS = (
     "debug",
     "elastic",
     "framework",
-    "kubernetes",
     "launch",
+    *TARGET_SECTIONS,
 )
 """Settings and sections that attributes name with the prefix `engine`."""
 _MAX_STEPS = 1_000_000

@@ -17,7 +17,7 @@ from typing import Any
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose_sweep
 from edl_horovod.config.conf_files import NO_FILES, ConfigFiles
-from edl_horovod.config.schema import JobConfig, SearchConfig
+from edl_horovod.config.schema import TARGET_SECTIONS, JobConfig, SearchConfig
 from edl_horovod.config.sweep import Point
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, OutputError, hint_of
 from edl_horovod.files import json_text, marker
@@ -56,7 +56,7 @@ _WITHOUT_EFFECT = (
     "log_level",
     "resume",
     "checkpoint",
-    "kubernetes",
+    *TARGET_SECTIONS,
     "model_zoo_source",
     "model_zoo_commit",
 )

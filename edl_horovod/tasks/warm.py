@@ -98,8 +98,7 @@ def make_warm(
 
 def _gpu_request(config: JobConfig) -> str:
     """The setting or variable that requests a GPU, as `key=value`; empty if none does."""
-    num_gpus = config.kubernetes.worker.gpus
-    if config.launch.kind == "kubernetes" and num_gpus:
-        return f"kubernetes.worker.gpus={num_gpus}"
+    if request := config.gpu_request:
+        return request
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return f"CUDA_VISIBLE_DEVICES={devices}" if devices not in ("", "-1") else ""

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from edl_horovod.config import params as params_text
@@ -152,9 +152,8 @@ def write(
         write_adapted(folder, loaded.spec.adapted)
         (folder / FILE_NAME).write_bytes(message.SerializeToString(deterministic=True))
         (folder / "metrics.json").write_text(json_text.dumps(dict(metrics), indent=2) + "\n")
-        # Other users may read a trained model, but must not see the environment of the pods.
-        config_without_env = replace(config, kubernetes=replace(config.kubernetes, env={}))
-        resolved.dump(config_without_env, folder / resolved.FILE_NAME)
+        # Other users may read a trained model.
+        resolved.dump(config.public(), folder / resolved.FILE_NAME)
         model.save(folder)
         export_error = _export(model, folder, config)
     log.info("Wrote the trained model %s (%d steps).", output, steps)

@@ -133,7 +133,7 @@ def test_a_dry_run_prints_the_script_and_makes_no_yaml(tmp_path):
     plan = target.plan(job(tmp_path))
 
     assert target.describe(plan) == plan.script
-    with pytest.raises(ConfigError, match="kubernetes"):
+    with pytest.raises(ConfigError):
         target.describe(plan, whole=True)
 
 
