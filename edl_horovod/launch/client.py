@@ -71,23 +71,23 @@ class Client:
                 jobs of the cluster.
             all_namespaces: Jobs in all namespaces of the cluster.
         """
-        jobs_by_type: dict[type[Jobs], Jobs] = {}
+        paths = [os.fspath(folder) for folder in folders or ()]
+        rows: list[JobRow] = []
+        listed: set[type[Jobs]] = set()
         missing: list[NoCluster | MissingDependency] = []
         for kind, launch_target in self._targets():
             if launch_target.is_detached == (folders is None):
                 try:
+                    jobs = self._open(kind)
                     # Targets may share their jobs, as those of this machine do.
-                    jobs_by_type.setdefault(type(jobs := self._open(kind)), jobs)
+                    if type(jobs) not in listed:
+                        rows += jobs.list(paths, all_namespaces=all_namespaces)
+                        listed.add(type(jobs))
                 except (NoCluster, MissingDependency) as error:
                     missing.append(error)
-        if missing and not jobs_by_type:
+        if missing and not listed:
             raise missing[-1]
-        paths = [os.fspath(folder) for folder in folders or ()]
-        return [
-            row
-            for jobs in jobs_by_type.values()
-            for row in jobs.list(paths, all_namespaces=all_namespaces)
-        ]
+        return rows
 
     def status(self, job: str | os.PathLike[str], *, is_brief: bool = False) -> JobStatus:
         """Where a job is, and what it waits for.
