@@ -1,4 +1,4 @@
-"""Why a job does not go on: the objects that are not made, who says so, and the hint of each."""
+"""Why a job does not progress: the objects that are missing, the reasons, and hints."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 _REFUSED = ("FailedCreate", "MPIJobFailed", "ErrResourceExists", "ValidationError")
-"""Reasons of the events that say so: the first is Kubernetes' own, the others mpi-operator's. Its
-events for pods that it cannot make are about the MPIJob."""
+"""Reasons of events about objects that cannot be created: the first is Kubernetes' own, the others
+mpi-operator's, whose events about such pods refer to the MPIJob."""
 _IS_IT_THERE = (
     "If this lasts, check that mpi-operator runs in the cluster and looks after this namespace; "
     "its log says what it lacks."
@@ -35,33 +35,33 @@ GRANT = (
     """'[{"op": "add", "path": "/rules/-", "value": {"apiGroups": ["batch"], """
     """"resources": ["jobs/status"], "verbs": ["update", "patch"]}}]'."""
 )
-"""The hint of an operator that cannot resume a launcher that has run before."""
+"""The hint for an operator without the right to resume a launcher that has run before."""
 _NO_HINT = "It is tried again and again; edl events {name} shows what else was said."
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventView:
-    """One thing that Kubernetes said of an object."""
+    """An event of Kubernetes about an object."""
 
     time: str
-    """When it was last said, in RFC 3339."""
+    """When it last occurred, in RFC 3339."""
     kind: str
     """`Normal` or `Warning`."""
     object: str
-    """Kind and name of what it is about: `Pod/job-worker-0`."""
+    """Kind and name of the object that it is about: `Pod/job-worker-0`."""
     text: str
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One thing that keeps a job from going on."""
+    """A reason why a job does not progress."""
 
     object: str
-    """Kind and name of what it is about: `MPIJob/mnist`."""
+    """Kind and name of the object that it is about: `MPIJob/mnist`."""
     reason: str
-    """As the cluster says it, or as it follows from what the cluster has."""
+    """The reason: a message of the cluster, or a conclusion from its objects."""
     hint: str = ""
-    """What to do about it; empty where the reason says it already."""
+    """What to do about it; empty if the reason says that already."""
 
     def __str__(self) -> str:
         said = f"{self.object}: {self.reason}"
@@ -70,13 +70,13 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class Missing:
-    """The pods that a job should have and has not."""
+    """The pods that a job should have and does not have."""
 
     workers: Collection[str] = ()
     """Their names."""
     launcher: bool = False
     launcher_seen: float = 0.0
-    """When the newest launcher pod was made that has failed since, in seconds since the epoch."""
+    """When the newest failed launcher pod was created, in seconds since the epoch."""
 
     def __bool__(self) -> bool:
         return bool(self.workers) or self.launcher
@@ -147,14 +147,14 @@ _HINTS = tuple(
         ),
     )
 )
-"""The first that fits an event's text; the groups of the pattern go into the hint."""
+"""Patterns of event texts and their hints, which use the groups; the first match counts."""
 
 
 _WORKLOAD = re.compile(r"\bWorkload(?:/|: \S+/)(\S+)")
 """The object of Kueue's events, and what it says of the MPIJob."""
 
 Lag = Literal["job", "pods", "launcher", "stop", "resume"]
-"""What the operator has not done yet."""
+"""The step that mpi-operator has not done yet."""
 
 _LAGS: dict[Lag, tuple[str, str]] = {
     "job": ("mpi-operator has not seen it yet", _IS_IT_THERE),
@@ -170,13 +170,13 @@ _LAGS: dict[Lag, tuple[str, str]] = {
 
 
 def lag_of_operator(job: str, lag: Lag) -> Cause:
-    """The cause where nothing is refused and the operator does nothing."""
+    """The cause for a job about which the operator does nothing, although nothing is refused."""
     about = f"Job/{job}-launcher" if lag == "launcher" else f"MPIJob/{job}"
     return Cause(about, *_LAGS[lag])
 
 
 def end_of_lost_pod(pod: str, node: str, *, is_launcher: bool) -> str:
-    """How to have another pod made for one that a node which is lost would have to end."""
+    """The hint for a pod on a lost node: how to get a replacement for it."""
     tell = (
         f"If the node is lost, have an administrator tell the cluster: kubectl taint node {node} "
         f"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, or kubectl delete node {node}."
@@ -191,7 +191,7 @@ def end_of_lost_pod(pod: str, node: str, *, is_launcher: bool) -> str:
 
 
 def held_by_kueue(queue: str, events: Iterable[EventView]) -> Cause:
-    """The cause where Kueue holds a job, with the last that it said, if it is not forgotten yet.
+    """The cause for a job that Kueue holds, with Kueue's last event if it still exists.
 
     Its events name the Workload that it made for the job. Asking for that would take a right more,
     in a version of its API that differs between releases.
@@ -207,7 +207,7 @@ def held_by_kueue(queue: str, events: Iterable[EventView]) -> Cause:
 
 
 def refusals(job: str, events: Iterable[EventView], missing: Missing) -> Iterator[Cause]:
-    """Why pods are not made: the last word of each object that speaks of pods that are missing.
+    """Yield why pods are not created: the last event of each object about missing pods.
 
     Args:
         job: Name of the MPIJob.
@@ -255,10 +255,10 @@ def events_of(job: Object, events: Iterable[Object]) -> list[EventView]:
 
 
 def event_view(event: Object) -> EventView:
-    """One event of the API server, reduced."""
+    """Extract the facts of an event of the API server."""
     about, created = event["involvedObject"], event["metadata"].get("creationTimestamp")
     return EventView(
-        # Older and newer senders differ in where the time is.
+        # The field of the time depends on the version of the sender.
         time=str(event.get("lastTimestamp") or event.get("eventTime") or created or ""),
         kind=event.get("type") or "",
         object=f"{about.get('kind')}/{about.get('name')}",
@@ -267,5 +267,5 @@ def event_view(event: Object) -> EventView:
 
 
 def seconds_of(stamp: str | None) -> float:
-    """Seconds since the epoch of a time as the API server writes it; 0 for none."""
+    """Convert a time of the API server to seconds since the epoch; 0 for None."""
     return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0

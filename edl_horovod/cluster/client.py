@@ -48,24 +48,24 @@ CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 KEEPALIVE_SECONDS = 10
 VANISHED_SECONDS = 20
-"""An idle connection is probed after the first and broken after the second: a log that is followed
-may be silent for hours, and must not hang on a host that is gone."""
+"""An idle connection is probed after the first time, and broken after the second. A followed log
+may be silent for hours, but must not hang if the host is gone."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request."""
+    """A request to the API server."""
 
     attempt: Attempt
     method: str = "GET"
     query: Sequence[tuple[str, str]] = ()
     body: Mapping[str, Any] | None = None
     answer_seconds: float | None = field(default_factory=lambda: ANSWER_SECONDS)
-    """Longest silence; None means any."""
+    """Longest silence in seconds; None for no limit."""
 
 
 class Connection:
-    """Sends requests, one at a time; close it."""
+    """Sends requests, one at a time; the caller closes it."""
 
     def __init__(self, place: Place) -> None:
         """Read the credentials; nothing is sent yet.
@@ -82,17 +82,17 @@ class Connection:
         return str(self._client.configuration.host)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the connections."""
         self._client.close()
 
     def answer(self, call: Call) -> Object:
-        """The whole answer. Raises ClusterError."""
+        """Send a request, and return the whole answer. Raises ClusterError."""
         with _explained(call.attempt):
             answer: Object = json.loads(self._send(call).data)
             return answer
 
     def lines(self, call: Call) -> Iterator[bytes]:
-        """Send now; the lines are read as they come. Raises ClusterError, while they are, too."""
+        """Send a request, and yield the lines of the answer as they arrive. Raises ClusterError."""
         with _explained(call.attempt):
             response = self._send(call)
         return _read_lines(call.attempt, response)
@@ -100,7 +100,7 @@ class Connection:
     def _send(self, call: Call) -> urllib3.HTTPResponse:
         response = self._send_once(call)
         if response.status == 401:
-            # A token lives for an hour or less: the file, or the login program, has the next one.
+            # A token expires within an hour; read the next one from the file or login program.
             log.debug("%s: the credentials are read again", call.attempt)
             response.drain_conn()
             self._client.close()
@@ -131,7 +131,7 @@ class Connection:
 
 
 def _connect(place: Place) -> ApiClient:
-    """A client with the credentials as they are now."""
+    """Create a client with the current credentials."""
     configuration = Configuration()
     # A connection that the server closed while it was idle is worth a second try, an answer of a
     # busy server that says when to come back too. Longer trouble is for who called.
@@ -174,13 +174,13 @@ def _read_lines(attempt: Attempt, response: urllib3.HTTPResponse) -> Iterator[by
         try:
             yield from response
         finally:
-            # Not `release_conn`: what is left of an unfinished answer must not be the next one.
+            # Not `release_conn`: the next request would read the rest of this answer.
             response.close()
 
 
 @contextlib.contextmanager
 def _explained(attempt: Attempt) -> Iterator[None]:
-    """Turn failures below HTTP into an error that names what was tried."""
+    """Convert failures below HTTP to errors that name the request."""
     try:
         yield
     except (urllib3.exceptions.HTTPError, ApiException, OSError) as e:
@@ -198,8 +198,8 @@ def broken(attempt: Attempt, error: Exception) -> ClusterUnreachable:
 
 
 WATCH_SECONDS = 60
-"""The server ends a watch after so long; then a new one goes on where it was. A server that hangs
-is noticed half a minute later, since a watch may be silent until its end."""
+"""The server ends a watch after this time; the next watch continues from there. A server that hangs
+is noticed half a minute later, because a watch may be silent until its end."""
 PAGE_SIZE = 500
 
 
@@ -209,25 +209,25 @@ class Page:
 
     items: list[Object]
     version: str
-    """Resource version of the whole list: where a watch goes on from."""
+    """Resource version of the whole list, from which a watch can continue."""
 
 
 @dataclass(frozen=True)
 class WatchEvent:
-    """One change."""
+    """A change of an object."""
 
     kind: str
-    """`ADDED`, `MODIFIED`, `DELETED`, or `BOOKMARK`, which brings nothing but a version."""
+    """`ADDED`, `MODIFIED`, `DELETED`, or `BOOKMARK`, which contains only a version."""
     object: Object
 
     @property
     def version(self) -> str:
-        """Where a watch that breaks after this event goes on from."""
+        """The version from which a watch can continue after this event."""
         return str(self.object["metadata"]["resourceVersion"])
 
 
 class Cluster:
-    """One namespace of one cluster; close it, or use it in a `with`."""
+    """The API of one namespace of a cluster; close it, or use it in a `with`."""
 
     def __init__(self, place: Place) -> None:
         """Read the credentials; nothing is sent yet.
@@ -240,7 +240,7 @@ class Cluster:
 
     @classmethod
     def connect(cls, *, context: str = "", namespace: str = "") -> "Cluster":
-        """The cluster that the user means; see `find_cluster`.
+        """Create the client of the configured cluster; see `find_cluster`.
 
         Raises:
             NoCluster: None is configured.
@@ -249,7 +249,7 @@ class Cluster:
 
     @property
     def namespace(self) -> str:
-        """The namespace that all requests are for, but lists over all of them."""
+        """The namespace of all requests, except lists of all namespaces."""
         return self._place.namespace
 
     @property
@@ -275,11 +275,11 @@ class Cluster:
     # -- one object. All of these raise ClusterError.
 
     def get(self, kind: str, name: str) -> Object:
-        """An object as it is now."""
+        """Read an object."""
         return self._connection.answer(Call(self._attempt("get", kind, name=name)))
 
     def create(self, manifest: Mapping[str, Any], *, is_dry_run: bool = False) -> Object:
-        """Make an object, or only have the server check it; returns it as the server has it.
+        """Create an object, or let the server only check it; returns it with the server's defaults.
 
         The namespace of the manifest, if it has one, is this one.
         """
@@ -291,7 +291,7 @@ class Cluster:
     def patch(
         self, kind: str, name: str, changes: Mapping[str, Any], *, is_dry_run: bool = False
     ) -> Object:
-        """Change an object by a merge patch, in which None removes a key.
+        """Change an object by a merge patch; None removes a key.
 
         With `metadata.resourceVersion` it fails if the object was changed by another client.
         In a dry run the server checks the patch and changes nothing.
@@ -302,7 +302,7 @@ class Cluster:
     def delete(
         self, kind: str, name: str, *, grace_seconds: int | None = None, uid: str = ""
     ) -> None:
-        """Delete an object and what it owns.
+        """Delete an object and the objects that it owns.
 
         `grace_seconds` replaces the pod's own; 0 kills at once. With a UID another object that has
         the name by now stays.
@@ -319,7 +319,7 @@ class Cluster:
     def log_lines(
         self, pod: str, *, follow: bool = False, tail: int | None = None
     ) -> Iterator[str]:
-        """What a pod's one container wrote: all of it, or the last `tail` lines.
+        """Yield the log of a pod's only container: all lines, or the last `tail` ones.
 
         Where it is followed, it goes on until the container ends, or this iterator is closed.
         """
@@ -335,16 +335,16 @@ class Cluster:
     def find(
         self, kind: str, *, labels: str = "", fields: str = "", all_namespaces: bool = False
     ) -> list[Object]:
-        """All objects that a label selector and a field selector name."""
+        """List the objects that match a label selector and a field selector."""
         selectors = _selectors(labels, fields)
         try:
             pages = list(self._pages(kind, selectors, all_namespaces))
-        except Expired:  # While it was read; the second try has its own time.
+        except Expired:  # The list expired while it was read; try again from its start.
             pages = list(self._pages(kind, selectors, all_namespaces))
         return [item for page in pages for item in page.items]
 
     def pages(self, kind: str, *, labels: str = "") -> Iterator[Page]:
-        """All objects that a label selector names, a few hundred at a time.
+        """Yield the objects that match a label selector, a few hundred at a time.
 
         Raises:
             Expired: It took too long; begin again.
@@ -352,7 +352,7 @@ class Cluster:
         return self._pages(kind, _selectors(labels, ""), False)
 
     def watch(self, kind: str, version: str, *, labels: str = "") -> Iterator[WatchEvent]:
-        """Changes after a version, until the server ends the watch, which it does after a minute.
+        """Yield the changes after a version, until the server ends the watch, after about a minute.
 
         The version is that of the list, or of the last event that was seen. When this returns, the
         server has answered; each change is read as it comes.
@@ -385,7 +385,7 @@ class Cluster:
             answer = self._connection.answer(Call(attempt, query=query))
             metadata = answer["metadata"]
             for item in answer["items"]:
-                # The server leaves these out of a list's items.
+                # The server omits these fields in the items of a list.
                 item.setdefault("kind", attempt.kind.name)
                 item.setdefault("apiVersion", attempt.kind.api_version)
             yield Page(answer["items"], metadata["resourceVersion"])
@@ -416,7 +416,7 @@ def _events(attempt: Attempt, lines: Iterator[bytes]) -> Iterator[WatchEvent]:
     for line in lines:
         try:
             event = json.loads(line)
-        except ValueError as e:  # Cut off in the middle of a line.
+        except ValueError as e:  # The answer is truncated.
             raise broken(attempt, e) from e
         if event["type"] == "ERROR":
             raise refusal_of_status(attempt, event["object"])
@@ -424,7 +424,7 @@ def _events(attempt: Attempt, lines: Iterator[bytes]) -> Iterator[WatchEvent]:
 
 
 def _checks(is_dry_run: bool) -> list[tuple[str, str]]:
-    # Unknown fields are refused, where the server is young enough to do so; else it drops them.
+    # Refuse unknown fields; old servers do not know this parameter, and drop such fields.
     strict = [("fieldValidation", "Strict")]
     return [*strict, ("dryRun", "All")] if is_dry_run else strict
 

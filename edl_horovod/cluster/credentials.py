@@ -1,4 +1,4 @@
-"""Which cluster is meant, and where its credentials come from: a kubeconfig, or the pod's own."""
+"""Finds the configured cluster and its credentials: a kubeconfig, or those of this pod."""
 
 import os
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from edl_horovod.errors import NoCluster, did_you_mean
 __all__ = ["SERVICE_ACCOUNT", "Place", "find_cluster"]
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds the token of its service account; the kubelet renews it."""
+"""The folder with the token of a pod's service account, which the kubelet renews."""
 DEFAULT_KUBECONFIG = "~/.kube/config"
 DEFAULT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A cluster and the namespace to work in."""
+    """A cluster, a namespace of it, and where the credentials are."""
 
     namespace: str
     kubeconfig: str = ""
-    """Paths as KUBECONFIG has them; empty means the service account of this pod."""
+    """Paths, separated as in KUBECONFIG; empty for the service account of this pod."""
     context: str = ""
     """A context of the kubeconfig; empty for its current one."""
     service_account: Path = SERVICE_ACCOUNT
@@ -37,7 +37,7 @@ class Place:
 def find_cluster(
     *, context: str = "", namespace: str = "", service_account: Path = SERVICE_ACCOUNT
 ) -> Place:
-    """Choose as kubectl does: the kubeconfig where there is one, else the pod's service account.
+    """Find the cluster as kubectl does: by the kubeconfig, else by the pod's service account.
 
     Args:
         context: A context of the kubeconfig; empty for its current one.
@@ -69,8 +69,8 @@ def find_cluster(
 
 
 def _context(kubeconfig: str, wanted: str) -> tuple[str, dict[str, Any]]:
-    """Name and settings of a context; the first file that has a name or a current one wins."""
-    # As kubectl: in the library's KubeConfigMerger the current context of the last file wins.
+    """Find a context by name, or the current one; the first file that has it counts."""
+    # As in kubectl; in the library's KubeConfigMerger the current context of the last file counts.
     contexts: dict[str, dict[str, Any]] = {}
     current = ""
     for path in kubeconfig.split(os.pathsep):

@@ -1,4 +1,4 @@
-"""What a job's pods wrote, one after the other or, where it is followed, as it comes."""
+"""The logs of a job's pods: one after the other, or as they are written."""
 
 import queue
 import threading
@@ -13,7 +13,7 @@ from edl_horovod.errors import ClusterError, ObjectNotFound
 __all__ = ["read_logs"]
 
 LOOK_SECONDS = 2.0
-"""Between two looks for pods that are new while their logs are followed."""
+"""Time between two checks for new pods while logs are followed."""
 
 
 def read_logs(
@@ -24,7 +24,7 @@ def read_logs(
     tail: int | None,
     is_over: Callable[[], bool] | None,
 ) -> Iterator[tuple[str, str]]:
-    """What the pods of a job wrote: the name of a pod and a line.
+    """Yield the log lines of a job's pods, each with the name of the pod.
 
     Args:
         cluster: The namespace of the job.
@@ -42,7 +42,7 @@ def read_logs(
 
 
 def _readable(cluster: Cluster, job: str, only: str) -> list[str]:
-    """The pods whose containers have begun, the launcher first."""
+    """Names of the pods whose containers have started, the launcher first."""
     pods = cluster.find("Pod", labels=objects.pods_selector(job))
     views = [pod_view(pod, now=time.time()) for pod in pods]
     if only and only not in [view.name for view in views]:
@@ -52,7 +52,7 @@ def _readable(cluster: Cluster, job: str, only: str) -> list[str]:
 
 
 class _Followed:
-    """One thread for each pod, as the answers of the API server block."""
+    """Follows logs, each in a thread, because the answers of the API server block."""
 
     def __init__(self, cluster: Cluster, job: str, only: str, tail: int | None) -> None:
         self._cluster, self._job, self._only, self._tail = cluster, job, only, tail
@@ -60,7 +60,7 @@ class _Followed:
         self._threads: dict[str, threading.Thread] = {}
 
     def lines(self, is_over: Callable[[], bool]) -> Iterator[tuple[str, str]]:
-        """Lines as they come."""
+        """Yield the lines as they are written."""
         self._start_new()
         looked = time.monotonic()
         while True:

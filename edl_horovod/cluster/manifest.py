@@ -1,4 +1,4 @@
-"""What a job is in a cluster, as manifests: decided here, without asking any cluster."""
+"""The manifests of a job in a cluster, computed without access to the cluster."""
 
 import base64
 from collections.abc import Iterable
@@ -21,27 +21,27 @@ from edl_horovod.records.sources.table import kind_of
 __all__ = ["JobManifests", "job_manifests", "to_yaml"]
 
 MAX_CONFIG_BYTES = 1024 * 1024 - 4096
-"""Limit of a ConfigMap's data; the API server takes 1 MiB, names and the script included."""
+"""Limit for the settings in a ConfigMap, of which the API server accepts 1 MiB in total."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobManifests:
-    """All that a job needs."""
+    """The manifests of a job."""
 
     config: JobConfig
-    """As its pods read it."""
+    """The settings as the pods read them."""
     mpijob: Manifest
     parts: tuple[Manifest, ...]
-    """What the pods need, to be owned by the MPIJob; without it they would not start."""
+    """The other objects, which the pods need to start; the MPIJob must own them."""
 
     @property
     def all(self) -> tuple[Manifest, ...]:
-        """Everything, in the order in which it is made."""
+        """All manifests, in the order of their creation."""
         return (self.mpijob, *self.parts)
 
 
 def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes) -> JobManifests:
-    """Decide what to create for a job.
+    """Compute the manifests of a job.
 
     Args:
         config: The job, resolved, with its image; its paths are those of the pods.
@@ -81,21 +81,21 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
 
 
 def to_yaml(manifests: Iterable[Manifest]) -> str:
-    """Manifests as `kubectl` takes them."""
+    """Write manifests as one YAML stream, as `kubectl` reads it."""
     return "---\n".join(
         yaml.dump(manifest, Dumper=_Plain, sort_keys=False, width=100) for manifest in manifests
     )
 
 
 class _Plain(yaml.SafeDumper):
-    """Lists are indented, text of several lines stands as it is, and nothing refers elsewhere."""
+    """Writes YAML with indented lists, multi-line texts as blocks, and no aliases."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        """Indent lists too, as yamllint wants them."""
+        """Indent lists as well, as yamllint requires."""
         super().increase_indent(flow, False)
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write the same object twice rather than refer to it."""
+        """Write an object again instead of an alias for it."""
         return True
 
 
@@ -170,7 +170,7 @@ def _check_on_volume(config: JobConfig, key: str, path: str, *, is_written: bool
 
 
 def _volume_of(config: JobConfig, path: str) -> dict[str, Any] | None:
-    """The volume that a pod finds a path on: of those that are mounted above it, the nearest."""
+    """The volume of a path in a pod: the innermost one that is mounted above it."""
     above = [
         volume
         for volume in config.kubernetes.volumes.values()
@@ -180,7 +180,7 @@ def _volume_of(config: JobConfig, path: str) -> dict[str, Any] | None:
 
 
 def _most_pods(config: JobConfig) -> int:
-    """Worker pods that the job can have when it is scaled as far as it goes."""
+    """The largest number of worker pods that the job can be scaled to."""
     ranks = max(largest_ring(config), config.launch.np)
     return -(-ranks // config.kubernetes.slots_per_worker)
 
@@ -188,7 +188,7 @@ def _most_pods(config: JobConfig) -> int:
 def _mpijob(config: JobConfig, name: str) -> Manifest:
     settings = config.kubernetes
     policy: dict[str, Any] = {
-        # What still runs when the launcher has ended is removed, what has ended keeps its log.
+        # When the launcher has ended, running pods are removed; ended ones are kept for their logs.
         "cleanPodPolicy": "Running",
         "backoffLimit": settings.backoff_limit,
         "suspend": settings.suspend,
@@ -212,13 +212,13 @@ def _mpijob(config: JobConfig, name: str) -> Manifest:
             "mpiReplicaSpecs": {
                 "Launcher": {
                     "replicas": 1,
-                    # A new pod each time: the log of one that failed stays to be read.
+                    # A new pod each time, so that the log of a failed one is kept.
                     "restartPolicy": "Never",
                     "template": pods.launcher(config, name),
                 },
                 "Worker": {
                     "replicas": num_pods,
-                    # Back in the same pod, with its identity, as soon as the process has ended.
+                    # Restarted in the same pod, with its identity, as soon as the process ends.
                     "restartPolicy": "OnFailure",
                     "template": pods.worker(config, name),
                 },
@@ -233,7 +233,7 @@ def _coordinator_service(name: str) -> Manifest:
         "Service",
         objects.coordinator_service(name),
         spec={
-            # No address of its own: the name leads to the pod itself, whose end is seen at once.
+            # Headless: the name resolves to the pod itself, whose end is noticed at once.
             "clusterIP": "None",
             "selector": objects.pod_labels(name, objects.LAUNCHER),
             "publishNotReadyAddresses": True,
@@ -243,7 +243,7 @@ def _coordinator_service(name: str) -> Manifest:
 
 
 def _rights(name: str, namespace: str, most_pods: int) -> list[Manifest]:
-    """The launcher's account: it looks at pods, and removes the job's workers that have failed."""
+    """The launcher's account, which may read pods and remove the job's failed workers."""
     owned, group = objects.owned_name(name), "rbac.authorization.k8s.io"
     place = {"namespace": namespace} if namespace else {}
     workers = [objects.worker_pod(name, index) for index in range(most_pods)]
@@ -265,7 +265,7 @@ def _rights(name: str, namespace: str, most_pods: int) -> list[Manifest]:
 
 
 def _network_policy(name: str) -> Manifest:
-    """Only the job's own pods may call them: a ring and its rendezvous prove nothing."""
+    """Allow calls only between the job's own pods, as a ring has no authentication of its own."""
     roles = [objects.pod_labels(name, role) for role in (objects.LAUNCHER, objects.WORKER)]
     from_own_pods = {
         "matchLabels": {key: roles[0][key] for key in roles[0] if roles[0][key] == roles[1][key]}

@@ -31,17 +31,17 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of object, in one version of its API; all of ours but one belong to a namespace."""
+    """A kind of object, in one version of its API; all but one belong to a namespace."""
 
     name: str
-    """As in a manifest."""
+    """The name in manifests."""
     plural: str
-    """As in a path."""
+    """The name in paths."""
     api_version: str = "v1"
 
     @property
     def resource(self) -> str:
-        """As RBAC and kubectl name it: `pods`, `mpijobs.kubeflow.org`."""
+        """The name in RBAC and kubectl: `pods`, `mpijobs.kubeflow.org`."""
         group = self.api_version.rpartition("/")[0]
         return f"{self.plural}.{group}" if group else self.plural
 
@@ -67,18 +67,18 @@ KINDS = {
     )
 }
 VERSION = Kind("Version", "version", "")
-"""What a server says of itself; it belongs to no API, and so to no namespace."""
+"""The version of the server; it belongs to no API and no namespace."""
 
 
 def kind_of(name: str, api_version: str = "") -> Kind:
-    """The kind that a manifest names; its API version, where it says one, must be ours."""
+    """Find the kind of a manifest; if it has an API version, that must be the one in use here."""
     kind = KINDS[name]
     assert api_version in ("", kind.api_version), f"{name} {api_version} is not {kind.api_version}"
     return kind
 
 
 def path_of(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:
-    """Path at the API server: of an object, of a part of it, or without a name of the collection.
+    """Path at the API server of an object, of a subresource, or without `name` of the collection.
 
     Without a namespace it is the collection of all namespaces.
     """
@@ -105,12 +105,12 @@ _OPERATOR = "training.kubeflow.org/operator-name"
 _JOB_NAME = "training.kubeflow.org/job-name"
 _JOB_ROLE = "training.kubeflow.org/job-role"
 
-# Kueue suspends and releases the jobs that have it.
+# Kueue suspends and releases the jobs with this label.
 _QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 def owned_name(job: str) -> str:
-    """Name of each object that we make for a job, whatever its kind; the MPIJob has the job's own.
+    """Name of each object that edl creates for a job, whatever its kind, except the MPIJob.
 
     mpi-operator makes `<job>`, `<job>-config`, `<job>-ssh`, `<job>-launcher` and `<job>-worker-N`.
     """
@@ -123,41 +123,41 @@ def coordinator_service(job: str) -> str:
 
 
 def worker_pod(job: str, index: int) -> str:
-    """Name of a worker pod, as mpi-operator makes it."""
+    """Name of a worker pod, as mpi-operator chooses it."""
     return f"{job}-worker-{index}"
 
 
 def worker_index(pod: str) -> int:
-    """Place of a worker pod in its job; those that mpi-operator removes first have the highest."""
+    """Number of a worker pod in its job; mpi-operator removes the highest numbers first."""
     return int(pod.rpartition("-")[2])
 
 
 def is_of_job(job: str, reference: Mapping[str, str]) -> bool:
-    """Whether an event's `involvedObject` is a job's, by the names that operators or we give."""
+    """Whether an event's `involvedObject` belongs to a job, by its kind and name."""
     name = reference.get("name", "")
-    if reference.get("kind") == "Workload":  # Of Kueue.
+    if reference.get("kind") == "Workload":  # An object of Kueue.
         return re.fullmatch(f"mpijob-{re.escape(job)}-[0-9a-f]+", name) is not None
     parts = "-(edl|coordinator|config|ssh)|-(launcher|worker)(-.*)?"
     return re.fullmatch(f"{re.escape(job)}({parts})?", name) is not None
 
 
 def job_labels(job: str) -> dict[str, str]:
-    """Labels that we put on everything of a job."""
+    """Labels of every object that edl creates for a job."""
     return {**_OURS, _INSTANCE: job}
 
 
 def job_name_of(labels: Mapping[str, str]) -> str:
-    """The job that an object of ours or of mpi-operator belongs to; empty where it says none."""
+    """The job of an object of edl or mpi-operator, by its labels; empty for other objects."""
     return labels.get(_INSTANCE) or labels.get(_JOB_NAME, "")
 
 
 def role_of(labels: Mapping[str, str]) -> str:
-    """`LAUNCHER` or `WORKER`, as mpi-operator labels a job's pods; empty for any other pod."""
+    """`LAUNCHER` or `WORKER`, by the labels of mpi-operator; empty for any other pod."""
     return labels.get(_JOB_ROLE, "")
 
 
 def pod_labels(job: str, role: str) -> dict[str, str]:
-    """Labels that mpi-operator puts on a job's pods; a Service or a policy selects by them."""
+    """Labels of mpi-operator on a job's pods, by which Services and policies select them."""
     return {_OPERATOR: "mpi-operator", _JOB_NAME: job, _JOB_ROLE: role}
 
 
@@ -167,15 +167,15 @@ def queue_of(labels: Mapping[str, str]) -> str:
 
 
 def selector(labels: Mapping[str, str]) -> str:
-    """The label selector of a request that finds what has all these labels."""
+    """The label selector for objects that have all these labels."""
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def pods_selector(job: str, role: str = "") -> str:
-    """The label selector that finds a job's pods, of one role or of both."""
+    """The label selector for a job's pods, of one role or of both."""
     return selector(pod_labels(job, role) if role else {_JOB_NAME: job})
 
 
 def jobs_selector() -> str:
-    """The label selector that finds the MPIJobs that we made."""
+    """The label selector for the MPIJobs that edl created."""
     return selector(_OURS)

@@ -1,1 +1,1 @@
-"""Where jobs run: launch targets, each found by its name."""
+"""Launch targets, the places where jobs run, and the client for launched jobs."""

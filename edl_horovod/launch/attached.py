@@ -1,4 +1,4 @@
-"""Run a job elsewhere for a command that needs its result: submit it, wait, and remove it.
+"""Runs a job elsewhere for a command that needs its result: submit, wait, remove.
 
 The job's files are on a file system that this machine and the job have at the same path.
 """
@@ -32,17 +32,17 @@ __all__ = ["AttachedJob", "check_attached", "remove_attached", "run_attached"]
 log = logging.getLogger(__name__)
 
 MAX_UNREACHABLE_SECONDS = 600.0
-"""How long the wait for a job goes on without an answer from the cluster."""
+"""How long the wait for a job continues without an answer from the cluster."""
 ENDED = ("finished", "failed")
 """States that a job does not leave."""
 RETRY_SECONDS = 5.0
 VISIBLE_SECONDS = 60.0
-"""How long a network file system may take to show here what a pod wrote."""
+"""How long a network file system may take to show the files of a pod on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttachedJob:
-    """Names a job that runs elsewhere."""
+    """The name and place of a job that runs elsewhere."""
 
     kind: str
     """Its launch target."""
@@ -51,15 +51,15 @@ class AttachedJob:
     """Where it is, as `LaunchTarget.jobs` takes it."""
 
     def jobs(self) -> AbstractContextManager[Jobs]:
-        """The jobs of its launch target; they are closed with the context."""
+        """Open the jobs of its launch target; leaving the context closes them."""
         return closing(target.find(self.kind).jobs(self.place))
 
 
 def check_attached(config: JobConfig) -> None:
-    """Refuse a job that cannot be submitted, as far as this machine can say.
+    """Check that a job can be submitted, as far as this machine can tell.
 
     Raises:
-        EdlError: It cannot: a path is on no volume, it has no image, or there is no cluster.
+        EdlError: A path is on no volume, the job has no image, or there is no cluster.
     """
     launch_target = target.find(config.launch.kind)
     plan = launch_target.plan(config)
@@ -73,14 +73,14 @@ def run_attached(
 ) -> JobResult:
     """Submit a job, return when it has finished, and remove it from its launch target.
 
-    A job that failed stays there, for its logs. Where `on_status` raises, or Ctrl-C ends the wait,
-    the job is removed first.
+    A failed job is not removed, for its logs. If `on_status` raises, or Ctrl-C ends the wait, the
+    job is removed first.
 
     Args:
         config: The job.
-        note: Called with what names the job before it is submitted, and with None when it has
-            ended; if that does not come, it may still run.
-        on_status: Called with the job's status again and again.
+        note: Called with the job before it is submitted, and with None when it has ended. Until
+            then the job may run.
+        on_status: Called with the job's status every second.
 
     Raises:
         EdlError: The job was not submitted, or it failed; or its result is not on this machine.
@@ -93,7 +93,7 @@ def run_attached(
     try:
         submitted: SubmittedJob = launch_target.launch(plan)
     except BaseException:
-        note(None)  # What could not be undone is suspended, and the error names it.
+        note(None)  # A job that could not be removed is suspended, and the error names it.
         raise
     try:
         _wait(job, on_status)
@@ -119,7 +119,7 @@ def remove_attached(job: AttachedJob) -> None:
     Raises:
         EdlError: It could not be removed.
     """
-    # Nothing of it may be there, or only a part; or it ends just now.
+    # It may be removed already, in part or as a whole, or be ending at this moment.
     with job.jobs() as jobs, suppress(ObjectNotFound):
         if jobs.status(job.name, is_brief=True).state not in ENDED:
             with suppress(ConfigError, ObjectNotFound):
@@ -157,10 +157,10 @@ def _wait(job: AttachedJob, on_status: OnStatus) -> None:
 
 
 def _result(submitted: SubmittedJob) -> JobResult:
-    """What the job's directory says of its end.
+    """Read the result of a finished job from its directory.
 
     Raises:
-        OutputError: It is not on this machine.
+        OutputError: The directory is not visible on this machine.
     """
     path = JobDir(Path(submitted.job_dir)).events
     deadline = time.monotonic() + VISIBLE_SECONDS
@@ -176,7 +176,7 @@ def _result(submitted: SubmittedJob) -> JobResult:
                 )
         if time.monotonic() > deadline:
             raise OutputError(
-                f"Job {submitted.name} has finished, but what it wrote is not on this machine.",
+                f"Job {submitted.name} has finished, but its files are not on this machine.",
                 received={"job_dir": submitted.job_dir},
                 hint="Have the folder at the same path here as where the job runs.",
             )

@@ -1,4 +1,4 @@
-"""Jobs that run or ran, on this machine and in a cluster: look at them, and change them."""
+"""The client for jobs on this machine and in clusters: list, watch, wait for and change them."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -17,19 +17,19 @@ __all__ = ["Client"]
 
 
 class Client:
-    """Jobs by their names; close it, or use it in a `with`.
+    """Finds jobs by their names; close it, or use it in a `with`.
 
-    A job on this machine is named by its directory, one in a cluster by its name: a JOB that is the
-    directory of a job, or that no job in a cluster can be called, is on this machine. All methods
-    raise EdlErrors.
+    A job on this machine is named by its directory, a job in a cluster by its name. A name that is
+    the directory of a job, or that no job in a cluster can have, means a job on this machine. All
+    methods raise EdlErrors.
     """
 
     def __init__(self, **place: str) -> None:
-        """Ask nothing yet: a cluster is looked for when a job in a cluster is named.
+        """Prepare; a cluster is contacted only when a method names a job in it.
 
         Args:
-            **place: Where jobs in a cluster are, in the words of their launch target: `namespace`
-                and `context` of Kubernetes. An empty text takes the default.
+            **place: Where jobs in a cluster are: the `place_keys` of their launch target, such as
+                `namespace` and `context` for Kubernetes. An empty text means the default.
 
         Raises:
             ConfigError: No launch target knows such a keyword.
@@ -39,7 +39,7 @@ class Client:
         known = {key for make in targets for key in make().place_keys}
         if unknown := self._place.keys() - known:
             raise ConfigError(
-                "No launch target knows such a place.",
+                "No launch target has such a keyword.",
                 received=", ".join(sorted(unknown)),
                 hint=f"Known are {', '.join(sorted(known))}.",
             )
@@ -64,12 +64,12 @@ class Client:
         *,
         all_namespaces: bool = False,
     ) -> list[JobRow]:
-        """The jobs of one place.
+        """List the jobs on this machine or in clusters.
 
         Args:
-            folders: Jobs on this machine, in and up to three folders below these; None means the
-                jobs of the cluster.
-            all_namespaces: Jobs in all namespaces of the cluster.
+            folders: Folders of this machine, searched up to three levels deep; None to list the
+                jobs in clusters.
+            all_namespaces: Whether to list the jobs in all namespaces of the cluster.
         """
         paths = [os.fspath(folder) for folder in folders or ()]
         rows: list[JobRow] = []
@@ -90,11 +90,12 @@ class Client:
         return rows
 
     def status(self, job: str | os.PathLike[str], *, is_brief: bool = False) -> JobStatus:
-        """Where a job is, and what it waits for.
+        """Return the state and progress of a job, and what it waits for.
 
         Args:
             job: Its directory or its name.
-            is_brief: Leave out where the training of a job in a cluster is: it is in a pod's log.
+            is_brief: Whether to leave out the progress of a job in a cluster, which is read from
+                the log of a pod.
         """
         jobs, name = self._find(job)
         return jobs.status(name, is_brief=is_brief)
@@ -108,14 +109,14 @@ class Client:
         follow: bool = False,
         tail: int | None = None,
     ) -> Iterator[LogLine]:
-        """What the processes of a job wrote, one after the other or as it comes.
+        """Yield the log lines of a job's processes, log by log, or as they are written.
 
         Args:
             job: Its directory or its name.
-            rank: Only the worker that has this rank in the ring now.
-            worker: Only this pod; on this machine only this worker or process.
-            follow: Go on until the job, or that pod, has ended.
-            tail: Only so many of the last lines of each.
+            rank: Only the worker that has this rank in the present ring.
+            worker: Only this pod; on this machine, only this worker or process.
+            follow: Whether to continue until the job, or that pod, has ended.
+            tail: Number of last lines of each log; None for all.
 
         Raises:
             ConfigError: There is no such rank or worker.
@@ -125,14 +126,14 @@ class Client:
         return jobs.logs(name, only, follow=follow, tail=tail)
 
     def events(self, job: str | os.PathLike[str], *, follow: bool = False) -> Iterator[EventLine]:
-        """What happened to a job, the oldest first.
+        """Yield the events of a job, the oldest first.
 
-        In a cluster these are the last events of the job, as far as its launcher's log shows them,
-        and what Kubernetes says of its objects, which it forgets after an hour.
+        In a cluster these are the last events in the log of the job's launcher, and Kubernetes' own
+        events about the job's objects, which are kept for an hour.
 
         Args:
             job: Its directory or its name.
-            follow: Go on until the job has ended.
+            follow: Whether to continue until the job has ended.
         """
         jobs, name = self._find(job)
         return jobs.events(name, follow=follow)
@@ -140,15 +141,15 @@ class Client:
     def dashboard(
         self, job: str | os.PathLike[str], *, host: str = "127.0.0.1", port: int = 0
     ) -> "Dashboard":
-        """The page of a job, listening: `url` says where, `serve()` serves it; close it.
+        """Open a job's dashboard, listening at `url`; the caller calls its `serve()` and closes it.
 
         Args:
             job: Its directory or its name.
             host: Address to listen on.
-            port: Port to listen on; 0 takes a free one.
+            port: Port to listen on; 0 for any free one.
 
         Raises:
-            ConfigError: One cannot listen there.
+            ConfigError: The address cannot be used.
             MissingDependency: The packages of the dashboard are not installed.
         """
         from edl_horovod.displays.page.server import Dashboard
@@ -157,7 +158,7 @@ class Client:
         return Dashboard(jobs.source(name), host=host, port=port)
 
     def is_here(self, job: str | os.PathLike[str]) -> bool:
-        """Whether a job is one of this machine."""
+        """Whether a job is on this machine."""
         return not target.find(self._kind(os.fspath(job))).is_detached
 
     # -- waiting
@@ -170,16 +171,16 @@ class Client:
         timeout_seconds: float | None = None,
         on_status: OnStatus | None = None,
     ) -> JobStatus | None:
-        """Wait until a job reaches a state; one that is not there yet may be being started.
+        """Wait until a job reaches a state; a job that does not exist yet has 30 seconds to start.
 
         Args:
             job: Its directory or its name.
-            condition: `running`, `finished`, `ended` (which takes a failed job too) or `deleted`.
-            timeout_seconds: Longest wait; None waits for ever.
-            on_status: Called with the job's status again and again.
+            condition: `running`, `finished`, `ended` (also by a failure) or `deleted`.
+            timeout_seconds: Longest wait; None for no limit.
+            on_status: Called with the job's status every second.
 
         Returns:
-            The status; None where the job is deleted.
+            The status; None once the job is deleted.
 
         Raises:
             ConfigError: There is no such condition, or no such job after 30 seconds.
@@ -199,12 +200,12 @@ class Client:
     def scale(
         self, job: str | os.PathLike[str], num_ranks: int, *, is_dry_run: bool = False
     ) -> int:
-        """Change how many ranks a running job has; those that go leave the ring before they end.
+        """Change the number of ranks of a running job; ranks leave the ring before they end.
 
         Args:
             job: Its directory or its name.
-            num_ranks: The new number; of a job on this machine, here.
-            is_dry_run: Only check whether it may be.
+            num_ranks: The new number; for a job on this machine, the number on this machine.
+            is_dry_run: Whether to only check that this is possible.
 
         Returns:
             The old number.
@@ -216,7 +217,7 @@ class Client:
         return jobs.scale(name, num_ranks, is_dry_run=is_dry_run)
 
     def loss_at_stop(self, job: str | os.PathLike[str]) -> str:
-        """What `stop` would lose, as a sentence; empty where the job goes on from a checkpoint."""
+        """What `stop` would lose, as a sentence; empty if checkpoints keep the state."""
         jobs, name = self._find(job)
         return jobs.loss_at_stop(name)
 
@@ -233,13 +234,13 @@ class Client:
 
         Args:
             job: Its directory or its name.
-            may_lose_steps: Stop also a job that saves no checkpoints.
-            is_dry_run: Only check whether it may be.
-            wait: Return only when no process or pod of the job is left.
+            may_lose_steps: Whether to also stop a job that saves no checkpoints.
+            is_dry_run: Whether to only check that this is possible.
+            wait: Whether to return only when no process or pod of the job is left.
             on_status: Called with the job's status while it ends.
 
         Raises:
-            ConfigError: The job does not run, or it saves no checkpoints to go on from.
+            ConfigError: The job does not run, or saves no checkpoints to continue from.
             TimedOut: Its processes or pods did not end in time.
         """
         jobs, name = self._find(job)
@@ -261,16 +262,16 @@ class Client:
     ) -> JobResult | None:
         """Continue a stopped job from its newest checkpoint.
 
-        A job of this machine runs beside the caller and has ended when this returns, as with
-        `train`; one in a cluster goes on there.
+        A job on this machine runs as with `train`, and has ended when this returns; a job in a
+        cluster continues there.
 
         Args:
             job: Its directory or its name.
-            is_dry_run: Only check whether it may be.
+            is_dry_run: Whether to only check that this is possible.
             on_events: Called with the new events of a job that runs here.
 
         Returns:
-            The result of a job that ran here; None for one in a cluster.
+            The result of a job on this machine; None for a job in a cluster.
 
         Raises:
             ConfigError: The job runs, or has finished.
@@ -279,24 +280,24 @@ class Client:
         return jobs.resume(name, is_dry_run=is_dry_run, on_events=on_events)
 
     def delete(self, job: str | os.PathLike[str], *, is_dry_run: bool = False) -> Sequence[str]:
-        """Remove a job's directory, or a job from its cluster; its output stays.
+        """Remove a job's directory, or a job from its cluster; its output is kept.
 
         Args:
             job: Its directory or its name.
-            is_dry_run: Only check whether it may be.
+            is_dry_run: Whether to only check that this is possible.
 
         Returns:
-            What is removed.
+            The paths or objects that are removed.
 
         Raises:
-            ConfigError: Somebody works in the directory.
-            OutputError: The directory is not a job's, or holds something else too.
+            ConfigError: A process works in the directory.
+            OutputError: The directory is not that of a job, or contains other files as well.
         """
         jobs, name = self._find(job)
         return jobs.delete(name, is_dry_run=is_dry_run)
 
     def _find(self, job: str | os.PathLike[str]) -> tuple[Jobs, str]:
-        """The jobs of the first launch target that knows the job by this name."""
+        """Return the jobs of the first launch target whose job this is, and the name."""
         name = os.fspath(job)
         if not name:
             raise ConfigError(
@@ -312,10 +313,10 @@ class Client:
 
     def _kind(self, name: str) -> str:
         kinds = (kind for kind, launch_target in self._targets() if launch_target.names(name))
-        return next(kinds, "local")  # What says of a path that no job is there.
+        return next(kinds, "local")  # Its error says that there is no job at this path.
 
     def _targets(self) -> Iterator[tuple[str, target.LaunchTarget[Any, Any]]]:
-        """The launch targets, without those that do not know the place."""
+        """The launch targets, without detached ones that lack a keyword of the place."""
         for kind, make in target.TARGETS.loaded().items():
             launch_target = make()
             if not launch_target.is_detached or launch_target.place_keys >= self._place.keys():

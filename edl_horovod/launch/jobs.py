@@ -1,4 +1,4 @@
-"""Jobs that were launched, as they are seen and changed from outside, wherever they run."""
+"""The interface to launched jobs, wherever they run, and their rows, states and lines."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow:
-    """One job of a list."""
+    """A job in a list of jobs."""
 
     job: str
     """The directory of a job on this machine, or the name of one in a cluster."""
@@ -31,25 +31,25 @@ class JobRow:
     state: str
     message: str
     num_ready: int
-    """Ranks of the ring; in a cluster worker pods that are warm."""
+    """Number of ranks in the ring; in a cluster, of warm worker pods."""
     num_wanted: int
-    """Ranks that were asked for; in a cluster worker pods."""
+    """Number of requested ranks; in a cluster, of worker pods."""
     step: int | None
-    """The last step that was reported; None in a cluster, where only the job's log says it."""
+    """The last reported step; None in a cluster, where only the job's log has it."""
     total_steps: int
-    """0 until it is known."""
+    """Number of steps of the whole job; 0 until it is known."""
     created: float
     """Seconds since the epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
-    """Where a job is."""
+    """The state of a job, and its progress."""
 
     progress: JobState
-    """What the job's events add up to."""
+    """The progress, from the job's events."""
     details: TargetDetails | None = None
-    """What the launch target tells of it; None where it tells nothing."""
+    """The state of the job by its launch target; None if it follows from the events alone."""
     is_at_rest: bool
     """Whether no process or pod of the job is left."""
 
@@ -60,12 +60,12 @@ class JobStatus:
 
     @property
     def message(self) -> str:
-        """The reason of the state, where it is known."""
+        """The reason for the state; empty if it is not known."""
         return (self.details or self.progress).message
 
     @property
     def waits_for(self) -> tuple[str, ...]:
-        """What keeps the job from going on."""
+        """What the job waits for, in sentences."""
         return self.details.waits_for if self.details is not None else ()
 
     def __str__(self) -> str:
@@ -80,34 +80,34 @@ class LogLine:
     """One line of a log."""
 
     source: str
-    """Who wrote it: a pod, or `launcher`, `coordinator` or `worker-0` on this machine."""
+    """The writer: a pod, or `launcher`, `coordinator` or `worker-0` on this machine."""
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventLine:
-    """One thing that happened to a job."""
+    """An event of a job, for display."""
 
     time: float
     """Seconds since the epoch."""
     origin: str
-    """Whose event it is: `edl`, or the launch target's name."""
+    """The source of the event: `edl`, or the name of the launch target."""
     kind: str
     source: str
-    """Who wrote it, or what it is about."""
+    """The writer of the event, or the object that it is about."""
     text: str
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """All fields of an event of ours."""
+    """All fields of an event of edl."""
 
 
 OnStatus = Callable[[JobStatus], None]
 
 
 class Jobs(ABC):
-    """The jobs of one launch target; close them.
+    """The jobs of one launch target; the caller closes them.
 
-    Each method takes the job as `LaunchTarget.names` knows it, and raises an EdlError where there
-    is no such job.
+    Methods take a name that `LaunchTarget.names` accepts, and raise an EdlError if there is no such
+    job.
     """
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class Jobs(ABC):
 
     @abstractmethod
     def list(self, folders: Sequence[str] = (), *, all_namespaces: bool = False) -> list[JobRow]:
-        """The jobs that are there; see `Client.list`."""
+        """List the jobs; see `Client.list`."""
 
     @abstractmethod
     def exists(self, job: str) -> bool:
@@ -123,22 +123,22 @@ class Jobs(ABC):
 
     @abstractmethod
     def config(self, job: str) -> JobConfig:
-        """The settings of the job."""
+        """Read the settings of a job."""
 
     @abstractmethod
     def status(self, job: str, *, is_brief: bool = False) -> JobStatus:
-        """Where the job is; see `Client.status`."""
+        """Return the state of a job; see `Client.status`."""
 
     @abstractmethod
     def source(self, job: str) -> Source:
-        """Where the page of the job looks."""
+        """Open the source of data for a job's dashboard."""
 
     @abstractmethod
     def logs(self, job: str, worker: str, *, follow: bool, tail: int | None) -> Iterator[LogLine]:
-        """What the job's processes wrote, or one member of its ring; see `Client.logs`."""
+        """Yield the log lines of all processes, or of one `worker`; see `Client.logs`."""
 
     def member(self, job: str, rank: int) -> str:
-        """The worker that has a rank in the ring now.
+        """The worker that has a rank in the present ring.
 
         Raises:
             ConfigError: The ring has no such rank.
@@ -154,14 +154,14 @@ class Jobs(ABC):
 
     @abstractmethod
     def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
-        """What happened to the job; see `Client.events`."""
+        """Yield the events of a job; see `Client.events`."""
 
     @abstractmethod
     def scale(self, job: str, num_ranks: int, *, is_dry_run: bool = False) -> int:
-        """Change how many ranks the job has; returns the old number."""
+        """Change the number of ranks of a job; returns the old number."""
 
     def loss_at_stop(self, job: str) -> str:
-        """What a stop would lose, as a sentence; empty where the job goes on from a checkpoint."""
+        """What a stop would lose, as a sentence; empty if checkpoints keep the state."""
         config = self.config(job)
         if not TASKS[config.task].keeps_state or config.checkpoint.is_on:
             return ""
@@ -176,13 +176,13 @@ class Jobs(ABC):
         )
 
     def warn_of_stop(self, job: str, config: JobConfig, *, saves: bool) -> None:
-        """Say in the log where a stop itself saves no checkpoint, as `saves` tells."""
+        """Warn if a stop itself does not save a checkpoint (`saves`), and the job has others."""
         if not saves and TASKS[config.task].keeps_state and config.checkpoint.is_on:
             log.warning("The stop saves no checkpoint; job %s goes on from its last one.", job)
 
     @abstractmethod
     def stop(self, job: str, *, is_dry_run: bool = False) -> None:
-        """Ask the job to save a checkpoint and to end; returns at once."""
+        """Request that the job saves a checkpoint and ends; returns at once."""
 
     @abstractmethod
     def stop_seconds(self, job: str) -> float:
@@ -196,11 +196,11 @@ class Jobs(ABC):
 
     @abstractmethod
     def delete(self, job: str, *, is_dry_run: bool = False) -> Sequence[str]:
-        """Remove the job; returns what is removed."""
+        """Remove the job; returns the removed paths or objects."""
 
 
 def event_line(recorded: Recorded) -> EventLine:
-    """An event of ours as a line."""
+    """Convert an event of edl to a line."""
     fields = fields_of(recorded.event)
     return EventLine(
         time=recorded.time,
@@ -213,7 +213,7 @@ def event_line(recorded: Recorded) -> EventLine:
 
 
 def _words(fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The fields that say something, as text; a name in a field of names stands behind a dot."""
+    """Yield the fields that are not empty as `key=value`; nested keys are joined by dots."""
     for key, value in fields.items():
         if isinstance(value, Mapping):
             yield from _words(value, f"{prefix}{key}.")

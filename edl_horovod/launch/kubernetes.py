@@ -1,4 +1,4 @@
-"""launch=kubernetes: a job that is submitted to a cluster and runs there without us."""
+"""launch=kubernetes: a job that is submitted to a cluster, and runs there by itself."""
 
 import contextlib
 import copy
@@ -46,18 +46,18 @@ JOB_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesPlan:
-    """A job for a cluster, of which no cluster knows yet."""
+    """A job to submit to a cluster."""
 
     config: JobConfig
     name: str
     secret: bytes = field(repr=False)
 
     def manifests(self, config: JobConfig, namespace: str) -> JobManifests:
-        """What to create.
+        """The objects to create.
 
         Args:
             config: The job with its image.
-            namespace: Where it goes; empty leaves it out.
+            namespace: The namespace of the objects; empty to leave it out.
 
         Raises:
             ConfigError: A setting is wrong, as far as the manifests show it.
@@ -66,20 +66,20 @@ class KubernetesPlan:
 
 
 class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
-    """A job is an MPIJob, made with its image; the ring may change while it runs."""
+    """Submits a job as an MPIJob, and builds its image; the ring can change while the job runs."""
 
     is_detached: ClassVar[bool] = True
     place_keys: ClassVar[frozenset[str]] = frozenset({"namespace", "context"})
 
     def plan(self, config: JobConfig) -> KubernetesPlan:
-        """The name of the job; see `LaunchTarget`."""
+        """Choose the name of the job; see `LaunchTarget`."""
         name = config.kubernetes.name or _new_name(config)
         return KubernetesPlan(config=config, name=name, secret=secrets.token_bytes(32))
 
     def describe(
         self, plan: KubernetesPlan, *, check: DryRun = "client", whole: bool = False
     ) -> str:
-        """The objects that `launch` would create; nothing is built."""
+        """The objects that `launch` would create; no image is built."""
         job = _rehearse(plan, check)
         if whole:
             return to_yaml(job.all)
@@ -96,7 +96,8 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
         """Build the job's image unless it has one, and create the job.
 
         Raises:
-            EdlError: The job cannot be created; what was created of it is removed again, or named.
+            EdlError: The job cannot be created. Its objects are removed again, or the error names
+                those that remain.
         """
         from edl_horovod.cluster import preflight
         from edl_horovod.cluster.client import Cluster
@@ -106,7 +107,7 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
             preflight.check_version(cluster)
             if not config.image:
                 _check_is_free(cluster, plan.name)
-            # What can be found wrong with the manifests is found before an image is built.
+            # Errors in the manifests are found before an image is built.
             job = plan.manifests(image.as_if_built(config), cluster.namespace)
             preflight.check_quotas(cluster, job.mpijob, config)
             if not config.image:
@@ -127,7 +128,7 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
         """The name, which no other job has; see `LaunchTarget`."""
         settings = plan.config.kubernetes
         if settings.name:
-            # A process that removes what a dead one left must not meet another job of that name.
+            # Another process may remove the job of a dead one by its name, so that must be unique.
             raise ConfigError(
                 "The job is removed when this command ends, so it gets a name that no other job"
                 " has.",
@@ -141,7 +142,7 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
         return JOB_NAME.fullmatch(job) is not None
 
     def jobs(self, place: Mapping[str, str]) -> "KubernetesJobs":
-        """The jobs of a namespace."""
+        """Open the jobs of a namespace."""
         from edl_horovod.launch.kubernetes_jobs import KubernetesJobs
 
         return KubernetesJobs(**place)
@@ -152,7 +153,7 @@ def _context(settings: KubernetesConfig) -> dict[str, str]:
 
 
 def _rehearse(plan: KubernetesPlan, check: DryRun) -> JobManifests:
-    """What would be created; the API server checks it as if it were to be, where it is asked."""
+    """The objects that would be created; with `server`, the API server checks them."""
     settings, config = plan.config.kubernetes, image.as_if_built(plan.config)
     if check == "client":
         return plan.manifests(config, _namespace(plan.config))
@@ -173,8 +174,8 @@ def _rehearse_one(cluster: "Cluster", item: dict[str, Any]) -> None:
     """Send one object to the API server to be checked.
 
     A client may only grant rights that it has itself, so the API server looks up the Role of a
-    RoleBinding, and in a dry run there is none. It has checked the right to create a RoleBinding by
-    then, and the rights that are given away when it checked the Role.
+    RoleBinding, which a dry run has not created. By then it has checked the right to create a
+    RoleBinding, and when it checked the Role, the rights that the Role grants.
     """
     try:
         with _conflicts_with_hint(item, cluster.namespace):
@@ -193,21 +194,21 @@ def _rehearse_one(cluster: "Cluster", item: dict[str, Any]) -> None:
 
 
 def _check_is_free(cluster: "Cluster", name: str) -> None:
-    """Find out before an image is built, which takes its time, whether the cluster takes MPIJobs.
+    """Check before an image is built that the cluster accepts MPIJobs, and one of this name.
 
     Raises:
-        ClusterError: It does not, or it cannot be reached.
-        ObjectConflict: It has a job of this name.
+        ClusterError: It has no MPIJobs, or it cannot be reached.
+        ObjectConflict: It has a job of this name already.
     """
     try:
         cluster.get("MPIJob", name)
     except (ObjectNotFound, ClusterForbidden):
-        return  # Who may not look may still create.
+        return  # A user who may not read MPIJobs may still create them.
     raise _name_conflict(f"mpijob/{name}", cluster.namespace, {"kubernetes.name": name})
 
 
 def _namespace(config: JobConfig) -> str:
-    """Where the job would go, as far as this machine knows; empty where it knows no cluster."""
+    """The job's namespace by the local configuration; empty if no cluster is configured."""
     settings = config.kubernetes
     try:
         return find_cluster(context=settings.context, namespace=settings.namespace).namespace
@@ -218,7 +219,7 @@ def _namespace(config: JobConfig) -> str:
 
 
 def _new_name(config: JobConfig) -> str:
-    """A name that says what it is, with an ending that no other job has."""
+    """A name made of the model's name and a random ending, which makes it unique."""
     source = config.model_def.partition(".")[0] or PurePath(config.trained_model).name
     if isinstance(spec := config.model.get("spec"), dict):
         source = spec["model_name"]
@@ -230,17 +231,17 @@ def _new_name(config: JobConfig) -> str:
 
 
 def _create(cluster: "Cluster", job: JobManifests, *, is_suspended: bool) -> None:
-    """Make the MPIJob without pods, then what its pods need, owned by it; then let it go.
+    """Create the MPIJob suspended, then the objects that its pods need, then resume it.
 
-    So no pod ever starts without its parts, and whatever happens to us the cluster's garbage
-    collector knows whose the parts are.
+    So no pod starts without these objects. The MPIJob owns them: whatever happens to this process,
+    the cluster's garbage collector removes them with it.
     """
     created: list[dict[str, Any]] = []
     try:
-        held = copy.deepcopy(job.mpijob)
-        held["spec"]["runPolicy"]["suspend"] = True
+        suspended = copy.deepcopy(job.mpijob)
+        suspended["spec"]["runPolicy"]["suspend"] = True
         with _conflicts_with_hint(job.mpijob, cluster.namespace):
-            owner = cluster.create(held)
+            owner = cluster.create(suspended)
         created.append(owner)
         reference = {
             **{key: job.mpijob[key] for key in ("apiVersion", "kind")},
@@ -254,8 +255,8 @@ def _create(cluster: "Cluster", job: JobManifests, *, is_suspended: bool) -> Non
             with _conflicts_with_hint(part, cluster.namespace):
                 created.append(cluster.create({**part, "metadata": metadata}))
         if not is_suspended:
-            go = {"spec": {"runPolicy": {"suspend": False}}}
-            cluster.patch("MPIJob", owner["metadata"]["name"], go)
+            resumed = {"spec": {"runPolicy": {"suspend": False}}}
+            cluster.patch("MPIJob", owner["metadata"]["name"], resumed)
     except BaseException as error:
         leftovers = _undo(cluster, created)
         if isinstance(error, ClusterError | KeyboardInterrupt):
@@ -286,17 +287,17 @@ def _submission_error(
     """The error of a submission, with a sentence on the objects that remain in the cluster.
 
     Args:
-        error: What ended the submission.
+        error: The error that ended the submission.
         name: The name of the job.
         leftovers: The objects that could not be removed; empty if there are none.
         was_created: Whether the server has confirmed that it created the MPIJob.
     """
     more = ""
     if leftovers:
-        more = f" What was made before could not be removed: {leftovers}"
+        more = f" Objects that were created before could not be removed: {leftovers}"
     elif not was_created and isinstance(error, ClusterUnreachable | KeyboardInterrupt):
         more = (
-            f" Whether mpijob/{name} was made is not known; if it was, it is suspended: "
+            f" It is not known whether mpijob/{name} was created; if so, it is suspended: "
             f"edl delete {name} removes it."
         )
     elif isinstance(error, KeyboardInterrupt):
@@ -322,5 +323,5 @@ def _name_conflict(
     return ObjectConflict(
         f"{name} exists already in namespace {namespace}.",
         received=received,
-        hint="Choose another kubernetes.name, or remove what is there.",
+        hint="Choose another kubernetes.name, or remove that object.",
     )

@@ -1,4 +1,4 @@
-"""Jobs in a cluster, as the verbs and the client see and change them."""
+"""Jobs in a cluster, for the verbs and the client."""
 
 import logging
 import time
@@ -49,20 +49,20 @@ _BY_KUEUE = {
         "edl status shows what the job waits for.",
     ),
 }
-"""What Kueue would do, and what to do instead."""
+"""Why a job in a queue of Kueue cannot be changed so, and a hint, by the change."""
 CONFLICTS = 5
-"""Times that a change is tried again which somebody else's change came before."""
+"""How often a change is tried if other changes of the object come in between."""
 LOOK_SECONDS = 2.0
-"""Between two looks for new events."""
+"""Time between two checks for new events."""
 LEAVING_SECONDS = 60.0
-"""Beyond the grace of the pods, until the operator has removed them."""
+"""How long the operator may take to remove pods, in addition to their grace period."""
 
 
 class KubernetesJobs(Jobs):
     """The jobs of one namespace.
 
-    All methods raise ClusterError where the cluster refuses or cannot be reached, and
-    ObjectNotFound where there is no such job.
+    All methods raise ClusterError if the cluster refuses or cannot be reached, and ObjectNotFound
+    if there is no such job.
     """
 
     def __init__(self, *, namespace: str = "", context: str = "") -> None:
@@ -84,7 +84,7 @@ class KubernetesJobs(Jobs):
     # -- looking
 
     def list(self, folders: Sequence[str] = (), *, all_namespaces: bool = False) -> list[JobRow]:
-        """The jobs that this package made, by name; `num_ready` and `num_wanted` count pods."""
+        """List the jobs of this package by name; `num_ready` and `num_wanted` count pods."""
         ours = objects.jobs_selector()
         jobs, pods = (
             self._cluster.find(kind, labels=ours, all_namespaces=all_namespaces)
@@ -175,7 +175,7 @@ class KubernetesJobs(Jobs):
     # -- changing
 
     def scale(self, job: str, num_ranks: int, *, is_dry_run: bool = False) -> int:
-        """Change how many worker pods the job has."""
+        """Change the number of ranks, by that of the worker pods."""
         config = self.config(job)
         slots = config.kubernetes.slots_per_worker
         if style_of(config).is_static:
@@ -191,14 +191,14 @@ class KubernetesJobs(Jobs):
         return num_pods * slots
 
     def stop(self, job: str, *, is_dry_run: bool = False) -> None:
-        """Suspend the MPIJob; the log has a warning where the operator may not resume it."""
+        """Suspend the MPIJob; logs a warning if the operator may be unable to resume it."""
         config = self.config(job)
         self.warn_of_stop(job, config, saves=style_of(config).has_coordinator)
         warn_of_resume(self._cluster, job=job, is_dry_run=is_dry_run)
         self._change(job, {"runPolicy": {"suspend": True}}, "stopped", is_dry_run=is_dry_run)
 
     def stop_seconds(self, job: str) -> float:
-        """The grace of the pods, and what the operator takes."""
+        """The grace period of the pods, and the time that the operator takes."""
         return self.config(job).kubernetes.grace_seconds + LEAVING_SECONDS
 
     def resume(
@@ -208,7 +208,7 @@ class KubernetesJobs(Jobs):
         self._change(job, {"runPolicy": {"suspend": False}}, "resumed", is_dry_run=is_dry_run)
 
     def delete(self, job: str, *, is_dry_run: bool = False) -> Sequence[str]:
-        """Remove the MPIJob and what it owns; what it wrote to volumes stays."""
+        """Remove the MPIJob and the objects that it owns; files on volumes are kept."""
         uid = self._mpijob(job)["metadata"]["uid"]
         if not is_dry_run:
             self._cluster.delete("MPIJob", job, uid=uid)
@@ -225,11 +225,11 @@ class KubernetesJobs(Jobs):
         seen = view(mpijob, pods)
         if not seen.missing:
             return seen
-        # Events are many; they are read only where pods are missing.
+        # There are many events, so they are read only if pods are missing.
         return view(mpijob, pods, events_of(mpijob, self._cluster.find("Event")))
 
     def _own_events(self, job: str) -> Sequence[Recorded]:
-        """The last of the job's own events, as far as the launcher pod shows them in its log."""
+        """The last events of the job, from the log of its newest launcher pod."""
         launchers = self._cluster.find("Pod", labels=objects.pods_selector(job, objects.LAUNCHER))
         if not launchers:
             return []
@@ -242,7 +242,7 @@ class KubernetesJobs(Jobs):
         try:
             return summarize(self._own_events(job))
         except ClusterError as error:
-            # State and pods are known all the same; a log may be forbidden, or gone with its node.
+            # The log may be forbidden, or lost with its node. State and pods can be shown anyway.
             log.warning("Step, loss and ring cannot be read: %s", error)
             return JobState()
 
@@ -254,7 +254,7 @@ class KubernetesJobs(Jobs):
             return []
 
     def _change(self, job: str, spec: Object, change: str, *, is_dry_run: bool) -> Object:
-        """Change a job's spec, again where somebody else was quicker; returns the job before."""
+        """Change a job's spec, again after a conflict; returns the job as it was before."""
         for left in reversed(range(CONFLICTS)):
             before = self._mpijob(job)
             state = view(before).state

@@ -21,7 +21,7 @@ from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan, thread_variables
 from edl_horovod.supervisor.run import JobResult, run_plan
 
-# What looks at jobs afterwards would make each start of one longer.
+# Not imported at run time, to keep the start of a job short.
 if TYPE_CHECKING:
     from edl_horovod.launch.local_jobs import LocalJobs
 
@@ -31,10 +31,10 @@ LOCAL_ADDRESS = "127.0.0.1"
 
 
 class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
-    """The ring may change while the job runs."""
+    """Runs a job on this machine, with a ring that can change while it runs."""
 
     def plan(self, config: JobConfig) -> LaunchPlan:
-        """The coordinator and the workers; see `LaunchTarget`."""
+        """Plan the coordinator and the workers; see `LaunchTarget`."""
         config = with_framework(with_checkpoint_lanes(with_job_dir(config)))
         check_start(config)
         job_dir = JobDir.of(config)
@@ -58,7 +58,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
         )
 
     def describe(self, plan: LaunchPlan, *, check: DryRun = "client", whole: bool = False) -> str:
-        """The settings as YAML, which another program may read; the plan stands in its comments."""
+        """The settings as YAML, for programs to read, followed by the plan in comments."""
         config = plan.config
         if check == "server" or whole:
             raise ConfigError(
@@ -89,7 +89,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
         return run_plan(plan, on_events=on_events, warm=warm)
 
     def names(self, job: str) -> bool:
-        """Whether it is the directory of a job, or of something else of ours."""
+        """Whether this is the directory of a job, or of a result of one."""
         from edl_horovod.launch.local_jobs import is_ours
 
         return is_ours(job)
@@ -102,12 +102,12 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
 
 
 def worker_of(job_dir: JobDir) -> tuple[str, ...]:
-    """The command of a worker of this machine."""
+    """The command of a local worker."""
     config = str(job_dir.config)
     return (sys.executable, "-m", "edl_horovod.worker", "--config", config)
 
 
 def threads_of(config: JobConfig) -> dict[str, str]:
-    """The environment that limits a rank's CPU threads; the ranks share the machine's cores."""
+    """Variables that limit a rank's CPU threads: by default the ranks share the cores equally."""
     share = max(1, len(os.sched_getaffinity(0)) // config.launch.np)
     return thread_variables(config.launch.threads_per_rank or share)

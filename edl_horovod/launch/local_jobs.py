@@ -1,4 +1,4 @@
-"""Jobs on this machine, known by their directories, as the verbs and the client see them."""
+"""Jobs on this machine, by their directories, for the verbs and the client."""
 
 import contextlib
 import os
@@ -25,9 +25,9 @@ from edl_horovod.supervisor.run import STOP_SECONDS, JobResult
 __all__ = ["LocalJobs", "is_ours", "read_logs"]
 
 LIST_DEPTH = 3
-"""Folders below the given one in which jobs are looked for."""
+"""How many levels of folders are searched for jobs."""
 LOOK_SECONDS = 0.2
-"""Between two looks for new events, or for new lines of a log."""
+"""Time between two checks for new events, or for new lines of a log."""
 
 
 class LocalJobs(Jobs):
@@ -39,20 +39,20 @@ class LocalJobs(Jobs):
         return [self._row(job) for job in sorted(directories)]
 
     def exists(self, job: str) -> bool:
-        """Whether the directory is there, and is that of a job."""
-        _refuse_results(job)
+        """Whether this is the directory of a job."""
+        _require_not_result(job)
         return JobDir(Path(job)).config.is_file()
 
     def config(self, job: str) -> JobConfig:
-        """The settings of the job, where this is the directory of one."""
-        _refuse_results(job)
+        """Read the settings of the job in this directory."""
+        _require_not_result(job)
         return JobDir(Path(job)).read_config()
 
     def status(self, job: str, *, is_brief: bool = False) -> JobStatus:
-        """Where the job is, from its events and from whether its launcher lives."""
-        _refuse_results(job)
+        """Determine the state from the job's events and from whether its launcher runs."""
+        _require_not_result(job)
         job_dir = JobDir(Path(job))
-        # Before its events are read: a launcher writes how the job ended, and only then ends.
+        # Determined before the events are read: a launcher writes the job's end, and then ends.
         is_running = job_dir.is_running()
         happened = events.read(job_dir.events)
         state = local_state(
@@ -65,18 +65,18 @@ class LocalJobs(Jobs):
         return JobStatus(progress=state, is_at_rest=not is_running)
 
     def source(self, job: str) -> Source:
-        """The directory, where a job may also come later."""
-        _refuse_results(job)
+        """The job's directory, in which the job may also start later."""
+        _require_not_result(job)
         return DirectorySource(JobDir(Path(job)))
 
     def logs(self, job: str, worker: str, *, follow: bool, tail: int | None) -> Iterator[LogLine]:
-        """What the launcher and the processes that it started wrote."""
+        """Yield the log lines of the launcher and of the processes that it started."""
         self.config(job)
         is_over = (lambda: not JobDir(Path(job)).is_running()) if follow else None
         return read_logs(JobDir(Path(job)).logs, only=worker, tail=tail, is_over=is_over)
 
     def member(self, job: str, rank: int) -> str:
-        """The worker that has a rank now, where each has a log of its own."""
+        """The worker that has a rank now; only for jobs whose workers have logs of their own."""
         kind = self.config(job).launch.kind
         if not target.find(kind).is_elastic:
             raise ConfigError(
@@ -87,7 +87,7 @@ class LocalJobs(Jobs):
         return super().member(job, rank)
 
     def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
-        """The job's events, as its log has them."""
+        """Yield the events in the job's directory."""
         self.config(job)
         tail = events.Tail(JobDir(Path(job)).events)
         while True:
@@ -98,11 +98,11 @@ class LocalJobs(Jobs):
             time.sleep(LOOK_SECONDS)
 
     def slots(self, job: str) -> int:
-        """How many slots the job has on this machine."""
+        """The number of slots of the job on this machine."""
         return hosts.read(JobDir(Path(job)).hosts).get(LOCAL_HOST, 0)
 
     def scale(self, job: str, num_ranks: int, *, is_dry_run: bool = False) -> int:
-        """Change how many slots the job has on this machine."""
+        """Change the number of slots of the job on this machine."""
         config = self.config(job)
         if not JobDir(Path(job)).is_running():
             raise ConfigError(
@@ -128,7 +128,7 @@ class LocalJobs(Jobs):
         return before.get(LOCAL_HOST, 0)
 
     def stop(self, job: str, *, is_dry_run: bool = False) -> None:
-        """Ask the launcher, by a file in the directory: no process is signalled from here."""
+        """Request the stop by a file in the directory, for the launcher; no signal is sent."""
         job_dir, config = JobDir(Path(job)), self.config(job)
         if not job_dir.is_running():
             raise ConfigError(
@@ -142,13 +142,13 @@ class LocalJobs(Jobs):
                 job_dir.stop_request.touch()
 
     def stop_seconds(self, job: str) -> float:
-        """How long the launcher waits for its workers, and a little more."""
+        """How long the launcher waits for its workers, plus a margin."""
         return STOP_SECONDS + 10.0
 
     def resume(
         self, job: str, *, is_dry_run: bool = False, on_events: OnEvents | None = None
     ) -> JobResult | None:
-        """Start the job again here, from its newest checkpoint; returns when it has ended."""
+        """Run the job here, from its newest checkpoint; returns when it has ended."""
         config = replace(self.config(job), job_dir=os.path.abspath(job), resume="auto")
         state = self.status(job).state
         if JobDir(Path(job)).is_running() or state == "finished":
@@ -164,13 +164,13 @@ class LocalJobs(Jobs):
         return result
 
     def delete(self, job: str, *, is_dry_run: bool = False) -> Sequence[str]:
-        """Remove the directory, if it is provably a job's and no process works in it."""
+        """Remove the directory, if it is marked as a job's and no process works in it."""
         job_dir = JobDir(Path(os.path.abspath(job)))
         if job_dir.events.exists() and not any(
             recorded.source == "launcher" for recorded in events.read(job_dir.events)
         ):
             raise ConfigError(
-                "edl did not launch this job, so it is not known here whether it still runs.",
+                "edl did not launch this job, so it is not known whether it still runs.",
                 received=repr(job),
                 hint="Remove the directory by hand once the job has ended.",
             )
@@ -200,13 +200,13 @@ class LocalJobs(Jobs):
 
 
 def is_ours(job: str) -> bool:
-    """Whether a name is that of a job's directory, as far as its marker or its settings tell."""
+    """Whether a directory has the marker, the settings or the events of a job or of a result."""
     job_dir = JobDir(Path(job))
     return any(path.exists() for path in (job_dir.marker, job_dir.config, job_dir.events))
 
 
-def _refuse_results(job: str) -> None:
-    """Refuse what a job made, which may hold settings too, where the job is meant."""
+def _require_not_result(job: str) -> None:
+    """Check that a directory is not the result of a job, which may contain settings as well."""
     contents = marker.read(Path(job) / marker.NAME)
     if contents is not None and contents["kind"] != KIND:
         raise ConfigError(
@@ -222,7 +222,7 @@ def _described(kind: str) -> str:
 
 
 def _jobs_below(folder: str) -> Iterator[str]:
-    """Directories of jobs; no job lies in another's directory."""
+    """Yield the directories of jobs below a folder; jobs are not nested."""
     if not os.path.isdir(folder):
         raise ConfigError(
             "There is no such folder.", received=repr(folder), hint="Give folders that hold jobs."
@@ -239,13 +239,13 @@ def _jobs_below(folder: str) -> Iterator[str]:
 def read_logs(
     folder: Path, *, only: str, tail: int | None, is_over: Callable[[], bool] | None
 ) -> Iterator[LogLine]:
-    """The lines of all logs, file by file, or as they come.
+    """Yield the lines of all logs, file by file, or as they are written.
 
     Args:
-        folder: The job's logs.
-        only: One process, by the name of its log or as `host:slot`; empty takes all.
-        tail: Only so many of the last lines of each log.
-        is_over: Whether the job has ended, so that nothing more comes; None does not wait.
+        folder: The folder of the job's logs.
+        only: A process, by the name of its log or as `host:slot`; empty for all.
+        tail: Number of last lines of each log; None for all.
+        is_over: Whether the job has ended, so that the logs are complete; None to not wait.
 
     Raises:
         ConfigError: There is no such log.
@@ -272,7 +272,7 @@ def _lines(
             with path.open("rb") as stream:
                 stream.seek(offsets.get(path, 0))
                 text = stream.read()
-            if not is_last:  # A line that is half written waits for its end.
+            if not is_last:  # Leave an incomplete last line for the next time.
                 text = text[: text.rfind(b"\n") + 1]
             offsets[path] = offsets.get(path, 0) + len(text)
             lines = text.decode(errors="replace").splitlines()

@@ -21,7 +21,7 @@ class MpiTarget(LocalTarget):
     is_elastic: ClassVar[bool] = False
 
     def plan(self, config: JobConfig) -> LaunchPlan:
-        """One `mpirun`; see `LaunchTarget`."""
+        """Plan one `mpirun`; see `LaunchTarget`."""
         if config.elastic.autoscale:
             raise ConfigError(
                 "elastic.autoscale is for train on an elastic ring, and that of mpirun is static.",

@@ -1,4 +1,4 @@
-"""What a place where jobs run must offer, and the table of those places."""
+"""The interface of launch targets, the places where jobs run, and their table."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 DryRun = Literal["client", "server"]
-"""Who checks what would be launched: this program alone, or the cluster's API server too."""
+"""Who checks a dry run: this program alone, or also the cluster's API server."""
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -38,27 +38,27 @@ class SubmittedJob:
 
     name: str
     output: str
-    """Path of what it will make, where it runs."""
+    """Path of its output, on the machine where it runs."""
     job_dir: str
     place: Mapping[str, str] = field(default_factory=dict)
-    """What says where the job is, beside its name, as keywords of `Client`."""
+    """Where the job is, in addition to its name: keywords of `Client`."""
     details: Mapping[str, str] = field(default_factory=dict)
-    """More about the job, by name, which displays show as it is."""
+    """Further facts about the job, by name, which displays show unchanged."""
 
 
 class LaunchTarget(ABC, Generic[P, R]):
-    """A place where jobs run; `P` says what a launch starts there, `R` what came of it."""
+    """A place where jobs run; `P` is the plan of a launch there, and `R` its result."""
 
     is_detached: ClassVar[bool] = False
-    """Whether a job goes on without the process that launched it."""
+    """Whether a job runs on without the process that launched it."""
     is_elastic: ClassVar[bool] = True
     """Whether the ring of a running job can change."""
     place_keys: ClassVar[frozenset[str]] = frozenset()
-    """Keywords of `Client`, and flags of the verbs, that say where jobs of this target are."""
+    """Keywords of `Client`, and flags of verbs, that tell where this target's jobs are."""
 
     @abstractmethod
     def plan(self, config: JobConfig) -> P:
-        """Decide what a launch would start; nothing is started.
+        """Plan a launch; nothing is started.
 
         Raises:
             ConfigError: The job cannot run here.
@@ -66,12 +66,12 @@ class LaunchTarget(ABC, Generic[P, R]):
 
     @abstractmethod
     def describe(self, plan: P, *, check: DryRun = "client", whole: bool = False) -> str:
-        """What `launch` would do, as text for `--dry-run`.
+        """Describe what `launch` would do, as text for `--dry-run`.
 
         Args:
-            plan: What would be launched.
-            check: Who checks it.
-            whole: Show all that would be created, for a program to read.
+            plan: The plan of the launch.
+            check: Who checks the plan.
+            whole: Whether to return complete manifests, for programs.
 
         Raises:
             EdlError: The launch would fail.
@@ -85,16 +85,16 @@ class LaunchTarget(ABC, Generic[P, R]):
         on_events: OnEvents | None = None,
         warm: "WarmServer | None" = None,
     ) -> R:
-        """Launch the job; where the target is not detached, return when the job has ended.
+        """Launch the job; return when it has ended, unless the target is detached.
 
         Args:
-            plan: What to launch.
-            on_events: Called with new events of the job while it runs here.
-            warm: Holds what workers are forked from, between the jobs of this program; for targets
-                that fork them here.
+            plan: The plan of the launch.
+            on_events: Called with new events of a job that runs in this process.
+            warm: Keeps the fork server of workers between the jobs of this program; used by targets
+                that fork workers here.
 
         Raises:
-            EdlError: The job was not launched, or did not reach its result.
+            EdlError: The job was not launched, or did not succeed.
         """
 
     def name_of(self, plan: P) -> tuple[str, Mapping[str, str]]:
@@ -110,18 +110,18 @@ class LaunchTarget(ABC, Generic[P, R]):
 
     @abstractmethod
     def names(self, job: str) -> bool:
-        """Whether somebody who says this means a job that was launched here.
+        """Whether a user's name for a job means a job of this target.
 
         Args:
-            job: What the user gave for the job.
+            job: The name or directory that the user gave.
         """
 
     @abstractmethod
     def jobs(self, place: Mapping[str, str]) -> "Jobs":
-        """The jobs that were launched here; the caller closes them.
+        """Open the jobs of this target; the caller closes them.
 
         Args:
-            place: Values of `place_keys`; one that is left out has a default.
+            place: Values of `place_keys`; missing ones have defaults.
 
         Raises:
             EdlError: The target cannot be reached.
@@ -129,14 +129,14 @@ class LaunchTarget(ABC, Generic[P, R]):
 
 
 def _of(module: str, name: str) -> Callable[[], LaunchTarget[Any, Any]]:
-    """Imported when it is first used: one of the targets needs a package of an extra."""
+    """Return a function that imports and creates a target: one needs the package of an extra."""
     return lambda: getattr(import_module(f"edl_horovod.launch.{module}"), name)()
 
 
 TARGETS: Table[Callable[[], LaunchTarget[Any, Any]]] = Table(
     "launch_targets",
     {
-        # Before `local`, which takes the directory of any job for one of this machine.
+        # Before `local`, whose `names` accepts the directory of any job.
         "slurm": _of("slurm", "SlurmTarget"),
         "local": _of("local", "LocalTarget"),
         "mpi": _of("mpi", "MpiTarget"),
@@ -150,7 +150,7 @@ SUBMITTED = "kubernetes"
 
 
 def find(kind: str) -> LaunchTarget[Any, Any]:
-    """The launch target of a job.
+    """Create the launch target of a job.
 
     Args:
         kind: The job's `launch.kind`.

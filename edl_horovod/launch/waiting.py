@@ -1,4 +1,4 @@
-"""Wait until a job reaches a state."""
+"""Waiting until a job reaches a state."""
 
 import logging
 import time
@@ -12,10 +12,10 @@ __all__ = ["CONDITIONS", "wait", "wait_until_at_rest"]
 log = logging.getLogger(__name__)
 
 CONDITIONS = ("running", "finished", "ended", "deleted")
-"""What can be waited for of a job."""
+"""Conditions that a wait can have."""
 POLL_SECONDS = 1.0
 START_SECONDS = 30.0
-"""How long a job that was started beside the wait may take to be there."""
+"""How long a job that does not exist yet may take to start."""
 
 _FAILED = {"failed": "has failed", "lost": "is lost"}
 _REACHED = {
@@ -37,7 +37,7 @@ def wait(
 ) -> JobStatus | None:
     """Wait until a job reaches a state; see `Client.wait`.
 
-    `find` returns the jobs of the place where the job is, which may change until it is there.
+    `find` returns the jobs among which the job is; until it exists, the result may change.
     """
     if condition not in CONDITIONS:
         raise ConfigError(
@@ -46,7 +46,7 @@ def wait(
     limit = _Limit(timeout_seconds, f"job {job} to be {condition}")
     if condition != "deleted":
         most = START_SECONDS if timeout_seconds is None else min(START_SECONDS, timeout_seconds)
-        _wait_until_there(find, job, most)
+        _wait_until_exists(find, job, most)
     jobs = find()
     while condition != "deleted" or jobs.exists(job):
         now = jobs.status(job, is_brief=True)
@@ -63,18 +63,18 @@ def wait(
     return None
 
 
-def _wait_until_there(find: Callable[[], Jobs], job: str, seconds: float) -> None:
-    """Give a job that is being started the time to be there; say so."""
+def _wait_until_exists(find: Callable[[], Jobs], job: str, seconds: float) -> None:
+    """Wait until a job exists, or for `seconds`; logs a warning first."""
     end = time.monotonic() + seconds
-    is_said = False
-    while not _is_there(find, job) and time.monotonic() < end:
-        if not is_said:
+    was_logged = False
+    while not _exists(find, job) and time.monotonic() < end:
+        if not was_logged:
             log.warning("There is no job %s yet; waiting up to %g s for its start.", job, seconds)
-        is_said = True
+        was_logged = True
         time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
 
 
-def _is_there(find: Callable[[], Jobs], job: str) -> bool:
+def _exists(find: Callable[[], Jobs], job: str) -> bool:
     try:
         return find().exists(job)
     except (NoCluster, MissingDependency):
@@ -93,21 +93,21 @@ def wait_until_at_rest(
 
 
 class _Limit:
-    """A wait that ends."""
+    """The time limit of a wait."""
 
     def __init__(self, seconds: float | None, event: str) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
-        self._seconds, self._what = seconds, event
+        self._seconds, self._event = seconds, event
 
     def sleep(self, now: JobStatus) -> None:
-        """Until the next look.
+        """Sleep until the next check.
 
         Raises:
-            TimedOut: There is no time for one.
+            TimedOut: The limit comes before it.
         """
         if self._end is not None and time.monotonic() + POLL_SECONDS > self._end:
             raise TimedOut(
-                f"It took longer than {self._seconds:g} s for {self._what}.",
+                f"It took longer than {self._seconds:g} s for {self._event}.",
                 received=f"its state is {now}",
                 hint="\n  ".join(["It waits for:", *now.waits_for]) if now.waits_for else "",
             )
