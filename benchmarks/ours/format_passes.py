@@ -11,10 +11,10 @@ from benchmarks.format_files import WRITERS
 from benchmarks.ours.parts import PREFETCH_STEPS
 from benchmarks.peers.format_readers import READERS
 from edl_horovod.config.schema import DataConfig
+from edl_horovod.config.tasks import choose_num_lanes
 from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.models.zoo import LoadedSpec, load_spec
 from edl_horovod.records.job_data import open_source, plan_of
-from edl_horovod.records.lanes import choose_num_lanes
 from edl_horovod.spec import Mode
 
 

@@ -11,8 +11,8 @@ import tensorflow as tf
 from benchmarks.common import data_with, interleave, side_parser, write_numbers
 from benchmarks.ours.parts import load, open_stream
 from benchmarks.peers.pipeline import one_pass, one_pass_by_generator, one_pass_in_batches
+from edl_horovod.config.tasks import choose_num_lanes
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.records.lanes import choose_num_lanes
 from edl_horovod.records.plan import MAX_WINDOW
 
 Pass = dict[str, float]

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common import MODELS, RECORDIO_PATTERN
+from edl_horovod.config.tasks import choose_num_lanes
 from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.models.zoo import LoadedSpec, load_spec
 from edl_horovod.records.index import Index
 from edl_horovod.records.job_data import CACHE_BYTES
-from edl_horovod.records.lanes import choose_num_lanes
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.reader import Reader
 from edl_horovod.spec import Mode

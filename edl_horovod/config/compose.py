@@ -354,8 +354,8 @@ class _Composer:
         """Refuse a file that sets a key which only a command sets."""
         raw = OmegaConf.to_container(composed, resolve=False)
         assert isinstance(raw, dict)
-        for key, value in flat(raw):
-            if key in SET_BY_US and value not in ("", _MISSING):
+        for key in SET_BY_US:
+            if (value := raw.get(key, "")) not in ("", _MISSING):
                 raise self._sorter.unknown(
                     key, f"{key}={value}", location=self._location(key, sorted_settings)
                 )

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from edl_horovod.config.fields import FILE_LISTS, flat, is_within
+from edl_horovod.config.fields import FILE_LISTS, is_within
 from edl_horovod.config.overrides import escaped
 from edl_horovod.errors import ConfigError
 from edl_horovod.files.url_secrets import without_secrets
@@ -47,9 +47,13 @@ def secrets_in(settings: DictConfig, section: str = "") -> Iterator[Secret]:
     """
     plain = OmegaConf.to_container(settings, resolve=False)
     assert isinstance(plain, dict)
-    if not any("${" in text for text in _texts(plain)):
+    texts = list(_texts(plain))
+    if not any("${" in text for _, text in texts):
         # Most jobs have no interpolation; copying the settings would take longer than the rest.
-        yield from _urls(plain, section)
+        for key, text in texts:
+            is_inside = not section or is_within(key, section)
+            if is_inside and (shown := without_secrets(text)) != text:
+                yield Secret(key, shown, "")
         return
     copy = OmegaConf.create(_recording(plain))
     assert isinstance(copy, DictConfig)
@@ -73,22 +77,16 @@ def check_no_secrets(values: dict[str, Any]) -> None:
             )
 
 
-def _urls(plain: dict[Any, Any], section: str) -> Iterator[Secret]:
-    """The settings that hold a URL with a password, where no setting has interpolations."""
-    for key, value in flat(plain):
-        if not section or is_within(key, section):
-            for text in _texts(value):
-                if (shown := without_secrets(text)) != text:
-                    yield Secret(key, shown, "")
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """The texts in a value, in dicts and lists, too."""
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """The keys and texts in nested dicts; texts in a list have the key of the list."""
     if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(item)
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _texts(item, f"{key}.{name}".removeprefix("."))
+    elif isinstance(value, list):
+        for item in value:
+            yield from ((key, text) for _, text in _texts(item))
 
 
 def _recording(value: Any) -> Any:

@@ -1,13 +1,13 @@
 """The table of tasks, and the ring that a job's settings allow for its task."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edl_horovod.errors import ConfigError
 from edl_horovod.extensions import Table
-from edl_horovod.records.lanes import choose_growing_lanes, choose_num_lanes
 
 if TYPE_CHECKING:
     from edl_horovod.config.schema import JobConfig
@@ -17,6 +17,8 @@ __all__ = [
     "Task",
     "check_change",
     "check_start",
+    "choose_growing_lanes",
+    "choose_num_lanes",
     "evaluation_batch",
     "largest_ring",
     "num_lanes",
@@ -24,6 +26,12 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+_DEFAULT_MAX_LANES = 32
+_LANES_PER_RANK = 4
+"""With one lane per rank, a ring that loses one rank would need twice as long for a step."""
+
+_EVENLY_DIVIDED_BY = 12
 
 
 def num_lanes(config: "JobConfig") -> int:
@@ -38,6 +46,64 @@ def num_lanes(config: "JobConfig") -> int:
         return choose_growing_lanes(setting, num_ranks=num_ranks, most_ranks=most_ranks)
     batch = config.train.batch_size
     return choose_num_lanes(batch, setting, num_ranks=num_ranks, most_ranks=most_ranks)
+
+
+def choose_num_lanes(global_batch: int, requested: int, *, num_ranks: int, most_ranks: int) -> int:
+    """Choose the number of lanes of a job, a divisor of the global batch.
+
+    The default is the largest divisor that does not exceed the maximum of 32, four lanes per rank,
+    and `most_ranks`; or, if that divisor is smaller than the number of ranks, the smallest divisor
+    that is not. A ring never has more ranks than the global batch has records.
+
+    Args:
+        global_batch: Records of one step over the whole ring.
+        requested: The user's setting; 0 for the default.
+        num_ranks: Ranks that the job starts with.
+        most_ranks: The largest number of ranks later in the job; 0 if it is unlimited.
+
+    Raises:
+        ConfigError: `requested` does not divide the global batch.
+    """
+    divisors = _divisors(global_batch)
+    if requested == 0:
+        max_lanes = max(_DEFAULT_MAX_LANES, _LANES_PER_RANK * num_ranks, most_ranks)
+        sufficient = [divisor for divisor in divisors if divisor >= max(num_ranks, most_ranks)] or [
+            global_batch
+        ]
+        return max(
+            (divisor for divisor in sufficient if divisor <= max_lanes), default=sufficient[0]
+        )
+    if global_batch % requested:
+        raise ConfigError(
+            "data_plan.lanes must divide train.batch_size, so that a step takes the same number of"
+            " records from every lane.",
+            received={"data_plan.lanes": requested, "train.batch_size": global_batch},
+            hint=f"Use one of {', '.join(map(str, divisors[-12:]))}, or another batch size.",
+        )
+    return requested
+
+
+def choose_growing_lanes(requested: int, *, num_ranks: int, most_ranks: int) -> int:
+    """Choose the number of lanes of a job whose global batch grows with its ring.
+
+    Any number is allowed. If the size of the ring divides it, each rank gets the same number of
+    records in each full step. The default is divisible by `num_ranks` and by 1, 2, 3, 4, 6 and 12.
+
+    Args:
+        requested: The user's setting; 0 for the default.
+        num_ranks: Ranks that the job starts with.
+        most_ranks: The largest number of ranks later in the job; 0 if it is unlimited.
+    """
+    min_lanes = max(_DEFAULT_MAX_LANES, _LANES_PER_RANK * num_ranks, most_ranks)
+    unit = math.lcm(num_ranks, _EVENLY_DIVIDED_BY)
+    return requested or -(-min_lanes // unit) * unit
+
+
+def _divisors(number: int) -> list[int]:
+    small_divisors = [
+        divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0
+    ]
+    return sorted({*small_divisors, *(number // divisor for divisor in small_divisors)})
 
 
 def training_batch(config: "JobConfig") -> dict[str, int]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from edl_horovod.coordinator.messages import Place
-from edl_horovod.records.lanes import lanes_of_rank
+from edl_horovod.records.plan import lanes_of_rank
 
 __all__ = ["World"]
 

@@ -28,8 +28,6 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from edl_horovod.records.lanes import interleaved_lanes, lanes_of_rank
-
 __all__ = [
     "BlockOrder",
     "DataPlan",
@@ -39,6 +37,8 @@ __all__ = [
     "Span",
     "StepSpans",
     "choose_window",
+    "interleaved_lanes",
+    "lanes_of_rank",
 ]
 
 MAX_WINDOW = 1024
@@ -460,3 +460,24 @@ class BlockOrder:
 
     def _blocks(self, first: int, stop: int) -> _Integers:
         return self._permutation(np.arange(first, min(stop, len(self._counts))))
+
+
+def interleaved_lanes(rank: int, size: int, num_lanes: int) -> range:
+    """Return the lanes of a rank in a job whose steps may take less than one record per lane.
+
+    Lanes are dealt out in turn, so any run of consecutive records is shared almost equally.
+    """
+    assert 0 <= rank < size <= num_lanes, (rank, size, num_lanes)
+    return range(rank, num_lanes, size)
+
+
+def lanes_of_rank(rank: int, size: int, num_lanes: int) -> range:
+    """Return the contiguous lanes of a rank; ranks differ by at most one lane.
+
+    Args:
+        rank: The rank, below `size`.
+        size: Ranks of the ring, at most `num_lanes`.
+        num_lanes: Lanes of the job.
+    """
+    assert 0 <= rank < size <= num_lanes, (rank, size, num_lanes)
+    return range(rank * num_lanes // size, (rank + 1) * num_lanes // size)

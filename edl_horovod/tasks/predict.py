@@ -38,8 +38,7 @@ from edl_horovod.job.outcome import Success
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.parts import no_place_for_outputs
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.records.lanes import lanes_of_rank
-from edl_horovod.records.plan import DataPlan, Ids
+from edl_horovod.records.plan import DataPlan, Ids, lanes_of_rank
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Codec, Writer
 from edl_horovod.ring.loop import Work

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from edl_horovod.ledger import LedgerFile, check, read
 from edl_horovod.ledger.files import Begin, Done, Give, Leave, decode, encode
-from edl_horovod.records.lanes import lanes_of_rank
-from edl_horovod.records.plan import DataPlan
+from edl_horovod.records.plan import DataPlan, lanes_of_rank
 
 PLAN = DataPlan(
     block_starts=np.array([0, 30]),

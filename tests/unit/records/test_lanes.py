@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl_horovod.config.tasks import choose_num_lanes
 from edl_horovod.errors import ConfigError
-from edl_horovod.records.lanes import choose_num_lanes, lanes_of_rank
+from edl_horovod.records.plan import lanes_of_rank
 
 
 @dataclass(frozen=True)

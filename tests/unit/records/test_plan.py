@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_horovod.records.lanes import choose_growing_lanes, interleaved_lanes, lanes_of_rank
-from edl_horovod.records.plan import DataPlan, FilledSteps, Span, StepSpans, choose_window
+from edl_horovod.config.tasks import choose_growing_lanes
+from edl_horovod.records.plan import (
+    DataPlan,
+    FilledSteps,
+    Span,
+    StepSpans,
+    choose_window,
+    interleaved_lanes,
+    lanes_of_rank,
+)
 
 
 @st.composite

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from edl_horovod.errors import DataError
 from edl_horovod.job.directory import JobDir
-from edl_horovod.records.lanes import lanes_of_rank
-from edl_horovod.records.plan import DataPlan
+from edl_horovod.records.plan import DataPlan, lanes_of_rank
 from edl_horovod.tasks import predict as module
 from edl_horovod.tasks.predict import Segments
 

@@ -13,8 +13,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.index import Index
-from edl_horovod.records.lanes import lanes_of_rank
-from edl_horovod.records.plan import DataPlan
+from edl_horovod.records.plan import DataPlan, lanes_of_rank
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Writer
 
