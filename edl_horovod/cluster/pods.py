@@ -30,26 +30,26 @@ CONFIG_FILE = f"{CONFIG_DIR}/{resolved.FILE_NAME}"
 SECRET_DIR = "/edl-secret"
 SECRET_FILE = f"{SECRET_DIR}/secret"
 READY_DIR = "/tmp/edl-ready"
-"""It outlives a container that is started again, so the first process to start there empties it."""
+"""It outlives the restart of a container, so the first process that starts there empties it."""
 SSH_PORT = 2222
 HOME = "/home/edl"
 SSH_KEYS = f"{HOME}/.ssh"
-"""Where docker/ssh/sshd_config looks for the job's key, which mpi-operator makes."""
+"""Where docker/ssh/sshd_config expects the job's key, which mpi-operator creates."""
 SSHD = ["/usr/sbin/sshd", "-De", "-f", "/etc/edl/sshd_config"]
 AWAY_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 MOVE_SECONDS = 10
-"""After a cluster has called a launcher's node away, so that it moves soon; by itself 300 s."""
+"""Time after which a launcher leaves a lost node for another one; Kubernetes' default is 300 s."""
 WRITABLE = {"edl-tmp": "/tmp", "edl-home": HOME}
-"""All else that is no volume cannot be written. TensorFlow and Open MPI have their files of the
-moment in the one; horovodrun, Keras and CUDA keep what they found out in the other."""
+"""The only writable folders beside the volumes: for temporary files (TensorFlow, Open MPI), and for
+caches (horovodrun, Keras, CUDA)."""
 USER = 1000
-"""The user of docker/Dockerfile; as the group of the volumes it lets that user write to them."""
+"""The user of docker/Dockerfile; also the group of volumes, so that the user can write to them."""
 SECRET_MODE = 0o440
 """Mode of files that only root and the pod's group may read."""
 
 
 def launcher(config: JobConfig, name: str) -> Manifest:
-    """The pod that has the coordinator and host discovery, or horovodrun, or mpirun."""
+    """The template of the launcher pod, with the coordinator, horovodrun or mpirun."""
     settings = config.kubernetes
     variables = [
         _field("EDL_POD_IP", "status.podIP"),
@@ -108,7 +108,7 @@ def texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _moves_soon(tolerations: list[Manifest]) -> list[Manifest]:
-    """A launcher's tolerations, those of a node that is away included unless they are given."""
+    """Add tolerations of a lost node, for a short time, to those of a launcher if it has none."""
     tolerated = {toleration.get("key") for toleration in tolerations}
     lasting = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": MOVE_SECONDS}
     return [*tolerations, *({"key": key, **lasting} for key in AWAY_TAINTS if key not in tolerated)]
@@ -124,7 +124,7 @@ def _elastic_worker(config: JobConfig, name: str) -> Manifest:
     variables = [
         _field("EDL_POD_NAME", "metadata.name"),
         _field("EDL_POD_UID", "metadata.uid"),
-        # By its UID a pod is told from the next one of its name.
+        # The UID distinguishes a pod from a later one of the same name.
         _variable("EDL_HOST", "$(EDL_POD_NAME).$(EDL_POD_UID)"),
         _variable("EDL_SLOT", "0"),
         _variable("EDL_COORDINATOR", f"{objects.coordinator_service(name)}:{COORDINATOR_PORT}"),
@@ -135,7 +135,7 @@ def _elastic_worker(config: JobConfig, name: str) -> Manifest:
     ]
     container = _container(config, objects.WORKER, command, variables)
     container["readinessProbe"] = {
-        # Ready is warm: a worker makes a file there when it could join the ring at once.
+        # Ready means warm: a worker creates a file there when it could join the ring at once.
         "exec": {"command": ["sh", "-c", f"ls {READY_DIR} | grep -q ."]},
         "periodSeconds": 1,
         # Busy nodes are slow nodes; a pod that is not ready leaves the ring.
@@ -151,7 +151,7 @@ def _ssh_worker(config: JobConfig) -> Manifest:
     container = _container(config, objects.WORKER, SSHD, variables)
     container["readinessProbe"] = {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 1}
     if is_elastic:
-        # The sshd ends on SIGTERM, and its ranks with it: before that they are let go.
+        # The sshd ends at SIGTERM, and its ranks with it, so they leave the ring before that.
         command = ["python", "-m", "edl_horovod.cluster.pod.pre_stop", "--config", CONFIG_FILE]
         container["lifecycle"] = {"preStop": {"exec": {"command": command}}}
     return container
@@ -189,7 +189,7 @@ def _container(
 
 
 def _resources(asked: WorkerPodConfig | LauncherPodConfig) -> Manifest:
-    """The same as request and as limit: the kubelet, short of memory, evicts such pods last."""
+    """Request equal to limit: if a node lacks memory, the kubelet evicts such pods last."""
     amounts: Manifest = {"cpu": asked.cpu, "memory": asked.memory}
     if isinstance(asked, WorkerPodConfig) and asked.gpus:
         amounts[asked.gpu_resource] = asked.gpus
@@ -233,7 +233,7 @@ def _volumes(config: JobConfig, name: str) -> list[Manifest]:
 
 
 def _own_writable(config: JobConfig) -> dict[str, str]:
-    """Volumes for what can be written, by name, where the user has mounted none."""
+    """Volumes for the writable folders, by name, except where the user has mounted some."""
     mounted = {volume["mount"].rstrip("/") for volume in config.kubernetes.volumes.values()}
     return {name: path for name, path in WRITABLE.items() if path not in mounted}
 

@@ -1,4 +1,4 @@
-"""What a cluster must be able to do for a job, found out before the job is sent there.
+"""Checks before a job is submitted that a cluster can run it.
 
 Its quotas must have room for the pods that the job starts with: mpi-operator creates the launcher
 only when every worker pod is created, so the job would wait without a word, whatever elastic.min_np
@@ -31,17 +31,17 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 OLDEST_KUBERNETES = (1, 24)
-"""The first version in which the Job of a launcher can be suspended whatever feature gates say."""
+"""The first version in which a launcher's Job can be suspended with any feature gates."""
 _REMOVES_START_TIME = (1, 36)
-"""The first version whose Job controller removes the start time of a Job that is suspended."""
+"""The first version whose Job controller removes the start time of a suspended Job."""
 _OPERATOR_NAMESPACES = ("mpi-operator", "kubeflow")
-"""Where the operator's own manifests put it: alone, and as a part of Kubeflow."""
+"""Namespaces of the operator in its own manifests: alone, and as a part of Kubeflow."""
 Object = Mapping[str, Any]
 
 _SCOPES = {"NotTerminating", "NotBestEffort"}
-"""Scopes of a quota that all pods of ours are in. What the others hold for cannot be told here."""
+"""Scopes of quotas that contain all pods of a job; for other scopes that is not known here."""
 _WITHOUT_PREFIX = ("cpu", "memory")
-"""Requests that a quota may also name without `requests.`."""
+"""Resources that a quota may also name without the prefix `requests.`."""
 _QUANTITY = re.compile(r"([-+]?[0-9.]+)(?:[eE]([-+]?[0-9]+)|([numkKMGTPE]i?)?)")
 _FACTORS: dict[str | None, Decimal] = {
     None: Decimal(1),
@@ -52,7 +52,7 @@ _FACTORS: dict[str | None, Decimal] = {
 
 
 def check_version(cluster: Cluster) -> None:
-    """Refuse a cluster that is too old to carry jobs.
+    """Check that a cluster is new enough to run jobs.
 
     Raises:
         ClusterError: Its Kubernetes is too old, or it cannot be asked.
@@ -69,7 +69,7 @@ def check_version(cluster: Cluster) -> None:
 
 
 def warn_of_resume(cluster: Cluster, *, job: str = "", is_dry_run: bool) -> None:
-    """Say in the log where a job that is stopped could not be resumed.
+    """Log a warning if the operator could not resume a stopped job.
 
     To resume a launcher that has run before, mpi-operator removes the start time from the status of
     its Job. The ClusterRole in its own manifests does not allow that
@@ -86,7 +86,7 @@ def warn_of_resume(cluster: Cluster, *, job: str = "", is_dry_run: bool) -> None
         if version is not None and version >= _REMOVES_START_TIME:
             return
         for home in _OPERATOR_NAMESPACES:
-            # An account that may not even update Jobs is none of an operator that works here.
+            # An account that may not even update Jobs does not belong to a working operator.
             if not _may_update(cluster, home):
                 continue
             if not _may_update(cluster, home, "status") and not _goes_on_without(cluster, job):
@@ -99,7 +99,7 @@ def warn_of_resume(cluster: Cluster, *, job: str = "", is_dry_run: bool) -> None
                 )
             return
         why = "None of its usual service accounts may update Jobs in this namespace."
-    except ClusterError as error:  # A check alone does not keep a job from being stopped.
+    except ClusterError as error:  # A failed check must not prevent the stop.
         why = str(error)
     if is_dry_run:
         log.warning(
@@ -113,7 +113,7 @@ def warn_of_resume(cluster: Cluster, *, job: str = "", is_dry_run: bool) -> None
 
 
 def _version(cluster: Cluster) -> tuple[tuple[int, ...] | None, str]:
-    """The version of Kubernetes, None where it is not known, and as the server says it."""
+    """The version of Kubernetes, or None if it cannot be parsed; and as text."""
     try:
         said = cluster.server_version()
     except ClusterForbidden as error:
@@ -124,7 +124,7 @@ def _version(cluster: Cluster) -> tuple[tuple[int, ...] | None, str]:
 
 
 def _goes_on_without(cluster: Cluster, job: str) -> bool:
-    """Whether the operator is one that resumes a launcher without the right, as far as is known.
+    """Whether the operator resumes launchers without that right, as far as is known.
 
     Releases that do not are the ones that wait for a launcher pod's last phase.
     """
@@ -142,7 +142,7 @@ def _account(home: str) -> str:
 
 
 def _may_update(cluster: Cluster, home: str, subresource: str = "") -> bool:
-    """Whether the operator of that namespace may update Jobs, or a part of them, in ours."""
+    """Whether the operator in namespace `home` may update Jobs, or a subresource, in the job's."""
     asked = {
         "namespace": cluster.namespace,
         "verb": "update",
@@ -163,16 +163,16 @@ def _may_update(cluster: Cluster, home: str, subresource: str = "") -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Shortage:
-    """One limit of one quota that the pods of a job do not fit in."""
+    """A limit of a quota that the pods of a job would exceed."""
 
     quota: str
     resource: str
-    """As the quota names it: `pods`, `requests.cpu`."""
+    """The resource in the quota: `pods`, `requests.cpu`."""
     needed: Decimal
     allowed: str
     used: str
     is_final: bool
-    """Whether they would not fit even in an otherwise empty namespace."""
+    """Whether the pods would exceed it even in an otherwise empty namespace."""
 
     def __str__(self) -> str:
         return (
@@ -182,7 +182,7 @@ class Shortage:
 
 
 def check_quotas(cluster: Cluster, mpijob: Object, config: JobConfig) -> None:
-    """Refuse a job that can never start, and warn of one that must wait for others to end.
+    """Check the quotas of the namespace; warn about a job that must wait for others to end.
 
     Raises:
         QuotaExceeded: A quota is below what the pods need together that the job starts with.
@@ -215,7 +215,7 @@ def check_quotas(cluster: Cluster, mpijob: Object, config: JobConfig) -> None:
 
 
 def shortages(quotas: Iterable[Object], mpijob: Object) -> list[Shortage]:
-    """What the pods of a job do not fit in, of the ResourceQuotas of a namespace."""
+    """The limits of a namespace's ResourceQuotas that the pods of a job would exceed."""
     needed = _needed(mpijob, mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"])
     found_shortages = []
     for quota in filter(_holds_for_our_pods, quotas):
@@ -237,7 +237,7 @@ def shortages(quotas: Iterable[Object], mpijob: Object) -> list[Shortage]:
 
 
 def num_workers_with_room(quotas: Iterable[Object], mpijob: Object) -> int:
-    """Most worker pods that fit, with the launcher, in an otherwise empty namespace."""
+    """The largest number of worker pods that fit, with the launcher, in an empty namespace."""
     allowed = [
         (resource, quantity(amount))
         for quota in filter(_holds_for_our_pods, quotas)
@@ -253,7 +253,7 @@ def num_workers_with_room(quotas: Iterable[Object], mpijob: Object) -> int:
 
 
 def quantity(text: str) -> Decimal:
-    """A number as Kubernetes writes it: `500m`, `2Gi`, `1e3`."""
+    """Parse a quantity of Kubernetes: `500m`, `2Gi`, `1e3`."""
     match = _QUANTITY.fullmatch(str(text))
     assert match is not None, f"{text!r} is no quantity"
     number, exponent, unit = match.groups()
@@ -261,7 +261,7 @@ def quantity(text: str) -> Decimal:
 
 
 def _needed(mpijob: Object, num_workers: int) -> defaultdict[str, Decimal]:
-    """What quotas count for the pods of a job, by the names that quotas have for it."""
+    """The resources of a job's pods, by their names in quotas."""
     needed: defaultdict[str, Decimal] = defaultdict(Decimal)
     for role, count in (("Launcher", 1), ("Worker", num_workers)):
         pod = mpijob["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]

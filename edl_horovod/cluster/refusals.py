@@ -1,4 +1,4 @@
-"""What an API server's refusal means to a user: one error class and one message for each reason."""
+"""Converts refusals of the API server to errors: a class and a message for each reason."""
 
 import json
 from dataclasses import dataclass
@@ -11,35 +11,35 @@ from edl_horovod.errors import ClusterError
 __all__ = ["Attempt", "Expired", "refusal", "refusal_of_status"]
 
 MAX_SAID = 1000
-"""Characters of a server's own words in a message; a web page of a proxy may be long."""
+"""Most characters of the server's own text in a message; a proxy may send a long page."""
 
 
 class Expired(ClusterError):
-    """The resource version or page asked for is no longer kept (410): list again."""
+    """The requested resource version or page does not exist any more (410): list again."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What was tried, as messages name it."""
+    """A request, as messages describe it."""
 
     verb: str
-    """As RBAC calls it: get, list, watch, create, patch, delete."""
+    """The verb in RBAC: get, list, watch, create, patch, delete."""
     kind: Kind
     namespace: str | None
-    """None means all namespaces."""
+    """The namespace; None for all."""
     server: str
     name: str = ""
     subresource: str = ""
 
     @property
     def resource(self) -> str:
-        """For instance `pods/log`."""
+        """The resource in RBAC, for instance `pods/log`."""
         part = f"/{self.subresource}" if self.subresource else ""
         return f"{self.kind.resource}{part}"
 
     @property
     def path(self) -> str:
-        """Where the request goes: a new object to its collection, all else to the object."""
+        """Path of the request: that of the collection for a new object, else that of the object."""
         name = "" if self.verb == "create" else self.name
         return path_of(self.kind, self.namespace, name, self.subresource)
 
@@ -51,7 +51,7 @@ class Attempt:
 
 
 def refusal(attempt: Attempt, code: int, body: bytes) -> ClusterError:
-    """The error for an HTTP error, whose body is a `Status`, or anything where a proxy sent it."""
+    """The error for an HTTP error, whose body is a `Status`, or any text from a proxy."""
     try:
         status = json.loads(body)
     except ValueError:
@@ -63,7 +63,7 @@ def refusal(attempt: Attempt, code: int, body: bytes) -> ClusterError:
 
 
 def refusal_of_status(attempt: Attempt, status: dict[str, Any]) -> ClusterError:
-    """The error for a `Status` object, as a watch may carry one.
+    """The error for a `Status` object, which a watch may also contain.
 
     It has `code`, and `reason`, `message` and `details` if the API server made it.
     """
@@ -128,7 +128,7 @@ def _names_cause(status: dict[str, Any], reason: str) -> bool:
 
 def _not_found(attempt: Attempt, status: dict[str, Any], received: str) -> ClusterError:
     details = status.get("details") or {}
-    # A missing object is named in the details; a missing kind is answered without a name.
+    # For a missing object the details have a name, for a missing kind they do not.
     if details.get("name") and attempt.verb == "create":
         if details.get("kind") == "namespaces":
             summary = f"There is no namespace {details['name']}."

@@ -1,4 +1,4 @@
-"""What a job's objects in a cluster add up to: one value that list, status and wait show."""
+"""The state of a job in a cluster, derived from its objects, for list, status and wait."""
 
 import dataclasses
 import time
@@ -29,19 +29,19 @@ ENDED = ("finished", "failed")
 """States that a job does not leave."""
 
 _STARTING = ("ContainerCreating", "PodInitializing")
-"""Reasons of a container that waits for nothing but its turn."""
+"""Reasons of a container that is starting as usual."""
 _MAX_EXIT_SIGNAL = 128
 _OVERDUE_SECONDS = 30.0
-"""Beyond the grace of a pod that is being deleted: by then a kubelet that works has removed it, and
-the clocks of a cluster and of a client differ by less."""
+"""Time beyond the grace period after which a deleted pod counts as stuck: a working kubelet removes
+it earlier, and the clocks of cluster and client differ by less."""
 
 EVICTED = "MPIJobEvicted"
-"""The operator's reason for a condition that is wrong."""
+"""The operator's reason for a condition that does not hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodView:
-    """One pod of a job."""
+    """The state of a pod of a job."""
 
     name: str
     role: str
@@ -52,7 +52,7 @@ class PodView:
     restarts: int
     node: str
     message: str
-    """Why it is not where it should be; empty if it is."""
+    """Why it does not work; empty for one that works, or is starting."""
     created: float
     """Seconds since the epoch."""
 
@@ -66,19 +66,19 @@ class JobView:
     state: str
     """`waiting`, `running`, `stopping`, `suspended`, `finished` or `failed`."""
     message: str
-    """What the state's reason is, where somebody said it."""
+    """The reason for the state; empty if it is not known."""
     created: float
     """Seconds since the epoch."""
     num_wanted: int
-    """Worker pods that were asked for."""
+    """Number of requested worker pods."""
     num_warm: int
-    """Worker pods that are in the ring or could join it at once."""
+    """Number of worker pods that are in the ring or could join it at once."""
     slots_per_worker: int
     queue: str = ""
     """The queue of Kueue that it is in; empty for none."""
     pods: tuple[PodView, ...] = ()
     waits_for: tuple[Cause, ...] = ()
-    """What keeps pods from being made or from working, each cause once."""
+    """What prevents pods from being created or from working; each cause once."""
 
     def details(self) -> TargetDetails:
         """What displays show."""
@@ -104,7 +104,7 @@ class JobView:
 
     @property
     def missing(self) -> Missing:
-        """The pods that it should have by now; none where it is to have none."""
+        """The pods that it should have by now and does not have."""
         if self.state not in ("waiting", "running"):
             return Missing()
         present = {pod.name for pod in self.pods}
@@ -124,7 +124,7 @@ def view(
     *,
     now: float | None = None,
 ) -> JobView:
-    """What one job is doing; its events, the oldest first, say why a pod could not be made.
+    """Derive the state of a job; its events, oldest first, tell why pods are not created.
 
     What runs is counted here: the operator's own counts are as old as its last look. `now` is in
     seconds since the epoch; None takes the clock's.
@@ -150,7 +150,7 @@ def view(
 
 
 def views(jobs: Sequence[Object], pods: Iterable[Object]) -> list[JobView]:
-    """What several jobs are doing; `pods` are those of all of them, each with our objects."""
+    """Derive the states of several jobs from the jobs and the pods of all of them."""
     pods_of: dict[tuple[str, str], list[Object]] = {}
     for pod in pods:
         meta = pod["metadata"]
@@ -161,7 +161,7 @@ def views(jobs: Sequence[Object], pods: Iterable[Object]) -> list[JobView]:
 
 
 def pod_view(pod: Object, *, now: float) -> PodView:
-    """What one pod is doing, and what keeps it from that; `now` is in seconds since the epoch."""
+    """Derive the state of a pod, and its problem; `now` is in seconds since the epoch."""
     meta, status = pod["metadata"], pod.get("status") or {}
     role = objects.role_of(meta.get("labels") or {})
     containers = status.get("containerStatuses") or []
@@ -181,17 +181,17 @@ def _state(job: Object, pods: Sequence[PodView], queue: str) -> tuple[str, str]:
     if "Succeeded" in conditions:
         return "finished", ""
     if "Failed" in conditions:
-        # What the operator adds of the launcher pod is empty where its container merely ended.
+        # The operator appends the launcher pod's message, which is empty after a plain exit.
         said = conditions["Failed"].removesuffix(": ")
         ends = [f"{pod.name} {pod.message}" for pod in _launchers(pods) if pod.state == "failed"]
         return "failed", ": ".join(filter(None, [said, *ends[-1:]]))
     if _is_suspended(job):
-        # That is what was asked for; whether it is so, the pods show.
+        # Suspension was requested; the pods show whether it is complete.
         left = sum(pod.state not in ("succeeded", "failed") for pod in pods)
         if not left:
             return ("waiting", f"in queue {queue} of Kueue") if queue else ("suspended", "")
         return "stopping", f"{left} {'pod is' if left == 1 else 'pods are'} still there"
-    # The operator says Running only once all workers run, and goes on to say so afterwards.
+    # The operator reports Running only once all workers run, and keeps it from then on.
     is_running = any(
         pod.role == objects.LAUNCHER and pod.state in ("running", "succeeded") for pod in pods
     )
@@ -203,7 +203,7 @@ def _is_suspended(job: Object) -> bool:
 
 
 def _launchers(pods: Iterable[PodView]) -> list[PodView]:
-    """The oldest first; of those made in the same second one that has failed is older."""
+    """Launcher pods, oldest first; of two of the same second, a failed one counts as older."""
     launchers = (pod for pod in pods if pod.role == objects.LAUNCHER)
     return sorted(launchers, key=lambda pod: (pod.created, pod.state != "failed", pod.name))
 
@@ -223,7 +223,7 @@ def _conditions(job: Object) -> dict[str, str]:
 
 
 def _causes(seen: JobView, job: Object, events: Sequence[EventView]) -> Iterator[Cause]:
-    """What a job waits for: its pods, those that refuse pods, or else the operator."""
+    """Yield what a job waits for: its pods, a refusal of pods, or else the operator."""
     if seen.state in ENDED:
         return
     if seen.queue and seen.state == "waiting" and _is_suspended(job):
@@ -242,7 +242,7 @@ def _causes(seen: JobView, job: Object, events: Sequence[EventView]) -> Iterator
 
 
 def _lag(seen: JobView, job: Object, *, is_seen: bool) -> Lag | None:
-    """What the operator has not done yet, as far as that can be told."""
+    """The step that the operator has not done yet; None if that is not known."""
     is_marked = "Suspended" in _conditions(job)
     if seen.state == "stopping":
         return None if is_marked else "stop"
@@ -272,11 +272,11 @@ def _pod_state(pod: Object, role: str) -> str:
 
 
 def _hold(pod: Object, now: float) -> str:
-    """Why a pod that is being deleted is still there; empty while it may be ending."""
+    """Why a deleted pod still exists; empty while its grace period lasts."""
     meta, status = pod["metadata"], pod.get("status") or {}
     if status.get("phase") in ("Succeeded", "Failed"):
         return ""
-    # A cluster deletes the pods of a node that it has not heard of for some time.
+    # A cluster deletes the pods of a node that has not reported for some time.
     disruption, ready = _condition(status, "DisruptionTarget"), _condition(status, "Ready")
     is_lost = disruption.get("reason") == "DeletionByTaintManager" and ready.get("status") != "True"
     if is_lost or now > seconds_of(meta["deletionTimestamp"]) + _OVERDUE_SECONDS:
@@ -285,7 +285,7 @@ def _hold(pod: Object, now: float) -> str:
 
 
 def _trouble(status: Mapping[str, Any], role: str) -> str:
-    """Why a pod cannot work; empty for one that works, or that only needs its time."""
+    """Why a pod does not work; empty for one that works, or is starting."""
     scheduled = _condition(status, "PodScheduled")
     if status.get("phase") == "Pending" and scheduled.get("status") == "False":
         return _words(scheduled.get("reason"), scheduled.get("message"))
@@ -325,6 +325,6 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def _place(pod: PodView) -> tuple[bool, int, str]:
-    """The launcher first, then the workers by their numbers."""
+    """Sort key: the launcher first, then the workers by their numbers."""
     is_worker = pod.role == objects.WORKER
     return is_worker, objects.worker_index(pod.name) if is_worker else 0, pod.name

@@ -1,4 +1,4 @@
-"""How the ranks of a job in a cluster are started, by `kubernetes.style`; which pods are hosts."""
+"""The styles (`kubernetes.style`) of starting ranks in a cluster, and which pods are hosts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,25 +9,25 @@ from edl_horovod.config.schema import JobConfig
 __all__ = ["Names", "WorkerPod", "hosts_of", "pod_of", "style_of"]
 
 Names = Literal["uid", "address"]
-"""What a host is called: `<pod>.<UID>`, which no later pod has, or what `ssh` can reach."""
+"""The form of host names: `<pod>.<UID>`, which is unique, or an address for `ssh`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPod:
-    """The little that host discovery keeps of a pod."""
+    """The facts about a worker pod that host discovery uses."""
 
     name: str
     uid: str
     address: str
-    """Its IP address; empty where it has none yet."""
+    """Its IP address; empty if it does not have one yet."""
     is_usable: bool
-    """Ready, which is warm, and not terminating."""
+    """Whether it is ready, which means warm, and not terminating."""
     has_failed: bool = False
-    """Ended for good, as by an eviction, and still there."""
+    """Whether it has failed for good, for instance by an eviction, and still exists."""
 
 
 def pod_of(manifest: dict[str, Any]) -> WorkerPod:
-    """A worker pod as the API server describes it, reduced."""
+    """Extract the facts from a pod's manifest."""
     meta, status = manifest["metadata"], manifest.get("status") or {}
     is_ready = any(
         condition.get("type") == "Ready" and condition.get("status") == "True"
@@ -46,21 +46,21 @@ def pod_of(manifest: dict[str, Any]) -> WorkerPod:
 
 
 def hosts_of(pods: Iterable[WorkerPod], slots: int, *, names: Names = "uid") -> dict[str, int]:
-    """Host name to slots, for each pod that can be given ranks; `worker-2` before `worker-10`."""
+    """Slots by host name for the pods that can have ranks; `worker-2` before `worker-10`."""
     usable = sorted((pod for pod in pods if pod.is_usable), key=lambda p: (len(p.name), p.name))
     return {f"{pod.name}.{pod.uid}" if names == "uid" else pod.address: slots for pod in usable}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """What the objects of a job must provide for its ranks to be started."""
+    """A style: the facts about starting ranks on which a job's objects depend."""
 
     has_coordinator: bool = False
-    """Whether the workers call our coordinator; else another program starts them over ssh."""
+    """Whether there is a coordinator; if not, another program starts the ranks over ssh."""
     is_static: bool = False
     """Whether the ring cannot change, so that host discovery is not needed."""
     host_names: Names = "uid"
-    """What hosts are called in the hosts file."""
+    """The form of host names in the hosts file."""
 
 
 _STYLES = {

@@ -43,14 +43,14 @@ log = logging.getLogger("edl_horovod.cluster.pod.discovery")
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 10.0
 SETTLED_SECONDS = 5.0
-"""A watch that lasted this long is not one that the server keeps refusing: retries start over."""
+"""After a watch of this length the server is not refusing watches, so retries start over."""
 WRITE_SECONDS = 0.05
-"""Between two writes: when 5,000 pods turn ready at once, not each of them is worth one."""
+"""Least time between two writes: thousands of pods may become ready at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoverySettings:
-    """Whose pods, and where to write them."""
+    """The job whose pods are watched, and the hosts file."""
 
     job: str
     slots: int
@@ -59,7 +59,7 @@ class DiscoverySettings:
     """The hosts file."""
     names: Names = "uid"
     is_replacing: bool = False
-    """Whether pods that have failed for good are removed, which takes a right more."""
+    """Whether pods that have failed for good are removed, which requires the right to do so."""
 
 
 class Discovery:
@@ -68,7 +68,7 @@ class Discovery:
     def __init__(
         self, cluster: Cluster, settings: DiscoverySettings, events: EventLog | None = None
     ) -> None:
-        """Prepare; `run` does the work, and writes that the API server is away, and back."""
+        """Prepare; `run` does the work, and also reports when the API server is away or back."""
         self._cluster = cluster
         self._settings = settings
         self._events = events
@@ -158,7 +158,7 @@ class Discovery:
             self._changed.set()
 
     def _replace_if_failed(self, pod: WorkerPod) -> None:
-        """Remove a pod that has failed for good: only then does mpi-operator make another one.
+        """Remove a pod that has failed for good: only then does mpi-operator create another one.
 
         A pod whose container fails is restarted in place; one that was evicted stays as it is,
         see https://github.com/kubeflow/mpi-operator/issues/647.
@@ -169,7 +169,7 @@ class Discovery:
         try:
             self._cluster.delete("Pod", pod.name, uid=pod.uid)
         except (ObjectNotFound, ObjectConflict):
-            return  # Somebody else was quicker.
+            return  # It has been removed already.
         except ClusterForbidden as e:
             message = f"worker pod {pod.name} has failed for good and cannot be replaced: {e}"
         log.warning("%s", message)
@@ -223,8 +223,8 @@ class Discovery:
 
     def _text(self) -> str | None:
         if self._pods is None:
-            return None  # What an earlier run of this program wrote is the last good answer.
-        # The copy is one step of the interpreter: the other thread changes the original.
+            return None  # The file of an earlier run of this program is still the best information.
+        # Copied atomically, because another thread changes the original.
         pods = list(self._pods.values())
         hosts = hosts_of(pods, self._settings.slots, names=self._settings.names)
         since = self._stale_since
@@ -275,7 +275,7 @@ def main() -> int:
 
 
 def _end_at_sigterm() -> None:
-    """End with 0 at once, whatever the main thread waits for.
+    """At SIGTERM, end with exit code 0 at once, whatever the main thread waits for.
 
     A handler in Python runs in the main thread, and only once that one is awake: a signal that
     comes just before a silent watch is read, or to another thread, would wait for the watch's end.

@@ -1,4 +1,4 @@
-"""What a pod's manifest says to the processes in it, read once into one value."""
+"""The environment variables of a pod, read into one value."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ __all__ = ["PodEnvironment"]
 
 @dataclass(frozen=True, kw_only=True)
 class PodEnvironment:
-    """The variables of `cluster.pods`; empty where this kind of pod has none."""
+    """The variables that `cluster.pods` sets; empty if this kind of pod lacks one."""
 
     address: str
     namespace: str
     job: str
     host: str
-    """A worker pod, by the name that host discovery uses."""
+    """The name of a worker pod in host discovery."""
     secret_file: Path
     ready_file: Path
-    """Exists while the worker of slot 0 is warm."""
+    """A file that exists while the worker of slot 0 is warm."""
 
     @classmethod
     def of(cls, variables: Mapping[str, str], *needed: str) -> Self:
-        """Read the variables of a process, of which this kind of pod must have those `needed`.
+        """Read the variables of a process; those in `needed` must be set.
 
         Raises:
             ConfigError: One of them is missing.

@@ -40,11 +40,11 @@ KEEPALIVE = {"time": "2", "intvl": "1", "probes": "3"}
 """Keepalive of mpirun's connections: a host that vanished is noticed after 5 s, not 8 minutes."""
 SSH_KEY = f"{pods.SSH_KEYS}/id_rsa"
 COOLDOWN_SECONDS = ("5", "600")
-"""Lower and upper bound of how long horovodrun leaves out a host that failed: 10 to 15 s at first,
-twice as long each time."""
+"""Range of the time for which horovodrun excludes a failed host: at first 10 to 15 s, then doubled
+each time."""
 SAY_SECONDS = 10.0
 GRACE_SHARE = 0.9
-"""Share of the pod's grace that the coordinator may take until its workers have a checkpoint."""
+"""Share of the pod's grace period in which the workers may save a checkpoint."""
 NEEDED = {
     "elastic": ("EDL_POD_IP", "EDL_NAMESPACE", "EDL_JOB", "EDL_SECRET_FILE"),
     "horovodrun": ("EDL_NAMESPACE", "EDL_JOB"),
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def wait_for_workers(hostfile: Path, *, port: int, seconds: float) -> None:
-    """Wait for the `sshd` of each worker pod: mpirun asks each of them once.
+    """Wait for the `sshd` of each worker pod, because mpirun connects only once.
 
     mpi-operator holds no launcher back: its `launcherCreationPolicy: WaitForWorkersReady` counts
     the workers of a job that is created suspended, finds that all of none are ready, and never
@@ -87,7 +87,7 @@ def wait_for_workers(hostfile: Path, *, port: int, seconds: float) -> None:
     """
     hosts = [line.split()[0] for line in hostfile.read_text().splitlines() if line.strip()]
     deadline, said_at = time.monotonic() + seconds, -math.inf
-    # All of them each time: one that answered before may be gone when the last one comes.
+    # Check all of them each time: one that answered earlier may be gone when the last one answers.
     while missing := [f"{host} ({why})" for host in hosts if (why := _why_not(host, port))]:
         now = time.monotonic()
         if now > deadline:
@@ -110,21 +110,21 @@ def wait_for_workers(hostfile: Path, *, port: int, seconds: float) -> None:
 
 
 def _why_not(host: str, port: int) -> str:
-    """Why a port does not answer, in the system's words; empty if it does."""
+    """The system's error of connecting to a port; empty if it answers."""
     try:
         socket.create_connection((host, port), timeout=2.0).close()
-    except OSError as error:  # That its name is not known, too: it is there with the pod's address.
+    except OSError as error:  # Also an unknown name: DNS has it only once the pod has an address.
         return error.strerror or str(error)
     return ""
 
 
 def plan_in_pod(config: JobConfig, config_file: Path, environment: PodEnvironment) -> LaunchPlan:
-    """Decide what the launcher pod starts, whose environment has `NEEDED` of the job's style.
+    """Plan what the launcher pod starts; its environment has `NEEDED` of the job's style.
 
     Raises:
         ConfigError: The checkpoint that the job goes on from has fewer lanes than it has ranks.
     """
-    # Who submitted the job did not see its directory.
+    # Not checked by the submitter, who cannot see the job's directory.
     config = with_checkpoint_lanes(config)
     check_start(config)
     job_dir = JobDir.of(config)
@@ -157,7 +157,7 @@ def plan_in_pod(config: JobConfig, config_file: Path, environment: PodEnvironmen
 
 
 def _program(module: str, flags: Mapping[str, object]) -> tuple[str, ...]:
-    """The command that runs a module of ours."""
+    """The command that runs a module of this package."""
     return (sys.executable, "-m", f"edl_horovod.{module}", *_words(flags))
 
 

@@ -29,12 +29,12 @@ log = logging.getLogger("edl_horovod.cluster.pod.pre_stop")
 
 POLL_SECONDS = 0.1
 GRACE_SHARE = 0.9
-"""Share of the pod's grace that the ranks may take before the `sshd` is told to end."""
+"""Share of the pod's grace period that ranks may take before the `sshd` gets SIGTERM."""
 RANK = [b"-m", b"edl_horovod.worker"]
 
 
 def main() -> int:
-    """Wait until no rank is left in this pod, or waiting is in vain; returns the exit code."""
+    """Wait until no rank is left in this pod, or none can leave; returns the exit code."""
     began_at = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
@@ -62,7 +62,7 @@ def _wait(config: JobConfig, address: str, deadline: float) -> None:
 
 
 def can_leave(hosts: Mapping[str, int], address: str, *, min_np: int) -> bool:
-    """Whether a ring can form without a pod's ranks, or may once discovery knows of the deletion.
+    """Whether a ring can form without this pod's ranks, or may when discovery sees its deletion.
 
     Where too few are left, horovodrun deals no places until another pod is there, its ranks wait
     for that, and mpi-operator makes none as long as this pod is there.
@@ -72,11 +72,11 @@ def can_leave(hosts: Mapping[str, int], address: str, *, min_np: int) -> bool:
 
 
 def ranks(address: str, *, processes: Path = Path("/proc")) -> list[int]:
-    """The processes that are ranks which horovodrun started on the host of this address."""
+    """Pids of the ranks that horovodrun started on the host with this address."""
     pids = []
     variable = f"HOROVOD_HOSTNAME={address}".encode()
     for folder in processes.glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # It has ended, or it is another user's.
+        with contextlib.suppress(OSError):  # It has ended, or belongs to another user.
             words = (folder / "cmdline").read_bytes().split(b"\0")
             if words[1:3] == RANK and variable in (folder / "environ").read_bytes().split(b"\0"):
                 pids.append(int(folder.name))

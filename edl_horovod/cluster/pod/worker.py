@@ -35,7 +35,7 @@ POLL_SECONDS = 0.2
 
 
 def main() -> int:
-    """Keep the pod's workers until the job is over or the pod is to go; returns the exit code."""
+    """Keep the pod's workers running until the job or the pod ends; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
     parser.add_argument("--slots", type=int, required=True, help="workers to keep")
@@ -56,7 +56,7 @@ def _keep(
     job_dir, host = JobDir.of(config), environment.host
     # The manifest names the file of slot 0.
     ready = environment.ready_file.with_name("{slot}")
-    for left in ready.parent.glob("*"):  # By a container of this pod that was killed.
+    for left in ready.parent.glob("*"):  # Left by a killed container of this pod.
         left.unlink()
     argv = (sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file))
     command = Command(argv=argv, environment={"EDL_READY_FILE": str(ready)}, can_fork=True)
@@ -77,7 +77,7 @@ def _keep(
                 slots.keep()
                 time.sleep(POLL_SECONDS)
         finally:
-            # They leave their ring after their step; one that does not is killed.
+            # Workers leave their ring after their step, and are killed if they do not.
             end_all(slots.processes, seconds=config.kubernetes.grace_seconds)
 
 
