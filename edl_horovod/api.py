@@ -293,7 +293,7 @@ def submit(task: str, **settings: Any) -> "SubmittedJob":
     config = compose(task, overrides, values=values)
     if not target.find(config.launch.kind).is_detached:
         config = replace(config, launch=replace(config.launch, kind=target.SUBMITTED))
-    launcher = target.find(config.launch.kind)
+    launcher = target.target_of(config)
     submitted: SubmittedJob = launcher.launch(launcher.plan(config))
     return submitted
 
@@ -317,7 +317,7 @@ def run(
     from edl_horovod.launch import target
 
     target.require_attached(config)
-    launcher = target.find(config.launch.kind)
+    launcher = target.target_of(config)
     try:
         result: JobResult = launcher.launch(launcher.plan(config), on_events=on_events, warm=warm)
         return result

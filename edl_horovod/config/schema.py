@@ -203,6 +203,8 @@ class LaunchConfig:
     """Ranks to start with."""
     threads_per_rank: int = 0
     """CPU threads of one rank; 0 divides this machine's cores among `np` ranks."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Settings of a launch target that another package adds, which checks them itself."""
 
     def __post_init__(self) -> None:
         check_least("launch", self, np=1, threads_per_rank=0)

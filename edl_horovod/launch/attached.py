@@ -61,7 +61,7 @@ def check_attached(config: JobConfig) -> None:
     Raises:
         EdlError: A path is on no volume, the job has no image, or there is no cluster.
     """
-    launch_target = target.find(config.launch.kind)
+    launch_target = target.target_of(config)
     plan = launch_target.plan(config)
     _, place = launch_target.name_of(plan)
     launch_target.describe(plan)
@@ -85,7 +85,7 @@ def run_attached(
     Raises:
         EdlError: The job was not submitted, or it failed; or its result is not on this machine.
     """
-    launch_target = target.find(config.launch.kind)
+    launch_target = target.target_of(config)
     plan = launch_target.plan(config)
     name, place = launch_target.name_of(plan)
     job = AttachedJob(kind=config.launch.kind, name=name, place=place)

@@ -23,6 +23,7 @@ __all__ = [
     "SubmittedJob",
     "find",
     "require_attached",
+    "target_of",
 ]
 
 DryRun = Literal["client", "server"]
@@ -53,6 +54,8 @@ class LaunchTarget(ABC, Generic[P, R]):
     """Whether a job runs on without the process that launched it."""
     is_elastic: ClassVar[bool] = True
     """Whether the ring of a running job can change."""
+    takes_options: ClassVar[bool] = False
+    """Whether it reads `launch.options`; targets that are built in have sections of their own."""
     place_keys: ClassVar[frozenset[str]] = frozenset()
     """Keywords of `Client`, and flags of verbs, that tell where this target's jobs are."""
 
@@ -165,6 +168,22 @@ def find(kind: str) -> LaunchTarget[Any, Any]:
             hint=did_you_mean(kind, TARGETS),
         )
     return TARGETS[kind]()
+
+
+def target_of(config: JobConfig) -> LaunchTarget[Any, Any]:
+    """The launch target that a job's settings name, for a launch.
+
+    Raises:
+        ConfigError: There is no such target, or it does not read the options.
+    """
+    launch_target = find(config.launch.kind)
+    if config.launch.options and not launch_target.takes_options:
+        raise ConfigError(
+            "launch.options is for launch targets that other packages add.",
+            received={"launch.kind": config.launch.kind, "launch.options": config.launch.options},
+            hint="Leave it out, or name such a launch target.",
+        )
+    return launch_target
 
 
 def require_attached(config: JobConfig) -> None:

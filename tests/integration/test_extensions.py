@@ -93,6 +93,7 @@ def test_an_installed_package_adds_to_all_tables(edl, tmp_path):
     tallied = edl("tally", "framework=plain", "data=some.pairs")
     assert ["total:", "123"] in map(str.split, tallied.splitlines())
 
-    edl("train", *training, "launch.kind=paper", "launch.np=3", "output=other")
-    assert (tmp_path / "paper").read_text() == "train on 3 sheets of paper\n"
+    paper = ["launch.kind=paper", "launch.options.color=red", "launch.np=3"]
+    edl("train", *training, *paper, "output=other")
+    assert (tmp_path / "paper").read_text() == "train on 3 sheets of red paper\n"
     assert "model.job" in edl("list", ".")

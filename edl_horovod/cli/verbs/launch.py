@@ -76,7 +76,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         print(describe(verb, overrides, files))
         return 0
     config = compose(verb, overrides, files=files)
-    launch_target = target.find(config.launch.kind)
+    launch_target = target.target_of(config)
     if flags.output_format and not flags.dry_run:
         raise ConfigError("-o yaml goes with --dry-run.", received="-o without --dry-run")
     if flags.dry_run:

@@ -8,11 +8,14 @@ from edl_horovod.supervisor.run import JobResult
 
 
 class PaperTarget(LaunchTarget):
+    takes_options = True
+
     def plan(self, config):
         return config
 
     def describe(self, plan, *, check="client", whole=False):
-        return f"{plan.task} on {plan.launch.np} sheets of paper\n"
+        color = plan.launch.options.get("color", "white")
+        return f"{plan.task} on {plan.launch.np} sheets of {color} paper\n"
 
     def launch(self, plan, *, on_events=None, warm=None):
         with open(os.environ["PAPER"], "w", encoding="utf-8") as stream:

@@ -84,6 +84,7 @@ def test_every_setting_can_be_set():
     choices = {
         "framework": "keras",
         "launch.kind": "mpi",
+        "launch.options": "{a: b}",
         "data_plan.damaged": "skip",
         "data_plan.processes": "2",
         "log_level": "debug",

@@ -90,6 +90,13 @@ def test_the_verbs_find_the_jobs_of_a_target_of_the_table(
     assert capsys.readouterr().out == "job tape:7: 1 -> 4 ranks\n"
 
 
+def test_options_of_a_launch_target_that_reads_none_are_refused(said: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"launch\.options"):
+        edl_horovod.train(launch={"kind": "recording", "options": {"color": "red"}}, **TRAIN)
+
+    assert said == []
+
+
 def test_a_job_that_is_submitted_is_no_part_of_something_that_runs_here() -> None:
     with pytest.raises(ConfigError, match="submitted"):
         edl_horovod.train(launch={"kind": "kubernetes"}, **TRAIN)
