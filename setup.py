@@ -17,7 +17,7 @@ EXTRAS = {
     "tensorflow": ["tensorflow-cpu", "keras", "h5py", *WORKER],
     "tensorflow-cuda": ["tensorflow[and-cuda]", "keras", "h5py", *WORKER],
     "torch": ["torch", "safetensors", *WORKER],
-    # train.onnx: edl_horovod/frameworks/torch/exporting.py is the only part that needs them.
+    # train.onnx: edl_horovod/frameworks/torch/model.py is the only part that needs them.
     "onnx": ["onnx", "onnxscript"],
     "horovod-build": ["cffi", "patch-ng", "setuptools", "wheel"],
     # edl_horovod/cluster/client.py is the only part that needs it.

@@ -19,8 +19,7 @@ from edl_horovod.config.schema import EarlyStoppingConfig, JobConfig, TrainConfi
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
 from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
-from edl_horovod.frameworks.base import Batches, Collectives, Framework
-from edl_horovod.frameworks.models import Evaluation, Model
+from edl_horovod.frameworks.base import Batches, Collectives, Evaluation, Framework, Model
 from edl_horovod.frameworks.values import Array, EvaluationSums, Variable
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EvaluationEvent, EventLog, LogEvent

@@ -18,8 +18,7 @@ from edl_horovod.config.tasks import evaluation_batch, num_lanes, training_batch
 from edl_horovod.errors import DataError, UserCodeError
 from edl_horovod.files.cache import one_builder
 from edl_horovod.files.whole_file import write_text
-from edl_horovod.frameworks.base import Batches, Framework
-from edl_horovod.frameworks.models import Model
+from edl_horovod.frameworks.base import Batches, Framework, Model
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, LogEvent

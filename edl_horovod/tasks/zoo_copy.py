@@ -14,8 +14,7 @@ from typing import NoReturn
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError, OutputError, UserCodeError, error_kind, error_of_kind
-from edl_horovod.frameworks.base import Framework
-from edl_horovod.frameworks.models import Model
+from edl_horovod.frameworks.base import Framework, Model
 from edl_horovod.models import zoo_files
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.lookup import import_root, require_zoo

@@ -23,8 +23,7 @@ from edl_horovod.errors import (
 )
 from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
-from edl_horovod.frameworks.base import Framework
-from edl_horovod.frameworks.models import Model
+from edl_horovod.frameworks.base import Framework, Model
 from edl_horovod.frameworks.values import Variable
 from edl_horovod.models import zoo, zoo_files
 from edl_horovod.models.parts import PlainModels

@@ -8,14 +8,13 @@ import tensorflow as tf
 
 from edl_horovod.config.schema import Precision, TrainConfig
 from edl_horovod.errors import ConfigError
-from edl_horovod.frameworks.base import Batches, Framework, Step
+from edl_horovod.frameworks.base import Batches, Framework, Model, Step
 from edl_horovod.frameworks.keras import keras_2
 from edl_horovod.frameworks.keras.batches import KerasBatches, all_examples
 from edl_horovod.frameworks.keras.collectives import HOROVOD, KerasCollectives
 from edl_horovod.frameworks.keras.model import KerasModel
 from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
 from edl_horovod.frameworks.keras.step import KerasStep
-from edl_horovod.frameworks.models import Model
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan

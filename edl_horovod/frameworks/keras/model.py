@@ -12,12 +12,12 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, UserCodeError
+from edl_horovod.frameworks.base import Evaluation, Prediction
 from edl_horovod.frameworks.keras.compiled_objective import overrides
 from edl_horovod.frameworks.keras.functional import MetricSums, num_examples, running
 from edl_horovod.frameworks.keras.keras_2 import name_only_input, require_keras_3
 from edl_horovod.frameworks.keras.metrics import first_examples
 from edl_horovod.frameworks.keras.objective import Objective
-from edl_horovod.frameworks.models import Evaluation, Prediction
 from edl_horovod.frameworks.values import Batch, EvaluationSums, Output, Variable, flatten_outputs
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec

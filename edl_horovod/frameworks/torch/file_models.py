@@ -24,12 +24,13 @@ from edl_horovod.frameworks.torch.plain_models import (
     named_loss,
     named_optimizer,
 )
-from edl_horovod.frameworks.torch.pt_files import load_pt, unsafe_globals
-from edl_horovod.frameworks.torch.pt_inspection import (
+from edl_horovod.frameworks.torch.pt_files import (
     entries_of,
     inspect_pt,
+    load_pt,
     modules_of,
     shape_of,
+    unsafe_globals,
 )
 from edl_horovod.frameworks.torch.weight_files import (
     SAFETENSORS,

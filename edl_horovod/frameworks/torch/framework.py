@@ -6,16 +6,13 @@ from typing import Any
 import torch
 
 from edl_horovod.config.schema import Precision, TrainConfig
-from edl_horovod.frameworks.base import Batches, Collectives, Step
+from edl_horovod.frameworks.base import Batches, Collectives, Model, Step
 from edl_horovod.frameworks.horovod import Horovod
-from edl_horovod.frameworks.models import Model
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
-from edl_horovod.frameworks.torch.compiling import require_compiler
-from edl_horovod.frameworks.torch.exporting import require_exporters
-from edl_horovod.frameworks.torch.model import TorchModel
+from edl_horovod.frameworks.torch.model import TorchModel, require_exporters
 from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
-from edl_horovod.frameworks.torch.running import ComputeOptions
+from edl_horovod.frameworks.torch.running import ComputeOptions, require_compiler
 from edl_horovod.frameworks.torch.step import ReducerMaker, TorchStep
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan

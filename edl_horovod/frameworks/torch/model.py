@@ -1,6 +1,9 @@
 """A user's PyTorch model: its named weights, their files, its evaluation and its predictions."""
 
 import functools
+import importlib.util
+import inspect
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,25 +13,30 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from edl_horovod.frameworks.models import Evaluation, Prediction
-from edl_horovod.frameworks.torch import exporting
+from edl_horovod.config.schema import TrainConfig
+from edl_horovod.errors import MissingDependency, how_to_install
+from edl_horovod.frameworks.base import Evaluation, Prediction
 from edl_horovod.frameworks.torch.buffers import unchanged
 from edl_horovod.frameworks.torch.module_loss import find_module_loss
 from edl_horovod.frameworks.torch.objective import Objective, metric_means
 from edl_horovod.frameworks.torch.running import ComputeOptions, ModuleRunner
-from edl_horovod.frameworks.torch.structures import detach, map_leaves
+from edl_horovod.frameworks.torch.structures import detach, map_leaves, repeated
 from edl_horovod.frameworks.torch.variables import TorchVariable, numpy_dtype, to_numpy
 from edl_horovod.frameworks.torch.weight_files import read_weights, restore
 from edl_horovod.frameworks.values import Batch, EvaluationSums, Output, Variable, flatten_outputs
-from edl_horovod.models.calling import user_code
+from edl_horovod.models.calling import first_paragraph, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["TorchEvaluation", "TorchModel", "TorchPrediction"]
+__all__ = ["TorchEvaluation", "TorchModel", "TorchPrediction", "require_exporters"]
+
+_EXPORTERS = ("onnx", "onnxscript")
+_MAX_EMBEDDED_BYTES = 1 << 30
+"""Weights of more bytes go to a file beside `model.onnx`; Protobuf's limit is twice as large."""
 
 
 class TorchModel:
-    """Implements `models.Model`."""
+    """Implements `base.Model`."""
 
     def __init__(self, loaded: LoadedSpec, example: Batch, compute: ComputeOptions) -> None:
         """Create the user's module; the arguments are those of `ModuleRunner`.
@@ -69,7 +77,7 @@ class TorchModel:
 
     def export(self, folder: Path, *, saved_model: bool, onnx: bool) -> None:
         """Write `model.pt2`, PyTorch's counterpart of a SavedModel, and `model.onnx`."""
-        exporting.export(self.runner, folder, saved_model=saved_model, onnx=onnx)
+        _export(self.runner, folder, saved_model=saved_model, onnx=onnx)
 
     def _variables(self) -> dict[str, TorchVariable]:
         module = self.runner.module
@@ -84,7 +92,7 @@ class TorchModel:
 
 
 class TorchEvaluation:
-    """Implements `models.Evaluation`."""
+    """Implements `base.Evaluation`."""
 
     def __init__(self, runner: ModuleRunner, example: Batch) -> None:
         """Test the evaluation on the sample examples.
@@ -144,7 +152,7 @@ class TorchEvaluation:
 
 
 class TorchPrediction:
-    """Implements `models.Prediction`; thread-safe."""
+    """Implements `base.Prediction`; thread-safe."""
 
     def __init__(self, runner: ModuleRunner, example: Batch) -> None:
         """Run the model once, on the sample examples.
@@ -198,3 +206,77 @@ def _describe_output(name: str, value: Any) -> Output:
     sizes = tuple(value.shape)
     shape = (None, *sizes[1:]) if sizes else ()
     return Output(name=name, dtype=numpy_dtype(value.dtype).name, batch_shape=shape)
+
+
+def require_exporters(config: TrainConfig) -> None:
+    """Check before a training that the packages for its exports are installed.
+
+    Raises:
+        MissingDependency: `train.onnx` is set, and a package that it needs is not installed.
+    """
+    missing = [name for name in _EXPORTERS if importlib.util.find_spec(name) is None]
+    if config.onnx and missing:
+        raise MissingDependency(
+            f"Exporting the trained model to ONNX needs {' and '.join(missing)}, which"
+            f" {'is' if len(missing) == 1 else 'are'} not installed where the job runs.",
+            received={"train.onnx": True},
+            hint=f"On this machine, {how_to_install('onnx')}; for an image, add"
+            f" {' and '.join(_EXPORTERS)} to the model zoo's requirements.txt.",
+        )
+
+
+def _export(runner: ModuleRunner, folder: Path, *, saved_model: bool, onnx: bool) -> None:
+    """Write `model.pt2`, `model.onnx`, or both, for any number of examples.
+
+    Raises:
+        UserCodeError: PyTorch cannot export the module; no incomplete file is left.
+    """
+    module = runner.module.eval()
+    requested = {"train.saved_model=true": saved_model, "train.onnx=true": onnx}
+    settings_text = " and ".join(setting for setting, is_set in requested.items() if is_set)
+    # From a single example, torch.export would fix the number of examples at one.
+    features = repeated(runner.to_device(runner.example.features))
+    arguments, keywords = runner.arguments(features)
+    with user_code(
+        f"Exporting the model with torch.export ({settings_text})", root=runner.loaded.zoo
+    ):
+        try:
+            bound_arguments = (
+                inspect.signature(module.forward).bind(*arguments, **keywords).arguments
+            )
+            sizes = map_leaves(lambda tensor: {0: torch.export.Dim.DYNAMIC}, dict(bound_arguments))
+            program = torch.export.export(module, arguments, keywords, dynamic_shapes=sizes)
+            if saved_model:
+                torch.export.save(program, folder / "model.pt2")
+        except Exception as e:  # The boundary to the user's code.
+            (folder / "model.pt2").unlink(missing_ok=True)
+            raise _first_cause(e) from e
+    if not onnx:
+        return
+    path = folder / "model.onnx"
+    num_bytes = sum(tensor.nbytes for tensor in program.state_dict.values())
+    doing = "Exporting the model to ONNX (train.onnx=true)"
+    with user_code(doing, root=runner.loaded.zoo), warnings.catch_warnings():
+        # PyTorch's exporter calls deprecated functions of PyTorch, which users cannot change.
+        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+        try:
+            torch.onnx.export(
+                program,
+                (),
+                path,
+                dynamo=True,
+                verbose=False,
+                external_data=num_bytes > _MAX_EMBEDDED_BYTES,
+            )
+        except Exception as e:  # The boundary to the user's code.
+            for part in folder.glob(f"{path.name}*"):
+                part.unlink()
+            raise _first_cause(e) from e
+
+
+def _first_cause(error: Exception) -> Exception:
+    """The first cause of an exporter's error; the exporters' own messages fill many pages."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return RuntimeError(first_paragraph(cause)).with_traceback(cause.__traceback__)

@@ -1,10 +1,20 @@
-"""Safe loading of files of `torch.save`: only allowed classes and functions are resolved."""
+"""Files of `torch.save`: inspected without running their code, and loaded safely.
 
+To inspect a file, an unpickler resolves each global in its pickle to a stand-in: calls in a
+malicious pickle only create more stand-ins. So the classes and functions of the file need not be
+installed, either. When a file is loaded, only allowed classes and functions are resolved.
+"""
+
+import io
 import logging
 import pickle
+import pickletools
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
@@ -14,13 +24,34 @@ from torch import nn
 from torch.nn import functional
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.pt_inspection import PtFile, global_path, inspected_pt
 from edl_horovod.models.modules import CustomObject, import_object
 
-__all__ = ["load_pt", "unsafe_globals"]
+__all__ = [
+    "PtFile",
+    "StandIn",
+    "entries_of",
+    "inspect_pt",
+    "load_pt",
+    "modules_of",
+    "shape_of",
+    "unsafe_globals",
+]
 
 log = logging.getLogger(__name__)
 
+_MAGIC = 0x1950A86A20F9469CFC6C
+"""The first pickle in a file of PyTorch before 1.6."""
+_LEGACY_PICKLES, _LEGACY_OBJECT = 5, 3
+"""The number of pickles before the tensors' values, and the index of the saved object's."""
+_NEWEST_VERSION = 10
+"""The newest version of the archive format that can be read."""
+_MAX_PICKLE_BYTES = 256 << 20
+"""Maximum size of the pickle, which does not include the values of tensors."""
+_OTHER_FORMATS = {
+    b"\x89HDF": "an HDF5 file, as Keras writes",
+    b"GGUF": "a GGUF file",
+    b"sys_": "a tar archive, the format of the first versions of PyTorch",
+}
 _TENSOR_GLOBALS = frozenset(
     {
         "builtins.bytearray",
@@ -52,6 +83,284 @@ _FUNCTIONS = {
 _LAYERS = "torch.nn.modules."
 _SAFE_PROTOCOL = 2
 """The newest protocol of pickles that `weights_only` reads; `torch.save` writes it."""
+
+
+class StandIn:
+    """Stands for a global of a pickle, and for an object that a call of the global would create."""
+
+    path = ""
+    """The name of the global, `module.name`."""
+
+    def __new__(cls, *args: Any, **_keywords: Any) -> "StandIn":
+        """Record the arguments of a call; nothing is called."""
+        stand_in = object.__new__(cls)
+        stand_in.args, stand_in.state, stand_in.entries = args, None, {}
+        return stand_in
+
+    args: tuple[Any, ...]
+    """The arguments of the call."""
+    state: Any
+    """The argument of the object's `__setstate__`."""
+    entries: dict[Any, Any]
+    """The items of the object if it is a mapping."""
+
+    def __init__(self, *_args: Any, **_keywords: Any) -> None:
+        """Do nothing: `__new__` has recorded the arguments."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.entries[key] = value
+
+    def append(self, value: Any) -> None:
+        """Ignore an element of a list."""
+
+    def add(self, value: Any) -> None:
+        """Ignore an element of a set."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Stands for the values of a tensor, which are stored outside of the pickle."""
+
+    reference: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class PtFile:
+    """The content of a file."""
+
+    path: Path
+    is_legacy: bool
+    """Whether the file has the format before PyTorch 1.6."""
+    protocol: int
+    """The protocol of its first pickle; 0 for those that do not name theirs, 0 and 1."""
+    globals: tuple[str, ...]
+    """Distinct names of all classes and functions that the file uses, as `module.name`."""
+    root: Any
+    """The saved object, made of stand-ins; None if the pickle is damaged."""
+    damage: str
+    """What is wrong with the pickle; empty if nothing is."""
+
+
+def inspect_pt(path: Path) -> PtFile:
+    """Inspect a file without running code from it.
+
+    Raises:
+        UserCodeError: The file is missing, or is not a file of `torch.save`.
+    """
+    with inspected_pt(path) as (content, _):
+        return content
+
+
+@contextmanager
+def inspected_pt(path: Path) -> Iterator[tuple[PtFile, BinaryIO]]:
+    """Inspect a file, and yield its content and the inspected bytes for `torch.load`.
+
+    No code from the file runs.
+
+    Raises:
+        UserCodeError: The file is missing, or is not a file of `torch.save`.
+    """
+    try:
+        stream: BinaryIO = path.open("rb")
+    except OSError as e:
+        raise _unreadable(path, e) from e
+    with stream:
+        try:
+            start = stream.read(4)
+            stream.seek(0)
+            if start[:1] == pickle.PROTO:
+                # If a file is also a tar archive, torch.load unpacks it, including links and modes
+                # of files elsewhere. It does not do so for a stream in memory.
+                stream = io.BytesIO(stream.read())
+                content = _inspect_legacy(path, stream)
+            elif start == b"PK\x03\x04":
+                content = _inspect_archive(path, stream)
+            else:
+                kind = _OTHER_FORMATS.get(start, "neither a zip archive nor a pickle")
+                raise _not_pt(path, f"it is {kind if start else 'empty'}")
+            stream.seek(0)
+        except OSError as e:
+            raise _unreadable(path, e) from e
+        yield content, stream
+
+
+def _inspect_archive(path: Path, stream: BinaryIO) -> PtFile:
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            names = archive.namelist()
+            content = _pickle_of(path, archive, names)
+        stream.seek(0)
+        # Readers locate the directory of an archive differently, and a file may contain two.
+        loaded = torch._C.PyTorchFileReader(stream).get_record("data.pkl")
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as e:
+        reason = str(e).partition("\n")[0].removesuffix(".")
+        raise UserCodeError(
+            f"{path} is damaged: {reason}. It was probably truncated.",
+            hint="Copy it again, or save the model again.",
+        ) from e
+    if loaded != content:
+        raise UserCodeError(
+            f"{path} is two archives in one: PyTorch would not load the one that was inspected.",
+            hint="Save the model again.",
+        )
+    return _inspected(path, io.BytesIO(content), is_legacy=False)
+
+
+def _pickle_of(path: Path, archive: zipfile.ZipFile, names: list[str]) -> bytes:
+    inner = [name.partition("/")[2] for name in names]
+    if any(name == "constants.pkl" or name.startswith("code/") for name in inner):
+        raise UserCodeError(
+            f"{path} is a TorchScript program (torch.jit.save), which is code and cannot be trained"
+            " here.",
+            hint="Save the module itself by torch.save(model, ...), or its weights by"
+            " torch.save(model.state_dict(), ...).",
+        )
+    if "archive_format" in inner:
+        raise UserCodeError(
+            f"{path} is a program of torch.export, which cannot be trained here.",
+            hint="Save the module itself by torch.save(model, ...).",
+        )
+    if "data.pkl" not in inner:
+        raise _not_pt(path, "it is a zip archive without data.pkl")
+    if len(set(names)) != len(names):
+        raise UserCodeError(f"{path} is damaged: its archive has two files with the same name.")
+    prefix = names[inner.index("data.pkl")].removesuffix("data.pkl")
+    version = archive.read(f"{prefix}version").strip() if f"{prefix}version" in names else b"3"
+    if not version.isdigit() or int(version) > _NEWEST_VERSION:
+        shown = version.decode(errors="replace")
+        raise UserCodeError(
+            f"{path} was written by a newer PyTorch: its format is {shown}, and formats up to"
+            f" {_NEWEST_VERSION} can be read.",
+            hint="Install that newer PyTorch, or save the file with an older one.",
+        )
+    if archive.getinfo(f"{prefix}data.pkl").file_size > _MAX_PICKLE_BYTES:
+        raise UserCodeError(
+            f"The pickle in {path} is longer than {_MAX_PICKLE_BYTES} bytes, which is the limit."
+        )
+    return archive.read(f"{prefix}data.pkl")
+
+
+def _inspect_legacy(path: Path, stream: BinaryIO) -> PtFile:
+    parts = [_inspected(path, stream, is_legacy=True)]
+    if parts[0].root != _MAGIC and not parts[0].globals:
+        raise _not_pt(path, "it is a pickle of something else")
+    while parts[-1].root is not None and len(parts) < _LEGACY_PICKLES:
+        parts.append(_inspected(path, stream, is_legacy=True))
+    named = dict.fromkeys(name for part in parts for name in part.globals)
+    root = parts[_LEGACY_OBJECT].root if len(parts) > _LEGACY_OBJECT else None
+    damage = parts[-1].damage or ("" if len(parts) == _LEGACY_PICKLES else "it is truncated")
+    return replace(parts[0], globals=tuple(named), root=root, damage=damage)
+
+
+def _inspected(path: Path, stream: BinaryIO, *, is_legacy: bool) -> PtFile:
+    reader = _Reader(stream, encoding="utf-8", errors="replace")
+    root, damage, place = None, "", stream.tell()
+    start = stream.read(2)
+    stream.seek(place)
+    protocol = start[1] if start[:1] == pickle.PROTO and len(start) > 1 else 0
+    try:
+        extensions = _extensions(stream)
+        root = None if extensions else reader.load()
+    except Exception as e:  # A damaged or malicious pickle may raise anything.
+        extensions, damage = [], f"{type(e).__name__}: {e}"
+    names = (*extensions, *reader.names)
+    return PtFile(
+        path=path,
+        is_legacy=is_legacy,
+        protocol=protocol,
+        globals=names,
+        root=root,
+        damage=damage,
+    )
+
+
+def _extensions(stream: BinaryIO) -> list[str]:
+    """Return the extension codes of `copyreg` in a pickle; the stream's position is unchanged.
+
+    Python resolves such a code from a table of the process without calling the unpickler.
+    """
+    start = stream.tell()
+    codes = [
+        f"copyreg.extension_{argument}"
+        for opcode, argument, _ in pickletools.genops(stream)
+        if opcode.name.startswith("EXT")
+    ]
+    stream.seek(start)
+    return list(dict.fromkeys(codes))
+
+
+class _Reader(pickle.Unpickler):
+    """An unpickler that does not resolve globals but records their names."""
+
+    def __init__(self, stream: BinaryIO, **options: Any) -> None:
+        super().__init__(stream, **options)
+        self.names: dict[str, None] = {}
+
+    def find_class(self, module: str, name: str) -> type[StandIn]:
+        """Return a stand-in class for the global."""
+        path = global_path(module, name)
+        self.names[path] = None
+        return type("StandIn", (StandIn,), {"path": path})
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Return a stand-in for a tensor's values, or the class in an old-format reference."""
+        if isinstance(pid, tuple) and len(pid) > 1 and pid[0] == "module":
+            return pid[1]
+        return Storage(pid)
+
+
+def _unreadable(path: Path, error: OSError) -> UserCodeError:
+    return UserCodeError(f"{path} cannot be read: {error.strerror}.")
+
+
+def _not_pt(path: Path, reason: str) -> UserCodeError:
+    return UserCodeError(
+        f"{path} is not a file of torch.save: {reason}.",
+        hint="Save the module by torch.save(model, 'model.pt'), or its weights by"
+        " torch.save(model.state_dict(), 'weights.pt').",
+    )
+
+
+def global_path(module: str, name: str) -> str:
+    """Return a global as `module.name`; protocol 2 uses the name of the builtins in Python 2."""
+    return f"{'builtins' if module == '__builtin__' else module}.{name}"
+
+
+def entries_of(value: Any) -> dict[Any, Any]:
+    """Return the items of a mapping in an inspected file; empty for anything else."""
+    if isinstance(value, StandIn):
+        return value.entries
+    return value if isinstance(value, dict) else {}
+
+
+def shape_of(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of a tensor in an inspected file; None for anything else."""
+    if not isinstance(value, StandIn):
+        return None
+    if value.path.startswith("torch._utils._rebuild_parameter") and value.args:
+        return shape_of(value.args[0])
+    is_tensor = value.path.startswith("torch._utils._rebuild_tensor") and len(value.args) > 2
+    sizes = value.args[2] if is_tensor else None
+    is_shape = isinstance(sizes, tuple) and all(type(size) is int for size in sizes)
+    return sizes if is_shape else None
+
+
+def modules_of(root: Any) -> Iterator[tuple[str, StandIn]]:
+    """Yield a module in an inspected file and its submodules, without repetition, with names."""
+    seen: set[int] = set()
+    pending = [("", root)]
+    while pending:
+        name, value = pending.pop(0)
+        state = value.state if isinstance(value, StandIn) else None
+        if not isinstance(state, dict) or "_modules" not in state or id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield name, value
+        children = entries_of(state["_modules"]).items()
+        pending[:0] = [(f"{name}.{key}".removeprefix("."), child) for key, child in children]
 
 
 def load_pt(path: Path, objects: Iterable[CustomObject] = (), *, is_trusted: bool = False) -> Any:

@@ -6,29 +6,30 @@ positional arguments if `forward` requires several. Otherwise the features are o
 
 import contextlib
 import inspect
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from edl_horovod.errors import UserCodeError
+from edl_horovod.errors import MissingDependency, UserCodeError
 from edl_horovod.frameworks.torch.buffers import unchanged
-from edl_horovod.frameworks.torch.compiling import compiled
 from edl_horovod.frameworks.torch.module_loss import (
     ModuleLoss,
     has_training_step,
     takes_batch_index,
     user_method,
 )
-from edl_horovod.frameworks.torch.structures import at_least_float32, describe, map_leaves
+from edl_horovod.frameworks.torch.structures import at_least_float32, describe, leaves, map_leaves
 from edl_horovod.frameworks.values import Batch
-from edl_horovod.models.calling import call_declared, declared, user_code
+from edl_horovod.models.calling import call_declared, declared, first_paragraph, user_code
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = ["ComputeOptions", "ModuleRunner"]
+__all__ = ["ComputeOptions", "ModuleRunner", "compiled", "require_compiler"]
 
 
 @dataclass(frozen=True)
@@ -197,3 +198,61 @@ def _takes_one(forward: Callable[..., Any]) -> bool:
     except ValueError:  # A program of TorchScript has no signature.
         return True
     return True
+
+
+def require_compiler() -> None:
+    """Check before a training that PyTorch can compile programs.
+
+    Raises:
+        MissingDependency: A C++ compiler or the headers of Python are missing.
+    """
+    from torch._inductor.cpp_builder import get_cpp_compiler  # This import takes seconds.
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    missing = []
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        missing.append("a C++ compiler")
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.is_file():
+        missing.append(f"the headers of Python ({header})")
+    if missing:
+        raise MissingDependency(
+            f"Compiling the model needs {' and '.join(missing)} where the job runs.",
+            received={"train.compile": True},
+            hint="Install the system packages g++ and python3-dev, also in images (set CXX to use"
+            " another compiler); or leave train.compile out.",
+        )
+
+
+def compiled(module: nn.Module, label: str) -> Callable[..., Any]:
+    """Return a function that calls a module in training; its first call compiles the module.
+
+    Args:
+        module: A built module, whose parameters and buffers are used in place.
+        label: Name of its spec, for messages.
+    """
+    from torch._inductor import config
+
+    # PyTorch's pool of compiling processes would outlive the worker.
+    config.compile_threads = 1
+    # With fallback_random, dropout draws the same numbers as in a module that is not compiled.
+    compiled_module = torch.compile(module, options={"fallback_random": True})
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        for leaf in leaves((arguments, keywords)):
+            if isinstance(leaf, torch.Tensor) and leaf.ndim:
+                # Compile one program for any number of examples, if the module allows it.
+                torch._dynamo.maybe_mark_dynamic(leaf, 0)
+        try:
+            return compiled_module(*arguments, **keywords)
+        except torch._dynamo.exc.TorchDynamoException as e:
+            raise UserCodeError(
+                f"PyTorch cannot compile the model of {label}: {first_paragraph(e)}",
+                received={"train.compile": True},
+                hint="Leave train.compile out, or mark the code that cannot be compiled with"
+                " torch.compiler.disable.",
+            ) from e
+
+    return call

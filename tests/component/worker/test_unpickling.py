@@ -40,10 +40,9 @@ def imported(file: Path) -> set[str]:
 
 NO_MESSAGES = {
     # Examples, over a pipe between a rank and its own fork.
-    "frameworks/torch/decoding.py": {"multiprocessing", "pickle"},
+    "frameworks/torch/batches.py": {"multiprocessing", "pickle"},
     # A model's file, after all that it names was compared with what it may name.
     "frameworks/torch/pt_files.py": {"pickle"},
-    "frameworks/torch/pt_inspection.py": {"pickle"},
     # Rows of SQLite, over a pipe between a command and the reader that it started.
     "sql/sqlite_rows.py": {"pickle"},
 }

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from edl_horovod.errors import ConfigError, MissingDependency, UserCodeError
-from edl_horovod.frameworks.torch.compiling import compiled, require_compiler
+from edl_horovod.frameworks.torch.running import compiled, require_compiler
 from tests.component.frameworks.torch.test_tasks import assert_same_state
 
 ZOO = Path(__file__).parents[3] / "zoo"

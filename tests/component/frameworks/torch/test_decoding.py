@@ -143,7 +143,7 @@ def test_a_process_that_was_killed_is_told(make):
 
 HANGING_RANK = """
 import os, sys, time
-from edl_horovod.frameworks.torch.decoding import Decoders
+from edl_horovod.frameworks.torch.batches import Decoders
 
 def make(step, records):
     print(os.getpid(), flush=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from edl_horovod.errors import ConfigError, MissingDependency, UserCodeError
-from edl_horovod.frameworks.torch import exporting
+from edl_horovod.frameworks.torch import model
 
 FORMATS = ("train.saved_model=true", "train.onnx=true")
 SHORT = "train.max_steps=3"
@@ -50,7 +50,7 @@ def test_features_that_go_by_keyword_do_so_in_a_program(run, tmp_path):
 
 
 def test_large_models_have_a_file_of_weights_beside_them(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "_MAX_EMBEDDED_BYTES", 0)
+    monkeypatch.setattr(model, "_MAX_EMBEDDED_BYTES", 0)
     done = run("train", SHORT, FORMATS[1])
     features = {"x": torch.randn(2, 4)}
     # Those of a few bytes stay in the file itself, so there is nothing in this one.

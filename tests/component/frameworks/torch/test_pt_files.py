@@ -15,8 +15,7 @@ from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch import file_models
-from edl_horovod.frameworks.torch.pt_files import load_pt, unsafe_globals
-from edl_horovod.frameworks.torch.pt_inspection import inspect_pt
+from edl_horovod.frameworks.torch.pt_files import inspect_pt, load_pt, unsafe_globals
 from edl_horovod.models.modules import CustomObject
 from edl_horovod.models.spec_zoo import FileModel
 
