@@ -1,15 +1,18 @@
-"""The state of callbacks, which every rank has; common to all frameworks.
+"""Callbacks between epochs and between steps; common to all frameworks.
 
 Numbers, text, and lists and dicts of these in a callback's attributes are part of the ring's state
 as JSON, so a new leader continues where the lost one stopped (docs/adr/0005).
 """
 
+import contextlib
 import json
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edl_horovod.callbacks import LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
@@ -22,18 +25,31 @@ STATE_BYTES = 1 << 16
 """Maximum size of the JSON text of all callbacks' attributes."""
 
 
-class EpochCallbacks:
-    """The part of `base.Callbacks` that does not depend on a framework."""
+class EpochCallbacks(ABC):
+    """Implements `base.Callbacks`, except for how a callback reaches the model and the optimizer.
+
+    Between epochs the leader runs the hooks, and then the ring synchronizes its state. Between two
+    steps it does not, so the hooks of steps must not change anything.
+    """
 
     def __init__(
-        self, callbacks: Sequence[Any], *, num_metric_sums: int, trainable: Variable, zoo: Path
+        self,
+        callbacks: Sequence[Any],
+        *,
+        num_metric_sums: int,
+        metric_values: Callable[[NDArray[np.float64], float], Mapping[str, float]],
+        trainable: Variable,
+        settle: Callable[[], None],
+        zoo: Path,
     ) -> None:
         """Separate the user's own callbacks from the built-in ones that act on every rank.
 
         Args:
             callbacks: All callbacks that the user's spec returned.
             num_metric_sums: Length of `StepSums.metric_sums`.
+            metric_values: Computes the metrics by name from these sums over a number of examples.
             trainable: Flags that say which variables of the model are trained.
+            settle: Checks, and takes over, what callbacks have changed between epochs.
             zoo: The folder of the user's files, for tracebacks.
         """
         self._rates = [
@@ -44,13 +60,16 @@ class EpochCallbacks:
         ]
         built_in = (LearningRateScheduler, MaxSteps)
         self._callbacks = [callback for callback in callbacks if not isinstance(callback, built_in)]
+        self._step_callbacks: list[Any] = []
+        """The callbacks whose hooks of steps are called."""
+        self._metric_values, self._trainable, self._settle = metric_values, trainable, settle
         self._zoo = zoo
+        self._has_begun = False
         self._loaded_text = b""
         # Number of examples, sum of their losses, and sums of the metrics, since the epoch began.
         self._sums = Array(np.zeros(2 + num_metric_sums))
         self._state = Array(np.zeros(STATE_BYTES, np.uint8))
         self._stopped = Array(np.int64(0))
-        self._trainable_flags: Variable = trainable
 
     @property
     def variables(self) -> dict[str, Variable]:
@@ -59,7 +78,7 @@ class EpochCallbacks:
             "epoch_sums": self._sums,
             "callbacks": self._state,
             "stopped": self._stopped,
-            "trainable": self._trainable_flags,
+            "trainable": self._trainable,
         }
 
     @property
@@ -72,28 +91,111 @@ class EpochCallbacks:
         """The number of steps after which a callback ends the training; None for no limit."""
         return min(self._bounds, default=None)
 
-    def _add(self, sums: StepSums) -> None:
-        """Add a step's sums, which are the same on all ranks, to those of the epoch."""
+    def before_step(self, step: int, *, batch: int | None) -> None:
+        """Set the step's learning rate on every rank; on the leader, call the hooks of steps.
+
+        Raises:
+            UserCodeError: A schedule did not return a number, the optimizer has its own schedule,
+                or a hook changed something.
+        """
+        for callback in self._rates:
+            with user_code(f"The schedule of LearningRateScheduler at step {step}", root=self._zoo):
+                rate = float(callback.schedule(step))
+            self._set_learning_rate(rate)
+        if batch is not None and self._step_callbacks:
+            with self._prepared():
+                self._call_read_only("on_train_batch_begin", batch, *self._no_logs())
+
+    def after_step(self, sums: StepSums, *, batch: int | None) -> None:
+        """Add a step's sums, equal on all ranks; on the leader, call the hooks of steps."""
         if sums.num_examples:
             count = sums.num_examples
             added = np.array([count, count * sums.loss, *sums.metric_sums])
             self._sums.assign(self._sums.numpy() + added)
+        if batch is not None and self._step_callbacks:
+            with self._prepared():
+                self._call_read_only("on_train_batch_end", batch, self._means())
 
-    def _forget_sums(self) -> None:
+    def begin_epoch(self, epoch: int) -> None:
+        """Call the hooks of an epoch's begin, only on the leader; then the ring is synced."""
+        with self._between_epochs():
+            self._call("on_epoch_begin", epoch, *self._no_logs())
+
+    def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
+        """Call the hooks of an epoch's end, only on the leader; then the ring is synced."""
+        logs = self._means() | {f"val_{name}": value for name, value in evaluation.items()}
+        with self._between_epochs():
+            self._advance_schedules(epoch, logs)
+            self._call("on_epoch_end", epoch, logs)
+            self._stopped.assign(int(self._wants_stop()))
         self._sums.assign(np.zeros_like(self._sums.numpy()))
 
-    def _rate_of(self, callback: LearningRateScheduler, step: int) -> float:
-        with user_code(f"The schedule of LearningRateScheduler at step {step}", root=self._zoo):
-            return float(callback.schedule(step))
+    def end(self) -> None:
+        """Call the hooks of the training's end, on the leader, before it writes the model."""
+        with self._between_epochs():
+            self._call("on_train_end", *self._no_logs())
+
+    @abstractmethod
+    def _attach(self, callback: Any, *, is_first: bool) -> None:
+        """Set a callback's model and optimizer; `is_first` if no leader has run it before."""
+
+    @abstractmethod
+    def _set_learning_rate(self, rate: float) -> None:
+        """Set the optimizer's learning rate."""
+
+    @abstractmethod
+    def _call_read_only(self, hook: str, *arguments: Any) -> None:
+        """Call a hook of steps and raise an error if it changes anything."""
+
+    @abstractmethod
+    def _numbers(self, callback: Any) -> dict[str, Any]:
+        """The attributes of a callback that are plain and not set by the framework, by name."""
+
+    @abstractmethod
+    def _wants_stop(self) -> bool:
+        """Whether a callback has asked to end the training."""
+
+    def _advance_schedules(self, epoch: int, logs: Mapping[str, float]) -> None:
+        """Advance the optimizer's own schedules at an epoch's end, if the framework has any."""
+
+    def _no_logs(self) -> tuple[dict[str, float], ...]:
+        """The argument for the values of a hook that has none."""
+        return ()
+
+    @contextlib.contextmanager
+    def _prepared(self) -> Iterator[None]:
+        """Prepare the callbacks on this rank, which may have become the leader just now."""
+        if not self._has_begun:
+            self._has_begun = True
+            is_first, flags = not self._text, self._trainable.numpy()
+            for callback in self._callbacks:
+                self._attach(callback, is_first=is_first)
+            self._call("on_train_begin", *self._no_logs())
+            if not is_first:
+                # The lost leader's callbacks may have unfrozen what on_train_begin freezes.
+                self._trainable.assign(flags)
+        self._load()
+        yield
+
+    @contextlib.contextmanager
+    def _between_epochs(self) -> Iterator[None]:
+        """Run callbacks between epochs and save their attributes in the ring's state."""
+        with self._prepared():
+            yield
+            self._settle()
+            self._save()
+
+    def _means(self) -> dict[str, float]:
+        """Compute the mean loss and the metrics of the epoch so far."""
+        count, loss_sum, *sums = self._sums.numpy().tolist()
+        if not count:
+            return {}
+        return {"loss": loss_sum / count, **self._metric_values(np.array(sums), count)}
 
     def _call(self, hook: str, *arguments: Any, only: Sequence[Any] | None = None) -> None:
         for callback in self._callbacks if only is None else only:
             with user_code(f"{hook} of {type(callback).__name__}", root=self._zoo):
                 getattr(callback, hook)(*arguments)
-
-    def _numbers(self, callback: Any) -> dict[str, Any]:
-        """The attributes of a callback that are plain and not set by the framework, by name."""
-        raise NotImplementedError
 
     @property
     def _text(self) -> bytes:

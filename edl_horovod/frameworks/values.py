@@ -1,9 +1,9 @@
 """Values that pass between a framework and the ring: batches, sums, variables and outputs."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,10 +26,10 @@ __all__ = [
     "Variable",
     "are_same_loss",
     "checksum",
-    "complete_groups",
     "flatten_outputs",
     "is_sum_over_batch",
     "num_bytes",
+    "state_groups",
 ]
 
 EXAMPLES, LOSS, LOSS_WEIGHT, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(6)
@@ -100,15 +100,25 @@ class StateGroup:
     all of them have the same number of rows."""
 
 
-def complete_groups(
-    groups: list[StateGroup], variables: Mapping[str, Variable]
+def state_groups(
+    variables: Mapping[str, Variable],
+    optimized: Iterable[tuple[Sequence[str], bool]],
+    others: Iterable[str],
 ) -> list[StateGroup]:
-    """Return the groups if all variables outside of them are small; else none.
+    """Group a training step's variables; no groups if large variables would be in none.
 
     Args:
-        groups: Groups of these variables.
         variables: All variables of a training step, by name.
+        optimized: The names of each trained variable and its slots, and whether the update of an
+            element uses only the same element of them.
+        others: Variables each element of which never changes, or depends only on the same element
+            of a sum over the ring.
     """
+    groups = []
+    for names, is_by_elements in (*optimized, *(([name], True) for name in others)):
+        shapes = {tuple(variables[name].shape) for name in names}
+        has_rows = len(shapes) == 1 and shapes != {()}
+        groups.append(StateGroup(tuple(names), is_by_rows=is_by_elements and has_rows))
     grouped = {name for group in groups for name in group.names}
     ungrouped = [variable for name, variable in variables.items() if name not in grouped]
     are_small = all(
@@ -230,6 +240,17 @@ class StepSums:
     has_finite_gradients: bool = True
     """False if gradients were NaN or infinite; then no variable was changed."""
 
+    @classmethod
+    def of(cls, row: Sequence[float] | NDArray[np.float64], **results: Any) -> Self:
+        """Create the results of a step from the row of numbers that the ranks have summed.
+
+        Args:
+            row: The row, with EXAMPLES, WANTS_CHANGE and so on as indices.
+            **results: The fields that a framework computes itself.
+        """
+        wants_change = bool(row[WANTS_CHANGE] > 0)
+        return cls(num_examples=round(row[EXAMPLES]), wants_change=wants_change, **results)
+
     @property
     def is_finite(self) -> bool:
         """Whether loss and gradients are finite; if not, no variable was changed."""
@@ -252,12 +273,12 @@ class EvaluationSums:
     """The number of members that know that the ring has to change."""
 
     @classmethod
-    def zeros(cls, num_metric_sums: int) -> "EvaluationSums":
+    def zeros(cls, num_metric_sums: int) -> Self:
         """Return the sums of an empty batch."""
         return cls(0.0, 0.0, 0.0, np.zeros(num_metric_sums))
 
     @classmethod
-    def of(cls, vector: NDArray[np.float64]) -> "EvaluationSums":
+    def of(cls, vector: NDArray[np.float64]) -> Self:
         """Create the sums from their `vector`."""
         num_examples, loss, loss_weight = map(float, vector[:3])
         return cls(num_examples, loss, loss_weight, vector[3:-1], float(vector[-1]))

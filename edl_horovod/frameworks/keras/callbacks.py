@@ -12,9 +12,8 @@ change.
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -22,8 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks, is_plain
-from edl_horovod.frameworks.values import StepSums
-from edl_horovod.models.calling import user_code
 
 __all__ = ["KerasCallbacks", "Trainable", "may_freeze"]
 
@@ -99,17 +96,6 @@ class Trainable:
         return np.array([bool(part.trainable) for part in parts], np.uint8)
 
 
-class EpochMetrics(Protocol):
-    """Computes the metrics of an epoch from the sums of its steps."""
-
-    @property
-    def num_metric_sums(self) -> int:
-        """The number of values in the metrics' sums."""
-
-    def metric_values(self, counted: NDArray[np.float64], count: float) -> dict[str, float]:
-        """Compute the metrics by name from their summed state over `count` examples."""
-
-
 class KerasCallbacks(EpochCallbacks):
     """Calls the user's Keras callbacks on the leader."""
 
@@ -119,13 +105,10 @@ class KerasCallbacks(EpochCallbacks):
         model: keras.Model,
         optimizer: keras.optimizers.Optimizer,
         *,
-        metrics: EpochMetrics,
-        trainable: Trainable,
-        reset_optimizer: Callable[[], None],
         num_epochs: int,
         steps_per_epoch: int | None,
         per_step: bool,
-        zoo: Path,
+        **common: Any,
     ) -> None:
         """Check the callbacks. While one runs, `model.optimizer` is `optimizer`.
 
@@ -133,112 +116,91 @@ class KerasCallbacks(EpochCallbacks):
             callbacks: The user's callbacks.
             model: The model that is trained.
             optimizer: The optimizer that trains it.
-            metrics: Computes the metrics of an epoch.
-            trainable: Which variables of the model are trained.
-            reset_optimizer: Called after callbacks have changed which variables are trained.
             num_epochs: Passed to the callbacks.
             steps_per_epoch: Passed to the callbacks; None if it depends on the size of the ring.
             per_step: Whether Keras' hooks for each batch are called (`callbacks.per_step`).
-            zoo: The folder of the user's files.
+            **common: Arguments of `EpochCallbacks`.
 
         Raises:
             UserCodeError: A callback cannot work on a ring.
         """
-        super().__init__(
-            callbacks, num_metric_sums=metrics.num_metric_sums, trainable=trainable, zoo=zoo
-        )
+        super().__init__(callbacks, **common)
         for callback in self._callbacks:
             _require_usable(callback)
-        self._batches = _BatchHooks(self._callbacks, model, optimizer, is_on=per_step, zoo=zoo)
-        self._model = model
-        self._optimizer = optimizer
-        self._metrics = metrics
-        self._trainable, self._reset_optimizer = trainable, reset_optimizer
+        self._step_callbacks = [
+            callback for callback in self._callbacks if _acts_per_batch(callback)
+        ]
+        if self._step_callbacks and not per_step:
+            name = type(self._step_callbacks[0]).__name__
+            hooks = " and ".join(_batch_hooks_of(self._step_callbacks[0])) or "by a setting"
+            raise UserCodeError(
+                f"{name} acts at each batch ({hooks}), but on a ring callbacks are only called"
+                " between epochs.",
+                received=f"{name} in create_callbacks",
+                hint=_BATCH_HINT,
+            )
+        self._model, self._optimizer = model, optimizer
+        self._model.stop_training = False
         self._params = {"epochs": num_epochs, "steps": steps_per_epoch, "verbose": 0}
-        self._has_begun = False
-
-    def before_step(self, step: int, *, batch: int | None) -> None:
-        """Set the step's learning rate on every rank; on the leader, run the batch hooks.
-
-        Raises:
-            UserCodeError: A schedule did not return a number, or the optimizer has its own
-                schedule.
-        """
-        for callback in self._rates:
-            self._optimizer.learning_rate = self._rate_of(callback, step)
-        if batch is not None and self._batches:
-            with self._prepared(is_first=False):
-                self._batches.begin(batch)
-
-    def after_step(self, sums: StepSums, *, batch: int | None) -> None:
-        """Add a step's sums, equal on all ranks; on the leader, run the batch hooks."""
-        self._add(sums)
-        if batch is not None and self._batches:
-            with self._prepared(is_first=False):
-                self._batches.end(batch, self._means())
-
-    def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
-        """Call on_epoch_end; only on the leader, before the ring synchronizes its state."""
-        logs = self._means() | {f"val_{name}": value for name, value in evaluation.items()}
-        with self._between_epochs(epoch + 1):
-            self._call("on_epoch_end", epoch, logs)
-            self._stopped.assign(int(bool(self._model.stop_training)))
-        self._forget_sums()
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Call on_epoch_begin; only on the leader, before the ring synchronizes its state."""
-        with self._between_epochs(epoch):
-            self._call("on_epoch_begin", epoch, {})
-
-    def end(self) -> None:
-        """Call on_train_end; only on the leader, before the model is written."""
-        with self._between_epochs(1):
-            self._call("on_train_end", {})
-
-    def _means(self) -> dict[str, float]:
-        """Compute the mean loss and the metrics of the epoch so far."""
-        sums = self._sums.numpy()
-        if not (count := float(sums[0])):
-            return {}
-        values = self._metrics.metric_values(sums[2:], count)
-        return {"loss": float(sums[1]) / count, **values}
 
     @contextlib.contextmanager
-    def _between_epochs(self, epoch: int) -> Iterator[None]:
-        """Run callbacks between epochs and save their attributes in the ring's state."""
-        with self._prepared(is_first=epoch == 0):
-            yield
-            self._save()
-            if self._trainable.refresh():
-                self._reset_optimizer()
-
-    @contextlib.contextmanager
-    def _prepared(self, *, is_first: bool) -> Iterator[None]:
-        """Set the callbacks' model and load their attributes, also those from another leader."""
+    def _prepared(self) -> Iterator[None]:
         # The model is saved with its compiled optimizer, if any, so restore that.
         compiled_optimizer = getattr(self._model, "optimizer", None)
         self._model.optimizer = self._optimizer
         try:
-            if not self._has_begun:
-                self._has_begun = True
-                self._begin(is_first=is_first)
-            self._load()
-            yield
+            with super()._prepared():
+                yield
             self._require_same_optimizer()
         finally:
             self._model.optimizer = compiled_optimizer
 
-    def _begin(self, *, is_first: bool) -> None:
-        self._model.stop_training = False
-        for callback in self._callbacks:
-            if isinstance(callback, keras.callbacks.CSVLogger) and not is_first:
-                callback.append = True  # An earlier leader wrote the existing file.
-            callback.set_params(self._params)
-            callback.set_model(self._model)
-        self._call("on_train_begin", {})
-        if not is_first:
-            # The lost leader's callbacks may have unfrozen layers that on_train_begin freezes.
-            self._trainable.assign(self._trainable.numpy())
+    def _attach(self, callback: Any, *, is_first: bool) -> None:
+        if isinstance(callback, keras.callbacks.CSVLogger) and not is_first:
+            callback.append = True  # An earlier leader wrote the existing file.
+        callback.set_params(self._params)
+        callback.set_model(self._model)
+
+    def _set_learning_rate(self, rate: float) -> None:
+        self._optimizer.learning_rate = rate
+
+    def _wants_stop(self) -> bool:
+        return bool(self._model.stop_training)
+
+    def _no_logs(self) -> tuple[dict[str, float], ...]:
+        return ({},)
+
+    def _call_read_only(self, hook: str, *arguments: Any) -> None:
+        for callback in self._step_callbacks:
+            if isinstance(callback, keras.callbacks.ModelCheckpoint):
+                # It only writes. Saving a model creates variables, which would fail in a scope.
+                self._call(hook, *arguments, only=[callback])
+                continue
+            variables = [*self._model.variables, *self._optimizer.variables]
+            values = [(variable, variable.value) for variable in variables]
+            were_trainable = [variable.trainable for variable in variables]
+            with keras.StatelessScope(state_mapping=values) as scope:
+                before = [scope.get_current_value(variable) for variable in variables]
+                self._call(hook, *arguments, only=[callback])
+            changed = [
+                variable.path
+                for variable, value, was_trainable in zip(
+                    variables, before, were_trainable, strict=True
+                )
+                if scope.get_current_value(variable) is not value
+                or variable.trainable != was_trainable
+            ]
+            if self._wants_stop():
+                changed.append("stop_training")
+            if changed:
+                raise UserCodeError(
+                    f"{hook} of {type(callback).__name__} changes {changed[0]}, but on the leader"
+                    " only, so the ranks would differ; with callbacks.per_step=true it may only"
+                    " read.",
+                    hint="Change it in on_epoch_end, whose changes reach all ranks; or use"
+                    " edl_horovod.callbacks.LearningRateScheduler or MaxSteps, which act at every"
+                    " step.",
+                )
 
     def _require_same_optimizer(self) -> None:
         if self._model.optimizer is not self._optimizer:
@@ -312,99 +274,6 @@ def _require_usable(callback: Any) -> None:
             hint = "Read the values of an evaluation in the logs of on_epoch_end, as val_..."
     if problem:
         raise UserCodeError(f"{name} {problem}.", received=f"{name} in create_callbacks", hint=hint)
-
-
-class _BatchHooks:
-    """Calls those hooks of a training's callbacks that Keras calls for each batch."""
-
-    def __init__(
-        self,
-        callbacks: Sequence[keras.callbacks.Callback],
-        model: keras.Model,
-        optimizer: keras.optimizers.Optimizer,
-        *,
-        is_on: bool,
-        zoo: Path,
-    ) -> None:
-        """Select the callbacks that have such hooks.
-
-        Args:
-            callbacks: The user's callbacks.
-            model: The model that is trained.
-            optimizer: The optimizer that trains it.
-            is_on: Whether the hooks are called at all (`callbacks.per_step`).
-            zoo: The folder of the user's files.
-
-        Raises:
-            UserCodeError: A callback has such hooks, but they are not called.
-        """
-        selected = [callback for callback in callbacks if _acts_per_batch(callback)]
-        if selected and not is_on:
-            name = type(selected[0]).__name__
-            hooks = " and ".join(_batch_hooks_of(selected[0])) or "by a setting"
-            raise UserCodeError(
-                f"{name} acts at each batch ({hooks}), but on a ring callbacks are only called"
-                " between epochs.",
-                received=f"{name} in create_callbacks",
-                hint=_BATCH_HINT,
-            )
-        self._callbacks = selected
-        self._model, self._optimizer = model, optimizer
-        self._zoo = zoo
-
-    def __bool__(self) -> bool:
-        """Whether there is anything to call."""
-        return bool(self._callbacks)
-
-    def begin(self, batch: int) -> None:
-        """Call on_train_batch_begin before a step; `batch` counts from 0 in each epoch.
-
-        Raises:
-            UserCodeError: A hook raised an exception or tried to change something.
-        """
-        self._call("on_train_batch_begin", batch, {})
-
-    def end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Call on_train_batch_end after a step, with the means of the epoch so far.
-
-        Raises:
-            UserCodeError: A hook raised an exception or tried to change something.
-        """
-        self._call("on_train_batch_end", batch, dict(logs))
-
-    def _call(self, hook: str, batch: int, logs: dict[str, float]) -> None:
-        for callback in self._callbacks:
-            name = f"{hook} of {type(callback).__name__}"
-            if isinstance(callback, keras.callbacks.ModelCheckpoint):
-                # It only writes. Saving a model creates variables, which would fail in a scope.
-                with user_code(name, root=self._zoo):
-                    getattr(callback, hook)(batch, logs)
-                continue
-            variables = [*self._model.variables, *self._optimizer.variables]
-            values = [(variable, variable.value) for variable in variables]
-            were_trainable = [variable.trainable for variable in variables]
-            with keras.StatelessScope(state_mapping=values) as scope:
-                before = [scope.get_current_value(variable) for variable in variables]
-                with user_code(name, root=self._zoo):
-                    getattr(callback, hook)(batch, logs)
-            changed = [
-                variable.path
-                for variable, value, was_trainable in zip(
-                    variables, before, were_trainable, strict=True
-                )
-                if scope.get_current_value(variable) is not value
-                or variable.trainable != was_trainable
-            ]
-            if getattr(self._model, "stop_training", False):
-                changed.append("stop_training")
-            if changed:
-                raise UserCodeError(
-                    f"{name} changes {changed[0]}, but on the leader only, so the ranks would"
-                    " differ; with callbacks.per_step=true it may only read.",
-                    hint="Change it in on_epoch_end, whose changes reach all ranks; or use"
-                    " edl_horovod.callbacks.LearningRateScheduler or MaxSteps, which act at every"
-                    " step.",
-                )
 
 
 def _acts_per_batch(callback: keras.callbacks.Callback) -> bool:

@@ -19,7 +19,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.values import StateGroup, Variable, complete_groups
+from edl_horovod.frameworks.values import StateGroup, Variable, state_groups
 from edl_horovod.models.calling import user_code, wrong_optimizer
 from edl_horovod.models.zoo import LoadedSpec
 
@@ -221,22 +221,16 @@ def groups_of(
         for variable, slot in pairs:
             slots[id(variable)].append(slot)
     trained_ids = {id(variable) for variable in trained}
-    groups = []
-    for variable in trained:
-        members = [variable, *slots[id(variable)]]
-        has_one_shape = (
-            len({tuple(member.shape) for member in members}) == 1 and len(variable.shape) > 0
+    optimized = [
+        (
+            [names[id(member.value)] for member in (variable, *slots[id(variable)])],
+            # A constraint may limit a norm over rows.
+            optimizer_class in _ELEMENTWISE and variable.constraint is None,
         )
-        # A constraint may limit a norm over rows.
-        by_rows = has_one_shape and optimizer_class in _ELEMENTWISE and variable.constraint is None
-        groups.append(StateGroup(tuple(names[id(member.value)] for member in members), by_rows))
-    # Each element depends on the same element of a sum over the ring, or never changes.
-    groups += [
-        StateGroup((names[id(variable.value)],), is_by_rows=len(variable.shape) > 0)
-        for variable in model.variables
-        if id(variable) not in trained_ids
+        for variable in trained
     ]
-    return complete_groups(groups, variables)
+    others = [names[id(v.value)] for v in model.variables if id(v) not in trained_ids]
+    return state_groups(variables, optimized, others)
 
 
 def _are_copies(slots: Sequence[tuple[keras.Variable, keras.Variable]]) -> bool:

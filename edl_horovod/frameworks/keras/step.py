@@ -28,7 +28,6 @@ from edl_horovod.frameworks.values import (
     LOSS,
     LOSS_WEIGHT,
     METRICS,
-    WANTS_CHANGE,
     Batch,
     StateGroup,
     StepSums,
@@ -141,11 +140,10 @@ class KerasStep:
         count, weight = values[EXAMPLES], values[LOSS_WEIGHT]
         metrics_end = METRICS + self._graph.num_metric_sums
         *metrics, has_finite_gradients = values[metrics_end:]
-        return StepSums(
-            num_examples=round(count),
+        return StepSums.of(
+            values,
             # Keras defines a fully masked loss as 0.
             loss=values[LOSS] / (weight or 1.0) if count else float("nan"),
-            wants_change=values[WANTS_CHANGE] > 0,
             metrics=dict(zip(self._graph.metric_names, metrics, strict=True)),
             metric_sums=np.array(values[METRICS:metrics_end]),
             has_finite_gradients=bool(has_finite_gradients),
@@ -193,12 +191,13 @@ class KerasStep:
             self._callbacks,
             self.model.keras,
             self.optimizer,
-            metrics=self._graph,
-            trainable=self._trainable,
-            reset_optimizer=self._reset_optimizer,
             num_epochs=num_epochs,
             steps_per_epoch=steps_per_epoch,
             per_step=per_step,
+            num_metric_sums=self._graph.num_metric_sums,
+            metric_values=lambda sums, count: self._graph.metric_values(sums, count),
+            trainable=self._trainable,
+            settle=self._settle_trainable,
             zoo=self._loaded.zoo,
         )
 
@@ -249,10 +248,11 @@ class KerasStep:
                 is_waiting=self._is_waiting,
             )
 
-    def _reset_optimizer(self) -> None:
-        """Reset the optimizer's state except its learning rate, as compiling the model again would.
+    def _settle_trainable(self) -> None:
+        """Reset the optimizer if layers were frozen or unfrozen, as compiling again would.
 
-        Only the leader calls this; the ring then synchronizes the state.
+        Its learning rate stays. Only the leader calls this; the ring then synchronizes the state.
         """
-        assert self._initial_state is not None, "the optimizer was loaded with its state"
-        self._initial_state.restore()
+        if self._trainable.refresh():
+            assert self._initial_state is not None, "the optimizer was loaded with its state"
+            self._initial_state.restore()

@@ -18,7 +18,7 @@ from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.frameworks.base import Evaluation, Prediction
 from edl_horovod.frameworks.torch.buffers import unchanged
 from edl_horovod.frameworks.torch.module_loss import find_module_loss
-from edl_horovod.frameworks.torch.objective import Objective, metric_means
+from edl_horovod.frameworks.torch.objective import Objective
 from edl_horovod.frameworks.torch.running import ComputeOptions, ModuleRunner
 from edl_horovod.frameworks.torch.structures import detach, map_leaves, repeated
 from edl_horovod.frameworks.torch.variables import TorchVariable, numpy_dtype, to_numpy
@@ -130,8 +130,7 @@ class TorchEvaluation:
 
     def values(self, sums: EvaluationSums) -> dict[str, float]:
         """Return loss and metrics by name."""
-        means = [sums.mean_loss, *metric_means(sums.metrics)]
-        return dict(zip(self.names, map(float, means), strict=True))
+        return {"loss": sums.mean_loss, **self._objective.metric_values(sums.metrics)}
 
     def _outputs(self, batch: Batch, *, keeps_graph: bool) -> object:
         """Run the model in evaluation mode.

@@ -43,7 +43,7 @@ from edl_horovod.models.calling import declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["Objective", "Outcome", "metric_means"]
+__all__ = ["Objective", "Outcome"]
 
 log = logging.getLogger(__name__)
 
@@ -156,6 +156,13 @@ class Objective:
     def num_metric_sums(self) -> int:
         """The length of `Outcome.metric_sums`."""
         return 2 * len(self.metric_names)
+
+    def metric_values(self, sums: NDArray[np.float64]) -> dict[str, float]:
+        """Return the metrics from totals of `Outcome.metric_sums`; NaN if a divisor is 0."""
+        return {
+            name: float(total / weight) if weight else math.nan
+            for name, total, weight in zip(self.metric_names, sums[::2], sums[1::2], strict=True)
+        }
 
     @property
     def num_divisors(self) -> int:
@@ -485,14 +492,6 @@ def _find_function(
 
 def _name_of(loaded: LoadedSpec, method: str, module_method: str) -> str:
     return method if loaded.overrides_method(method) else module_method
-
-
-def metric_means(sums: NDArray[np.float64]) -> list[float]:
-    """Return the metrics from totals of `Outcome.metric_sums`; NaN if the divisor is 0."""
-    return [
-        float(total / weight) if weight else math.nan
-        for total, weight in zip(sums[::2], sums[1::2], strict=True)
-    ]
 
 
 def _is_traced(outputs: Any) -> bool:

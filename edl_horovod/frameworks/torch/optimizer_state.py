@@ -23,7 +23,7 @@ from torch import nn
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.optimizer import BY_ELEMENTS, BY_PARAMETERS, Optimization
 from edl_horovod.frameworks.torch.variables import LiveVariable, TorchVariable
-from edl_horovod.frameworks.values import StateGroup, Variable, complete_groups, num_bytes
+from edl_horovod.frameworks.values import StateGroup, Variable, num_bytes, state_groups
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 
@@ -363,28 +363,22 @@ def groups_of(
     kind = type(optimizer)
     if kind not in BY_ELEMENTS | BY_PARAMETERS:
         return []
-    groups = []
-    for name, parameter in trained.items():
-        slots = state.slots_of(name)
+    optimized = []
+    for name in trained:
         # Scalars, such as the number of steps, are in no group.
-        slot_names = [key for key, tensor in slots.items() if tensor.ndim]
-        has_same_shapes = (
-            all(slots[key].shape == parameter.shape for key in slot_names) and parameter.ndim > 0
-        )
-        names = (name, *(f"optimizer/{name}/{key}" for key in slot_names))
-        groups.append(StateGroup(names, is_by_rows=has_same_shapes and kind in BY_ELEMENTS))
-    optimized = {name for group in groups for name in group.names}
-    # The model's other variables are buffers: each element depends only on the same element of
-    # a sum over the ring, or never changes.
-    groups += [
-        StateGroup((name,), is_by_rows=len(tuple(variable.shape)) > 0)
+        slots = [key for key, tensor in state.slots_of(name).items() if tensor.ndim]
+        names = [name, *(f"optimizer/{name}/{key}" for key in slots)]
+        optimized.append((names, kind in BY_ELEMENTS))
+    # The model's other variables are buffers.
+    others = [
+        name
         for name, variable in variables.items()
-        if name not in optimized
+        if name not in trained
         and not name.startswith("optimizer/")
         and num_bytes(variable.shape, variable.dtype) > 0
         and name not in ("random", "loss_scale")
     ]
-    return complete_groups(groups, variables)
+    return state_groups(variables, optimized, others)
 
 
 def _numbers_in(value: Any) -> Iterator[float]:

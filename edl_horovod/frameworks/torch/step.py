@@ -31,7 +31,7 @@ from edl_horovod.frameworks.torch.gradients import (
 )
 from edl_horovod.frameworks.torch.model import TorchModel
 from edl_horovod.frameworks.torch.module_loss import find_module_loss
-from edl_horovod.frameworks.torch.objective import Objective, Outcome, metric_means
+from edl_horovod.frameworks.torch.objective import Objective, Outcome
 from edl_horovod.frameworks.torch.optimizer import make_optimization
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState, groups_of
 from edl_horovod.frameworks.torch.running import ComputeOptions
@@ -195,7 +195,7 @@ class TorchStep:
             self._reducer.abandon()
             self._clear_gradients()
             raise
-        count, weight = float(totals[EXAMPLES]), float(totals[LOSS_WEIGHT])
+        weight = float(totals[LOSS_WEIGHT])
         # If no example counts, the mean is NaN, as in PyTorch.
         loss = float(totals[LOSS]) / weight if weight else math.nan
         has_finite_gradients = True
@@ -204,12 +204,10 @@ class TorchStep:
         self._clear_gradients()
         self._random_numbers.end_step()
         metric_sums = totals[self._metrics_at]
-        means = metric_means(metric_sums)
-        return StepSums(
-            num_examples=round(count),
+        return StepSums.of(
+            totals,
             loss=loss,
-            wants_change=bool(totals[WANTS_CHANGE] > 0),
-            metrics=dict(zip(self._objective.metric_names, means, strict=True)),
+            metrics=self._objective.metric_values(metric_sums),
             metric_sums=metric_sums,
             has_finite_gradients=has_finite_gradients,
         )
@@ -254,10 +252,11 @@ class TorchStep:
             self._runner.module,
             self.optimizer,
             schedules=epoch_schedules,
-            metric_names=self._objective.metric_names,
             per_step=per_step,
-            require_groups=self._state.require_groups,
-            loaded=self._loaded,
+            num_metric_sums=self._objective.num_metric_sums,
+            metric_values=lambda sums, _count: self._objective.metric_values(sums),
+            settle=self._state.require_groups,
+            zoo=self._loaded.zoo,
         )
 
     def _try_training(self, example: Batch) -> TrackedBuffers:
