@@ -4,12 +4,16 @@ Every rank of a ring runs the same collectives in every step, even if it has no 
 content of a bucket depends on the variables alone. Packs are for the broadcasts that copy a state.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from edl_horovod.frameworks.values import Variable, num_bytes
+import numpy as np
 
-__all__ = ["LARGE_BYTES", "NAME", "Bucket", "in_buckets", "packs", "byte_sizes"]
+from edl_horovod.frameworks.values import Array, Rows, Variable, num_bytes
+
+__all__ = ["LARGE_BYTES", "NAME", "Bucket", "PackedBroadcasts", "in_buckets"]
 
 NAME = "edl.step"
 """Prefix of the names of a step's collectives, which pair ranks with and without examples."""
@@ -66,12 +70,67 @@ def in_buckets(
     return buckets
 
 
-def packs(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
+class PackedBroadcasts(ABC):
+    """The broadcasts of `base.Collectives`: large variables in place, small ones in packs."""
+
+    def broadcast(self, variables: Sequence[Variable], root: int, name: str) -> None:
+        """Set every rank's variables to the values on the rank `root`."""
+        large = [variable for variable in variables if self._is_large(variable)]
+        if large:
+            self._broadcast_in_place(large, root, name)
+        small = [variable for variable in variables if not self._is_large(variable)]
+        for number, pack in enumerate(_packs(small)):
+            rows = [Rows(variable) for variable in pack]
+            self._broadcast_packed(rows, 0, root, f"{name}.pack.{number}", writes_all=True)
+
+    def broadcast_rows(self, rows: Sequence[Rows], number: int, root: int, name: str) -> int:
+        """Set these rows to the root's values, and return its number, in one collective."""
+        return self._broadcast_packed(rows, number, root, name, writes_all=False)
+
+    def _broadcast_packed(
+        self, rows: Sequence[Rows], number: int, root: int, name: str, *, writes_all: bool
+    ) -> int:
+        before = [self._bytes_of(part) for part in (*rows, Rows(Array(np.int64(number))))]
+        received = self._broadcast_bytes(before, root, name)
+        if received is None:
+            return number
+        for part, old, new in zip(rows, before, received, strict=False):
+            # A write may change what later ones depend on, such as an optimizer's groups.
+            if writes_all or not np.array_equal(old.numpy(), new.numpy()):
+                self._write(part, new)
+        return int(received[-1].numpy().copy().view(np.int64)[0])
+
+    def _is_large(self, variable: Variable) -> bool:
+        is_large = num_bytes(variable.shape, variable.dtype) >= LARGE_BYTES
+        return is_large and self._can_be_in_place(variable)
+
+    @abstractmethod
+    def _can_be_in_place(self, variable: Variable) -> bool:
+        """Whether a variable is a tensor that Horovod can write to."""
+
+    @abstractmethod
+    def _broadcast_in_place(self, variables: Sequence[Any], root: int, name: str) -> None:
+        """Broadcast such variables, so that the network is never idle between them."""
+
+    @abstractmethod
+    def _bytes_of(self, rows: Rows) -> Any:
+        """The bytes of rows on the host, as a tensor with one axis."""
+
+    @abstractmethod
+    def _broadcast_bytes(self, parts: Sequence[Any], root: int, name: str) -> Sequence[Any] | None:
+        """Broadcast these bytes in one collective; return the root's parts, None on the root."""
+
+    @abstractmethod
+    def _write(self, rows: Rows, flat: Any) -> None:
+        """Set rows from their bytes, a uint8 tensor on the host."""
+
+
+def _packs(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
     """Yield the variables in order, as lists that fit in a pack; each has at least one variable."""
     pack: list[Variable] = []
     room = _PACK_BYTES
     for variable in variables:
-        (size,) = byte_sizes([variable])
+        size = num_bytes(variable.shape, variable.dtype)
         if pack and size > room:
             yield pack
             pack, room = [], _PACK_BYTES
@@ -79,8 +138,3 @@ def packs(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
         room -= size
     if pack:
         yield pack
-
-
-def byte_sizes(variables: Sequence[Variable]) -> list[int]:
-    """Return the size of each variable in bytes."""
-    return [num_bytes(variable.shape, variable.dtype) for variable in variables]

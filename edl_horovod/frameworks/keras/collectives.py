@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.config.schema import Compression
 from edl_horovod.frameworks.horovod import Horovod
-from edl_horovod.frameworks.packing import LARGE_BYTES, byte_sizes, packs
+from edl_horovod.frameworks.packing import PackedBroadcasts
 from edl_horovod.frameworks.values import Array, Rows, Variable, checksum
 
 __all__ = ["HOROVOD", "KerasCollectives", "catch_failures", "sum_compressed", "sum_grouped"]
@@ -31,7 +31,7 @@ _TRANSFER_TYPE = tf.uint16
 """Type of the transfers: Horovod does not support bfloat16, and it adds float16 in float16."""
 
 
-class KerasCollectives:
+class KerasCollectives(PackedBroadcasts):
     """The collectives of a ring. They run eagerly, so none is traced for one ring size."""
 
     def sum(self, values: NDArray[Any], name: str) -> NDArray[Any]:
@@ -48,35 +48,6 @@ class KerasCollectives:
         rows: NDArray[np.int64] = gathered.numpy()
         return rows
 
-    def broadcast(self, variables: Sequence[Variable], root: int, name: str) -> None:
-        """Broadcast the root's values: large variables in place, small ones packed together.
-
-        For a small variable the overhead of a separate collective outweighs its bytes.
-        """
-        large = [variable for variable in variables if _is_large(variable)]
-        small = [variable for variable in variables if not _is_large(variable)]
-        if large:
-            self._broadcast_in_place(large, root, name)
-        for index, pack in enumerate(packs(small)):
-            self._broadcast_packed(pack, root, f"{name}.pack.{index}")
-
-    def broadcast_rows(self, rows: Sequence[Rows], number: int, root: int, name: str) -> int:
-        """Broadcast these rows of the root's variables and a number in one collective."""
-        local_parts = [_as_bytes(_rows_of(part)) for part in rows]
-        number_bytes = _as_bytes(tf.constant([number], tf.int64))
-        packed = tf.concat([*local_parts, number_bytes], 0)
-        with catch_failures():
-            packed = hvd.broadcast(packed, root_rank=root, name=name)
-        if hvd.rank() == root:
-            return number
-        *received_parts, number_bytes = tf.split(
-            packed, [*(local.shape[0] for local in local_parts), number_bytes.shape[0]]
-        )
-        for part, local, received in zip(rows, local_parts, received_parts, strict=True):
-            if not np.array_equal(local.numpy(), received.numpy()):
-                _write(part, _value_of(received, part.shape, part.variable.dtype))
-        return int(tf.bitcast(number_bytes, tf.int64))
-
     def blank_like(self, variables: Sequence[Variable]) -> list[Variable]:
         """New variables of the same shapes and types."""
         return [
@@ -89,29 +60,53 @@ class KerasCollectives:
     def checksum(self, variable: Variable) -> int:
         """Compute a checksum that is equal for variables with the same bits."""
         # `numpy()` of a TensorFlow variable would copy; a memoryview does not.
-        return checksum(np.frombuffer(memoryview(_bytes_of(variable)), np.uint8))
+        return checksum(np.frombuffer(memoryview(self._bytes_of(Rows(variable))), np.uint8))
 
-    def _broadcast_in_place(self, variables: Sequence[Variable], root: int, name: str) -> None:
+    def _can_be_in_place(self, variable: Variable) -> bool:
+        return isinstance(variable, tf.Variable) and variable.dtype in _IN_PLACE_TYPES
+
+    def _broadcast_in_place(self, variables: Sequence[Any], root: int, name: str) -> None:
         # All in one call, so that the ranks negotiate once and the network is never idle.
         # `hvd.broadcast_` would match the ranks by the variables' names, which depend on what the
         # process has built before.
         with catch_failures():
             mpi_ops.MPI_LIB.horovod_broadcast_inplace_resource(
-                [variable.handle for variable in variables],  # type: ignore[attr-defined]
+                [variable.handle for variable in variables],
                 variable_names=[f"{name}.{index}" for index in range(len(variables))],
                 name=name,
                 root_rank=root,
                 process_set_id=hvd.global_process_set.process_set_id,
             )
 
-    def _broadcast_packed(self, variables: Sequence[Variable], root: int, name: str) -> None:
-        packed = tf.concat([_bytes_of(variable) for variable in variables], 0)
+    def _broadcast_bytes(
+        self, parts: Sequence[tf.Tensor], root: int, name: str
+    ) -> Sequence[tf.Tensor] | None:
+        packed = tf.concat(parts, 0)
         with catch_failures():
             packed = hvd.broadcast(packed, root_rank=root, name=name)
-        if hvd.rank() == root:
-            return
-        for variable, flat in zip(variables, tf.split(packed, byte_sizes(variables)), strict=True):
-            variable.assign(_value_of(flat, variable.shape, variable.dtype))
+        sizes = [part.shape[0] for part in parts]
+        return None if hvd.rank() == root else list(tf.split(packed, sizes))
+
+    def _bytes_of(self, rows: Rows) -> tf.Tensor:
+        value = _rows_of(rows)
+        is_bool = value.dtype == tf.bool
+        value = tf.cast(value, tf.uint8) if is_bool else tf.bitcast(value, tf.uint8)
+        return tf.reshape(value, [-1])
+
+    def _write(self, rows: Rows, flat: tf.Tensor) -> None:
+        variable = rows.variable
+        value = _value_of(flat, rows.shape, variable.dtype)
+        if rows.last is None:  # The whole variable.
+            variable.assign(value if isinstance(variable, tf.Variable) else value.numpy())
+        elif isinstance(variable, tf.Variable):
+            tf.raw_ops.ResourceStridedSliceAssign(
+                ref=variable.handle, begin=[rows.first], end=[rows.last], strides=[1], value=value
+            )
+            _disable_copy_on_read(variable)
+        else:
+            array = variable.numpy().copy()
+            array[rows.first : rows.last] = value.numpy()
+            variable.assign(array)
 
 
 def sum_grouped(tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
@@ -164,24 +159,6 @@ def sum_compressed(
     return [tf.reshape(piece, tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 
 
-def _is_large(variable: Variable) -> bool:
-    is_supported = isinstance(variable, tf.Variable) and variable.dtype in _IN_PLACE_TYPES
-    return is_supported and byte_sizes([variable])[0] >= LARGE_BYTES
-
-
-def _bytes_of(variable: Variable) -> tf.Tensor:
-    """Get the bytes of a value, without a copy where TensorFlow allows it."""
-    return _as_bytes(
-        tf.convert_to_tensor(variable if isinstance(variable, tf.Variable) else variable.numpy())
-    )
-
-
-def _as_bytes(value: tf.Tensor) -> tf.Tensor:
-    is_bool = value.dtype == tf.bool
-    value = tf.cast(value, tf.uint8) if is_bool else tf.bitcast(value, tf.uint8)
-    return tf.reshape(value, [-1])
-
-
 def _value_of(flat: tf.Tensor, shape: Iterable[int], dtype: Any) -> tf.Tensor:
     """Build the value of this shape and type from its bytes."""
     shape, dtype = list(shape), tf.as_dtype(dtype.name)
@@ -200,22 +177,6 @@ def _rows_of(rows: Rows) -> tf.Tensor:
         variable if isinstance(variable, tf.Variable) else variable.numpy()
     )
     return value if rows.last is None else value[rows.first : rows.last]
-
-
-def _write(rows: Rows, value: tf.Tensor) -> None:
-    """Assign a value to rows of a variable, which may be one outside TensorFlow."""
-    variable = rows.variable
-    if rows.last is None:  # The whole variable.
-        variable.assign(value if isinstance(variable, tf.Variable) else value.numpy())
-    elif isinstance(variable, tf.Variable):
-        tf.raw_ops.ResourceStridedSliceAssign(
-            ref=variable.handle, begin=[rows.first], end=[rows.last], strides=[1], value=value
-        )
-        _disable_copy_on_read(variable)
-    else:
-        array = variable.numpy().copy()
-        array[rows.first : rows.last] = value.numpy()
-        variable.assign(array)
 
 
 def _disable_copy_on_read(variable: tf.Variable) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from edl_horovod.config.schema import Compression
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
-from edl_horovod.frameworks.packing import LARGE_BYTES, byte_sizes, packs
+from edl_horovod.frameworks.packing import PackedBroadcasts
 from edl_horovod.frameworks.torch.variables import TorchVariable, bytes_of, from_numpy, to_numpy
 from edl_horovod.frameworks.values import Array, Rows, Variable, checksum
 
@@ -45,7 +45,7 @@ _TRANSFER_DTYPE = torch.int16
 """Horovod copies integers unchanged; it does not support bfloat16, and sums float16 in float16."""
 
 
-class TorchCollectives:
+class TorchCollectives(PackedBroadcasts):
     """Implements `base.Collectives`; tensors may be on any device."""
 
     def sum(self, values: NDArray[Any], name: str) -> NDArray[Any]:
@@ -60,46 +60,6 @@ class TorchCollectives:
         rows: NDArray[np.int64] = to_numpy(_run(hvd.allgather_async, local, name=name))
         return rows
 
-    def broadcast(self, variables: Sequence[Variable], root: int, name: str) -> None:
-        """Broadcast the root's values: large variables in place, small ones in packs.
-
-        For a small variable, the fixed cost of a collective is much larger than that of its bytes.
-        """
-        large = [variable for variable in variables if _is_large(variable)]
-        small = [variable for variable in variables if not _is_large(variable)]
-        # All start before the first wait, so that the network is never idle. The index is part of
-        # the name, as the variables' own names may differ between processes.
-        views = [bytes_of(variable.tensor) for variable in large]  # type: ignore[attr-defined]
-        handles: list[int] = []
-        try:
-            with catch_failures():
-                for number, view in enumerate(views):
-                    handles.append(hvd.broadcast_async_(view, root, name=f"{name}.{number}"))
-        finally:
-            _wait_for_all(handles)
-        for number, pack in enumerate(packs(small)):
-            packed = torch.cat([_bytes(variable) for variable in pack])
-            _run(hvd.broadcast_async_, packed, root, name=f"{name}.pack.{number}")
-            if hvd.rank() != root:
-                parts = packed.split(byte_sizes(pack))
-                for variable, part in zip(pack, parts, strict=True):
-                    _write(Rows(variable), part)
-
-    def broadcast_rows(self, rows: Sequence[Rows], number: int, root: int, name: str) -> int:
-        """Broadcast these rows of the root's variables and a number in one collective."""
-        local_parts = [_bytes_of_rows(part) for part in rows]
-        number_bytes = bytes_of(torch.tensor([number]))
-        packed = torch.cat([*local_parts, number_bytes])
-        _run(hvd.broadcast_async_, packed, root, name=name)
-        if hvd.rank() == root:
-            return number
-        sizes = [len(part) for part in (*local_parts, number_bytes)]
-        *received_parts, number_bytes = packed.split(sizes)
-        for part, local, received in zip(rows, local_parts, received_parts, strict=True):
-            if not torch.equal(local, received):
-                _write(part, received)
-        return int(number_bytes.clone().view(torch.int64))
-
     def blank_like(self, variables: Sequence[Variable]) -> list[Variable]:
         """Create variables of the same shapes and types, with arbitrary values."""
         return [
@@ -111,7 +71,50 @@ class TorchCollectives:
 
     def checksum(self, variable: Variable) -> int:
         """Return a 63-bit checksum of a variable's value."""
-        return checksum(_bytes(variable).numpy())
+        return checksum(self._bytes_of(Rows(variable)).numpy())
+
+    def _can_be_in_place(self, variable: Variable) -> bool:
+        return isinstance(variable, TorchVariable) and variable.tensor.is_contiguous()
+
+    def _broadcast_in_place(self, variables: Sequence[Any], root: int, name: str) -> None:
+        # All start before the first wait, so that the network is never idle. The index is part of
+        # the name, as the variables' own names may differ between processes.
+        views = [bytes_of(variable.tensor) for variable in variables]
+        handles: list[int] = []
+        try:
+            with catch_failures():
+                for number, view in enumerate(views):
+                    handles.append(hvd.broadcast_async_(view, root, name=f"{name}.{number}"))
+        finally:
+            _wait_for_all(handles)
+
+    def _broadcast_bytes(
+        self, parts: Sequence[torch.Tensor], root: int, name: str
+    ) -> Sequence[torch.Tensor] | None:
+        packed = torch.cat(list(parts))
+        _run(hvd.broadcast_async_, packed, root, name=name)
+        return None if hvd.rank() == root else packed.split([len(part) for part in parts])
+
+    def _bytes_of(self, rows: Rows) -> torch.Tensor:
+        variable = rows.variable
+        if isinstance(variable, TorchVariable):
+            value = variable.tensor
+        else:
+            value = from_numpy(variable.numpy())
+        return bytes_of(value if rows.last is None else value[rows.first : rows.last]).cpu()
+
+    def _write(self, rows: Rows, flat: torch.Tensor) -> None:
+        variable = rows.variable
+        if isinstance(variable, TorchVariable):
+            tensor = variable.tensor
+            target = tensor if rows.last is None else tensor[rows.first : rows.last]
+            # The copy aligns the bytes, which `view` requires.
+            target.copy_(flat.clone().view(target.dtype).reshape(target.shape))
+            return
+        changed = variable.numpy().copy()
+        target = changed if rows.last is None else changed[rows.first : rows.last]
+        target.reshape(-1).view(np.uint8)[:] = flat.numpy()
+        variable.assign(changed)
 
 
 class PendingCollectives:
@@ -234,41 +237,6 @@ def _run(begin: Callable[..., int], *args: Any, **kwargs: Any) -> Any:
     """Start an operation, wait for it, and return its result."""
     with catch_failures():
         return hvd.synchronize(begin(*args, **kwargs))
-
-
-def _is_large(variable: Variable) -> bool:
-    """Whether a variable is broadcast in place; this requires contiguous memory."""
-    return (
-        isinstance(variable, TorchVariable)
-        and variable.tensor.is_contiguous()
-        and byte_sizes([variable])[0] >= LARGE_BYTES
-    )
-
-
-def _bytes(variable: Variable) -> torch.Tensor:
-    """The bytes of a variable's value on the host, mostly without a copy."""
-    return _bytes_of_rows(Rows(variable))
-
-
-def _bytes_of_rows(rows: Rows) -> torch.Tensor:
-    """The bytes of a range of rows on the host."""
-    variable = rows.variable
-    value = variable.tensor if isinstance(variable, TorchVariable) else from_numpy(variable.numpy())
-    return bytes_of(value if rows.last is None else value[rows.first : rows.last]).cpu()
-
-
-def _write(rows: Rows, flat: torch.Tensor) -> None:
-    """Set a range of rows from their bytes, a uint8 tensor on the host."""
-    variable = rows.variable
-    if isinstance(variable, TorchVariable):
-        target = variable.tensor if rows.last is None else variable.tensor[rows.first : rows.last]
-        # The copy aligns the bytes, which `view` requires.
-        target.copy_(flat.clone().view(target.dtype).reshape(target.shape))
-        return
-    changed = variable.numpy().copy()
-    target = changed if rows.last is None else changed[rows.first : rows.last]
-    target.reshape(-1).view(np.uint8)[:] = flat.numpy()
-    variable.assign(changed)
 
 
 def _compress(values: torch.Tensor, compression: Compression, scale: int = 1) -> torch.Tensor:

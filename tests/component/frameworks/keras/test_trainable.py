@@ -139,7 +139,10 @@ def test_a_callback_that_begins_again_on_another_leader_freezes_nothing_anew():
     loaded = loaded_with("frozen")
     loaded.spec.create_callbacks = lambda: [Freezes()]
     step = KerasStep(loaded, SPEC, learning_rate=None)
-    step.callbacks(num_epochs=2, steps_per_epoch=None, per_step=False).begin_epoch(1)
+    callbacks = step.callbacks(num_epochs=2, steps_per_epoch=None, per_step=False)
+    state = callbacks.variables["callbacks"]  # As the first leader has left it.
+    state.assign(np.frombuffer(b"[{}]".ljust(*state.shape, b"\0"), np.uint8))
+    callbacks.begin_epoch(1)
     assert len(step.model.keras.trainable_variables) == 2
     step.callbacks(num_epochs=2, steps_per_epoch=None, per_step=False).begin_epoch(0)
     assert step.model.keras.trainable_variables == []
