@@ -362,7 +362,9 @@ class SlurmJobs(Jobs):
             progress = self._local.status(str(job.job_dir)).progress
         state, message = progress.state, progress.message
         if job.is_pending:
-            state, message = "waiting", f"Slurm says {job.reason}"
+            # Slurm gives no reason before it has looked at the job.
+            message = "" if job.reason == "None" else f"Slurm says {job.reason}"
+            state = "waiting"
         elif job.is_running:
             if state in ("unknown", "suspended", "lost"):
                 state, message = "starting", ""
@@ -379,7 +381,7 @@ class SlurmJobs(Jobs):
             message=message,
             created=_seconds(job.submitted),
             facts=facts,
-            waits_for=(message,) if job.is_pending else (),
+            waits_for=(message,) if job.is_pending and message else (),
             has_started=not job.is_pending,
             fields={"state": state, "message": message, "slurm": asdict(job)},
         )

@@ -181,6 +181,26 @@ def test_a_job_that_waits_says_what_slurm_says(queue):
     assert "Resources" in status.message
 
 
+def test_a_statement_names_its_job_by_the_directory_before_that_exists(queue, tmp_path):
+    queue("PENDING")
+    target = SlurmTarget()
+
+    name, place = target.name_of(target.plan(job(tmp_path)))
+
+    assert name == f"{tmp_path}/out.job"
+    assert target.jobs(place).status(name).state == "waiting"
+
+
+def test_a_directory_that_slurm_has_forgotten_has_the_state_of_its_events(queue, tmp_path):
+    queue("COMPLETED", comment="edl /another/job")
+    (tmp_path / "out.job").mkdir()
+    resolved.dump(job(tmp_path), tmp_path / "out.job" / "config.yaml")
+
+    status = SlurmTarget().jobs({}).status(f"{tmp_path}/out.job")
+
+    assert (status.state, status.is_at_rest) == ("failed", True)
+
+
 def test_a_job_that_ended_without_an_event_has_failed(queue):
     queue("NODE_FAIL")
     status = SlurmTarget().jobs({}).status("7")
