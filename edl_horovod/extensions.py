@@ -1,8 +1,8 @@
-"""Tables of what can be added to edl_horovod, which other installed packages may add to.
+"""Tables of extensions, to which other installed packages can add by entry points.
 
-A package adds a name to a table by an entry point of the group `edl_horovod.TABLE`, whose value is
-what the table holds for it (docs/how-to/extend.md). Other packages are looked for only where a name
-is not built in, or where all names are wanted, so that the usual command does not pay for it.
+A package adds a name to a table by an entry point of the group `edl_horovod.TABLE`, which refers to
+the value for the name (docs/how-to/extend.md). Entry points are searched only for names that are
+not built in, or for a list of all names, so that the usual command does not take the time.
 """
 
 import functools
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def object_of(point: "EntryPoint") -> Any:
-    """What an entry point refers to."""
+    """Load the object that an entry point refers to."""
     return point.load()
 
 
@@ -33,7 +33,7 @@ def module_of(point: "EntryPoint") -> str:
 
 
 class Table(UserDict[str, T]):
-    """What is built in, and what other packages add; a built-in name cannot be replaced."""
+    """Values by name: built-in ones, and those of other packages, which cannot replace them."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class Table(UserDict[str, T]):
         *,
         load: Callable[["EntryPoint"], Any] = object_of,
     ) -> None:
-        """Begin with what is built in.
+        """Create a table.
 
         Args:
-            name: The end of the entry points' group, `sources` of `edl_horovod.sources`.
+            name: The end of the entry points' group: `sources` for `edl_horovod.sources`.
             built_in: The built-in values.
-            load: Turns an entry point into a value; by default what it refers to.
+            load: Converts an entry point to a value; by default, loads the object.
         """
         super().__init__(built_in)
         self.built_in = frozenset(built_in)
@@ -55,7 +55,7 @@ class Table(UserDict[str, T]):
         self._load = load
 
     def loaded(self) -> dict[str, T]:
-        """All values; what cannot be loaded is left out, with a warning."""
+        """Load all values; those that cannot be loaded are left out, with a warning."""
         values = {}
         for name in self:
             try:
@@ -113,7 +113,7 @@ class Table(UserDict[str, T]):
 def _any_package_adds() -> bool:
     """Whether a package on the path has an entry point for one of the tables.
 
-    `importlib.metadata` takes as long to find that out as `edl --help` takes in all.
+    `importlib.metadata` would need as much time for this as all of `edl --help`.
     """
     for folder in sys.path:
         try:
@@ -132,6 +132,6 @@ def _any_package_adds() -> bool:
 
 
 def _warn(message: str, *args: object) -> None:
-    import logging  # Only this needs it, and `edl --help` does without.
+    import logging  # Imported here, to keep `edl --help` fast.
 
     logging.getLogger(__name__).warning(message, *args)

@@ -1,4 +1,4 @@
-"""A sweep: one training after another, each in its own folder, and a table of how they ended."""
+"""Sweeps: several trainings, one after another, each in its own folder, and their results."""
 
 import contextlib
 import csv
@@ -60,11 +60,11 @@ _WITHOUT_EFFECT = (
     "model_zoo_source",
     "model_zoo_commit",
 )
-"""Settings and sections that do not make an earlier result another one."""
+"""Settings and sections that do not affect a result, so an earlier one stays valid."""
 _INPUTS = "inputs.json"
-"""In the sweep's folder: what the jobs that have finished had read."""
+"""A file in the sweep's folder: digests of the inputs of its finished jobs."""
 _Inputs = dict[str, str]
-"""Digests of what a job reads, by the setting that names it."""
+"""Digests of a job's inputs, by the setting that names them."""
 _WHAT = {
     "data": "the files of data",
     "validation_data": "the files of validation_data",
@@ -76,7 +76,7 @@ _WHAT = {
 
 @dataclass(frozen=True, kw_only=True)
 class SweepJob:
-    """One job of a sweep and how it ended."""
+    """A job of a sweep, and its result."""
 
     name: str
     """The job's folder in the sweep's output."""
@@ -86,7 +86,7 @@ class SweepJob:
     state: str = "waiting"
     """`waiting`, `finished`, `earlier` (finished by an earlier sweep), `failed`, `interrupted`."""
     loss: float | None = None
-    """In training, of the step that `metrics` are of; without these of the last step."""
+    """The training loss at the step of `metrics`; without metrics, at the last step."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The metrics of the trained model; empty without `validation_data`."""
     steps: int = 0
@@ -96,17 +96,17 @@ class SweepJob:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepPlan:
-    """What a sweep will do."""
+    """The jobs of a sweep, composed and checked."""
 
     output: str
     jobs: tuple[SweepJob, ...]
     configs: tuple[JobConfig, ...]
-    """One for each job."""
+    """The settings of each job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepResult:
-    """How a sweep ended; the same stands in `sweep.json` and `sweep.csv` of its output."""
+    """The results of a sweep, as in `sweep.json` and `sweep.csv` of its output."""
 
     output: str
     jobs: tuple[SweepJob, ...]
@@ -118,7 +118,7 @@ class SweepResult:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the user ended it before its last job."""
+        """Whether the user interrupted it before its last job."""
         return any(job.state == "interrupted" for job in self.jobs)
 
 
@@ -133,14 +133,15 @@ def make_plan(
 
     Args:
         points: The combinations of settings; their `output` is the folder of the whole sweep.
-        files: What the user brings.
-        is_part: Whether the sweep has points besides these, from whose folders theirs must differ.
-        may_be_submitted: Whether who runs the jobs also waits for those that are submitted.
+        files: The user's files of settings.
+        is_part: Whether the sweep has further points, so that names of folders must differ from
+            theirs.
+        may_be_submitted: Whether the caller can also run jobs that are submitted to a cluster.
 
     Raises:
         ConfigError: A job's settings are wrong.
-        OutputError: A folder holds the result of other settings, or something that is not a
-            sweep's, or is one that the jobs read.
+        OutputError: A folder has the result of other settings, is not a sweep's, or is an input of
+            the jobs.
     """
     composed = compose_sweep([(point.overrides, point.values) for point in points], files)
     configs = [with_framework(config) for config in composed]
@@ -150,7 +151,7 @@ def make_plan(
     _check_folder(Path(output))
     for config in configs:
         check_paths(with_job_dir(config))
-    # It names folders and stands in the table.
+    # The chosen values are in names of folders and in the table, so they must not have secrets.
     all_chosen = [
         {key: without_secrets(value) for key, value in point.chosen.items()} for point in points
     ]
@@ -176,8 +177,9 @@ def run(plan: SweepPlan, run_job: Callable[[SweepJob, JobConfig], object]) -> Sw
     `sweep.json` and `sweep.csv` are written after each of them.
 
     Args:
-        plan: What to do.
-        run_job: Runs one job to its end; an `EdlError` is its failure, `Interrupted` the sweep's.
+        plan: The plan of the sweep.
+        run_job: Runs a job to its end; may raise an `EdlError` if the job fails, and
+            `Interrupted` to end the sweep.
 
     Raises:
         OutputError: The table cannot be written.
@@ -197,7 +199,7 @@ def run(plan: SweepPlan, run_job: Callable[[SweepJob, JobConfig], object]) -> Sw
 
 
 def value_of(job: SweepJob, metric: str) -> float:
-    """The job's value of the metric; NaN where it failed.
+    """The job's value of the metric; NaN if it failed.
 
     Raises:
         ConfigError: The evaluations have no such metric.
@@ -206,13 +208,13 @@ def value_of(job: SweepJob, metric: str) -> float:
         raise ConfigError(
             f"The evaluations have no metric {metric!r}; they have {', '.join(job.metrics)}.",
             received={"hydra.sweeper.metric": metric},
-            hint="Give one of them.",
+            hint="Set it to one of these.",
         )
     return job.metrics.get(metric, math.nan)
 
 
 def best_of(result: SweepResult, config: SearchConfig) -> SweepJob | None:
-    """The job with the best value of the metric; None where none has one."""
+    """The job with the best value of the metric; None if no job has a finite one."""
     sign = 1 if config.direction == "minimize" else -1
     finite = [job for job in result.jobs if math.isfinite(value_of(job, config.metric))]
     return min(finite, key=lambda job: sign * value_of(job, config.metric), default=None)
@@ -222,7 +224,7 @@ def _run_one(
     job: SweepJob, config: JobConfig, run_job: Callable[[SweepJob, JobConfig], object]
 ) -> SweepJob:
     folder = Path(config.output).parent
-    inputs = _InputsOfJobs()(config)  # As they are now: they may change while it runs.
+    inputs = _InputsOfJobs()(config)  # Computed first: they may change while the job runs.
     _record_inputs(folder, job.name, None)
     try:
         run_job(job, config)
@@ -235,7 +237,7 @@ def _run_one(
 
 
 def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
-    """The job with what its events say; an earlier one may have lost them."""
+    """Add the results in a job's events; the events of an earlier job may be lost."""
     recorded = events.read(JobDir.of(with_job_dir(config)).events)
     loss = None
     evaluated: list[tuple[dict[str, float], float | None]] = []
@@ -246,7 +248,7 @@ def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
             case EvaluationEvent():
                 evaluated.append((event.metrics, loss))
             case JobEvent(state="finished"):
-                # The best weights may be those of an earlier step than the last.
+                # With restore_best, the metrics may belong to an earlier evaluation.
                 of_metrics = (
                     loss_then for metrics, loss_then in evaluated[::-1] if metrics == event.metrics
                 )
@@ -261,7 +263,7 @@ def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
 
 
 def _is_done(config: JobConfig) -> bool:
-    """Whether the job's folder holds its result already.
+    """Whether the job's folder has its result already.
 
     Raises:
         OutputError: It holds the result of other settings.
@@ -283,7 +285,7 @@ def _is_done(config: JobConfig) -> bool:
 
 
 def _check_inputs(config: JobConfig, before: _Inputs | None, now: _Inputs) -> None:
-    """Refuse the result of a job whose data or model is not what the job had read.
+    """Check that the inputs of a finished job have not changed since.
 
     Raises:
         OutputError: It is not, or that is not known.
@@ -307,13 +309,13 @@ def _check_inputs(config: JobConfig, before: _Inputs | None, now: _Inputs) -> No
 
 
 class _InputsOfJobs:
-    """Finds out what jobs read; what several jobs have in common is looked at once."""
+    """Computes digests of jobs' inputs; inputs that several jobs share are read once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, ...], str] = {}
 
     def __call__(self, config: JobConfig) -> _Inputs:
-        """Digests by setting; "" where nothing is there, or nothing could change."""
+        """Digests by setting; empty if there is no input, or it cannot change."""
         data = [config.data, config.validation_data]
         digests = {
             "data": self._state_of_data(config.data),
@@ -336,7 +338,7 @@ class _InputsOfJobs:
 
 
 def _code_of(model_zoo: str, model_def: str, data: Sequence[str]) -> str:
-    """A digest of a model's code, and of the code of records that lies beside it."""
+    """A digest of a model's code, and of code beside it that yields records."""
     scheme = f"{user_dataset.SCHEME}:"
     modules = [
         pattern.removeprefix(scheme).rpartition(".")[0]
@@ -347,7 +349,7 @@ def _code_of(model_zoo: str, model_def: str, data: Sequence[str]) -> str:
     try:
         files = model_files(require_zoo(model_zoo), model_def, modules)
     except EdlError:
-        return ""  # The job will say what is wrong.
+        return ""  # The job itself reports the error.
     for file in files:
         content = (
             file.read_bytes()
@@ -377,7 +379,7 @@ def _files_below(paths: Sequence[str]) -> Iterator[str]:
 
 
 def _recorded_inputs(folder: Path) -> dict[str, _Inputs]:
-    """What the finished jobs of a sweep had read, by the names of the jobs."""
+    """The digests of the inputs of a sweep's finished jobs, by the names of the jobs."""
     with contextlib.suppress(OSError, ValueError):
         inputs = json.loads((folder / _INPUTS).read_bytes())
         if isinstance(inputs, dict):
@@ -386,15 +388,15 @@ def _recorded_inputs(folder: Path) -> dict[str, _Inputs]:
 
 
 def _record_inputs(folder: Path, name: str, inputs: Mapping[str, str] | None) -> None:
-    """Note what a job that has finished had read; None before it runs."""
+    """Save the digests of a finished job's inputs; with None, remove those of an earlier run."""
     others = {key: value for key, value in _recorded_inputs(folder).items() if key != name}
     with writing(folder):
         write_json(folder / _INPUTS, others | ({name: dict(inputs)} if inputs is not None else {}))
 
 
 def result_settings(config: JobConfig) -> dict[str, Any]:
-    """Keys with dots to values, without those that do not change the result, and no password."""
-    # A job that is done read a fetched zoo from a folder; this one names it as the user does.
+    """The settings that affect a result, by keys with dots, without secrets."""
+    # A finished job names the local copy of a fetched zoo; compare the name that the user gave.
     zoo = config.model_zoo_source or str(git_zoo.parse(config.model_zoo) or config.model_zoo)
     flat: dict[str, Any] = {"model_zoo": zoo}
     if config.model:  # The zoo is written of it by the job.
@@ -402,7 +404,7 @@ def result_settings(config: JobConfig) -> dict[str, Any]:
     for key, value in resolved.to_dict(config).items():
         if key in (*_WITHOUT_EFFECT, *flat):
             continue
-        if key == "framework" and not value:  # A zoo that is not fetched yet will say it.
+        if key == "framework" and not value:  # Not known before the zoo is fetched.
             continue
         if isinstance(value, dict) and key != "params":
             flat |= {f"{key}.{name}": inner for name, inner in value.items()}
@@ -425,7 +427,7 @@ def _check_folder(output: Path) -> None:
 
 
 def claim_folder(output: Path) -> None:
-    """Make a sweep's folder, or take one that is a sweep's.
+    """Create a sweep's folder, or use one that belongs to a sweep.
 
     Raises:
         OutputError: It holds something else.
@@ -434,7 +436,7 @@ def claim_folder(output: Path) -> None:
 
 
 def _names(all_chosen: Sequence[dict[str, str]], *, is_part: bool) -> list[str]:
-    """A folder's name for each job, which says what is special and does not depend on the others.
+    """Choose a folder's name for each job from its own values, independent of other jobs.
 
     So a sweep that is widened later finds its earlier results again. Where the others are unknown,
     any name that does not hold its values as they are has a digest of them.

@@ -1,4 +1,4 @@
-"""A search by Optuna: each job's settings are chosen after how the earlier ones ended.
+"""A search by Optuna: each job's settings are chosen by the results of earlier jobs.
 
 The study is a file in the sweep's folder, so the same command goes on with it.
 """
@@ -39,17 +39,17 @@ except ModuleNotFoundError as error:
 __all__ = ["check_search", "run_search"]
 
 STUDY = "study.journal"
-"""The file of the study, in the sweep's folder."""
+"""The file of the Optuna study, in the sweep's folder."""
 _NAME = "edl_horovod"
 _SETTINGS = "settings"
-"""The attribute of the study that holds what must not change while it goes on."""
+"""The attribute of the study with the settings that must not change when it is continued."""
 _ENDED = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.WAITING)
 
 
 def check_search(
     search: Search, files: ConfigFiles, *, may_be_submitted: bool = False
 ) -> tuple[dict[str, optuna.distributions.BaseDistribution], SweepPlan]:
-    """Check what can be known before the first job; nothing is written.
+    """Check a search before its first job; nothing is written.
 
     Returns:
         What each setting is chosen from, and a plan with each value that may be wrong.
@@ -77,7 +77,7 @@ def run_search(
     *,
     may_be_submitted: bool = False,
 ) -> SweepResult:
-    """Run jobs until the study has as many as it is to have.
+    """Run jobs until the study has the requested number.
 
     Args:
         search: What is searched.
@@ -124,7 +124,7 @@ def run_search(
 
 
 def _open(path: Path, config: SearchConfig) -> optuna.Study:
-    """The study, a new one where there is none."""
+    """Open the study, or create it."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     samplers: dict[str, Any] = {
         "tpe": optuna.samplers.TPESampler,
@@ -140,7 +140,7 @@ def _open(path: Path, config: SearchConfig) -> optuna.Study:
     )
     seed = config.sampler.seed
     if seed is not None:
-        seed += len(study.trials)  # A study that goes on must not draw the same numbers again.
+        seed += len(study.trials)  # A continued study must draw other numbers.
     study.sampler = samplers[config.sampler.name](seed=seed)
     return study
 
@@ -150,7 +150,7 @@ def _settings(
     space: dict[str, optuna.distributions.BaseDistribution],
     first: JobConfig,
 ) -> dict[str, Any]:
-    """What the values of a study depend on, as its file gives it back.
+    """The settings on which a study's values depend, in the form in which its file returns them.
 
     The values of the first job depend on the space alone.
     """
@@ -165,7 +165,7 @@ def _settings(
 
 
 def _check_settings(study: optuna.Study, path: Path, now: dict[str, Any]) -> None:
-    """Keep the settings of a new study, and compare those of one that goes on.
+    """Save the settings of a new study, or compare those of a continued one.
 
     Raises:
         ConfigError: The study was made with other settings.
@@ -186,7 +186,7 @@ def _check_settings(study: optuna.Study, path: Path, now: dict[str, Any]) -> Non
 
 
 def _enqueue_unfinished(study: optuna.Study) -> None:
-    """Put jobs that failed or were interrupted first among those to come."""
+    """Enqueue failed and interrupted jobs, so that they run first."""
     again = [trial for trial in study.trials if trial.state not in _ENDED]
     ended = [trial.params for trial in study.trials if trial.state in _ENDED]
     for trial in again:
@@ -200,7 +200,7 @@ def _enqueue_unfinished(study: optuna.Study) -> None:
 def _planner(
     search: Search, files: ConfigFiles, first: SweepPlan
 ) -> Callable[[Sequence[Mapping[str, Any]]], SweepPlan]:
-    """What plans jobs, by their values, in the folders of the first plan.
+    """Create a function that plans jobs by their values, in the folders of the first plan.
 
     A folder with `${now:...}` in its name would be another one for each plan.
     """
@@ -219,14 +219,14 @@ def _planner(
 def _plan_of_ended(
     plan_of: Callable[[Sequence[Mapping[str, Any]]], SweepPlan], study: optuna.Study
 ) -> SweepPlan | None:
-    """The jobs that the study has already; None where it has none."""
+    """Plan the jobs that have ended in the study; None if there are none."""
     trials = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
     points = {str(trial.params): trial.params for trial in trials}
     return plan_of(list(points.values())) if points else None
 
 
 def _distribution(key: str, space: Interval | Candidates) -> optuna.distributions.BaseDistribution:
-    """What Optuna chooses a value from.
+    """Convert a search space to a distribution of Optuna.
 
     Raises:
         ConfigError: A candidate holds a secret.
@@ -249,7 +249,7 @@ def _distribution(key: str, space: Interval | Candidates) -> optuna.distribution
 def _extremes(
     space: dict[str, optuna.distributions.BaseDistribution],
 ) -> Iterator[dict[str, Any]]:
-    """Values among which each one that may be wrong appears, so that it is told before any job."""
+    """Values at the bounds of all spaces, to check these before the first job."""
     ends = {key: _bounds(distribution) for key, distribution in space.items()}
     first = {key: values[0] for key, values in ends.items()}
     yield first
