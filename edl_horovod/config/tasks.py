@@ -32,10 +32,11 @@ _LANES_PER_RANK = 4
 """With one lane per rank, a ring that loses one rank would need twice as long for a step."""
 
 _EVENLY_DIVIDED_BY = 12
+"""A multiple of this is shared equally by the ranks of each ring of 1, 2, 3, 4, 6 or 12."""
 
 
 def num_lanes(config: "JobConfig") -> int:
-    """The number of lanes of a job; a job that goes on first needs `with_checkpoint_lanes`.
+    """The number of lanes of a job; for a resumed job, apply `with_checkpoint_lanes` first.
 
     Raises:
         ConfigError: data_plan.lanes does not divide train.batch_size.
@@ -107,7 +108,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def training_batch(config: "JobConfig") -> dict[str, int]:
-    """The records of a training step, by their name in `records.plan.DataPlan`."""
+    """The batch of a training step, as a keyword of `records.plan.DataPlan`."""
     is_growing = config.elastic.batching == "per_rank"
     return {"rank_batch" if is_growing else "global_batch": config.train.batch_size}
 
@@ -115,7 +116,7 @@ def training_batch(config: "JobConfig") -> dict[str, int]:
 def evaluation_batch(config: "JobConfig") -> int:
     """The records of a step of an evaluation or a prediction, over the whole ring.
 
-    Where training steps grow with the ring, they are about those of the initial ring.
+    If training steps grow with the ring, this is about the size of those of the initial ring.
     """
     if config.elastic.batching == "global":
         return config.train.batch_size
@@ -134,11 +135,11 @@ class Task:
     needs: tuple[str, ...]
     """The settings that the task requires."""
     keeps_state: bool = False
-    """Whether it has checkpoints from which it can go on; other tasks begin again."""
+    """Whether it has checkpoints from which it can continue; other tasks start over."""
     writes_one_file: bool = False
     """Whether `output` may be one file of records."""
     largest_ring: Callable[["JobConfig"], int] = num_lanes
-    """Returns the most ranks that can share its work."""
+    """Computes the largest number of ranks that can share its work."""
     shared: str = "lanes"
     """The units that the ranks divide among them, which `largest_ring` counts."""
 
@@ -173,12 +174,12 @@ TASKS: Table[Task] = Table(
 
 
 def largest_ring(config: "JobConfig") -> int:
-    """Most ranks that a job's ring can have: elastic.max_np, and never more than its task's."""
+    """The most ranks that a job's ring can have: elastic.max_np, or less if its task has less."""
     return config.elastic.most_ranks(TASKS[config.task].largest_ring(config))
 
 
 def check_start(config: "JobConfig") -> None:
-    """Check that every rank gets a part of the work, and tell if the ring cannot reach its maximum.
+    """Check that every rank gets a part of the work; warn if elastic.max_np cannot be reached.
 
     Raises:
         ConfigError: More ranks are requested than can share the task's work.
@@ -206,7 +207,7 @@ def check_start(config: "JobConfig") -> None:
 
 
 def check_change(config: "JobConfig", num_ranks: int, *, received: str, step: int = 1) -> None:
-    """Refuse a number of ranks that a running ring may not have.
+    """Check that a running ring may have a number of ranks.
 
     Args:
         config: The job.

@@ -52,6 +52,7 @@ class StepBatches(ABC):
         if step not in self._records:
             return None
         batch = self._take(step)
+        # Only now: the ids of a step are known once it has been read.
         self.record_ids = self._records.take_ids(step)
         return batch
 

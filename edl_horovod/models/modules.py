@@ -411,7 +411,7 @@ class RecordIODataReader:
 
 
 def declare_model_inputs(*names: str) -> Any:
-    """A decorator that writes down how the inputs of a model class are called."""
+    """Create a decorator that records the names of a model class's inputs."""
 
     def named(kind: type) -> type:
         kind._model_inputs = list(names)  # type: ignore[attr-defined]  # ElasticDL's name for it.

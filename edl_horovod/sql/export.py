@@ -351,6 +351,7 @@ class _Scan:
         num_bytes = sum(array.nbytes for array in arrays)
         block.num_rows += len(batch)
         block.num_bytes += num_bytes
+        # The next batch has as many rows as fit into `_BATCH_BYTES`, by the size of these.
         num_rows = _BATCH_BYTES * len(batch) // max(1, num_bytes)
         self._num_requested = max(1, min(BATCH_ROWS, num_rows))
         return True

@@ -179,6 +179,7 @@ class DirectorySource:
             self._history.add(recorded)
 
     def _first_line(self) -> bytes:
+        """The first line of the file, cut after some bytes; empty until it is complete."""
         try:
             with self._path.open("rb") as stream:
                 line = stream.readline(_BEGINNING_BYTES)

@@ -184,7 +184,9 @@ class OptimizerState:
             self._parameters[name].grad = gradient
 
     def settle(self) -> None:
-        """Copy state that a step has created or replaced to our tensors; called after each step.
+        """Copy state that a step has created or replaced to the tensors of the ring's state.
+
+        To be called after each step: the ring's state must keep its tensors.
 
         Raises:
             UserCodeError: The optimizer has state that it did not have in the trial step.

@@ -453,7 +453,7 @@ class _Service:
     async def _run(self, request: CallRequest, context: Any, session: Session) -> None:
         if self._is_ending:
             raise CallFailed("UNAVAILABLE", "The service is shutting down.")
-        self._begin()
+        self._begin_work()
         process, session.process = session.process, None
         if process is not None:
             process.send(request)
@@ -492,22 +492,23 @@ class _Service:
                 finally:
                     self._processes.discard(process)
         finally:
-            self._finish()
+            self._finish_work()
 
     def _end_process(self, process: SessionProcess) -> None:
         """End a process that waits for a call."""
-        self._begin()
+        self._begin_work()
         ending = asyncio.ensure_future(process.end())
         # The event loop keeps no strong reference to a task.
         self._end_tasks.add(ending)
         ending.add_done_callback(self._end_tasks.discard)
-        ending.add_done_callback(lambda _: self._finish())
+        ending.add_done_callback(lambda _: self._finish_work())
 
-    def _begin(self) -> None:
+    def _begin_work(self) -> None:
+        """Count a call or the end of a process, for which the end of the service waits."""
         self._num_running += 1
         self._is_idle.clear()
 
-    def _finish(self) -> None:
+    def _finish_work(self) -> None:
         self._num_running -= 1
         if not self._num_running:
             self._is_idle.set()
