@@ -26,8 +26,8 @@ class JobRow:
 
     job: str
     """The directory of a job on this machine, or the name of one in a cluster."""
-    namespace: str
-    """Empty for a job on this machine."""
+    place: str
+    """Its part of the cluster, as the launch target calls it; empty for a job on this machine."""
     state: str
     message: str
     num_ready: int

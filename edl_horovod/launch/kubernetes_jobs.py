@@ -93,7 +93,7 @@ class KubernetesJobs(Jobs):
         return [
             JobRow(
                 job=view.name,
-                namespace=view.namespace,
+                place=view.namespace,
                 state=view.state,
                 message=view.message,
                 num_ready=view.num_warm,

@@ -188,7 +188,7 @@ class LocalJobs(Jobs):
             created = time.time()
         return JobRow(
             job=job,
-            namespace="",
+            place="",
             state=progress.state,
             message=progress.message,
             num_ready=0 if progress.is_over else progress.size,

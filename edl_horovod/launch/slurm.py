@@ -393,7 +393,7 @@ class SlurmJobs(Jobs):
             num_wanted = sum(hosts.read(JobDir(job.job_dir).hosts).values())
         return JobRow(
             job=job.number,
-            namespace=job.partition,
+            place=job.partition,
             state=status.state,
             message=status.message,
             num_ready=0 if not job.is_running else status.progress.size,

@@ -104,7 +104,7 @@ class StatusDisplay:
             self._last = line
 
 
-_LIST_HEADER = ("NAMESPACE", "JOB", "STATE", "RANKS", "STEP", "AGE", "MESSAGE")
+_LIST_HEADER = ("PLACE", "JOB", "STATE", "RANKS", "STEP", "AGE", "MESSAGE")
 _LIST_HELP = """\
 With folders, the jobs on this machine in and up to three folders below them. With -n, -A or
 --context, the jobs in the cluster. With none of these, the jobs below the current folder, and those
@@ -299,7 +299,7 @@ def _print_rows(rows: Sequence[JobRow], *, is_json: bool) -> None:
     now = time.time()
     cells = [
         (
-            row.namespace or "-",
+            row.place or "-",
             row.job,
             row.state,
             f"{row.num_ready}/{row.num_wanted}",

@@ -56,7 +56,7 @@ def test_list_without_a_cluster_shows_this_machine_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["list"]) == 0
-    header = "NAMESPACE JOB STATE RANKS STEP AGE MESSAGE"
+    header = "PLACE JOB STATE RANKS STEP AGE MESSAGE"
     assert capsys.readouterr().out.split() == header.split()
     assert main(["list", "-A"]) == 11
     assert main(["list", ".", "-n", "ml"]) == 2

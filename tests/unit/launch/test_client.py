@@ -97,7 +97,7 @@ def test_list_has_a_row_for_each_job_below_a_folder(tmp_path: Path, client: Clie
         ("a.job", "finished", 0, 2),
         ("b.job", "lost", 0, 2),
     ]
-    assert {(row.namespace, row.step, row.total_steps) for row in rows} == {("", 5, 20)}
+    assert {(row.place, row.step, row.total_steps) for row in rows} == {("", 5, 20)}
 
 
 def test_status_is_what_the_events_add_up_to(running: JobDir, client: Client) -> None:
