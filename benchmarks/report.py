@@ -1,161 +1,170 @@
-"""The benchmarks' report, for a terminal and as Markdown, with where and when it was measured."""
+"""The pages of the benchmarks: their lines and targets, when and where each part was measured.
 
+A part of a page can be measured by itself. The results of all parts are kept in a JSON file beside
+the page, which is written from them.
+"""
+
+import argparse
+import dataclasses
+import json
 import os
 import platform
-import re
+import signal
+import statistics
 import subprocess
+import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from rich.table import Table
+from rich.console import Console
+from rich.table import Column, Table
 
-from benchmarks.common import FULL, ROOT, Comparison, Settings
-
-__all__ = ["Surroundings", "length_of", "look_around", "to_markdown", "to_table"]
+from benchmarks.run import MISSING, OURS, ROOT, Failure, Run, SideFailed, reason_of
+from edl_horovod.errors import Interrupted
+from edl_horovod.files.whole_file import write_json, write_text
 
 LIBRARIES = ("tensorflow-cpu", "keras", "horovod", "numpy", "cramjam")
-HEADERS = ("What", "Target", "Median", "Min to max", "Reached", "Behind it (medians)")
-MEASURED = "Measured"
-SHORT = "**A {} run: too short to quote.**"
+HEADERS = ("Event", "Side", "Min / median / max", "Of", "To reach", "Reached", "Behind it")
+UNITS = {
+    "s": "{:.3f} s",
+    "%": "{:.2f} %",
+    "x": "{:.4f}",
+    "r": "{:.2f}",
+    "n": "{:.0f}",
+    "M": "{:.0f} MiB",
+    "G": "{:.2f} Gbit/s",
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """Where and when the numbers were measured."""
+@dataclass(frozen=True)
+class Line:
+    """What a side did at an event, held against its targets."""
 
-    cpu: str
-    num_cores: int
-    memory_bytes: int
-    load: float
-    """Processes that wanted a core in the minute before the start; of others, if above 0.3."""
-    commit: str
-    date: str
-    versions: tuple[tuple[str, str], ...]
+    event: str
+    side: str
+    values: Sequence[float] = ()
+    """A value for each repetition; empty where it could not be measured."""
+    _: KW_ONLY
+    unit: str = "s"
+    """`s` seconds, `%` percent, `x` a small ratio, `r` a ratio near 1, `n` a number, `M` mebibytes,
+    `G` gigabits a second."""
+    most_median: float | None = None
+    """The highest median that reaches the target; None where there is no such target."""
+    most: float | None = None
+    """The same for the highest value."""
+    least_median: float | None = None
+    """The lowest median that reaches the target."""
+    detail: str = ""
+    """More for people: figures behind the values, or why there are none."""
 
     @property
-    def machine(self) -> str:
-        """Processor, cores and memory, for people."""
-        return f"{self.cpu}, {self.num_cores} cores, {self.memory_bytes / 2**30:.0f} GiB"
+    def median(self) -> float:
+        """The median of the values; there must be some."""
+        return statistics.median(self.values)
+
+    @property
+    def is_reached(self) -> bool | None:
+        """Whether all targets are reached; None without targets. Not measured is not reached."""
+        targets = (self.most_median, self.most, self.least_median)
+        if all(target is None for target in targets):
+            return None
+        return bool(self.values) and (
+            (self.most_median is None or self.median <= self.most_median)
+            and (self.most is None or max(self.values) <= self.most)
+            and (self.least_median is None or self.median >= self.least_median)
+        )
+
+    def cells(self) -> tuple[str, ...]:
+        """The line as a row below `HEADERS`."""
+        shown = UNITS[self.unit].format
+        bounds = {"at least": self.least_median, "median": self.most_median, "max": self.most}
+        targets = [f"{name} {shown(bound)}" for name, bound in bounds.items() if bound is not None]
+        spread = "not measured"
+        if self.values:
+            figures = (min(self.values), self.median, max(self.values))
+            spread = " / ".join(shown(figure) for figure in figures)
+        number = str(len(self.values)) if self.values else ""
+        reached = {None: "", True: "yes", False: "NO"}[self.is_reached]
+        return (self.event, self.side, spread, number, "; ".join(targets), reached, self.detail)
 
 
-def look_around() -> Surroundings:
-    """Read the machine, the commit and the versions; call it before the first measurement."""
-    return Surroundings(
-        cpu=_cpu(),
-        num_cores=len(os.sched_getaffinity(0)),
-        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        load=os.getloadavg()[0],
-        commit=_commit(),
-        date=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        versions=(
-            ("Python", platform.python_version()),
-            *((name, version(name)) for name in LIBRARIES),
-        ),
+def ratio(
+    event: str,
+    ours: Sequence[float | Failure],
+    peers: Sequence[float | Failure],
+    side: str,
+    *,
+    shown: str = "{:,.0f} / {:,.0f} records/s",
+    is_inverse: bool = False,
+    **targets: Any,
+) -> Line:
+    """Ours over the peer's, a ratio for each repetition in which both ran.
+
+    Args:
+        event: What both did.
+        ours: The figures of our side.
+        peers: The figures of the other side.
+        side: The name of the other side, or of both with a slash between them.
+        shown: The format of both medians.
+        is_inverse: Whether it is the peer's over ours: of seconds, where the ratio is of speeds.
+        **targets: Targets and detail of the line.
+    """
+    results = [*zip(ours, peers, strict=True)]
+    pairs = [pair for pair in results if not any(isinstance(side, Failure) for side in pair)]
+    reasons = [side.reason for side in (*ours, *peers) if isinstance(side, Failure)]
+    medians = [statistics.median(figures) for figures in zip(*pairs, strict=True)]
+    details = [shown.format(*medians)] if pairs else []
+    details += [targets.pop("detail")] if "detail" in targets else []
+    return Line(
+        event,
+        side if "/" in side else f"{OURS} / {side}",
+        tuple(peer / mine if is_inverse else mine / peer for mine, peer in pairs),
+        unit="r",
+        detail="; ".join([*details, *dict.fromkeys(reasons)]),
+        **targets,
     )
 
 
-def to_table(comparisons: list[Comparison]) -> Table:
-    """The lines for a terminal.
-
-    Args:
-        comparisons: In the order of the report.
-    """
-    table = Table()
-    for header in HEADERS:
-        table.add_column(header, overflow="fold")
-    for comparison in comparisons:
-        table.add_row(*_cells(comparison))
-    return table
+def over(event: str, ours: Line, peers: Line, *, most_median: float) -> Line:
+    """Our median over the other side's of the same event."""
+    side, options = f"{ours.side} / {peers.side}", {"unit": "x", "most_median": most_median}
+    if not ours.values or not peers.values:
+        return Line(event, side, detail="a side is missing", **options)
+    detail = f"1 : {peers.median / max(ours.median, 1e-9):.0f}"
+    return Line(event, side, (ours.median / peers.median,), detail=detail, **options)
 
 
-def to_markdown(
-    comparisons: list[Comparison],
-    surroundings: Surroundings,
-    settings: Settings,
-    former: str = "",
-) -> str:
-    """The whole of `docs/benchmarks.md`.
-
-    Args:
-        comparisons: In the order of the report.
-        surroundings: Where and when.
-        settings: How long; anything but the full run is marked as such.
-        former: The page as it is; its lines stay where they are not measured anew.
-    """
-    measured = f"{surroundings.date.partition(' ')[0]}, {surroundings.commit[:8]}"
-    fresh = {comparison.name: _row((*_cells(comparison), measured)) for comparison in comparisons}
-    rows = _merge(_rows(former), fresh)
-    lines = ["# Benchmarks", "", "Written by `python -m benchmarks --write`; do not edit.", ""]
-    if settings.name != FULL.name:
-        lines += [SHORT.format(settings.name), ""]
-    versions = ", ".join(f"{name} {number}" for name, number in surroundings.versions)
-    lines += [
-        f"- Machine: {surroundings.machine}",
-        f"- Latest run: {surroundings.date}, commit {surroundings.commit}; "
-        f"load before the start: {surroundings.load:.2f}",
-        f"- Versions: {versions}",
-        f"- {settings.repetitions} repetitions, the sides in turn; global batch "
-        f"{settings.batch_size}, {settings.timed_steps} timed steps after "
-        f"{settings.warmup_steps}; {settings.num_records} records of 784 floats and a label",
-        "",
-        _row((*HEADERS, MEASURED)),
-        _row(["---"] * (len(HEADERS) + 1)),
-        *rows.values(),
-        "",
-        "A ratio is our records per second over the other side's in the same repetition. The "
-        "median is what is held against the target; a line without a target is for information.",
-        "",
-    ]
-    return "\n".join(lines)
+def without_targets(line: Line) -> Line:
+    """The line for information."""
+    return dataclasses.replace(line, most_median=None, most=None, least_median=None)
 
 
-def length_of(page: str) -> str:
-    """Name of the settings that a page was measured with.
-
-    Args:
-        page: As `to_markdown` wrote it.
-    """
-    mark = re.search(re.escape(SHORT).replace(r"\{\}", r"(\w+)"), page)
-    return mark[1] if mark else FULL.name
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    table = (headers, ["---"] * len(headers), *rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in table)
 
 
-def _cells(comparison: Comparison) -> tuple[str, ...]:
-    def shown(value: float) -> str:
-        if comparison.is_seconds:
-            return f"{value:.3f} s"
-        return f"{100 * value:.2f} %" if comparison.is_share else f"{value:.2f}"
-
-    target, reached = "", ""
-    if comparison.target is not None:
-        bound = "at most" if comparison.is_share or comparison.is_seconds else "at least"
-        target = f"{bound} {shown(comparison.target)}"
-        reached = "yes" if comparison.is_reached else "NO"
-    spread = f"{shown(min(comparison.values))} to {shown(max(comparison.values))}"
-    return (comparison.name, target, shown(comparison.median), spread, reached, comparison.detail)
+def look_around() -> dict[str, Any]:
+    """Read the machine, the commit and the versions; call it before the first measurement."""
+    versions = {"Python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
+    gibibytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return {
+        "machine": f"{_cpu()}, {len(os.sched_getaffinity(0))} cores, {gibibytes:.0f} GiB",
+        "commit": _commit(),
+        "date": _date(),
+        "load": os.getloadavg()[0],
+        "versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
+    }
 
 
-def _rows(page: str) -> dict[str, str]:
-    """The lines of a page's table, by the names in their first cells."""
-    _, _, table = page.partition(_row((*HEADERS, MEASURED)) + "\n")
-    lines = [line for line in table.splitlines()[1:] if line.startswith("|")]
-    return {line.split("|")[1].strip(): line for line in lines}
-
-
-def _merge(former: dict[str, str], fresh: dict[str, str]) -> dict[str, str]:
-    """All lines, in the order of the former ones; a new line follows the one before it."""
-    names = list(former)
-    for place, name in enumerate(fresh):
-        if name not in former:
-            before = list(fresh)[place - 1] if place else None
-            names.insert(names.index(before) + 1 if before else len(names), name)
-    rows = former | fresh
-    return {name: rows[name] for name in names}
-
-
-def _row(cells: tuple[str, ...] | list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _date() -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
 
 
 def _cpu() -> str:
@@ -167,8 +176,216 @@ def _cpu() -> str:
 
 def _commit() -> str:
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(ROOT), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.check_output(["git", "-C", str(ROOT), *arguments], text=True).strip()
 
     is_changed = git("status", "--porcelain", "--", "edl_horovod", "benchmarks")
     return git("rev-parse", "HEAD") + (" with uncommitted changes" if is_changed else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What a part measured."""
+
+    lines: Sequence[Line] = ()
+    notes: Sequence[str] = ()
+    """Markdown paragraphs and tables below the lines."""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """The figures behind the lines, kept beside the page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a part measured, where and when."""
+
+    results: Results
+    machine: str
+    commit: str
+    date: str
+    versions: str = ""
+    load: float | None = None
+    """Processes that wanted a core in the minute before the start; of others, if above 0.3."""
+    seconds: float | None = None
+    """How long it took."""
+    is_quick: bool = False
+
+    def __str__(self) -> str:
+        length = "" if self.seconds is None else f", in {self.seconds / 60:.1f} minutes"
+        load = "" if self.load is None else f"; load before the start: {self.load:.2f}"
+        return (
+            f"{'**A quick run: too short to quote.** ' if self.is_quick else ''}"
+            f"Measured {self.date} on commit {self.commit}{length}, on {self.machine}{load}"
+            f"{'; ' if self.versions else ''}{self.versions}."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A section of a page: one part, or several whose lines stand in one table."""
+
+    title: str
+    method: str
+    """What is measured and how, for people."""
+    parts: Mapping[str, Callable[[Any], Results]]
+    """What measures each part, by the name on the command line."""
+    more_lines: Callable[[Sequence[Line]], Sequence[Line]] = lambda lines: ()
+    """Computes lines from those of all parts."""
+
+    def lines(self, measured: Mapping[str, Measured]) -> list[Line]:
+        """The lines of all its parts that were measured, those of one event together."""
+        lines = [
+            line for name in self.parts if name in measured for line in measured[name].results.lines
+        ]
+        lines += self.more_lines(lines)
+        events = [line.event for line in lines]
+        return sorted(lines, key=lambda line: events.index(line.event))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A page of benchmarks."""
+
+    title: str
+    module: str
+    """Run by `python -m`, it writes the page."""
+    introduction: str
+    sections: Sequence[Section]
+
+    @property
+    def parts(self) -> dict[str, Callable[[Any], Results]]:
+        """What measures each part of all sections."""
+        return {name: part for section in self.sections for name, part in section.parts.items()}
+
+
+def to_table(lines: Sequence[Line]) -> Table:
+    """The lines for a terminal."""
+    table = Table(*(Column(header, overflow="fold") for header in HEADERS))
+    for line in lines:
+        table.add_row(*line.cells())
+    return table
+
+
+def to_markdown(page: Page, measured: Mapping[str, Measured]) -> str:
+    """The whole page; it names the parts that were never measured."""
+    paragraphs = [
+        f"# {page.title}",
+        f"Written by `python -m {page.module} --write`; do not edit. Each part says when and where "
+        "it was last measured. `--only` measures some parts, and the others stay as they are.",
+        page.introduction,
+    ]
+    if len({part.machine for part in measured.values()}) > 1:
+        paragraphs.append(
+            "**Parts were measured on different machines: compare no figures of two.**"
+        )
+    for section in page.sections:
+        paragraphs += [f"## {section.title}", section.method, *_section(section, measured)]
+    return "\n\n".join(filter(None, paragraphs)) + "\n"
+
+
+def _section(section: Section, measured: Mapping[str, Measured]) -> Iterator[str]:
+    if len(section.parts) == 1:
+        (name,) = section.parts
+        yield str(measured.get(name, "Not measured yet."))
+    else:
+        yield "\n".join(
+            f"- `{name}`: {measured.get(name, 'Not measured yet.')}" for name in section.parts
+        )
+    if lines := section.lines(measured):
+        reached = [line.is_reached for line in lines if line.is_reached is not None]
+        yield f"Targets reached: {sum(reached)} of {len(reached)}." if reached else ""
+        yield markdown_table(HEADERS, [line.cells() for line in lines])
+    for name in section.parts:
+        yield from measured[name].results.notes if name in measured else ()
+
+
+def load(path: Path) -> dict[str, Measured]:
+    """The parts that a file keeps, by name; none where there is no file yet."""
+    if not path.exists():
+        return {}
+    return {name: _measured(values) for name, values in json.loads(path.read_text()).items()}
+
+
+def save(path: Path, measured: Mapping[str, Measured]) -> None:
+    """Write the parts."""
+    write_json(path, {name: dataclasses.asdict(part) for name, part in measured.items()})
+
+
+def _measured(values: dict[str, Any]) -> Measured:
+    results = values.pop("results")
+    lines = [Line(**{**line, "values": tuple(line["values"])}) for line in results.pop("lines")]
+    return Measured(results=Results(lines=lines, **results), **values)
+
+
+def parser_of(page: Page, **options: Any) -> argparse.ArgumentParser:
+    """The arguments of a page's command."""
+    program = f"python -m {page.module}"
+    parser = argparse.ArgumentParser(prog=program, description=page.introduction, **options)
+    parser.add_argument("--quick", action="store_true", help="a short smoke run")
+    parser.add_argument("--only", nargs="+", choices=page.parts, default=list(page.parts))
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="write the page, and its results beside it; what --only leaves out stays as it is",
+    )
+    return parser
+
+
+def add_torch_python(parser: argparse.ArgumentParser) -> None:
+    """Take the interpreter of the peers with PyTorch."""
+    # Not resolved: the interpreter of an environment is a link to the machine's.
+    parser.add_argument(
+        "--torch-python", type=os.path.abspath, default=MISSING, metavar="FILE", help="it has torch"
+    )
+
+
+def main(page: Page) -> int:
+    """The command of a page with no further arguments."""
+    args = parser_of(page).parse_args()
+    return measure(page, args, lambda folder: Run(folder, is_quick=args.quick))
+
+
+def measure(page: Page, args: argparse.Namespace, run_of: Callable[[Path], Run]) -> int:
+    """Measure what was asked for; returns 1 where a target is missed."""
+    # SIGTERM ends the run as Ctrl-C does: the processes end, the temporary folder goes.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    store: Path | None = None
+    if args.write is not None:
+        args.write.parent.mkdir(parents=True, exist_ok=True)
+        store = args.write.with_suffix(".json")
+    earlier = load(store) if store is not None else {}
+    fresh: dict[str, Measured] = {}
+    surroundings = look_around()
+    try:
+        with tempfile.TemporaryDirectory(prefix="edl-benchmarks-") as folder:
+            run = run_of(Path(folder))
+            for name in args.only:
+                fresh[name] = _measure(name, page.parts[name], run, surroundings)
+                if store is not None:
+                    measured = earlier | fresh
+                    save(store, measured)
+                    write_text(args.write, to_markdown(page, measured))
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return Interrupted.exit_code
+    lines = [line for section in page.sections for line in section.lines(fresh)]
+    Console().print(to_table(lines))
+    for part in fresh.values():
+        print("\n\n".join(part.results.notes))
+    return int(any(line.is_reached is False for line in lines))
+
+
+def _measure(
+    name: str, part: Callable[[Any], Results], run: Run, surroundings: dict[str, Any]
+) -> Measured:
+    print(f"{time.strftime('%H:%M:%S')} {name} ...", file=sys.stderr)
+    surroundings, began = {**surroundings, "date": _date()}, time.monotonic()
+    try:
+        results = part(run)
+    except SideFailed as error:
+        # The other parts are still worth their minutes.
+        print(f"error: {error}", file=sys.stderr)
+        results = Results(lines=[Line(name, OURS, most=0.0, detail=reason_of(error))])
+    for line in results.lines:
+        print("  " + " | ".join(line.cells()), file=sys.stderr)
+    seconds = time.monotonic() - began
+    return Measured(results=results, seconds=seconds, is_quick=run.is_quick, **surroundings)

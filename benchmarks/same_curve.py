@@ -17,6 +17,7 @@ import matplotlib as mpl
 import numpy as np
 
 from benchmarks.report import look_around
+from benchmarks.run import MODELS, ROOT
 from edl_horovod.api import run
 from edl_horovod.chaos import parse
 from edl_horovod.chaos.disturbance import disturb_job
@@ -31,7 +32,6 @@ from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import StepLoss, prove, read_losses
 
-ROOT = Path(__file__).resolve().parent.parent
 BATCH = 64
 MOST_RANKS = 4
 CHANGES = "1:remove 2:remove 3:kill:0 4:coordinator 5:add"
@@ -55,10 +55,10 @@ def main() -> int:
         runs["changing"] = _train(Path(folder), data, MOST_RANKS, args.steps, changes=CHANGES)
     expected = _losses(runs["1 rank"])
     here = look_around()
-    print(f"{here.cpu}, {here.num_cores} cores; commit {here.commit}; {here.date}")
-    for name, found in runs.items():
-        apart = np.abs(_losses(found) / expected - 1)
-        sizes = sorted({one.size for one in found})
+    print(f"{here.machine}; commit {here.commit}; {here.date}")
+    for name, steps in runs.items():
+        apart = np.abs(_losses(steps) / expected - 1)
+        sizes = sorted({step.size for step in steps})
         print(f"{name}: sizes {sizes}, largest relative difference {apart.max():.1e}")
     _draw(args.picture, runs, expected)
     return 0
@@ -70,26 +70,25 @@ def _write_digits(folder: Path) -> str:
     script = ROOT / "model_zoo" / "sample_images.py"
     subprocess.run([sys.executable, script, "digits", images], check=True)
     prepare = ["prepare", f"model_zoo={ROOT}/model_zoo", "model_def=mnist_functional_api"]
-    where = [f"data={images}/train", f"output={records}", "processes=1"]
-    subprocess.run([sys.executable, "-m", "edl_horovod", *prepare, *where, "-q"], check=True)
+    options = [f"data={images}/train", f"output={records}", "processes=1"]
+    subprocess.run([sys.executable, "-m", "edl_horovod", *prepare, *options, "-q"], check=True)
     return f"{records}/*.recordio"
 
 
 def _train(folder: Path, data: str, size: int, steps: int, *, changes: str = "") -> list[StepLoss]:
     """One training; the loss of each step."""
     output = folder / f"model-{size}{'-changing' if changes else ''}"
+    min_np = 1 if changes else size
     config = JobConfig(
         task="train",
         data=data,
         output=str(output),
-        model_zoo=str(ROOT / "benchmarks" / "models"),
-        model_def="smooth",
         log_level="error",
+        model_zoo=str(MODELS),
+        model_def="smooth",
         train=TrainConfig(batch_size=BATCH, epochs=steps, max_steps=steps, learning_rate=RATE),
         launch=LaunchConfig(np=size, threads_per_rank=1),
-        elastic=ElasticConfig(
-            min_np=1 if changes else size, max_np=MOST_RANKS, restart_backoff_seconds=0.1
-        ),
+        elastic=ElasticConfig(min_np=min_np, max_np=MOST_RANKS, restart_backoff_seconds=0.1),
         debug=DebugConfig(ledger=True),
     )
     job_dir = Path(f"{output}.job")
@@ -112,8 +111,8 @@ def _change(job_dir: Path, changes: str) -> None:
     disturb_job(JobDir(job_dir), parse(changes), on_action=print)
 
 
-def _losses(found: list[StepLoss]) -> np.ndarray:
-    return np.array([one.loss for one in found])
+def _losses(steps: list[StepLoss]) -> np.ndarray:
+    return np.array([step.loss for step in steps])
 
 
 def _draw(path: Path, runs: dict[str, list[StepLoss]], expected: np.ndarray) -> None:
@@ -124,8 +123,8 @@ def _draw(path: Path, runs: dict[str, list[StepLoss]], expected: np.ndarray) -> 
         3, 1, sharex=True, figsize=(8, 7), height_ratios=(4, 2, 1), layout="constrained"
     )
     widths = np.linspace(7, 0.8, len(runs))
-    for (name, found), width in zip(runs.items(), widths, strict=True):
-        losses = _losses(found)
+    for (name, run_steps), width in zip(runs.items(), widths, strict=True):
+        losses = _losses(run_steps)
         steps = np.arange(1, len(losses) + 1)
         curve.plot(steps, losses, linewidth=width, label=name)
         if name != "1 rank":
@@ -133,7 +132,9 @@ def _draw(path: Path, runs: dict[str, list[StepLoss]], expected: np.ndarray) -> 
             difference = np.maximum(np.abs(losses / expected - 1), np.finfo(np.float32).eps / 8)
             apart.plot(steps, difference, linewidth=0.7, label=name)
     changing = runs["changing"]
-    ring.step(range(1, len(changing) + 1), [one.size for one in changing], where="post", color="k")
+    ring.step(
+        range(1, len(changing) + 1), [step.size for step in changing], where="post", color="k"
+    )
     curve.set(ylabel="loss of the step", yscale="log", title="The same training on any ring")
     curve.legend(ncols=2)
     apart.set(ylabel="relative difference\nto 1 rank", yscale="log")

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from benchmarks import against
 from benchmarks.against import speed, weights
-from benchmarks.against.checkout import ROOT, Checkout
+from benchmarks.against.checkout import Checkout
+from benchmarks.run import ROOT
 
 
 def main() -> int:
@@ -27,7 +28,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.base.is_file() and args.only != "weights":
         parser.error("a record has no speed; give a checkout, or --only weights")
-    for root in (args.here,) if args.base.is_file() else (args.here, args.base):
+    is_record = args.base.is_file()
+    for root in (args.here,) if is_record else (args.here, args.base):
         if not (root / ".venv" / "bin" / "edl").is_file():
             parser.error(f"{root} has no .venv/bin/edl: run make setup in that checkout")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -35,16 +37,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="edl-against-") as folder:
         base = Checkout(args.base.resolve(), Path(folder) / "base")
         here = Checkout(args.here.resolve(), Path(folder) / "here")
-        for side in (here,) if args.base.is_file() else (base, here):
+        for side in (here,) if is_record else (base, here):
             side.make_data()
         if args.only != "speed":
-            is_record = args.base.is_file()
             known = json.loads(args.base.read_text()) if is_record else weights.train_all(base)
-            found = weights.train_all(here)
-            Console().print(weights.compare(known, found))
-            is_same = known == found
+            outcomes = weights.train_all(here)
+            Console().print(weights.compare(known, outcomes))
+            is_same = known == outcomes
             if args.record is not None:
-                args.record.write_text(json.dumps(found, indent=1) + "\n")
+                args.record.write_text(json.dumps(outcomes, indent=1) + "\n")
         if args.only != "weights":
             Console().print(speed.compare(*speed.measure(base, here, args.rounds)))
     return int(not is_same)

@@ -1,7 +1,6 @@
 """One side of the comparison: a checkout that is used through its `edl` alone."""
 
 import contextlib
-import csv
 import json
 import os
 import random
@@ -12,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MOST_SECONDS", "OUR_MODELS", "ROOT", "ZOO", "Checkout", "Event", "ending"]
+from benchmarks.run import MODELS, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-OUR_MODELS, ZOO = f"model_zoo={ROOT}/benchmarks/models", f"model_zoo={ROOT}/model_zoo"
+OUR_MODELS, ZOO = f"model_zoo={MODELS}", f"model_zoo={ROOT}/model_zoo"
 """The same for both sides."""
 MOST_SECONDS = 180.0
 """Longest wait for a job, or for a change of its ring; hours on no machine."""
@@ -30,25 +28,33 @@ class Checkout:
     root: Path
     folder: Path
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start `edl` in the side's folder; what it prints goes into a file there."""
+    @contextlib.contextmanager
+    def started(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Start `edl` in the side's folder; it ends with the block, and with it its job.
+
+        What it prints goes into a file there.
+        """
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_LOG_LEVEL": "error"}
         environment.pop("PYTHONPATH", None)
         argv = [self.root / ".venv" / "bin" / "edl", *arguments]
         with (self.folder / "printed").open("wb") as printed:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 argv, cwd=self.folder, env=environment, stdout=printed, stderr=subprocess.STDOUT
             )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(MOST_SECONDS)
 
     def edl(self, *arguments: str) -> None:
         """Run `edl` to its end; where it fails, the comparison ends with what it printed."""
-        with ending(self.start(*arguments)) as process:
+        with self.started(*arguments) as process:
             code = process.wait(MOST_SECONDS)
         if code != 0:
             printed = (self.folder / "printed").read_text(errors="replace")
-            raise SystemExit(
-                f"{self.root}: edl {' '.join(arguments)} ended with {code}:\n{printed}"
-            )
+            command = f"edl {' '.join(arguments)}"
+            raise SystemExit(f"{self.root}: {command} ended with {code}:\n{printed}")
 
     def train(self, output: str, num_ranks: int, *settings: str) -> list[Event]:
         """Train on a ring that never has another size; the job's events."""
@@ -73,24 +79,12 @@ class Checkout:
         argv = [sys.executable, script, "digits", self.folder / "images"]
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
         for part in ("train", "test"):
-            where = (f"data=images/{part}", f"output=digits/{part}")
-            self.edl("prepare", ZOO, "model_def=mnist_functional_api", *where)
-        random_ = random.Random(7)
-        with (self.folder / "employees.csv").open("w", newline="") as stream:
-            rows = csv.writer(stream)
-            rows.writerow(("age", "role", "salary"))
-            for _ in range(1000):
-                age, role = random_.randint(18, 75), random_.choice(("cook", "driver", "smith"))
-                rows.writerow((age, role, age / 10 + len(role)))
-        where = ("data=employees.csv", "output=employees")
-        self.edl("prepare", ZOO, "model_def=regressor.DNN", *where)
-
-
-@contextlib.contextmanager
-def ending(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """End a process, and with it the job that it launched, when the block is left."""
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(MOST_SECONDS)
+            paths = (f"data=images/{part}", f"output=digits/{part}")
+            self.edl("prepare", ZOO, "model_def=mnist_functional_api", *paths)
+        dice, rows = random.Random(7), ["age,role,salary"]
+        for _ in range(1000):
+            age, role = dice.randint(18, 75), dice.choice(("cook", "driver", "smith"))
+            rows.append(f"{age},{role},{age / 10 + len(role)}")
+        (self.folder / "employees.csv").write_text("".join(f"{row}\r\n" for row in rows))
+        paths = ("data=employees.csv", "output=employees")
+        self.edl("prepare", ZOO, "model_def=regressor.DNN", *paths)

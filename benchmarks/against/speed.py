@@ -13,9 +13,7 @@ from itertools import pairwise
 import numpy as np
 from rich.table import Table
 
-from benchmarks.against.checkout import MOST_SECONDS, OUR_MODELS, Checkout, Event, ending
-
-__all__ = ["compare", "measure", "stall", "step_seconds"]
+from benchmarks.against.checkout import MOST_SECONDS, OUR_MODELS, Checkout, Event
 
 STEPS = {"cnn.CnnSpec": (50, 350), "smooth": (200, 2200)}
 """Models whose steps are timed: steps before the clock starts, and all steps."""
@@ -31,15 +29,15 @@ def measure(base: Checkout, here: Checkout, num_rounds: int) -> tuple[Seconds, S
     """Measure both sides in turn, so that whatever else the machine does hits both."""
     measures: list[Callable[[Checkout, int], Seconds]] = [_changes]
     measures += [partial(_steps, model=model, size=size) for model in STEPS for size in (1, 2)]
-    found: tuple[Seconds, Seconds] = defaultdict(list), defaultdict(list)
+    results: tuple[Seconds, Seconds] = defaultdict(list), defaultdict(list)
     for number in range(num_rounds):
-        for measure_one in measures:
-            pairs = list(zip((base, here), found, strict=True))
+        for measure_side in measures:
+            pairs = list(zip((base, here), results, strict=True))
             for side, times in pairs if number % 2 == 0 else pairs[::-1]:
-                for what, seconds in measure_one(side, number).items():
-                    times[what] += seconds
-                    print(f"[{number + 1}/{num_rounds}] {side.root}: {what}", file=sys.stderr)
-    return found
+                for name, seconds in measure_side(side, number).items():
+                    times[name] += seconds
+                    print(f"[{number + 1}/{num_rounds}] {side.root}: {name}", file=sys.stderr)
+    return results
 
 
 def compare(base: Mapping[str, Sequence[float]], here: Mapping[str, Sequence[float]]) -> Table:
@@ -47,24 +45,24 @@ def compare(base: Mapping[str, Sequence[float]], here: Mapping[str, Sequence[flo
 
     The first step counts from the command; `processors` is what a whole job used of them.
     """
-    table = Table(title="Medians, and fastest tenths")
-    for header in ("ms, ranks", "base", "here", "ratio", "base", "here", "ratio"):
-        table.add_column(header, no_wrap=True)
-    for what, times in base.items():
+    headers = ("ms, ranks", *("base", "here", "ratio") * 2)
+    table = Table(*headers, title="Medians, and fastest tenths")
+    for name, times in base.items():
         cells = []
         for share in (0.5, 0.1):
-            one, other = (1e3 * np.quantile(side, share) for side in (times, here[what]))
-            cells += [f"{one:.5g}", f"{other:.5g}", f"{other / one:.3f}"]
-        table.add_row(what, *cells)
+            before, after = (1e3 * np.quantile(side, share) for side in (times, here[name]))
+            cells += [f"{before:.5g}", f"{after:.5g}", f"{after / before:.3f}"]
+        table.add_row(name, *cells)
     return table
 
 
 def _steps(side: Checkout, number: int, *, model: str, size: int) -> Seconds:
     warmup, total = STEPS[model]
     settings = (OUR_MODELS, f"model_def={model}", *DATA, f"train.max_steps={total}")
-    began, processor_began = time.time(), _processor_seconds()
+    began, used = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
     events = side.train(f"{model}-{size}-{number}", size, *settings)
-    processor = _processor_seconds() - processor_began
+    now_used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = now_used.ru_utime - used.ru_utime + now_used.ru_stime - used.ru_stime
     first = next(event for event in events if event["kind"] == "step")
     model = model.partition(".")[0]
     return {
@@ -75,12 +73,6 @@ def _steps(side: Checkout, number: int, *, model: str, size: int) -> Seconds:
     }
 
 
-def _processor_seconds() -> float:
-    """Of all processes of all jobs until now."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def step_seconds(events: Sequence[Event], warmup: int) -> list[float]:
     """Seconds of a step, as a mean between each two events of steps; the warm-up does not count."""
     steps = [event for event in events if event["kind"] == "step" and event["step"] >= warmup]
@@ -89,10 +81,10 @@ def step_seconds(events: Sequence[Event], warmup: int) -> list[float]:
 
 def _changes(side: Checkout, number: int) -> Seconds:
     """Let a second rank join, be killed, come back by itself and leave, again and again."""
-    output, found = f"changes-{number}", defaultdict(list)
+    output, times = f"changes-{number}", defaultdict(list)
     ring = ("launch.np=1", "elastic.max_np=2", "elastic.restart_backoff_seconds=0.01")
     settings = (OUR_MODELS, "model_def=smooth", *DATA, "launch.threads_per_rank=1", *ring)
-    with ending(side.start("train", f"output={output}", *settings)) as job:
+    with side.started("train", f"output={output}", *settings) as job:
 
         def wait(size: int, since: float, *, killed: bool = False) -> float:
             deadline = time.monotonic() + MOST_SECONDS
@@ -110,27 +102,21 @@ def _changes(side: Checkout, number: int) -> Seconds:
 
         wait(1, since=0.0)
         for _ in range(NUM_CHANGES):
-            found["stall, join"].append(scale(2))
+            times["stall, join"].append(scale(2))
             started = [e for e in side.events(output) if e.get("state") == "started"]
             since = time.time()
             os.kill(started[-1]["pid"], signal.SIGKILL)
-            found["stall, kill -9"].append(wait(1, since, killed=True))
-            found["stall, join"].append(wait(2, since))
-            found["stall, leave"].append(scale(1))
-    return found
+            times["stall, kill -9"].append(wait(1, since, killed=True))
+            times["stall, join"].append(wait(2, since))
+            times["stall, leave"].append(scale(1))
+    return times
 
 
 def stall(events: Sequence[Event], size: int, since: float, *, killed: bool) -> float | None:
-    """Seconds from the end of a rank's last whole step to that of its first in a new ring.
+    """Seconds from the end of a rank's last whole step to its first one in a new ring; None before.
 
-    Args:
-        events: Of the job.
-        size: Of the new ring.
-        since: When the change was asked for, or a rank killed, in seconds since the epoch.
-        killed: Whether the seconds count from `since`: the reset's own begin when it is noticed.
-
-    Returns:
-        None where there is no such step yet.
+    A planned change begins when its reset does. That of a kill begins at `since`: the reset's own
+    begin is when the kill is noticed.
     """
     reset: Event | None = None
     for event in events:

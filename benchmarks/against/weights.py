@@ -14,8 +14,6 @@ from rich.table import Table
 
 from benchmarks.against.checkout import OUR_MODELS, ZOO, Checkout
 
-__all__ = ["compare", "differences", "digest", "train_all"]
-
 RING_SIZES = (1, 2, 3)
 KINDS = {
     "sgd": f"{OUR_MODELS} model_def=cnn.CnnSpec data=digits/train",
@@ -38,54 +36,54 @@ NUM_STEPS = 40
 ALL = f"train.batch_size=60 train.epochs=9 train.max_steps={NUM_STEPS} data_plan.seed=7"
 
 Outcomes = dict[str, dict[str, Any]]
-"""What came out of a training, by `KIND, RANKS`."""
+"""What came out of each training, by `KIND, RANKS`."""
 
 
 def train_all(side: Checkout) -> Outcomes:
     """Train all kinds on rings of all sizes."""
-    found = {}
+    outcomes = {}
     for kind, settings in KINDS.items():
         for num_ranks in RING_SIZES:
             output = f"{kind}-{num_ranks}"
             events = side.train(output, num_ranks, *settings.split(), *ALL.split())
             steps = (event for event in events if event["kind"] == "step")
             evaluations = (event for event in events if event["kind"] == "evaluation")
-            one = {
+            outcome = {
                 "weights": digest(side.folder / output / "model.keras"),
                 # The last step is told in any case, but where a training stops early.
                 "loss": [step["loss"] for step in steps if step["step"] == NUM_STEPS],
                 "evaluations": [[e["step"], e["examples"], e["metrics"]] for e in evaluations],
                 "metrics": json.loads((side.folder / output / "metrics.json").read_text()),
             }
-            print(f"{side.root}: {kind} on {num_ranks}: {one['weights']}", file=sys.stderr)
-            found[f"{kind}, {num_ranks}"] = one
-    return found
+            print(f"{side.root}: {kind} on {num_ranks}: {outcome['weights']}", file=sys.stderr)
+            outcomes[f"{kind}, {num_ranks}"] = outcome
+    return outcomes
 
 
 def digest(model: Path) -> str:
     """SHA-256 over the names, types, shapes and values of all variables in a `.keras` file."""
-    found = hashlib.sha256()
+    digests = hashlib.sha256()
 
     def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
         if isinstance(item, h5py.Dataset):
             value = np.asarray(item)
-            found.update(f"{name} {value.dtype} {value.shape}\n".encode() + value.tobytes())
+            digests.update(f"{name} {value.dtype} {value.shape}\n".encode() + value.tobytes())
 
     with zipfile.ZipFile(model) as parts, parts.open("model.weights.h5") as stream:
         h5py.File(stream).visititems(add)
-    return found.hexdigest()
+    return digests.hexdigest()
 
 
 def compare(base: Outcomes, here: Outcomes) -> Table:
     """The outcomes of both sides beside each other."""
     table = Table("Training, ranks", "Base", "Here", "Same")
-    for key, one in base.items():
-        names = differences(one, here[key])
+    for key, outcome in base.items():
+        names = differences(outcome, here[key])
         verdict = f"no: {', '.join(names)}" if names else "yes"
-        table.add_row(key, one["weights"][:12], here[key]["weights"][:12], verdict)
+        table.add_row(key, outcome["weights"][:12], here[key]["weights"][:12], verdict)
     return table
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """What of a training's outcome the two sides do not share."""
-    return [name for name in one if one[name] != other[name]]
+def differences(base: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """The parts of a training's outcome that the two sides do not share."""
+    return [name for name in base if base[name] != here[name]]

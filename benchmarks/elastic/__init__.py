@@ -1,4 +1,1 @@
-"""What changes of a ring cost, beside plain elastic Horovod and TorchElastic.
-
-Run `python -m benchmarks.elastic`.
-"""
+"""What changes of a ring cost, beside plain elastic Horovod and TorchElastic."""

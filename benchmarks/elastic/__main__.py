@@ -1,48 +1,28 @@
-"""`python -m benchmarks.elastic`: all kinds of events, one table, two pictures."""
+"""`python -m benchmarks.elastic`: all kinds of events, a table and two pictures."""
 
-import argparse
-import os
-import signal
 import sys
-import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-
-from benchmarks import common
-from benchmarks.common import SideFailed, Workspace
-from benchmarks.elastic import (
-    charts,
-    forming_events,
-    forming_rings,
-    goodput,
-    horovod_events,
-    many_ranks,
-    ring_events,
-    step_cost,
-    torch_events,
-    two_jobs,
-    warm_horovodrun,
+from benchmarks.elastic import events, forming, goodput
+from benchmarks.elastic.events import Setup, keras_setup, torch_setup
+from benchmarks.report import (
+    Line,
+    Page,
+    Results,
+    Section,
+    add_torch_python,
+    measure,
+    over,
+    parser_of,
 )
-from benchmarks.elastic.settings import FULL, OURS, PLAIN, QUICK, Run
-from benchmarks.elastic.table import Line, Page, over, to_markdown, to_table
-from benchmarks.report import look_around
-from edl_horovod.errors import Interrupted
-from edl_horovod.files.whole_file import write_text
+from benchmarks.run import OURS, PLAIN, Run
 
 JOIN_RATIO = 1 / 30
-PICTURES = {
-    "goodput": "A job through a kill, a removal and a join in turn, one every 10 s",
-    "two_jobs": "Two jobs that each want two of three slots: gang, and elastic",
-}
-PAGE = Page(
-    title="Benchmarks of elasticity",
-    command="python -m benchmarks.elastic --write",
-    method="""\
-How it was measured:
-
+COST_PERCENT = 1.0
+METHOD = """\
 - All sides train the convolutional model of 0.7 M parameters (`benchmarks/models/cnn.py`) with a
   global batch of 128 and one thread a rank. Every rank writes down the end of every step. A stall
   is the longest gap between two steps around the event, on the rank that stays, less its median
@@ -54,125 +34,98 @@ How it was measured:
   script, on the Horovod that we build; it commits every 10 steps. Each newcomer has a host name of
   its own, because Horovod does not use a host again that failed.
 - TorchElastic is two `torchrun` agents with one worker each, DDP on Gloo, a checkpoint every 50
-  steps, and `last_call_timeout=1` instead of 30 s. It starts all workers anew at each event: the
+  steps, and `last_call_timeout=1` instead of 30 s. It starts all workers again at each event: the
   stall is the gap between two steps of the agent that stays. `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`
   is set, because without it a second agent could not join the first (torch 2.13).
 - Plain Horovod trains on one batch in memory, so that no input pipeline is part of its stall;
   TorchElastic's workers load 6 MB of arrays when they start.
-- [The benchmarks over networks](benchmarks-network.md) have the same events in PyTorch.""",
+- [The benchmarks over networks](benchmarks-network.md) have the same events in PyTorch."""
+
+
+def _in_keras(part: Callable[[Run, Setup], Results]) -> Callable[[Run], Results]:
+    return lambda run: part(run, keras_setup(run))
+
+
+def measure_step_cost(run: Run) -> Results:
+    """What commit and membership check cost a step, by clocks inside the real job."""
+    steps = {"warmup_steps": 50, "timed_steps": run.amount(150, 100)}
+    work = replace(keras_setup(run).work, **steps)
+    jobs = [run.job(work, 2, is_timed=True) for _ in range(run.amount(3, 1))]
+    event = "commit, membership check and activity markers, of a step"
+    shares = [100 * numbers["elastic_share"] for numbers in jobs]
+    middle = sorted(jobs, key=lambda numbers: numbers["elastic_microseconds"])[len(jobs) // 2]
+    microseconds, step = middle["elastic_microseconds"], 1e3 * middle["step_seconds"]
+    detail = f"{microseconds:.0f} us of {step:.1f} ms, on 2 ranks"
+    line = Line(event, OURS, shares, unit="%", most_median=COST_PERCENT, detail=detail)
+    return Results(lines=[line])
+
+
+def measure_goodput(run: Run) -> Results:
+    """Measure three jobs for two minutes each."""
+    amounts: dict[str, Any] = {
+        "num_jobs": run.amount(3, 1),
+        "undisturbed_seconds": run.amount(10.0, 5.0),
+        "seconds": run.amount(120.0, 40.0),
+    }
+    return goodput.measure_goodput(run, keras_setup(run), **amounts)
+
+
+def join_ratio(lines: Sequence[Line]) -> Sequence[Line]:
+    """Our joins over those of plain Horovod, where both were measured."""
+    joins = {line.side: line for line in lines if line.event == events.JOIN}
+    if OURS not in joins or PLAIN not in joins:
+        return []
+    event = "a worker joins: ours over plain Horovod's"
+    return [over(event, joins[OURS], joins[PLAIN], most_median=JOIN_RATIO)]
+
+
+PAGE = Page(
+    title="Benchmarks of elasticity",
+    module="benchmarks.elastic",
+    introduction="What changes of a ring cost, beside plain elastic Horovod and TorchElastic.",
+    sections=[
+        Section(
+            title="Events",
+            method=METHOD,
+            parts={
+                "ring_events": _in_keras(events.measure_ours),
+                "horovod_events": _in_keras(events.measure_horovod),
+                "torch_events": lambda run: events.measure_torchrun(
+                    run, torch_setup(run, run.amount(5, 1))
+                ),
+                "forming_events": _in_keras(forming.measure_failures),
+                "warm_horovodrun": _in_keras(events.measure_warm_horovodrun),
+                "forming_rings": forming.measure_rings,
+                "many_ranks": forming.measure_many_ranks,
+                "step_cost": measure_step_cost,
+            },
+            more_lines=join_ratio,
+        ),
+        Section(
+            title="Goodput",
+            method="Steps of a disturbed job over those that undisturbed rings of the same slots "
+            "would have done.",
+            parts={"goodput": measure_goodput},
+        ),
+        Section(
+            title="Two jobs on three slots",
+            method="The experiment of ElasticDL's report, in small: each job wants two slots. A "
+            "step waits as for an accelerator, 60 ms on one rank and 30 on each of two.",
+            parts={"two_jobs": _in_keras(goodput.measure_two_jobs)},
+        ),
+    ],
 )
-
-
-class _Report:
-    """Lines and pictures, as they come."""
-
-    def __init__(self, run: Run, folder: Path | None) -> None:
-        self.lines: list[Line] = []
-        self.pictures: list[tuple[str, str]] = []
-        self._run = run
-        self._folder = folder
-
-    def add(self, name: str) -> None:
-        """Measure one part."""
-        print(f"{time.strftime('%H:%M:%S')} {name} ...", file=sys.stderr)
-        if name == "goodput":
-            lines, rows = goodput.measure(self._run)
-            self._draw(name, lambda path: charts.draw_goodput(path, rows))
-        elif name == "two_jobs":
-            lines, ways = two_jobs.measure(self._run)
-            self._draw(name, lambda path: charts.draw_two_jobs(path, ways))
-        else:
-            lines = PARTS[name](self._run)
-        self.lines += lines
-        for line in lines:
-            print(f"  {line.side}: {line.event}: {line.values} {line.detail}", file=sys.stderr)
-
-    def _draw(self, name: str, draw: Callable[[Path], None]) -> None:
-        if self._folder is not None:
-            file_name = f"benchmarks-elastic-{name.replace('_', '-')}.svg"
-            draw(self._folder / file_name)
-            self.pictures.append((PICTURES[name], file_name))
-
-    def sorted_lines(self) -> list[Line]:
-        """The lines, those of one event together, in the order in which the events came."""
-        events = [line.event for line in self.lines]
-        lines = sorted(self.lines, key=lambda line: events.index(line.event))
-        joins = {line.side: line for line in lines if line.event.startswith("a worker joins")}
-        if OURS in joins and PLAIN in joins:
-            event = "a worker joins: ours over plain Horovod's"
-            ratio = over(event, joins[OURS], joins[PLAIN], most_median=JOIN_RATIO)
-            lines.insert(lines.index(joins[OURS]) + len(joins), ratio)
-        return lines
-
-
-PARTS: dict[str, Callable[[Run], list[Line]]] = {
-    "ring_events": ring_events.measure,
-    "horovod_events": horovod_events.measure,
-    "torch_events": lambda run: torch_events.measure(run.in_torch()),
-    "forming_events": forming_events.measure,
-    "warm_horovodrun": warm_horovodrun.measure,
-    "forming_rings": forming_rings.measure,
-    "many_ranks": many_ranks.measure,
-    "step_cost": step_cost.measure,
-}
-NAMES = (*PARTS, "goodput", "two_jobs")
 
 
 def main() -> int:
     """Run what was asked for; returns 1 where a target is missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.elastic", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a short smoke run")
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the page and pictures")
-    parser.add_argument(
-        "--torch-python", type=Path, default=Path("none"), metavar="FILE", help="it has torch"
-    )
+    parser = parser_of(PAGE)
+    add_torch_python(parser)
     args = parser.parse_args()
-    # SIGTERM ends the run as Ctrl-C does: the processes end, the temporary folder goes.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    surroundings, began = look_around(), time.monotonic()
-    if args.write is not None:
-        args.write.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix="edl-benchmarks-") as name:
-            report = _measure(args, Path(name))
-    except SideFailed as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return Interrupted.exit_code
-    lines = report.sorted_lines()
-    Console().print(to_table(lines))
-    if args.write is not None:
-        page = to_markdown(
-            lines,
-            surroundings,
-            PAGE,
-            is_quick=args.quick,
-            seconds=time.monotonic() - began,
-            pictures=report.pictures,
-        )
-        write_text(args.write, page)
-    return int(any(line.is_reached is False for line in lines))
-
-
-def _measure(args: argparse.Namespace, folder: Path) -> _Report:
-    space = Workspace(folder, common.QUICK)
-    space.run_side("benchmarks.records", f"--num-records={common.QUICK.num_records}")
-    settings = QUICK if args.quick else FULL
-    # Not resolved: the interpreter of an environment is a link to the machine's.
-    torch_python = Path(os.path.abspath(args.torch_python))
-    run = Run(folder, settings, data=space.data, torch_python=torch_python)
-    report = _Report(run, args.write.parent if args.write is not None else None)
-    for name in args.only:
-        try:
-            report.add(name)
-        except SideFailed as error:
-            # The others are still worth their minutes.
-            print(f"error: {error}", file=sys.stderr)
-            report.lines.append(Line(event=name, side=OURS, most=0.0, detail="this part failed"))
-    return report
+    pictures = args.write.parent if args.write is not None else None
+    torch_python = Path(args.torch_python)
+    options = {"is_quick": args.quick, "torch_python": torch_python, "pictures": pictures}
+    return measure(PAGE, args, lambda folder: Run(folder, **options))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,38 @@
-"""Records of 120 seconds with an event every 10, against what the same slots do undisturbed."""
+"""What changing rings get done: records of a disturbed job, and the makespan of two jobs."""
 
 import signal
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from typing import Any
 
-from benchmarks.elastic import stamps
-from benchmarks.elastic.driven_job import DrivenJob, driven_job
-from benchmarks.elastic.settings import OURS, Run
-from benchmarks.elastic.table import Line
+import matplotlib as mpl
 
-__all__ = ["Wanted", "ideal_steps", "measure"]
+from benchmarks import stamps
+from benchmarks.elastic.events import OTHER, SURVIVOR, DrivenJob, Setup, driven_job
+from benchmarks.report import Line, Results
+from benchmarks.run import OURS, Run, wait_for
+from benchmarks.stamps import Rows
 
 EVERY_SECONDS = 10.0
-SURVIVOR = 0
-OTHER = 1
+LEAST_PERCENT = 97.0
+DEVICE_SECONDS = 0.06
+SLOTS, WANTED = 3, 2
+"""Slots of the machine, and those that each of the two jobs wants."""
+BOUND_SECONDS = 240.0
+SHORTER_PERCENT = 16.0
+"""What ElasticDL's report has: 809 s against 968 s."""
+GOODPUT_CAPTION = "A job through a kill, a removal and a join in turn, one every 10 s"
+TWO_JOBS_CAPTION = "Two jobs that each want two of three slots: gang, and elastic"
+COLOURS = ("#1f5fa8", "#d9822b")
+STYLE: Any = {
+    "svg.hashsalt": "edl_horovod",  # The same numbers give the same file.
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +46,7 @@ class Wanted:
 def ideal_steps(wanted: list[Wanted], end: float, rates: dict[int, float]) -> float:
     """Steps that undisturbed rings of the slots that were there would have done.
 
-    Args:
-        wanted: In order of time; the first begins the span.
-        end: Of the span.
-        rates: Steps a second of an undisturbed ring, by its size.
+    The first entry of `wanted` begins the span; `rates` are steps a second by the ring's size.
     """
     ends = [*(change.at for change in wanted[1:]), end]
     return sum(
@@ -39,74 +55,43 @@ def ideal_steps(wanted: list[Wanted], end: float, rates: dict[int, float]) -> fl
     )
 
 
-Rows = list[tuple[float, float, int]]
-"""Steps a second and the ring's size over time, for a picture."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Measured:
-    """One job."""
-
-    percent: float
-    steps: float
-    rates: dict[int, float]
-    """Undisturbed steps a second, by the ring's size."""
-    rows: Rows
-
-
-def measure(run: Run) -> tuple[list[Line], Rows]:
-    """Measure several jobs, each undisturbed and disturbed.
-
-    Args:
-        run: Holds the records.
-
-    Returns:
-        The line, and the last job's course.
-
-    Raises:
-        SideFailed: A job failed.
-    """
-    settings = run.settings
-    jobs = [_measure_job(run) for _ in range(settings.num_goodput_jobs)]
-    last = jobs[-1]
-    line = Line(
-        event=f"goodput over {settings.goodput_seconds:.0f} s, an event every 10 s",
-        side=OURS,
-        values=tuple(job.percent for job in jobs),
-        unit="%",
-        least_median=97.0,
-        detail=f"the last: {last.steps:.0f} steps; undisturbed {last.rates[1]:.1f} a second on 1 "
-        f"slot, {last.rates[2]:.1f} on 2; with one spare worker; a slot counts from when it is "
-        "given; new workers start on the ring's cores",
-    )
-    return [line], last.rows
-
-
-def _measure_job(run: Run) -> _Measured:
-    """Measure rings of one and two undisturbed, then kill, take away and give back in turn."""
-    settings = run.settings
-    rates = {}
-    with driven_job(run, "goodput", slots=1, backoff_seconds=1.0, spares=1) as job:
-        for slots in (1, 2):
-            if slots > 1:
-                job.want(slots)
-            job.wait_for_ring(slots, after=0)
-            job.wait_for(lambda slots=slots: job.num_warm() > slots, "the spare worker")
-            time.sleep(settings.settle_seconds)
+def measure_goodput(
+    run: Run, setup: Setup, *, num_jobs: int, undisturbed_seconds: float, seconds: float
+) -> Results:
+    """Measure jobs undisturbed, and then with an event every 10 seconds for so many seconds."""
+    percents = []
+    for _ in range(num_jobs):
+        rates = {}
+        options = {"restart_backoff_seconds": 1.0, "spares": 1}
+        with driven_job(run, setup, "goodput", slots=1, **options) as job:
+            for slots in (1, 2):
+                if slots > 1:
+                    job.want(slots)
+                job.wait_for_ring(slots)
+                job.wait_for(lambda slots=slots: job.num_warm() > slots, "the spare worker")
+                time.sleep(setup.settle_seconds)
+                began = time.monotonic()
+                time.sleep(undisturbed_seconds)
+                rates[slots] = stamps.steps_per_second(job.all_stamps(), began, time.monotonic())
             began = time.monotonic()
-            time.sleep(settings.undisturbed_seconds)
-            rates[slots] = stamps.steps_per_second(job.all_stamps(), began, time.monotonic())
-        began = time.monotonic()
-        wanted = _disturb(job, began, settings.goodput_seconds)
-        end = time.monotonic()
-        all_stamps = job.all_stamps()
-    done = stamps.steps_per_second(all_stamps, began, end) * (end - began)
-    return _Measured(
-        percent=100 * done / ideal_steps(wanted, end, rates),
-        steps=done,
-        rates=rates,
-        rows=stamps.rate_over_time(all_stamps, began, end, every=1.0),
+            wanted = _disturb(job, began, seconds)
+            end = time.monotonic()
+            all_stamps = job.all_stamps()
+        done = stamps.steps_per_second(all_stamps, began, end) * (end - began)
+        percents.append(100 * done / ideal_steps(wanted, end, rates))
+    line = Line(
+        f"goodput over {seconds:.0f} s, an event every 10 s",
+        OURS,
+        percents,
+        unit="%",
+        least_median=LEAST_PERCENT,
+        detail=f"the last: {done:.0f} steps; undisturbed {rates[1]:.1f} a second on 1 slot, "
+        f"{rates[2]:.1f} on 2; with one spare worker; a slot counts from when it is given; new "
+        "workers start on the ring's cores",
     )
+    rows = stamps.rate_over_time(all_stamps, began, end, every=1.0)
+    notes = _draw(run, "goodput", GOODPUT_CAPTION, {"": [rows]})
+    return Results(lines=[line], notes=notes)
 
 
 def _disturb(job: DrivenJob, began: float, seconds: float) -> list[Wanted]:
@@ -129,3 +114,93 @@ def _disturb(job: DrivenJob, began: float, seconds: float) -> list[Wanted]:
 
 def _sleep_until(at: float) -> None:
     time.sleep(max(0.0, at - time.monotonic()))
+
+
+def measure_two_jobs(run: Run, setup: Setup) -> Results:
+    """Run two jobs that each want two of three slots: one after the other, or elastic.
+
+    The experiment of ElasticDL's report (docs/benchmark/allreduce/report.md in its repository), in
+    small. A step waits as for an accelerator of its own, 60 ms on one rank and 30 on each of two:
+    three ranks that compute would share two cores, and no scheduler could gain from that.
+    """
+
+    def started(name: str, slots: int) -> AbstractContextManager[DrivenJob]:
+        options = {"max_steps": run.amount(300, 100), "device_seconds": DEVICE_SECONDS}
+        return driven_job(run, setup, name, slots=slots, **options)
+
+    def wait_for_end(job: DrivenJob) -> None:
+        wait_for(lambda: job.child.exit_code == 0 or None, "a job's end", seconds=BOUND_SECONDS)
+
+    def gang() -> list[DrivenJob]:
+        """The second job waits until two slots are free: until the first one has ended."""
+        jobs = []
+        for number in range(2):
+            with started(f"gang-{number}", WANTED) as job:
+                wait_for_end(job)
+                jobs.append(job)
+        return jobs
+
+    def elastic() -> list[DrivenJob]:
+        """The second job takes the third slot at once, and another when the first has ended."""
+        with ExitStack() as stack:
+            first = stack.enter_context(started("elastic-0", WANTED))
+            second = stack.enter_context(started("elastic-1", SLOTS - WANTED))
+            wait_for_end(first)
+            second.want(WANTED)
+            wait_for_end(second)
+        return [first, second]
+
+    gang_seconds, gang_rows = _timed(gang)
+    elastic_seconds, elastic_rows = _timed(elastic)
+    line = Line(
+        "two jobs on three slots: makespan shorter than gang by",
+        OURS,
+        (100 * (1 - elastic_seconds / gang_seconds),),
+        unit="%",
+        least_median=SHORTER_PERCENT,
+        detail=f"{elastic_seconds:.1f} s elastic, {gang_seconds:.1f} s gang",
+    )
+    columns = {
+        f"gang: {gang_seconds:.0f} s": gang_rows,
+        f"elastic: {elastic_seconds:.0f} s": elastic_rows,
+    }
+    return Results(lines=[line], notes=_draw(run, "two-jobs", TWO_JOBS_CAPTION, columns))
+
+
+def _timed(way: Callable[[], list[DrivenJob]]) -> tuple[float, list[Rows]]:
+    began = time.monotonic()
+    jobs = way()
+    end = time.monotonic()
+    rows = [stamps.rate_over_time(job.all_stamps(), began, end, every=0.5) for job in jobs]
+    return end - began, rows
+
+
+def _draw(run: Run, name: str, caption: str, columns: dict[str, list[Rows]]) -> list[str]:
+    """Draw ring sizes and records a second of some jobs, a column for each title, as SVG."""
+    if run.pictures is None:
+        return []
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(4.2 * max(len(columns), 1.6), 4.2), layout="constrained")
+        axes = figure.subplots(2, len(columns), sharex=True, sharey="row", squeeze=False)
+        for column, (title, jobs) in enumerate(columns.items()):
+            for number, rows in enumerate(jobs):
+                times, rates, sizes = zip(*rows, strict=True)
+                colour, label = COLOURS[number], f"job {number + 1}"
+                axes[0, column].step(times, sizes, where="post", color=colour, label=label)
+                records = [128 * rate for rate in rates]
+                axes[1, column].plot(times, records, color=colour, linewidth=1)
+            axes[0, column].set_title(title)
+            axes[1, column].set_xlabel("seconds")
+        axes[0, 0].set_ylabel("ranks in the ring")
+        axes[1, 0].set_ylabel("records/s")
+        axes[0, 0].yaxis.get_major_locator().set_params(integer=True)
+        for axis in axes.flat:
+            axis.set_ylim(bottom=0)
+            axis.set_xlim(left=0)
+        if len(columns) > 1:
+            axes[0, -1].legend(frameon=False, loc="upper right")
+        file = f"benchmarks-elastic-{name}.svg"
+        figure.savefig(run.pictures / file, metadata={"Date": None})
+    return [f"![{caption}]({file})", caption]

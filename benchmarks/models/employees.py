@@ -18,7 +18,6 @@ class Salary(keras.Model):
     default_optimizer = "adam"
 
     def __init__(self, width: int = 8, **kwargs: object) -> None:
-        """Make the layers."""
         super().__init__(**kwargs)
         self._lookup = layers.StringLookup(vocabulary=ROLES)
         self._embedding = layers.Embedding(len(ROLES) + 1, width)

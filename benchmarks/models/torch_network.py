@@ -8,8 +8,6 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-__all__ = ["MODELS"]
-
 NUM_CLASSES = 10
 PICTURE_SHAPE = (3, 64, 64)
 WIDTH_OF_DENSE = 3264
@@ -17,17 +15,15 @@ WIDTH_OF_DENSE = 3264
 
 def _small() -> nn.Module:
     """2 convolutions and 2 dense layers on a picture of 28 x 28."""
-    return nn.Sequential(
+    convolutions = (
         nn.Conv2d(1, 16, 3),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3),
         nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(32 * 11 * 11, 176),
-        nn.ReLU(),
-        nn.Linear(176, NUM_CLASSES),
     )
+    dense = (nn.Linear(32 * 11 * 11, 176), nn.ReLU(), nn.Linear(176, NUM_CLASSES))
+    return nn.Sequential(*convolutions, nn.Flatten(), *dense)
 
 
 def _conv() -> nn.Module:
@@ -54,14 +50,8 @@ def _dense() -> nn.Module:
 
 def _mlp() -> nn.Module:
     """3 dense layers on a picture of 6 x 6: half a millisecond a step."""
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(36, 128),
-        nn.ReLU(),
-        nn.Linear(128, 128),
-        nn.ReLU(),
-        nn.Linear(128, NUM_CLASSES),
-    )
+    hidden = (nn.Linear(36, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU())
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(128, NUM_CLASSES))
 
 
 def _middle() -> nn.Module:
@@ -94,7 +84,7 @@ class _Bottleneck(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of pictures."""
+        """Add the convolved pictures to the shortcut."""
         return nn.functional.relu(self.body(x) + self.shortcut(x))
 
 
@@ -113,10 +103,8 @@ def _resnet() -> nn.Module:
 
 def _normed(before: int, after: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Module]:
     # Keras' convolutions have a bias beside the one of the normalization.
-    return (
-        nn.Conv2d(before, after, kernel, stride, padding=kernel // 2),
-        nn.BatchNorm2d(after),
-    )
+    convolution = nn.Conv2d(before, after, kernel, stride, padding=kernel // 2)
+    return convolution, nn.BatchNorm2d(after)
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., torch.optim.Optimizer], float]] = {

@@ -1,6 +1,7 @@
-"""The models of `torch_network.py` as specs, on the arrays of `benchmarks.arrays`."""
+"""The models of `torch_network.py` as specs, on NumPy's arrays of pictures."""
 
-# The methods are described by `ElasticDLSpec`.
+# The methods are described by `ElasticDLSpec`, the networks in `torch_network.py`.
+# ruff: noqa: D101, D102
 
 from typing import Any
 
@@ -12,8 +13,8 @@ from benchmarks.models.torch_network import MODELS
 from edl_horovod import ElasticDLSpec, Mode
 
 
-class _Spec(ElasticDLSpec):
-    name: str
+class CnnSpec(ElasticDLSpec):
+    name = "small"
 
     def create_model(self) -> nn.Module:
         return MODELS[self.name][0]()
@@ -30,37 +31,21 @@ class _Spec(ElasticDLSpec):
         return optimizer(model.parameters(), lr or usual)
 
 
-class ConvSpec(_Spec):
-    """8 convolutions, 2 dense layers."""
-
+class ConvSpec(CnnSpec):
     name = "conv"
 
 
-class ResNetSpec(_Spec):
-    """ResNet-50."""
-
+class ResNetSpec(CnnSpec):
     name = "resnet"
 
 
-class DenseSpec(_Spec):
-    """Dense layers alone, with Adam."""
-
+class DenseSpec(CnnSpec):
     name = "dense"
 
 
-class CnnSpec(_Spec):
-    """2 convolutions, 2 dense layers."""
-
-    name = "small"
-
-
-class MlpSpec(_Spec):
-    """Three small dense layers."""
-
+class MlpSpec(CnnSpec):
     name = "mlp"
 
 
-class MiddleSpec(_Spec):
-    """3 convolutions, 2 dense layers."""
-
+class MiddleSpec(CnnSpec):
     name = "middle"

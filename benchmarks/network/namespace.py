@@ -14,11 +14,13 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Rate", "enter", "measure_rate", "rate_in", "set_rate", "what_is_missing"]
+from benchmarks.report import Line, Results
+from benchmarks.run import SideFailed
 
 OUTER_VARIABLE = "BENCHMARK_OUTER_NAMESPACE"
-"""The namespace of whoever started the benchmark."""
+"""The namespace in which the benchmark was started."""
 THIS_NAMESPACE = "/proc/self/ns/net"
 BURST_BYTES = 256 * 1024
 """Loopback's packets have up to 64 KiB and their headers (its MTU). A filter with a smaller burst
@@ -28,6 +30,7 @@ LATENCY_MILLISECONDS = 50
 """Longest wait in the filter's queue; TCP keeps less than that in it."""
 CHUNK_BYTES = 1 << 20
 STUCK_SECONDS = 10.0
+LEAST_SHARE, MOST_SHARE = 0.9, 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,9 @@ class Rate:
     name: str
     bits_per_second: float
     """0 for no limit."""
+
+
+NO_LIMIT = Rate(name="no limit", bits_per_second=0.0)
 
 
 def what_is_missing() -> str:
@@ -53,12 +59,7 @@ def what_is_missing() -> str:
 
 
 def enter(module: str, arguments: Sequence[str]) -> None:
-    """Run a module in a new namespace in place of this process; returns inside it.
-
-    Args:
-        module: Run by `python -m`; it calls this first.
-        arguments: Of its command line.
-    """
+    """Run a module, which calls this first, in a new namespace in its place; returns inside it."""
     here = os.readlink(THIS_NAMESPACE)
     if os.environ.get(OUTER_VARIABLE, here) != here:
         _run("ip", "link", "set", "lo", "up")
@@ -81,21 +82,14 @@ def set_rate(rate: Rate) -> None:
 
 
 def rate_in(text: str) -> float:
-    """The rate that the filter says it holds, in bit/s; 0 where there is none.
-
-    Args:
-        text: What `tc -j qdisc show dev lo` printed.
-    """
-    found = [qdisc for qdisc in json.loads(text or "[]") if qdisc.get("kind") == "tbf"]
+    """The rate in bit/s, of what `tc -j qdisc show dev lo` printed; 0 where there is no filter."""
+    filters = [qdisc for qdisc in json.loads(text or "[]") if qdisc.get("kind") == "tbf"]
     # tc counts bytes.
-    return 8.0 * float(found[0]["options"]["rate"]) if found else 0.0
+    return 8.0 * float(filters[0]["options"]["rate"]) if filters else 0.0
 
 
 def measure_rate(seconds: float = 1.0) -> float:
-    """Rate of one TCP transfer over this loopback, in bit/s of payload.
-
-    Args:
-        seconds: Length of the transfer.
+    """Rate of a TCP transfer over this loopback, in bit/s of payload.
 
     Raises:
         TimeoutError: Nothing arrives.
@@ -108,9 +102,9 @@ def measure_rate(seconds: float = 1.0) -> float:
         connection.settimeout(STUCK_SECONDS)
         buffer, num_bytes, began = bytearray(CHUNK_BYTES), 0, 0.0
         with connection:
-            while found := connection.recv_into(buffer):
+            while received := connection.recv_into(buffer):
                 # The first bytes pass as a burst.
-                began, num_bytes = (began, num_bytes + found) if began else (time.monotonic(), 0)
+                began, num_bytes = (began, num_bytes + received) if began else (time.monotonic(), 0)
         ended = time.monotonic()
         sender.join()
     return 8.0 * num_bytes / (ended - began)
@@ -123,7 +117,24 @@ def _send(address: tuple[str, int], seconds: float) -> None:
             connection.sendall(chunk)
 
 
-def _run(*argv: str) -> str:
+def _run(*argv: str) -> None:
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}"
-    return done.stdout
+
+
+def measure(run: Any) -> Results:
+    """Transfer bytes at each rate of a run."""
+    lines = []
+    try:
+        for rate in run.rates:
+            set_rate(rate)
+            limit = rate.bits_per_second / 1e9
+            transfers = [measure_rate() / 1e9 for _ in range(3)]
+            targets = {"least_median": LEAST_SHARE * limit, "most": MOST_SHARE * limit}
+            options = {"unit": "G", **(targets if limit else {})}
+            lines.append(Line(f"a TCP transfer, {rate.name}", "loopback", transfers, **options))
+    except (TimeoutError, ConnectionError) as error:
+        raise SideFailed(f"no transfer over the limited loopback: {error}") from error
+    finally:
+        set_rate(NO_LIMIT)
+    return Results(lines=lines)

@@ -1,19 +1,30 @@
-"""What larger rings would give: a model fitted to 1, 2 and 4 ranks at three rates."""
+"""What larger rings would give: a model of a step's time, fitted to 1, 2 and 4 ranks.
 
-import dataclasses
+Sending n bytes takes alpha + n / bandwidth (R. W. Hockney, "The communication challenge for MPP:
+Intel Paragon and Meiko CS-2", Parallel Computing 20(3), 1994). A ring all-reduce of n bytes over p
+ranks has 2 (p - 1) rounds, in which each rank sends 2 n (p - 1) / p bytes (P. Patarasuk, X. Yuan,
+"Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib. Comput.
+69(2), 2009). To the wire comes what a rank's processor does with each byte that it sends: copying
+it, and adding it up.
+
+Computing and reducing overlap in part: t = max(c, r) + (1 - overlap) min(c, r).
+
+Alpha is not fitted: where several ranks share a core, they wait for it in each round, and in a few
+rounds of two and four ranks that would hide behind the other two.
+"""
+
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from benchmarks.common import SideFailed
-from benchmarks.elastic.table import row
-from benchmarks.network.alpha_beta import AlphaBeta, Measured, fit
-from benchmarks.network.results import Found
-from benchmarks.network.settings import MODELS, NO_LIMIT, NUM_RANKS, Run
-from benchmarks.network.sides import ours, plain, timed
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
-__all__ = ["measure"]
+from benchmarks.network.speed import NO_LIMIT, NUM_RANKS, RESNET, NetworkRun, ours, plain, timed
+from benchmarks.report import Results, markdown_table
+from benchmarks.run import SideFailed, horovodrun
 
-MODEL = MODELS["resnet"]
-SMALL_SUMS = "benchmarks.peers.small_sums"
 ROUNDS_OF_TWO = 2
 RECORDS_OF_RANK = 8
 SIZES = (1, 2, 4)
@@ -23,65 +34,117 @@ LINKS = (10, 25, 100)
 """Gbit/s of each rank."""
 ACCELERATED_SECONDS = 0.1
 FLOAT_BYTES = 4
+_SCALES = np.array([1e-9, 1.0])
+"""Usual sizes of the two parameters, so that the fit's steps suit both."""
+_START = np.array([1.0, 0.5])
 
 
-def measure(run: Run) -> Found:
-    """Train ResNet-50 on rings of several sizes, each with and without reduction.
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A measured step."""
 
-    Args:
-        run: Says which rates.
+    num_ranks: int
+    compute_seconds: float
+    """A step without any reduction, with so many ranks on this machine."""
+    bits_per_second: float
+    """The rate of the link that all ranks share; infinite where there is no limit."""
+    step_seconds: float
 
-    Raises:
-        SideFailed: A training failed; without it there is nothing to fit.
-    """
-    measured: list[Measured] = []
+
+@dataclass(frozen=True, kw_only=True)
+class AlphaBeta:
+    """The parameters."""
+
+    num_bytes: float
+    """Bytes that are reduced in a step."""
+    alpha_seconds: float
+    """The time of each round of a ring."""
+    seconds_per_byte: float
+    """The time of a rank's processor for a byte that it sends."""
+    overlap: float
+    """Share of the shorter of computing and reducing that the longer hides; 0 to 1."""
+
+    def step_seconds(self, num_ranks: int, compute_seconds: float, bits_per_second: float) -> float:
+        """A step of ranks that each have a link of their own, in each direction."""
+        sent = 2.0 * self.num_bytes * (num_ranks - 1) / num_ranks
+        return self._overlapped(num_ranks, compute_seconds, 8.0 * sent / bits_per_second)
+
+    def shared_step_seconds(self, step: Step) -> float:
+        """The step of ranks that all send over one link, as on a limited loopback."""
+        sent = 2.0 * self.num_bytes * (step.num_ranks - 1)
+        wire = 8.0 * sent / step.bits_per_second
+        return self._overlapped(step.num_ranks, step.compute_seconds, wire)
+
+    def _overlapped(self, num_ranks: int, compute: float, wire: float) -> float:
+        rounds = 2 * (num_ranks - 1)
+        sent = 2.0 * self.num_bytes * (num_ranks - 1) / num_ranks
+        reduce = rounds * self.alpha_seconds + wire + self.seconds_per_byte * sent
+        return max(compute, reduce) + (1.0 - self.overlap) * min(compute, reduce)
+
+
+def fit(steps: Sequence[Step], num_bytes: float, alpha_seconds: float) -> AlphaBeta:
+    """The parameters with the least relative errors, squared; rings need two sizes and rates."""
+    fixed = {"num_bytes": num_bytes, "alpha_seconds": alpha_seconds}
+
+    def model_of(scaled: NDArray[np.float64]) -> AlphaBeta:
+        per_byte, overlap = (float(value) for value in scaled * _SCALES)
+        return AlphaBeta(**fixed, seconds_per_byte=per_byte, overlap=overlap)
+
+    def errors(scaled: NDArray[np.float64]) -> NDArray[np.float64]:
+        model = model_of(scaled)
+        return np.array([model.shared_step_seconds(step) / step.step_seconds - 1 for step in steps])
+
+    bounds = (np.zeros(2), np.array([1e2, 1.0]))
+    return model_of(least_squares(errors, _START, bounds=bounds).x)
+
+
+def measure(run: NetworkRun) -> Results:
+    """Train ResNet-50 on rings of several sizes, each with and without reduction."""
+    steps: list[Step] = []
     for size in SIZES:
-        model = dataclasses.replace(
-            MODEL, batch_size=size * RECORDS_OF_RANK, timed_steps=TIMED_STEPS
-        )
-        alone = plain(model, "--no-reduction", num_ranks=size)
-        compute = timed(run, model, (NO_LIMIT,), alone)[NO_LIMIT.name]
+        model = replace(RESNET, batch_size=size * RECORDS_OF_RANK, timed_steps=TIMED_STEPS)
+        alone = plain(run, model, size, reduces=False)
+        compute = timed(run, model, [NO_LIMIT], alone)[NO_LIMIT.name]
         # One rank reduces nothing, whatever the rate is.
         rates = run.rates if size > 1 else (NO_LIMIT,)
-        steps = timed(run, model, rates, ours(model, num_ranks=size))
-        measured += [
-            Measured(
+        seconds = timed(run, model, rates, ours(run, model, size))
+        steps += [
+            Step(
                 num_ranks=size,
                 compute_seconds=compute,
                 bits_per_second=rate.bits_per_second or math.inf,
-                step_seconds=steps[rate.name],
+                step_seconds=seconds[rate.name],
             )
             for rate in rates
         ]
-    if len({one.bits_per_second for one in measured}) < 2:
+    if len({step.bits_per_second for step in steps}) < 2:
         raise SideFailed("a fit needs two rates at least")
-    space = run.space(MODEL, total_steps=MODEL.warmup_steps)
-    sums = space.run_side(SMALL_SUMS, num_ranks=NUM_RANKS, under_horovodrun=True)
+    options = {"launcher": horovodrun(NUM_RANKS), "num_ranks": NUM_RANKS}
+    sums = run.side("peers.horovod.sum_numbers", run.work(RESNET), **options)
     alpha = sums["seconds"] / ROUNDS_OF_TWO
-    return found_in(measured, FLOAT_BYTES * MODEL.num_parameters, alpha)
+    return results_of(steps, FLOAT_BYTES * RESNET.num_parameters, alpha)
 
 
-def found_in(measured: list[Measured], num_bytes: float, alpha_seconds: float) -> Found:
-    """The fit, its residuals, and what it says of larger rings.
-
-    Args:
-        measured: Of all sizes and rates.
-        num_bytes: That are reduced in a step.
-        alpha_seconds: Of each round of a ring.
-    """
-    model = fit([one for one in measured if one.num_ranks > 1], num_bytes, alpha_seconds)
-    alone = next(one.compute_seconds for one in measured if one.num_ranks == 1)
+def results_of(steps: Sequence[Step], num_bytes: float, alpha_seconds: float) -> Results:
+    """The fit, its residuals, and what it says of larger rings."""
+    model = fit([step for step in steps if step.num_ranks > 1], num_bytes, alpha_seconds)
+    alone = next(step.compute_seconds for step in steps if step.num_ranks == 1)
     speed = f" ({1 / model.seconds_per_byte / 1e9:.1f} GB/s)" if model.seconds_per_byte else ""
-    parameters = (
-        f"Measured: alpha {1e3 * model.alpha_seconds:.2f} ms a round. Fitted: "
-        f"{1e9 * model.seconds_per_byte:.2f} ns of a processor for each byte that a rank sends"
-        f"{speed}, overlap {100 * model.overlap:.0f} %."
-    )
-    return Found(
-        lines=[],
+    rows = []
+    for step in steps:
+        predicted = model.shared_step_seconds(step)
+        is_limited = math.isfinite(step.bits_per_second)
+        rate = f"{step.bits_per_second / 1e9:g} Gbit/s" if is_limited else NO_LIMIT.name
+        seconds = (step.compute_seconds, step.step_seconds, predicted)
+        off = f"{100 * (predicted / step.step_seconds - 1):+.1f} %"
+        rows.append((str(step.num_ranks), rate, *(f"{value:.3f} s" for value in seconds), off))
+    headers = ("Ranks", "Rate", "Without reduction", "Measured", "Model", "Off by")
+    return Results(
         notes=[
-            parameters,
-            _residuals(model, measured),
+            f"Measured: alpha {1e3 * model.alpha_seconds:.2f} ms a round. Fitted: "
+            f"{1e9 * model.seconds_per_byte:.2f} ns of a processor for each byte that a rank sends"
+            f"{speed}, overlap {100 * model.overlap:.0f} %.",
+            markdown_table(headers, rows),
             f"**A model, not a measurement**: seconds of a step, and the share of it that is "
             f"computing, where a rank computes for {alone:.2f} s as one core of this machine does "
             f"({RECORDS_OF_RANK} pictures).",
@@ -89,35 +152,14 @@ def found_in(measured: list[Measured], num_bytes: float, alpha_seconds: float) -
             f"The same for ranks that compute ten and more times as fast, "
             f"{ACCELERATED_SECONDS} s; their sums are still made by a processor like this one.",
             _predicted(model, ACCELERATED_SECONDS),
-        ],
+        ]
     )
 
 
-def _residuals(model: AlphaBeta, measured: list[Measured]) -> str:
-    rows = [
-        row(("Ranks", "Rate", "Without reduction", "Measured", "Model", "Off by")),
-        row(["---"] * 6),
-    ]
-    for one in measured:
-        predicted = model.shared_step_seconds(one)
-        is_limited = math.isfinite(one.bits_per_second)
-        rate = f"{one.bits_per_second / 1e9:g} Gbit/s" if is_limited else NO_LIMIT.name
-        seconds = (one.compute_seconds, one.step_seconds, predicted)
-        shown = (f"{each:.3f} s" for each in seconds)
-        off = f"{100 * (predicted / one.step_seconds - 1):+.1f} %"
-        rows.append(row((str(one.num_ranks), rate, *shown, off)))
-    return "\n".join(rows)
-
-
 def _predicted(model: AlphaBeta, compute_seconds: float) -> str:
-    rows = [
-        row(("Ranks", *(f"{link} Gbit/s" for link in LINKS))),
-        row(["---"] * (1 + len(LINKS))),
-    ]
+    rows = []
     for size in LARGE_SIZES:
-        cells = []
-        for link in LINKS:
-            seconds = model.step_seconds(size, compute_seconds, link * 1e9)
-            cells.append(f"{seconds:.3f} s, {100 * compute_seconds / seconds:.0f} %")
-        rows.append(row((str(size), *cells)))
-    return "\n".join(rows)
+        steps = [model.step_seconds(size, compute_seconds, link * 1e9) for link in LINKS]
+        cells = (f"{step:.3f} s, {100 * compute_seconds / step:.0f} %" for step in steps)
+        rows.append((str(size), *cells))
+    return markdown_table(("Ranks", *(f"{link} Gbit/s" for link in LINKS)), rows)

@@ -4,20 +4,21 @@ python -m benchmarks.ours.compiled_step --threads 2
 """
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
-from pathlib import Path
+from functools import partial
 
 import torch
 
+from benchmarks.run import ROOT, interleave
 from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.base import Step
 from edl_horovod.frameworks.torch.ring import FRAMEWORK
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 
-ZOO = Path(__file__).resolve().parents[2] / "model_zoo"
 BATCH_SIZE, ODD_SIZE = 64, 37
 ROUNDS, STEPS = 5, 10
 
@@ -31,25 +32,27 @@ def main() -> int:
     batch, odd = _batch(BATCH_SIZE), _batch(ODD_SIZE)
     steps: dict[str, Step] = {}
     for name, compiles in (("as it is", False), ("compiled", True)):
-        loaded = load_spec(str(ZOO), "cifar10_torch", params={})
+        loaded = load_spec(str(ROOT / "model_zoo"), "cifar10_torch", params={})
         config = TrainConfig(batch_size=BATCH_SIZE, compile=compiles)
         steps[name] = FRAMEWORK.step(loaded, batch, config)
         began = time.perf_counter()
         steps[name].rehearse(batch)
         print(f"{name}: rehearsed in {time.perf_counter() - began:.2f} s", flush=True)
         print(f"{name}: first odd step {1000 * _seconds(steps[name], odd):.0f} ms", flush=True)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(ROUNDS):
-        for name, step in steps.items():
-            times[name] += [_seconds(step, batch) for _ in range(STEPS)]
-    for name, found in times.items():
-        print(f"{name}: {1000 * statistics.median(found):.1f} ms a step of {BATCH_SIZE}")
+    sides = {name: partial(_steps, step, batch) for name, step in steps.items()}
+    for name, rounds in interleave(sides, ROUNDS).items():
+        seconds = statistics.median(itertools.chain(*rounds))
+        print(f"{name}: {1000 * seconds:.1f} ms a step of {BATCH_SIZE}")
     return 0
 
 
 def _batch(size: int) -> Batch:
     pictures = torch.rand(size, 32, 32, 3)
     return Batch({"image": pictures}, torch.randint(10, (size,)), size)
+
+
+def _steps(step: Step, batch: Batch) -> list[float]:
+    return [_seconds(step, batch) for _ in range(STEPS)]
 
 
 def _seconds(step: Step, batch: Batch) -> float:

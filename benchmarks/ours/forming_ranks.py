@@ -3,84 +3,73 @@
 The ranks are forks of one process that has loaded Horovod, so that their start costs nothing.
 """
 
-import argparse
 import asyncio
-import json
 import os
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import Queue
 
 import horovod.tensorflow as hvd
 
-from benchmarks.common import write_numbers
+from benchmarks.run import interleave
+from benchmarks.side import Numbers, Work
 from edl_horovod.coordinator.forming import Rendezvous
 from edl_horovod.job.lifeline import end_with_parent
 
 SECONDS = 60
-"""Longest forming; Gloo's time-out."""
+"""The longest forming, and Gloo's time-out."""
 ADDRESS = "127.0.0.1"
 
 Server = tuple[str, int]
 """Address and port, as Horovod takes them."""
 
 
-def main() -> int:
-    """Form rings with both servers in turn; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--place", type=Path, required=True)
-    parser.add_argument("--num-ranks", type=int, required=True)
-    parser.add_argument("--repetitions", type=int, required=True)
-    args = parser.parse_args()
+def form(work: Work, place: Path, size: int, repetitions: int) -> Numbers:
+    """Form rings with both servers in turn; seconds of each."""
     # Forked before there is any thread.
-    ranks = [_fork(rank, args.num_ranks) for rank in range(args.num_ranks)]
+    ranks = [_fork(rank, size) for rank in range(size)]
     end_with_parent()
-    found: dict[str, list[float]] = {"ours": [], "theirs": []}
-    for _ in range(args.repetitions):
+
+    def ours() -> float:
         with _our_server() as server:
-            found["ours"].append(_form(ranks, server))
-        with _their_server(args.num_ranks) as server:
-            found["theirs"].append(_form(ranks, server))
-        print(json.dumps(found), flush=True)
-    write_numbers(args.place, found)
+            return _form(ranks, server)
+
+    def plain() -> float:
+        with _horovods_server(size) as server:
+            return _form(ranks, server)
+
+    seconds = interleave({"ours": ours, "plain": plain}, repetitions)
     for rank in ranks:
         rank.close()  # It ends at that.
-    return 0
+    return {**seconds}
 
 
 def _fork(rank: int, size: int) -> Connection:
-    ours, theirs = Pipe()
+    commands, receiver = Pipe()
     if os.fork() == 0:
-        ours.close()
+        commands.close()
         try:
-            _be_rank(rank, size, theirs)
+            _be_rank(rank, size, receiver)
         finally:
             os._exit(0)
-    theirs.close()
-    return ours
+    receiver.close()
+    return commands
 
 
-def _be_rank(rank: int, size: int, orders: Connection) -> None:
-    names = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size}
-    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in names.items()})
-    os.environ.update(
-        HOROVOD_CROSS_RANK="0",
-        HOROVOD_CROSS_SIZE="1",
-        HOROVOD_HOSTNAME="localhost",
-        HOROVOD_CONTROLLER="gloo",
-        HOROVOD_CPU_OPERATIONS="gloo",
-        HOROVOD_GLOO_IFACE="lo",
-        HOROVOD_GLOO_TIMEOUT_SECONDS=str(SECONDS),
-        HOROVOD_ELASTIC="0",
-    )
+def _be_rank(rank: int, size: int, commands: Connection) -> None:
+    variables = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size}
+    variables |= {"CROSS_RANK": 0, "CROSS_SIZE": 1, "HOSTNAME": "localhost", "ELASTIC": 0}
+    variables |= {"CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo", "GLOO_IFACE": "lo"}
+    variables["GLOO_TIMEOUT_SECONDS"] = SECONDS
+    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in variables.items()})
     while True:
         try:
-            server: Server | None = orders.recv()
+            server: Server | None = commands.recv()
         except EOFError:
             return
         if server is not None:
@@ -89,10 +78,10 @@ def _be_rank(rank: int, size: int, orders: Connection) -> None:
             hvd.init()
         else:
             hvd.shutdown()
-        orders.send("done")
+        commands.send("done")
 
 
-def _form(ranks: list[Connection], server: Server) -> float:
+def _form(ranks: Sequence[Connection], server: Server) -> float:
     began = time.monotonic()
     _tell_all(ranks, server)
     seconds = time.monotonic() - began
@@ -100,7 +89,7 @@ def _form(ranks: list[Connection], server: Server) -> float:
     return seconds
 
 
-def _tell_all(ranks: list[Connection], server: Server | None) -> None:
+def _tell_all(ranks: Sequence[Connection], server: Server | None) -> None:
     for rank in ranks:
         rank.send(server)
     for rank in ranks:
@@ -109,32 +98,26 @@ def _tell_all(ranks: list[Connection], server: Server | None) -> None:
 
 @contextmanager
 def _our_server() -> Iterator[Server]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    servers: Queue[Server] = Queue()
+    is_over = threading.Event()
+
+    async def serve() -> None:
+        async with Rendezvous(ADDRESS, wait_seconds=SECONDS) as rendezvous:
+            # As `ring.world` hands it to Horovod: the token goes between port and scope.
+            servers.put((f"{ADDRESS}:{rendezvous.port}/{rendezvous.token}", 0))
+            await asyncio.to_thread(is_over.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-
-    def call(coroutine: object) -> object:
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()  # type: ignore[arg-type]
-
-    rendezvous = Rendezvous(ADDRESS, wait_seconds=SECONDS)
-    call(rendezvous.__aenter__())
     try:
-        # As `ring.world` hands it to Horovod: the token goes between port and scope.
-        yield f"{ADDRESS}:{rendezvous.port}/{rendezvous.token}", 0
+        yield servers.get()
     finally:
-        call(rendezvous.__aexit__(None, None, None))
-        loop.call_soon_threadsafe(loop.stop)
+        is_over.set()
         thread.join()
-        # As `asyncio.run` ends: the server listens on for a while otherwise.
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                loop.run_until_complete(task)
-        loop.close()
 
 
 @contextmanager
-def _their_server(num_ranks: int) -> Iterator[Server]:
+def _horovods_server(num_ranks: int) -> Iterator[Server]:
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
 
@@ -145,7 +128,3 @@ def _their_server(num_ranks: int) -> Iterator[Server]:
         yield ADDRESS, port
     finally:
         server.stop()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

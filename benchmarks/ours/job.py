@@ -1,27 +1,19 @@
-"""The real job: `edl train` with its coordinator, workers and events."""
+"""Our side of the comparisons that run a whole job: train, predict, prepare, export of a SELECT."""
 
-import argparse
 import json
 import statistics
-import sys
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from benchmarks import arrays
-from benchmarks.common import (
-    COST_FOLDER_VARIABLE,
-    FOLDER_VARIABLE,
-    FRAMEWORK_VARIABLE,
-    MODELS,
-    RECORDIO_PATTERN,
-    WARMUP_VARIABLE,
-    side_parser,
-    write_numbers,
-)
-from benchmarks.watched import DYNAMIC_TIMELINE, TIMELINE_VARIABLE
+import edl_horovod
+from benchmarks.ours import measured_worker
+from benchmarks.run import MODELS, ROOT
+from benchmarks.side import Numbers, Work
+from benchmarks.stamps import DYNAMIC_TIMELINE
+from edl_horovod.api import run
 from edl_horovod.config.schema import (
     CheckpointConfig,
     ElasticConfig,
@@ -32,144 +24,200 @@ from edl_horovod.config.schema import (
 from edl_horovod.job.events import Recorded, read
 from edl_horovod.job.lifeline import end_with_parent
 from edl_horovod.launch.local import LocalTarget
+from edl_horovod.sql.engine import open_engine
+from edl_horovod.sql.export import export
 from edl_horovod.supervisor.plan import LaunchPlan
 from edl_horovod.supervisor.run import run_plan
 
 MANY_EPOCHS = 1_000_000
 """The steps end the job, not the epochs."""
-STAMPING_WORKER = "benchmarks.ours.stamping_worker"
+SPEC = "cnn.CnnSpec"
 
 
-def main() -> int:
-    """Run the job and read its speed from its events; returns the exit code."""
-    parser = side_parser(__doc__.partition("\n")[0])
-    parser.add_argument("--np", type=int, required=True, help="ranks")
-    parser.add_argument(
-        "--timed", action="store_true", help="workers that measure what their parts cost"
-    )
-    parser.add_argument(
-        "--checkpoint-steps", type=int, default=0, help="save after so many steps; 0 for never"
-    )
-    parser.add_argument("--spec", default="cnn.CnnSpec", help="of benchmarks/models")
-    parser.add_argument("--framework", default="keras", help="of the spec")
-    parser.add_argument("--stamps", type=Path, help="folder where workers write down their steps")
-    parser.add_argument(
-        "--timeline-step", type=int, help="with --stamps: begin Horovod's timeline after it"
-    )
-    parser.add_argument(
-        "--set",
-        nargs="*",
-        default=[],
-        metavar="GROUP.NAME=VALUE",
-        help="further settings; the value is YAML",
-    )
-    args = parser.parse_args()
+def train(
+    work: Work,
+    place: Path,
+    np: int,
+    spec: str = SPEC,
+    framework: str = "keras",
+    is_timed: bool = False,
+    checkpoint_steps: int = 0,
+    stamps: str | None = None,
+    timeline_step: int = 0,
+    settings: dict[str, Any] | None = None,
+) -> Numbers:
+    """Train on a ring that never changes, and read the job's speed from its events.
+
+    Workers measure what their elastic parts cost where the job is timed, and write down their steps
+    in the folder of the stamps, and Horovod's timeline after a step there. Checkpoints are after
+    every so many steps; settings have names such as `train.compression`.
+    """
     end_with_parent()
-    plan = LocalTarget().plan(_config(args))
-    if args.timed:
-        variables = {
-            WARMUP_VARIABLE: str(args.warmup_steps),
-            COST_FOLDER_VARIABLE: str(plan.job_dir.path),
-        }
-        plan = with_worker(plan, "benchmarks.ours.timed_worker", variables)
-    if args.stamps is not None:
-        variables = {FOLDER_VARIABLE: str(args.stamps), FRAMEWORK_VARIABLE: args.framework}
-        if args.timeline_step is not None:
-            variables |= {TIMELINE_VARIABLE: str(args.timeline_step), **DYNAMIC_TIMELINE}
-        plan = with_worker(plan, STAMPING_WORKER, variables)
-    job_dir = Path(run_plan(plan).job_dir)
-    numbers = {"step_seconds": _step_seconds(read(job_dir / "events.jsonl"), args)}
-    if args.timed:
-        costs = [json.loads(path.read_text()) for path in job_dir.glob("cost.*.json")]
-        assert len(costs) == args.np, costs
-        # A ring is as slow as its slowest rank.
-        for name in costs[0]:
-            numbers[name] = max(cost[name] for cost in costs)
-    if args.checkpoint_steps:
-        numbers |= _writing(read(job_dir / "events.jsonl"), args)
-    write_numbers(args.place, numbers)
-    return 0
-
-
-def with_worker(plan: LaunchPlan, module: str, variables: dict[str, str]) -> LaunchPlan:
-    """The plan with workers that measure something.
-
-    Args:
-        plan: Of a job of this machine.
-        module: Run in the worker's place; it takes the same arguments.
-        variables: What it needs in its environment.
-    """
-    argv = [module if part == "edl_horovod.worker" else part for part in plan.worker.argv]
-    environment = {**plan.worker.environment, **variables}
-    return replace(plan, worker=replace(plan.worker, argv=tuple(argv), environment=environment))
-
-
-def data_of(folder: Path, framework: str) -> str:
-    """The setting `data` for the records of a folder.
-
-    Args:
-        folder: With what the framework's sides train on.
-        framework: PyTorch's sides share arrays, Keras' RecordIO.
-    """
-    return str(folder / (arrays.FILE_NAME if framework == "torch" else RECORDIO_PATTERN))
-
-
-def with_settings(config: JobConfig, settings: list[str]) -> JobConfig:
-    """The settings with some of them changed.
-
-    Args:
-        config: Of a job.
-        settings: `GROUP.NAME=VALUE`, the value as YAML.
-
-    Raises:
-        TypeError: There is no such setting in this checkout.
-    """
-    for text in settings:
-        key, _, value = text.partition("=")
-        group, _, name = key.partition(".")
-        changed = replace(getattr(config, group), **{name: yaml.safe_load(value)})
-        config = replace(config, **{group: changed})
-    return config
-
-
-def _config(args: argparse.Namespace) -> JobConfig:
-    config = JobConfig(
-        task="train",
-        data=data_of(args.data, args.framework),
-        framework=args.framework,
-        output=str(args.place / "out"),
-        model_zoo=str(MODELS),
-        model_def=args.spec,
-        train=TrainConfig(
-            batch_size=args.batch_size, epochs=MANY_EPOCHS, max_steps=args.total_steps
-        ),
-        checkpoint=CheckpointConfig(every_steps=args.checkpoint_steps, every_seconds=0),
-        launch=LaunchConfig(np=args.np),
+    config = job_config(
+        work,
+        place / "out",
+        spec=spec,
+        framework=framework,
+        max_steps=work.total_steps,
+        checkpoint=CheckpointConfig(every_steps=checkpoint_steps, every_seconds=0),
+        launch=LaunchConfig(np=np),
         # The ring waits for all its ranks, or the first steps would be those of a smaller one.
-        elastic=ElasticConfig(min_np=args.np),
+        elastic=ElasticConfig(min_np=np),
     )
-    return with_settings(config, args.set)
+    for key, value in (settings or {}).items():
+        section, _, name = key.partition(".")
+        changed = replace(getattr(config, section), **{name: value})
+        config = replace(config, **{section: changed})
+    plan = LocalTarget().plan(config)
+    if is_timed:
+        plan = _measured(plan, costs=plan.job_dir.path, warmup_steps=work.warmup_steps)
+    if stamps is not None:
+        plan = _measured(plan, stamps=stamps, framework=framework, timeline_step=timeline_step)
+    job_dir = Path(run_plan(plan).job_dir)
+    events = read(job_dir / "events.jsonl")
+    numbers = {"step_seconds": _step_seconds(events, work, np)}
+    if is_timed:
+        costs = [json.loads(path.read_text()) for path in job_dir.glob("cost.*.json")]
+        assert len(costs) == np, costs
+        # A ring is as slow as its slowest rank.
+        numbers |= {name: max(cost[name] for cost in costs) for name in costs[0]}
+    if checkpoint_steps:
+        written = [recorded.event for recorded in events if recorded.event.kind == "checkpoint"]
+        assert all(event.state == "written" for event in written), written
+        assert len(written) >= work.total_steps // checkpoint_steps, written
+        numbers["checkpoint_bytes"] = written[-1].num_bytes
+        numbers["write_seconds"] = statistics.median(event.seconds for event in written)
+    return numbers
 
 
-def _writing(events: list[Recorded], args: Any) -> dict[str, float]:
-    """What the writing threads did, beside training."""
-    written = [e for e in events if e.event.kind == "checkpoint"]
-    assert all(recorded.event.state == "written" for recorded in written), written
-    assert len(written) >= args.total_steps // args.checkpoint_steps, written
-    return {
-        "checkpoint_bytes": written[-1].event.num_bytes,
-        "write_seconds": statistics.median(recorded.event.seconds for recorded in written),
-    }
+def drive(
+    work: Work,
+    place: Path,
+    np: int,
+    max_steps: int = 0,
+    spec: str = SPEC,
+    framework: str = "keras",
+    device_seconds: float = 0.0,
+    elastic: dict[str, Any] | None = None,
+) -> None:
+    """Train in `PLACE/job` with workers that stamp their steps, driven by the job's hosts file.
+
+    A device makes a step of a rank alone wait so long; without `max_steps` the job does not end.
+    """
+    end_with_parent()
+    config = elastic_config(
+        work,
+        place / "job",
+        np=np,
+        spec=spec,
+        framework=framework,
+        max_steps=max_steps,
+        elastic=ElasticConfig(**{"restart_backoff_seconds": 0.01, **(elastic or {})}),
+    )
+    plan = LocalTarget().plan(config)
+    stamps = place / "job" / "stamps"
+    run_plan(_measured(plan, stamps=stamps, framework=framework, device_seconds=device_seconds))
 
 
-def _step_seconds(events: list[Recorded], args: Any) -> float:
+def elastic_config(work: Work, job_dir: Path, *, np: int, **settings: Any) -> JobConfig:
+    """The settings of a job on which events are measured, with some slots to start with."""
+    launch = LaunchConfig(np=np, threads_per_rank=1)
+    output = job_dir.with_suffix(".out")
+    return job_config(work, output, job_dir=str(job_dir), launch=launch, **settings)
+
+
+def job_config(
+    work: Work,
+    output: Path,
+    *,
+    spec: str = SPEC,
+    framework: str = "keras",
+    max_steps: int = 0,
+    **settings: Any,
+) -> JobConfig:
+    """The settings of a training; PyTorch's sides share arrays, those of Keras RecordIO."""
+    return JobConfig(
+        task="train",
+        data=str(work.data / ("pictures.npz" if framework == "torch" else "*.recordio")),
+        framework=framework,
+        output=str(output),
+        model_zoo=str(MODELS),
+        model_def=spec,
+        train=TrainConfig(batch_size=work.batch_size, epochs=MANY_EPOCHS, max_steps=max_steps),
+        **settings,
+    )
+
+
+def _measured(plan: LaunchPlan, **options: Any) -> LaunchPlan:
+    """The plan with workers that measure something."""
+    worker = plan.worker
+    module = measured_worker.__name__
+    argv = tuple(module if part == "edl_horovod.worker" else part for part in worker.argv)
+    text = json.dumps(options, default=str)
+    variables = {measured_worker.OPTIONS_VARIABLE: text}
+    variables |= DYNAMIC_TIMELINE if options.get("timeline_step") else {}
+    environment = {**worker.environment, **variables}
+    return replace(plan, worker=replace(worker, argv=argv, environment=environment))
+
+
+def _step_seconds(events: Sequence[Recorded], work: Work, np: int) -> float:
     """From the first event after the warm-up to the last."""
-    steps = [e for e in events if e.event.kind == "step" and e.event.step >= args.warmup_steps]
-    assert all(recorded.event.size == args.np for recorded in steps), "the ring was not whole"
+    steps = [e for e in events if e.event.kind == "step" and e.event.step >= work.warmup_steps]
+    assert all(recorded.event.size == np for recorded in steps), "the ring was not whole"
     first, last = steps[0], steps[-1]
-    assert last.event.step == args.total_steps > first.event.step, (first, last)
+    assert last.event.step == work.total_steps > first.event.step, (first, last)
     return float((last.time - first.time) / (last.event.step - first.event.step))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def train_once(work: Work, place: Path, model: str, spec: str) -> None:
+    """Make a model by a single step."""
+    end_with_parent()
+    run(job_config(work, Path(model), spec=spec, max_steps=1))
+
+
+def predict(work: Work, place: Path, model: str) -> Numbers:
+    """Predict on one rank; the time is from its ring to its output in place."""
+    end_with_parent()
+    config = JobConfig(
+        task="predict",
+        data=str(work.data / "*.recordio"),
+        output=str(place / "out"),
+        trained_model=model,
+        train=TrainConfig(batch_size=work.batch_size),
+    )
+    first: dict[str, Recorded] = {}
+    for recorded in read(Path(run(config).job_dir) / "events.jsonl"):
+        first.setdefault(recorded.event.kind, recorded)
+    seconds = first["log"].time - first["reset"].time
+    return {"rate": first["progress"].event.total_records / seconds}
+
+
+def prepare(work: Work, place: Path, processes: int) -> Numbers:
+    """Files per second of `prepare` with a model of the zoo: all of it, and once it is up.
+
+    A process imports TensorFlow first, one sooner than the other. The pace is that of the last
+    three quarters of the files, when all of them work.
+    """
+    progress: list[tuple[float, int]] = []
+    began = time.perf_counter()
+    result = edl_horovod.prepare(
+        data=str(work.data),
+        output=str(place / "records"),
+        model_zoo=str(ROOT / "model_zoo"),
+        model_def="cifar10_functional_api",
+        processes=processes,
+        on_progress=lambda done, *_: progress.append((time.perf_counter(), done)),
+    )
+    seconds = time.perf_counter() - began
+    up_time, up_files = next(entry for entry in progress if entry[1] >= result.num_files / 4)
+    last_time, last_files = progress[-1]
+    pace = (last_files - up_files) / (last_time - up_time)
+    return {"pace": pace, "whole_pace": result.num_files / seconds}
+
+
+def export_rows(work: Work, place: Path, url: str, select: str) -> Numbers:
+    """Rows per second of the export of a SELECT into Parquet."""
+    began = time.perf_counter()
+    with open_engine(url) as engine:
+        table = export(engine, select, place / "rows", nulls={}, tell=print)
+    return {"rate": table.num_rows / (time.perf_counter() - began)}

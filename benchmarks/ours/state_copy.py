@@ -1,20 +1,23 @@
 """One rank of a ring of two that gives a newcomer the state: as we do, and as Horovod does.
 
 The state is that of a model of 45 M parameters with Adam, 541 MB: few large variables, many small
-ones. Both ways take turns in one ring. Run it under horovodrun.
+ones. Both ways take turns in one ring: `horovodrun -np 2 python -m benchmarks.ours.state_copy`.
 """
 
+import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from benchmarks.common import side_parser, write_numbers
+from benchmarks.run import interleave
+from benchmarks.stamps import status_bytes
 from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.frameworks.world import World
 from edl_horovod.ring.state import NEVER, Counters, RingState
@@ -25,9 +28,7 @@ REPETITIONS = 5
 
 
 def main() -> int:
-    """Be a rank; the first one writes the numbers. Returns the exit code."""
-    parser = side_parser(__doc__)
-    args = parser.parse_args()
+    """Be a rank; the first one prints the numbers. Returns the exit code."""
     os.environ["HOROVOD_ELASTIC"] = "0"
     hvd.init()
     os.environ["HOROVOD_ELASTIC"] = "1"
@@ -44,29 +45,23 @@ def main() -> int:
     def ours_of_equals() -> None:
         RingState(named, Counters(step=10), KerasCollectives()).sync(world)
 
-    def theirs() -> None:
+    def plain() -> None:
         hvd.broadcast_variables(variables, root_rank=0)
 
-    ways = {"ours": ours, "theirs": theirs, "equals": ours_of_equals}
-    found: dict[str, object] = {
+    ways = {"ours": ours, "plain": plain, "equals": ours_of_equals}
+    numbers: dict[str, object] = {
         "bytes": sum(variable.shape.num_elements() * variable.dtype.size for variable in variables),
         "largest_bytes": max(v.shape.num_elements() * v.dtype.size for v in variables),
     }
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    peaks: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(REPETITIONS):
-        for name, way in ways.items():
-            seconds, peak = _measure(way)
-            print(name, seconds, peak, flush=True)
-            times[name].append(seconds)
-            peaks[name].append(peak)
-    for name in ways:
+    results = interleave({name: partial(_measure, way) for name, way in ways.items()}, REPETITIONS)
+    for name, measured in results.items():
+        seconds, peaks = zip(*measured, strict=True)
         # What comes first meets fresh memory and functions that are not traced yet.
-        found[f"{name}_seconds"] = times[name][1:]
-        found[f"{name}_peak_bytes"] = max(peaks[name])
-        found[f"{name}_median_seconds"] = statistics.median(times[name][1:])
+        numbers[f"{name}_seconds"] = seconds[1:]
+        numbers[f"{name}_peak_bytes"] = max(peaks)
+        numbers[f"{name}_median_seconds"] = statistics.median(seconds[1:])
     if world.is_leader:
-        write_numbers(args.place, found)
+        print(json.dumps(numbers, indent=1))
     hvd.shutdown()
     return 0
 
@@ -74,18 +69,13 @@ def main() -> int:
 def _measure(way: Callable[[], None]) -> tuple[float, float]:
     """Seconds, and most bytes above what was there before; the larger of those of all ranks."""
     hvd.allreduce(tf.zeros([1]), name="begin")
-    Path("/proc/self/clear_refs").write_text("5")  # The peak is counted anew.
-    before, began = _status("VmRSS"), time.monotonic()
+    Path("/proc/self/clear_refs").write_text("5")  # The peak is counted again.
+    before, began = status_bytes("VmRSS"), time.monotonic()
     way()
     seconds = time.monotonic() - began
-    own = tf.constant([[seconds, _status("VmHWM") - before]], tf.float64)
-    most = tf.reduce_max(hvd.allgather(own, name="end"), axis=0).numpy()
+    costs = tf.constant([[seconds, status_bytes("VmHWM") - before]], tf.float64)
+    most = tf.reduce_max(hvd.allgather(costs, name="end"), axis=0).numpy()
     return float(most[0]), float(most[1])
-
-
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(name)).split()[1]) * 1024
 
 
 if __name__ == "__main__":

@@ -5,17 +5,13 @@ import math
 
 import pytest
 
-from benchmarks.common import SideFailed
-from benchmarks.elastic.stamps import Stamp
-from benchmarks.elastic.table import Line
-from benchmarks.network import alpha_beta, join, page, results, scaling, timeline
-from benchmarks.network.alpha_beta import AlphaBeta
+from benchmarks.network import scaling, timeline
+from benchmarks.network.events import join_of
 from benchmarks.network.namespace import Rate, rate_in
-from benchmarks.network.overlap import ratio_line
-from benchmarks.network.parts import Part
-from benchmarks.network.phases import Phase, num_steps, step_seconds
-from benchmarks.network.results import Failure, Found, Measured
-from tests.unit.benchmarks.test_elastic_table import HERE
+from benchmarks.network.scaling import AlphaBeta, Step
+from benchmarks.network.speed import CONV, Phase, num_steps, speed_line, step_seconds
+from benchmarks.run import Failure, SideFailed
+from benchmarks.stamps import Stamp
 
 FAST = Rate(name="fast", bits_per_second=0.0)
 SLOW = Rate(name="slow", bits_per_second=1e9)
@@ -54,62 +50,18 @@ def test_there_is_no_rate_where_no_filter_is(shown):
 
 def test_a_ratio_takes_the_repetitions_in_which_both_sides_ran():
     ours = [{"slow": 1.0}, Failure(reason="out of memory"), {"slow": 2.0}]
-    theirs = [{"slow": 1.5}, {"slow": 9.0}, {"slow": 2.0}]
-    line = ratio_line("conv", "slow", ours, theirs, least=1.05)
+    peers = [{"slow": 1.5}, {"slow": 9.0}, {"slow": 2.0}]
+    line = speed_line(CONV, SLOW, ours, peers, "a peer", least_median=1.05)
     assert line.values == (1.5, 1.0)
     assert line.is_reached
     assert "out of memory" in line.detail
 
 
 def test_a_ratio_without_a_side_is_not_reached_and_says_why():
-    line = ratio_line("conv", "slow", [Failure(reason="no such setting")], [{"slow": 1.0}], least=1)
+    ours = [Failure(reason="no such setting")]
+    line = speed_line(CONV, SLOW, ours, [{"slow": 1.0}], "a peer", least_median=1)
     assert line.is_reached is False
     assert line.detail == "no such setting"
-
-
-def test_the_reason_of_a_failure_is_one_line_of_a_table():
-    error = SideFailed(
-        "x ended with 1. Its log ends:\nTraceback\n  a | b\nTypeError:\tno such setting\n"
-    )
-    assert results.reason_of(error) == "x ended with 1. Its log ends: TypeError: no such setting"
-
-
-def measured(*values, commit):
-    line = Line(event="a step", side="ours", values=values, unit="r", least_median=1.0)
-    return Measured(
-        found=Found(lines=[line], notes=["A note."], figures={"x": [1.0]}),
-        machine="a machine",
-        commit=commit,
-        date="today",
-        load=0.2,
-        seconds=60.0,
-        is_quick=False,
-    )
-
-
-def test_parts_come_back_as_they_were_kept(tmp_path):
-    parts = {"one": measured(1.0, 2.0, commit="a"), "two": measured(commit="b")}
-    results.save(tmp_path / "kept.json", parts)
-    assert results.load(tmp_path / "kept.json") == parts
-
-
-def test_nothing_is_kept_at_first(tmp_path):
-    assert results.load(tmp_path / "kept.json") == {}
-
-
-def test_page_has_a_section_of_each_part_with_its_commit_and_says_what_is_missing():
-    parts = {
-        name: Part(measure=None, title=name.title(), method="How.")
-        for name in ("first", "second", "third")
-    }
-    found = {"second": measured(0.5, commit="bbb"), "first": measured(1.5, commit="aaa")}
-    written = page.to_markdown(found, parts, HERE)
-    first, second, third = (written.index(f"## {name}") for name in ("First", "Second", "Third"))
-    assert first < written.index("aaa") < second < written.index("bbb") < third
-    assert "Not measured yet." in written[third:]
-    assert "A note." in written
-    assert "on a machine; load" in written
-    assert "Targets reached: 1 of 2" in written
 
 
 TIMELINE = """[
@@ -165,7 +117,7 @@ def steps_of(*spans):
 def test_the_steps_of_a_join_are_held_against_its_median_one():
     # Alone 1 s a step; then two, of which one is given the state: 3 s, 2.5 s, 2 s; then 1.6 s.
     steps = steps_of((20, 1.0, 1), (1, 3.0, 2), (1, 2.5, 2), (8, 2.0, 2), (8, 1.6, 2))
-    found = join.join_of(steps, since=18.5, works_at=steps[29].at, size=2)
+    found = join_of(steps, since=18.5, works_at=steps[29].at, size=2)
     assert found.stall_seconds == pytest.approx(1.0)
     assert found.slower_percent == pytest.approx(25.0)
     assert found.median_percent == pytest.approx(25.0)
@@ -174,7 +126,7 @@ def test_the_steps_of_a_join_are_held_against_its_median_one():
 
 def test_a_state_that_is_sent_at_once_is_held_against_the_steps_after_it():
     steps = steps_of((20, 1.0, 1), (1, 3.0, 2), (8, 2.0, 2))
-    found = join.join_of(steps, since=18.5, works_at=steps[21].at, size=2)
+    found = join_of(steps, since=18.5, works_at=steps[21].at, size=2)
     assert found.stall_seconds == pytest.approx(1.0)
     assert found.median_percent == pytest.approx(0.0)
 
@@ -184,7 +136,7 @@ def test_a_state_that_is_sent_at_once_is_held_against_the_steps_after_it():
 )
 def test_a_join_without_enough_steps_is_told(steps):
     with pytest.raises(ValueError, match="too few steps"):
-        join.join_of(steps, since=2.5, works_at=5.0, size=2)
+        join_of(steps, since=2.5, works_at=5.0, size=2)
 
 
 TRUTH = AlphaBeta(num_bytes=94e6, alpha_seconds=2e-3, seconds_per_byte=2e-9, overlap=0.7)
@@ -196,15 +148,13 @@ def steps_of_model(model):
         for size, compute in ((2, 0.8), (4, 1.6))
         for rate in (math.inf, 4e9, 1e9)
         for one in [
-            alpha_beta.Measured(
-                num_ranks=size, compute_seconds=compute, bits_per_second=rate, step_seconds=0.0
-            )
+            Step(num_ranks=size, compute_seconds=compute, bits_per_second=rate, step_seconds=0.0)
         ]
     ]
 
 
 def test_a_fit_finds_the_parameters_that_made_the_steps():
-    found = alpha_beta.fit(steps_of_model(TRUTH), TRUTH.num_bytes, TRUTH.alpha_seconds)
+    found = scaling.fit(steps_of_model(TRUTH), TRUTH.num_bytes, TRUTH.alpha_seconds)
     for one in steps_of_model(TRUTH):
         assert found.shared_step_seconds(one) == pytest.approx(one.step_seconds, rel=0.01)
     assert found.overlap == pytest.approx(0.7, abs=0.05)
@@ -218,17 +168,13 @@ def test_a_step_of_large_rings_comes_to_the_time_of_sending_twice_the_bytes():
 
 def test_a_shared_link_carries_the_bytes_of_all_ranks():
     wire = dataclasses.replace(TRUTH, alpha_seconds=0.0, seconds_per_byte=0.0, overlap=1.0)
-    four = alpha_beta.Measured(
-        num_ranks=4, compute_seconds=0.1, bits_per_second=1e9, step_seconds=0.0
-    )
+    four = Step(num_ranks=4, compute_seconds=0.1, bits_per_second=1e9, step_seconds=0.0)
     assert wire.shared_step_seconds(four) == pytest.approx(4 * wire.step_seconds(4, 0.1, 1e9))
 
 
 def test_scaling_shows_the_fit_its_residuals_and_that_it_is_a_model():
-    alone = alpha_beta.Measured(
-        num_ranks=1, compute_seconds=0.4, bits_per_second=math.inf, step_seconds=0.4
-    )
-    found = scaling.found_in([alone, *steps_of_model(TRUTH)], TRUTH.num_bytes, 2e-3)
+    alone = Step(num_ranks=1, compute_seconds=0.4, bits_per_second=math.inf, step_seconds=0.4)
+    found = scaling.results_of([alone, *steps_of_model(TRUTH)], TRUTH.num_bytes, 2e-3)
     text = "\n".join(found.notes)
     assert "A model, not a measurement" in text
     assert "| 512 |" in text

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.elastic import stamps
+from benchmarks import stamps
 from benchmarks.elastic.goodput import Wanted, ideal_steps
-from benchmarks.elastic.stamps import Stamp
+from benchmarks.stamps import Stamp
 
 
 def steady(begin, end, *, every=0.1, first=1, size=1):
