@@ -1,4 +1,4 @@
-"""Carries out a chaos schedule on a running job, undoes what it did, and computes the cost."""
+"""Carries out a chaos schedule on a running job, reverts its changes, and computes the cost."""
 
 import signal
 import statistics
@@ -18,7 +18,7 @@ from edl_horovod.launch.local_jobs import LocalJobs
 __all__ = ["ActionResult", "Cost", "check_disturbable", "cost_of", "disturb", "disturb_job"]
 
 LEAST_SECONDS = 1.0
-"""Shorter times give no rate."""
+"""The shortest time from which a rate is computed."""
 POLL_SECONDS = 0.1
 
 
@@ -96,7 +96,7 @@ class ActionResult:
     seconds: float
     """Seconds after the start of the schedule."""
     kind: str
-    """As in the schedule; `continue` and `restore` for what is undone."""
+    """The action in the schedule; `continue` and `restore` for its reversal."""
     is_done: bool
     """False if the action was skipped."""
     message: str
@@ -269,7 +269,7 @@ class _Disturbance:
         self._set_slots(kind, after, f"{before} -> {after} slots")
 
     def _continue(self, seconds: float) -> None:
-        """Continue the workers whose time is over."""
+        """Continue the stopped workers whose time is over."""
         over = [stopped for stopped in self._stopped if stopped.until <= seconds]
         for stopped in over:
             self._stopped.remove(stopped)

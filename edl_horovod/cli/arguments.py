@@ -40,7 +40,7 @@ class VerbParser(argparse.ArgumentParser):
         epilog: Callable[[], str] = str,
         config_class: type | None = None,
     ) -> None:
-        """Take the flags of every verb.
+        """Add the flags of every verb.
 
         Args:
             verb: Its name.
@@ -62,11 +62,11 @@ class VerbParser(argparse.ArgumentParser):
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     def add_job_dir(self) -> None:
-        """Take the directory of a job, as a path."""
+        """Add the argument for the directory of a job, as a path."""
         self.add_argument("job_dir", metavar="JOB_DIR", type=_job_dir, help="directory of the job")
 
     def add_place(self) -> None:
-        """Take which cluster and which namespace a job is in."""
+        """Add the flags for the cluster and the namespace of a job."""
         self.add_argument(
             "-n", "--namespace", default="", help="namespace of the job (default: the context's)"
         )
@@ -75,7 +75,7 @@ class VerbParser(argparse.ArgumentParser):
         )
 
     def add_format(self) -> None:
-        """Take how the result is printed, `table` or `json`."""
+        """Add the flag for the output format, `table` or `json`."""
         self.add_argument(
             "-o",
             "--format",
@@ -85,15 +85,15 @@ class VerbParser(argparse.ArgumentParser):
         )
 
     def add_dry_run(self, help_text: str) -> None:
-        """Take `--dry-run`."""
+        """Add `--dry-run`."""
         self.add_argument("--dry-run", action="store_true", help=help_text)
 
     def add_quiet(self) -> None:
-        """Take `-q`."""
+        """Add `-q`."""
         self.add_argument("-q", "--quiet", action="store_true", help="print only the result")
 
     def add_config_files(self) -> None:
-        """Take the flags of Hydra that name files of settings and show what is composed."""
+        """Add the flags of Hydra for files of settings, and for printing the composed settings."""
         self.add_argument(
             "-cd",
             "--config-dir",
@@ -125,7 +125,7 @@ class VerbParser(argparse.ArgumentParser):
         raise ConfigError(f"{message}. See {self.prog} --help.")
 
     def parse_with_settings(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """The flags, and the settings that stand between them.
+        """Parse the flags, and the settings between them.
 
         `--key=value` and `--key value`, as ElasticDL's commands have it, are `key=value`.
 
@@ -157,7 +157,7 @@ class VerbParser(argparse.ArgumentParser):
         return word.startswith("--") and not did_you_mean(word, self._flags)
 
     def parse_all(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The flags and positionals, where nothing else may stand.
+        """Parse the flags and positionals; anything else is an error.
 
         Raises:
             ConfigError: There is something else.
@@ -193,7 +193,7 @@ def settings_parser(
     examples: str,
     more: Callable[[], str] = str,
 ) -> VerbParser:
-    """A parser of a verb that takes settings, and files of them."""
+    """Create the parser of a verb with settings, and with files of settings."""
 
     def epilog() -> str:
         table = _settings_table(config_class, required=needed(verb))

@@ -178,7 +178,7 @@ def _state_after_lost_launcher(job_dir: JobDir, state: JobState) -> JobState:
 
 
 def as_json(state: JobState, details: TargetDetails | None) -> dict[str, Any]:
-    """The whole state, for programs, and what the job's launch target tells of it."""
+    """The whole state, for programs, with the facts from the job's launch target."""
     values = dataclasses.asdict(state)
     del values["recent"]
     values |= {"seconds_left": state.seconds_left, "spares": state.spares}

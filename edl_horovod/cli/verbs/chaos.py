@@ -1,4 +1,4 @@
-"""`edl chaos`: kill, stop, add and remove workers of a running job, and say what that cost."""
+"""`edl chaos`: kill, stop, add and remove workers of a running job, and report the cost."""
 
 import dataclasses
 import json
@@ -96,7 +96,7 @@ def _parser(verb: str, summary: str) -> VerbParser:
 
 
 def _schedule_of(flags: Any) -> tuple[tuple[Action, ...], float]:
-    """What is to happen, and for how long."""
+    """The planned disturbances, and how long they take."""
     seed = random.SystemRandom().randrange(1 << 31) if flags.seed is None else flags.seed
     text = "\n".join(flags.actions)
     if flags.schedule is not None:

@@ -55,7 +55,7 @@ def _parser(verb: str, summary: str) -> VerbParser:
 
 
 def _print_plan(config: "ImageConfig", *, push: bool) -> None:
-    """The Dockerfile, which another program may read; what goes into it stands in its comments."""
+    """The Dockerfile, for programs to read, with the files of the image in its comments."""
     from edl_horovod import image
 
     plan = image.plan_of(config)

@@ -1,4 +1,4 @@
-"""The verbs on jobs: those that show jobs, from `status` to `dashboard`, and that change them."""
+"""The verbs that show jobs, such as `status` and `dashboard`, and those that change jobs."""
 
 import argparse
 import contextlib
@@ -43,7 +43,7 @@ __all__ = [
 
 
 def job_parser(verb: str, summary: str, flags: str) -> VerbParser:
-    """A parser that takes a JOB, and of one in a cluster where that is."""
+    """Create a parser with the argument JOB, and with flags for the place of a job in a cluster."""
     usage = f"{flags} [-n NAMESPACE] [--context CONTEXT] [--debug] JOB"
     parser = VerbParser(verb, summary=summary, usage=usage)
     help_text = "directory of a job here, or name of one in a cluster"
@@ -75,7 +75,7 @@ def confirm(question: str, *, is_yes: bool) -> None:
 
 @contextlib.contextmanager
 def detaching(verb: str, argv: Sequence[str]) -> Iterator[None]:
-    """On Ctrl-C, end this display and not the job, and say how to come back.
+    """On Ctrl-C, end the display but not the job, and print how to continue the display.
 
     Raises:
         Interrupted: By Ctrl-C.
@@ -88,7 +88,7 @@ def detaching(verb: str, argv: Sequence[str]) -> Iterator[None]:
 
 
 class StatusDisplay:
-    """Says on stderr where a job is, each time that this changes."""
+    """Prints the state of a job on stderr whenever it changes."""
 
     def __init__(self, job: str, *, first: str = "") -> None:
         """`first` is a line that is printed before all others."""

@@ -1,4 +1,4 @@
-"""`edl spec`: show what the files of a model spec hold, or write a model of a zoo as one."""
+"""`edl spec`: show the contents of a model spec's files, or write a zoo's model as a spec."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""`edl sql`: run statements in SQL, from the command, a file or stdin, and print what they give."""
+"""`edl sql`: run SQL statements from the command, a file or stdin, and print their results."""
 
 import re
 import sys
@@ -140,7 +140,7 @@ def _run_all(
 
 
 def _text(texts: Sequence[str], file: Path | None) -> str | None:
-    """The program: a word of the command, a file, or stdin; None for the prompt."""
+    """The text of the statements: a word of the command, a file, or stdin; None for the prompt."""
     if len(texts) + (file is not None) > 1:
         raise ConfigError(
             "The statements come from one place: one word of the command, or -f FILE.",

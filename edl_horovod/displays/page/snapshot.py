@@ -41,7 +41,7 @@ class JobSnapshot:
     state: JobState | None = None
     """None while nothing is known."""
     details: TargetDetails | None = None
-    """What the job's launch target tells; None where it tells nothing."""
+    """The state of the job by its launch target; None if it follows from the events alone."""
     loss: tuple[Point, ...] = ()
     """Loss over steps."""
     ring: tuple[Point, ...] = ()
