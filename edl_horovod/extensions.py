@@ -6,6 +6,7 @@ not built in, or for a list of all names, so that the usual command does not tak
 """
 
 import functools
+import importlib
 import os
 import sys
 from collections import UserDict
@@ -41,6 +42,7 @@ class Table(UserDict[str, T]):
         built_in: Mapping[str, T],
         *,
         load: Callable[["EntryPoint"], Any] = object_of,
+        places: Mapping[str, str] | None = None,
     ) -> None:
         """Create a table.
 
@@ -48,9 +50,11 @@ class Table(UserDict[str, T]):
             name: The end of the entry points' group: `sources` for `edl_horovod.sources`.
             built_in: The built-in values.
             load: Converts an entry point to a value; by default, loads the object.
+            places: Further built-in values, by `module:name`; the module is imported when used.
         """
         super().__init__(built_in)
-        self.built_in = frozenset(built_in)
+        self._places = dict(places or {})
+        self.built_in = frozenset((*built_in, *self._places))
         self._name = name
         self._load = load
 
@@ -65,6 +69,11 @@ class Table(UserDict[str, T]):
         return values
 
     def __missing__(self, key: str) -> T:
+        if key in self._places:
+            module, _, name = self._places[key].partition(":")
+            built_in: T = getattr(importlib.import_module(module), name)
+            self.data[key] = built_in
+            return built_in
         point = self._added[key]
         try:
             value: T = self._load(point)
@@ -80,13 +89,13 @@ class Table(UserDict[str, T]):
         return value
 
     def __contains__(self, key: object) -> bool:
-        return key in self.data or key in self._added
+        return key in self.data or key in self._places or key in self._added
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self.data, *self._added)))
+        return iter(dict.fromkeys((*self._places, *self.data, *self._added)))
 
     def __len__(self) -> int:
-        return len({*self.data, *self._added})
+        return len({*self._places, *self.data, *self._added})
 
     @functools.cached_property
     def _added(self) -> "dict[str, EntryPoint]":
@@ -97,7 +106,7 @@ class Table(UserDict[str, T]):
         from importlib.metadata import entry_points
 
         for point in entry_points(group=f"edl_horovod.{self._name}"):
-            if point.name in self.data or point.name in added:
+            if point.name in {*self._places, *self.data, *added}:
                 _warn(
                     "%s adds %r to the %s of edl_horovod, where that name is taken: it is ignored",
                     point.dist.name if point.dist is not None else "a package",

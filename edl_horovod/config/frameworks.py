@@ -1,14 +1,28 @@
 """The table of the frameworks in which a model may be written; it imports none of them."""
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from edl_horovod.errors import ConfigError
 from edl_horovod.extensions import Table
 
-__all__ = ["DEFAULT", "FRAMEWORKS", "FrameworkEntry", "require_backend"]
+__all__ = ["DEFAULT", "FRAMEWORKS", "FrameworkEntry", "ModelKind", "model_kinds"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelKind:
+    """The meaning of a `name` in the section `model:` of a model in files."""
+
+    framework: str
+    module: str
+    """The last part of `path`, where the section has one."""
+    keys: tuple[str, ...]
+    """The keys that its `spec` may have beside those of all kinds."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Those of them that set an option of the training themselves, with the option's name."""
+
+
+def _accept(_variables: Mapping[str, str]) -> None:
+    """Accept any environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,63 +44,29 @@ class FrameworkEntry:
     """Horovod's package for this framework; empty where it needs none."""
     file_models: str = ""
     """The module for models in files, a `models.spec_zoo.FileModels`."""
-    keras_backend: str = ""
-    """The backend that Keras must use; empty where any backend will do."""
+    model_kinds: Mapping[str, ModelKind] = field(default_factory=dict)
+    """The kinds of models in files, by the `name` in their section `model:`."""
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    """Settings of a training that the framework refuses, each with the rest of a sentence."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that a worker sets before it imports the framework, unless they are set."""
+    check_environment: Callable[[Mapping[str, str]], None] = _accept
+    """Raises ConfigError for variables with which the framework's ring does not work."""
 
 
 FRAMEWORKS: Table[FrameworkEntry] = Table(
     "frameworks",
-    {
-        "keras": FrameworkEntry(
-            module="edl_horovod.frameworks.keras.framework",
-            packages=("keras", "tensorflow"),
-            extra="tensorflow",
-            imports=("keras", "tensorflow", "tf_keras"),
-            horovod="horovod.tensorflow",
-            file_models="edl_horovod.frameworks.keras.file_models",
-            keras_backend="tensorflow",
-        ),
-        "torch": FrameworkEntry(
-            module="edl_horovod.frameworks.torch.ring",
-            packages=("torch", "safetensors"),
-            extra="torch",
-            imports=("lightning", "pytorch_lightning", "torch", "torchaudio", "torchvision"),
-            horovod="horovod.torch",
-            file_models="edl_horovod.frameworks.torch.file_models",
-        ),
+    {},
+    places={
+        "keras": "edl_horovod.frameworks.keras.entry:ENTRY",
+        "torch": "edl_horovod.frameworks.torch.entry:ENTRY",
     },
 )
 DEFAULT = "keras"
 """The framework of a model whose file imports no framework."""
 
 
-def require_backend(framework: str, variables: Mapping[str, str]) -> None:
-    """Refuse a backend of Keras on which the framework's ring does not work.
-
-    Args:
-        framework: One of FRAMEWORKS.
-        variables: The environment of the processes that will import Keras.
-
-    Raises:
-        ConfigError: `KERAS_BACKEND`, or the user's file of settings of Keras, asks for another.
-    """
-    needed = FRAMEWORKS[framework].keras_backend
-    file = Path(variables.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
-    asked = variables.get("KERAS_BACKEND", "")
-    received = f"KERAS_BACKEND={asked}" if asked else f"backend {_backend_in(file)} in {file}"
-    if needed and (asked or _backend_in(file) or needed) != needed:
-        raise ConfigError(
-            f"A job with framework={framework} runs Keras on {needed}, and another backend is set.",
-            received=received,
-            hint=f"Set KERAS_BACKEND={needed} for this job. A model of Keras on PyTorch trains with"
-            " framework=torch, inside a torch.nn.Module (docs/reference/pytorch.md).",
-        )
-
-
-def _backend_in(file: Path) -> str:
-    """The backend in Keras' file of settings; empty where Keras could not read the file, either."""
-    try:
-        keras_settings = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return ""
-    return str(keras_settings.get("backend", "")) if isinstance(keras_settings, dict) else ""
+def model_kinds() -> dict[str, ModelKind]:
+    """The kinds of models in files of all frameworks, by the `name` in their section."""
+    entries = FRAMEWORKS.loaded().values()
+    return {name: kind for entry in entries for name, kind in entry.model_kinds.items()}

@@ -8,19 +8,17 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from edl_horovod.config.frameworks import model_kinds
 from edl_horovod.errors import ConfigError, did_you_mean
 
 __all__ = [
     "COMPILE_KEYS",
-    "MODEL_KINDS",
     "SETTINGS",
-    "ModelKind",
     "check",
     "check_spec",
     "expand",
@@ -32,46 +30,12 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, kw_only=True)
-class ModelKind:
-    """The meaning of a `name` in the section."""
-
-    framework: str
-    module: str
-    """The last part of `path`, where the section has one."""
-    keys: tuple[str, ...]
-    """The keys that its `spec` may have beside `model_name`."""
-    ignored: tuple[str, ...] = ()
-    """Keys that only a federation uses."""
-
-
 SETTINGS = ("model", "model_spec")
 """The settings of a job that hold the section or name its file."""
 COMPILE_KEYS = ("compile_model_options", "compiled_options")
-"""The two spellings of a Keras model's loss, optimizer and metrics."""
+"""The two spellings of a model's loss, optimizer and metrics, where they are in one section."""
 _FILES = ("model_definition", "model_architecture", "model_weights", "custom_objects")
 _FEDERATED = ("is_classification",)
-MODEL_KINDS = {
-    "KerasFLModel": ModelKind(
-        framework="keras",
-        module="keras_fl_model",
-        keys=(*_FILES, *COMPILE_KEYS),
-        ignored=_FEDERATED,
-    ),
-    "TensorFlowFLModel": ModelKind(
-        framework="keras",
-        module="tensorflow_fl_model",
-        keys=(*_FILES, *COMPILE_KEYS),
-        ignored=_FEDERATED,
-    ),
-    "PytorchFLModel": ModelKind(
-        framework="torch",
-        module="pytorch_fl_model",
-        keys=(*_FILES, "optimizer", "loss_criterion"),
-        ignored=_FEDERATED,
-    ),
-}
 _SECTION = ("name", "path", "spec")
 _MODULES = "ibmfl.model."
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -96,13 +60,14 @@ def check(section: Mapping[str, Any]) -> None:
                 hint=did_you_mean(str(key), _SECTION),
             )
     name, module, spec = (section.get(key, "") for key in _SECTION)
-    if name not in MODEL_KINDS:
+    kinds = model_kinds()
+    if name not in kinds:
         raise ConfigError(
-            f"model.name must be one of {', '.join(MODEL_KINDS)}.",
+            f"model.name must be one of {', '.join(kinds)}.",
             received={"model.name": name},
-            hint=did_you_mean(str(name), MODEL_KINDS),
+            hint=did_you_mean(str(name), kinds),
         )
-    kind = MODEL_KINDS[name]
+    kind = kinds[name]
     if module and str(module).removeprefix(_MODULES) != kind.module:
         raise ConfigError(
             f"model.path does not belong to {name}: it has no effect here, and must be"
@@ -124,16 +89,15 @@ def check_spec(name: str, spec: Mapping[str, Any]) -> None:
     """Refuse a spec with unknown or missing keys, or with keys that contradict each other.
 
     Args:
-        name: One of MODEL_KINDS.
+        name: One of `model_kinds`.
         spec: Its keys and values.
 
     Raises:
         ConfigError: A key is unknown or missing, has two spellings, or has a wrong type.
     """
-    kind = MODEL_KINDS[name]
-    allowed = (_MODEL_NAME, *kind.keys)
+    allowed = (_MODEL_NAME, *_FILES, *model_kinds()[name].keys)
     for key in spec:
-        if key not in (*allowed, *kind.ignored):
+        if key not in (*allowed, *_FEDERATED):
             raise ConfigError(
                 f"The spec of a {name} has no key {key!r}.",
                 received={f"model.spec.{key}": spec[key]},
@@ -206,7 +170,7 @@ def expand(values: dict[str, Any]) -> None:
     values["model"] = section = _with_spec(section, Path.cwd())
     check(section)
     if not values.get("framework"):
-        values["framework"] = MODEL_KINDS[section["name"]].framework
+        values["framework"] = model_kinds()[section["name"]].framework
 
 
 def read_section(file: Path) -> dict[str, Any]:
@@ -280,9 +244,9 @@ def paths_in(section: Mapping[str, Any]) -> list[str]:
 
 def section_of(framework: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """The section for a spec, with the first name that stands for the framework."""
-    kinds = MODEL_KINDS.items()
-    name = next(name for name, kind in kinds if kind.framework == framework)
-    return {"name": name, "path": f"{_MODULES}{MODEL_KINDS[name].module}", "spec": dict(spec)}
+    kinds = model_kinds().items()
+    name, kind = next((name, kind) for name, kind in kinds if kind.framework == framework)
+    return {"name": name, "path": f"{_MODULES}{kind.module}", "spec": dict(spec)}
 
 
 def _with_spec(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -293,9 +257,9 @@ def _with_spec(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         spec, folder = _read(file, "model.spec"), file.parent
     if not isinstance(spec, Mapping):
         return dict(section)
-    if section.get("name") in MODEL_KINDS:
+    if section.get("name") in model_kinds():
         check_spec(section["name"], spec)
-        if ignored := [key for key in spec if key in MODEL_KINDS[section["name"]].ignored]:
+        if ignored := [key for key in spec if key in _FEDERATED]:
             log.warning("model.spec: no effect here: %s", ", ".join(ignored))
         spec = map_paths(spec, lambda _, path: os.path.abspath(folder / os.path.expanduser(path)))
     return {**section, "spec": dict(spec)}

@@ -1,12 +1,13 @@
 """The settings as frozen dataclasses: the one list of keys, with types, defaults and units."""
 
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, get_args
 
 from edl_horovod.config import model_spec as model_section
 from edl_horovod.config import params as params_text
 from edl_horovod.config.checks import check, check_choice, check_given, check_least
-from edl_horovod.config.frameworks import FRAMEWORKS
+from edl_horovod.config.frameworks import FRAMEWORKS, model_kinds
 from edl_horovod.config.kubernetes import KubernetesConfig
 from edl_horovod.config.slurm import SlurmConfig
 from edl_horovod.config.tasks import TASKS
@@ -362,7 +363,7 @@ class JobConfig:
         if self.model:
             check(task.takes_zoo, "model", self.model.get("name"), "belongs to train")
             model_section.check(self.model)
-            needed = model_section.MODEL_KINDS[self.model["name"]].framework
+            needed = model_kinds()[self.model["name"]].framework
             rule = f"must be {needed} for a {self.model['name']}"
             check(self.framework == needed, "framework", self.framework, rule)
         elif task.takes_zoo and not self.model_zoo.endswith(".py"):
@@ -386,11 +387,10 @@ class JobConfig:
             purpose = "the data for the evaluations after which train.max_seconds takes effect"
             check_given("validation_data", self.validation_data, purpose)
         # Checked again when the framework is known (`models.framework_name`).
-        is_torch = self.framework in ("", "torch") or not task.keeps_state
-        rule = "is for framework=torch; Keras models can be served from train.saved_model"
-        check(is_torch or not self.train.onnx, "train.onnx", True, rule)
-        rule = "is for framework=torch; the steps of Keras models are graphs of TensorFlow already"
-        check(is_torch or not self.train.compile, "train.compile", True, rule)
+        if self.framework and task.keeps_state:
+            for key, rule in FRAMEWORKS[self.framework].unsupported.items():
+                value = attrgetter(key)(self)
+                check(not value, key, value, rule)
         rule = "is for train on an elastic ring"
         check(task.keeps_state or not self.elastic.autoscale, "elastic.autoscale", True, rule)
         batching = self.elastic.batching

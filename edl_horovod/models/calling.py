@@ -31,7 +31,6 @@ __all__ = [
     "logging_warnings",
     "referenced_names",
     "user_code",
-    "wrong_optimizer",
 ]
 
 log = logging.getLogger(__name__)
@@ -220,15 +219,6 @@ def logging_warnings(doing: str) -> Iterator[None]:
 def first_paragraph(error: BaseException) -> str:
     """The beginning of an error's text, on one line: some texts are reports of many pages."""
     return " ".join(str(error).split("\n\n")[0].split())
-
-
-def wrong_optimizer(returned: object, label: str) -> UserCodeError:
-    """The error for a function, called `label` in messages, that returned no Keras 3 optimizer."""
-    return UserCodeError(
-        f"{label} must return a Keras 3 optimizer.",
-        received=type(returned).__name__,
-        hint=f"{OPTIMIZER_HINT}.",
-    )
 
 
 def _name_and_place(function: Callable[..., Any]) -> str:

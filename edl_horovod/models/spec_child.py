@@ -11,8 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from edl_horovod.config.frameworks import FRAMEWORKS
-from edl_horovod.config.model_spec import MODEL_KINDS
+from edl_horovod.config.frameworks import FRAMEWORKS, model_kinds
 from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.child_process import answer_parent
@@ -59,7 +58,7 @@ def _call(request: dict[str, Any]) -> dict[str, Any]:
 def _summarize(request: dict[str, Any]) -> dict[str, Any]:
     """A `FileModelSummary` of the section in the request; nothing of the files runs."""
     section = request["section"]
-    files = _files_of(MODEL_KINDS[section["name"]].framework)
+    files = _files_of(model_kinds()[section["name"]].framework)
     return asdict(files.summarize(file_model(section, Path(), is_trusted=False)))
 
 

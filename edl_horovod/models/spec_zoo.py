@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from edl_horovod.config.frameworks import FRAMEWORKS
-from edl_horovod.config.model_spec import COMPILE_KEYS, MODEL_KINDS, check_spec, map_paths
+from edl_horovod.config.frameworks import FRAMEWORKS, model_kinds
+from edl_horovod.config.model_spec import COMPILE_KEYS, check_spec, map_paths
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import (
     ConfigError,
@@ -404,7 +404,7 @@ def _write_zoo(section: Mapping[str, Any], user_zoo: Path | None, *, is_trusted:
         (tree / _SPEC_FILE).write_text(json.dumps(content, indent=2), encoding="utf-8")
         # An image of a zoo needs this file; the framework itself is in the base image.
         (tree / "requirements.txt").touch()
-        entry = FRAMEWORKS[MODEL_KINDS[section["name"]].framework]
+        entry = FRAMEWORKS[model_kinds()[section["name"]].framework]
         # Of the spec only the names of files get into this code, as literals.
         code = _CODE.format(file_models=entry.file_models, files=tuple(files))
         (tree / f"{_NAME}.py").write_text(code, encoding="utf-8")
@@ -472,8 +472,7 @@ def _names_imported(code: Path) -> list[str]:
 
 def _compile_options(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that a model spec gives for compiling a model of this kind."""
-    if MODEL_KINDS[kind].framework != "torch":
-        # Two spellings of one key; a spec with both has been refused.
-        return dict(next((spec[key] for key in COMPILE_KEYS if spec.get(key)), {}))
-    options = {"optimizer": spec.get("optimizer"), "loss": spec.get("loss_criterion")}
-    return {key: value for key, value in options.items() if value}
+    # Two spellings of one key; a spec with both has been refused.
+    options = dict(next((spec[key] for key in COMPILE_KEYS if spec.get(key)), {}))
+    keys = model_kinds()[kind].options.items()
+    return options | {option: spec[key] for key, option in keys if spec.get(key)}

@@ -5,7 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
-from edl_horovod.config.frameworks import FRAMEWORKS, require_backend
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.supervisor.plan import Command
 
@@ -18,11 +18,11 @@ def require_worker_packages(framework: str) -> None:
     """Check that the workers' packages are installed: one error, not a traceback in each worker.
 
     Raises:
-        ConfigError: Keras is configured with another backend.
+        ConfigError: The framework's ring does not work with the environment.
         MissingDependency: One of the framework's packages, or Horovod, is not installed.
     """
-    require_backend(framework, os.environ)
     entry = FRAMEWORKS[framework]
+    entry.check_environment(os.environ)
     needed = (*entry.packages, "horovod")
     missing = [package for package in needed if _is_missing(package)]
     if missing:
@@ -46,11 +46,11 @@ def require_framework(framework: str) -> None:
     """Check that a framework's packages are installed, for a process without a ring.
 
     Raises:
-        ConfigError: Keras is configured with another backend.
+        ConfigError: The framework's ring does not work with the environment.
         MissingDependency: One of the framework's packages is not installed.
     """
-    require_backend(framework, os.environ)
     entry = FRAMEWORKS[framework]
+    entry.check_environment(os.environ)
     if missing := [package for package in entry.packages if _is_missing(package)]:
         raise MissingDependency(
             f"This needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not"

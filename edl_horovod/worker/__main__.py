@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from edl_horovod.config import resolved
-from edl_horovod.config.frameworks import require_backend
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log as logs
@@ -80,12 +80,13 @@ def import_all(config: JobConfig) -> None:
     """Import the packages that a worker needs, without the user's code and without threads.
 
     Raises:
-        ConfigError: Keras is configured with a backend that has no ring.
+        ConfigError: The framework's ring does not work with the environment.
     """
-    require_backend(framework_name(config), os.environ)
-    # Read at import by TensorFlow, and at every trace of a collective by Horovod.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("HOROVOD_LOG_LEVEL", "error")
+    entry = FRAMEWORKS[framework_name(config)]
+    entry.check_environment(os.environ)
+    # Horovod reads its variable at every trace of a collective.
+    for name, value in (*entry.environment.items(), ("HOROVOD_LOG_LEVEL", "error")):
+        os.environ.setdefault(name, value)
     os.environ["HOROVOD_ELASTIC"] = "1"
     # A bucket is one message already; fusing several would only enlarge Horovod's buffer.
     os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(config.train.bucket_bytes))

@@ -47,7 +47,8 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 
 def _show(flags: argparse.Namespace) -> int:
-    from edl_horovod.config.model_spec import MODEL_KINDS, check, read_section
+    from edl_horovod.config.frameworks import model_kinds
+    from edl_horovod.config.model_spec import check, read_section
     from edl_horovod.models.child_process import call_in_child
     from edl_horovod.models.spec_zoo import SPEC_CHILD
     from edl_horovod.supervisor.needs import require_framework
@@ -60,7 +61,7 @@ def _show(flags: argparse.Namespace) -> int:
             received={"model.spec": section["spec"]},
             hint="Write the returned spec itself into the file.",
         )
-    require_framework(MODEL_KINDS[section["name"]].framework)
+    require_framework(model_kinds()[section["name"]].framework)
     description = call_in_child(SPEC_CHILD, {"action": "summarize", "section": section})
     print(
         json.dumps(description, indent=2)

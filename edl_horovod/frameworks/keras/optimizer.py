@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.values import StateGroup, Variable, state_groups
-from edl_horovod.models.calling import user_code, wrong_optimizer
+from edl_horovod.models.calling import OPTIMIZER_HINT, user_code
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "groups_of",
     "inner_optimizer",
     "make_optimizer",
+    "wrong_optimizer",
 ]
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,15 @@ def make_optimizer(
     _warn_unused(loaded, model)
     wrapper = keras.optimizers.LossScaleOptimizer
     return wrapper(optimizer) if scales_loss and not isinstance(optimizer, wrapper) else optimizer
+
+
+def wrong_optimizer(returned: object, label: str) -> UserCodeError:
+    """The error for a function, called `label` in messages, that returned no Keras 3 optimizer."""
+    return UserCodeError(
+        f"{label} must return a Keras 3 optimizer.",
+        received=type(returned).__name__,
+        hint=f"{OPTIMIZER_HINT}.",
+    )
 
 
 def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:

@@ -14,8 +14,8 @@ import tensorflow as tf
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
 from edl_horovod.frameworks import plain_models as parts
 from edl_horovod.frameworks.keras.metrics import MetricCall, as_keras_metric
+from edl_horovod.frameworks.keras.optimizer import wrong_optimizer
 from edl_horovod.frameworks.plain_models import Part
-from edl_horovod.models.calling import wrong_optimizer
 from edl_horovod.models.parts import LOSS_ROLES, PlainModels, declares_roles, with_roles
 from edl_horovod.spec import Mode
 

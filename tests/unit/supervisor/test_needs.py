@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod import api
-from edl_horovod.config.frameworks import FRAMEWORKS, require_backend
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, MissingDependency
 from edl_horovod.models.framework_name import framework_name
@@ -91,7 +91,7 @@ def test_a_backend_of_keras_without_a_ring_is_one_sentence(
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"backend": "tensorflow"}'])
 def test_keras_on_tensorflow_is_taken(tmp_path: Path, variables: dict[str, str], text: str) -> None:
     (tmp_path / "keras.json").write_text(text)
-    require_backend("keras", {**variables, "KERAS_HOME": str(tmp_path)})
+    FRAMEWORKS["keras"].check_environment({**variables, "KERAS_HOME": str(tmp_path)})
 
 
 def test_a_trained_model_needs_its_own_framework_whatever_the_setting_says(

@@ -13,7 +13,8 @@ import keras
 
 from edl_horovod.errors import UserCodeError, did_you_mean
 from edl_horovod.frameworks.keras.files.definition import Definition
-from edl_horovod.models.calling import user_code, wrong_optimizer
+from edl_horovod.frameworks.keras.optimizer import wrong_optimizer
+from edl_horovod.models.calling import user_code
 from edl_horovod.models.modules import CustomObject, import_object
 
 __all__ = ["CompileArguments", "missing_parts"]

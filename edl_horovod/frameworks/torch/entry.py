@@ -1,0 +1,22 @@
+"""What the rest of the package knows of PyTorch without importing it."""
+
+from edl_horovod.config.frameworks import FrameworkEntry, ModelKind
+
+__all__ = ["ENTRY"]
+
+ENTRY = FrameworkEntry(
+    module="edl_horovod.frameworks.torch.ring",
+    packages=("torch", "safetensors"),
+    extra="torch",
+    imports=("lightning", "pytorch_lightning", "torch", "torchaudio", "torchvision"),
+    horovod="horovod.torch",
+    file_models="edl_horovod.frameworks.torch.file_models",
+    model_kinds={
+        "PytorchFLModel": ModelKind(
+            framework="torch",
+            module="pytorch_fl_model",
+            keys=("optimizer", "loss_criterion"),
+            options={"optimizer": "optimizer", "loss_criterion": "loss"},
+        )
+    },
+)
