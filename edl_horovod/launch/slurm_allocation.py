@@ -148,7 +148,7 @@ class _Step:
 
     child: Child
     num_ends: int = 0
-    start_again_at: float | None = None
+    restart_at: float | None = None
 
 
 def keep_steps(config: JobConfig) -> None:
@@ -202,19 +202,19 @@ def _keep(steps: dict[str, _Step], node: str, command: Command, job_dir: JobDir)
     path = job_dir.logs / f"{node}.log"
     if step is None:
         steps[node] = _Step(Child(command, path))
-    elif step.start_again_at is not None:
-        if now >= step.start_again_at:
+    elif step.restart_at is not None:
+        if now >= step.restart_at:
             step.child.close()
-            step.child, step.start_again_at = Child(command, path), None
+            step.child, step.restart_at = Child(command, path), None
     elif step.child.exit_code is not None:
         wait = min(2.0**step.num_ends, MAX_BACKOFF_SECONDS)
         log.warning(
-            "the step on %s ended with %s; it starts again in %.0f s",
+            "the step on %s ended with %s; it is restarted in %.0f s",
             node,
             step.child.exit_code,
             wait,
         )
-        step.num_ends, step.start_again_at = step.num_ends + 1, now + wait
+        step.num_ends, step.restart_at = step.num_ends + 1, now + wait
 
 
 def _step_command(config: JobConfig, node: str, coordinator: str) -> Command:

@@ -500,10 +500,10 @@ def test_what_may_have_been_made_is_named(server, tmp_path, monkeypatch, capsys)
     monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
     server.faults.drop, server.faults.drop_only = 9, "POST"
 
-    assert "Whether mpijob/mnist was made is not known" in refused(capsys, ClusterUnreachable)
+    assert "It is not known whether mpijob/mnist was created" in refused(capsys, ClusterUnreachable)
 
     server.faults.drop = 9
-    assert "was made" not in refused(capsys, ClusterUnreachable, "--dry-run=server")
+    assert "was created" not in refused(capsys, ClusterUnreachable, "--dry-run=server")
 
 
 def test_dry_runs_and_formats_of_clusters_are_not_for_this_machine(capsys):

@@ -20,7 +20,7 @@ def test_a_killed_process_is_told_with_its_memory_and_what_to_lower():
         process.wait(LIMIT_SECONDS)
     text = what_killed(process.returncode, memory)
     assert text.startswith("It was killed by SIGKILL: most likely memory ran out")
-    assert "had taken up to 0.3 GiB when last seen, and there are" in text
+    assert "had used up to 0.3 GiB when last seen, and there are" in text
     for key in ("train.batch_size", "data_plan.shuffle_window", "launch.np"):
         assert key in text
 
