@@ -26,18 +26,7 @@ from edl_horovod.job import hosts, outcome
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.earlier import hold, resume_hint, takeover_message, was_filled_by
-from edl_horovod.job.events import (
-    EvaluationEvent,
-    EventLog,
-    GenerationEvent,
-    JobEvent,
-    OnEvents,
-    ProgressEvent,
-    Recorded,
-    StepEvent,
-    WorkerEvent,
-    follow,
-)
+from edl_horovod.job.events import EventLog, JobEvent, OnEvents, Recorded, follow
 from edl_horovod.job.outcome import Failure, Outcome, Success
 from edl_horovod.job.output_checks import check_can_be_written, check_is_free, check_paths
 from edl_horovod.models import job_zoo, lookup
@@ -62,8 +51,6 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 ADDRESS_SECONDS = 30.0
-HOPELESS_FAILURES = 3
-"""Failures of one slot in a row, without progress of the job, after which the job ends."""
 
 STOP_SECONDS = 60.0
 """How long workers may take to end their step and to save a checkpoint after a request to stop."""
@@ -302,8 +289,8 @@ def _run_elastic(
                 _keep_slots(plan, hosts_file, slots)
             recorded = show()
             if slots is not None:
-                _note(recorded, slots)
-                _give_up_if_hopeless(slots, plan.config.elastic.min_np)
+                slots.note(recorded)
+                slots.give_up_if_hopeless(plan.config.elastic.min_np)
             if plan.job_dir.stop_request.exists():
                 grace_seconds = max(grace_seconds, STOP_SECONDS)
                 return None
@@ -358,35 +345,6 @@ def _restarting(plan: LaunchPlan, name: str, command: Command) -> RestartingChil
 
 def _outcome(plan: LaunchPlan) -> Outcome | None:
     return outcome.load(plan.job_dir.result)
-
-
-def _note(events: list[Recorded], slots: Slots) -> None:
-    for _, _, event in events:
-        match event:
-            case GenerationEvent(is_formed=True):
-                slots.note_ring(event.members)
-            case WorkerEvent(state="hung", pid=int(pid)):
-                slots.note_hung(event.worker, pid)
-            case StepEvent(step=done) | ProgressEvent(records=done):
-                slots.note_progress((done, 0))
-            case EvaluationEvent(step=done):
-                slots.note_progress((done, 1))
-
-
-def _give_up_if_hopeless(slots: Slots, min_np: int) -> None:
-    """End a job whose workers only fail.
-
-    A job is not ended while healthy workers could still form a ring: they may be in a long step.
-
-    Raises:
-        JobFailed: A slot failed several times in a row, and too few workers are healthy.
-    """
-    failures, why = slots.most_new_failures()
-    if failures >= HOPELESS_FAILURES and slots.num_healthy() < min_np:
-        raise JobFailed(
-            f"A worker ended {failures} times in a row while the job got no further than before."
-            f" {why}"
-        )
 
 
 def _await_dismissed(slots: Slots) -> None:

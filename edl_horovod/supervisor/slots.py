@@ -3,11 +3,20 @@
 import logging
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edl_horovod.job.events import EventLog, WorkerEvent
+from edl_horovod.errors import JobFailed
+from edl_horovod.job.events import (
+    EvaluationEvent,
+    EventLog,
+    GenerationEvent,
+    ProgressEvent,
+    Recorded,
+    StepEvent,
+    WorkerEvent,
+)
 from edl_horovod.supervisor.forks import ForkServer, WarmServer
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command
 from edl_horovod.supervisor.processes import Child, Memory, exit_text, start_process, what_killed
@@ -19,6 +28,8 @@ log = logging.getLogger(__name__)
 LEFT = (0, 75, 128 + signal.SIGTERM, -signal.SIGTERM)
 """Exit codes of a worker that was asked to end: when warm, when warm in a pod, while getting warm,
 and before it handled signals."""
+HOPELESS_FAILURES = 3
+"""Failures of one slot in a row, without progress of the job, after which the job ends."""
 MAX_BACKOFF_SECONDS = 60.0
 MAX_DOUBLINGS = 30
 HUNG_GRACE_SECONDS = 5.0
@@ -98,7 +109,24 @@ class Slots:
         if self._forks is not None:
             self._forks.leave()
 
-    def note_progress(self, progress: tuple[int, int]) -> None:
+    def note(self, events: Iterable[Recorded]) -> None:
+        """Note what events say: who is in the ring, who hangs, and how far the job is."""
+        for _, _, event in events:
+            match event:
+                case GenerationEvent(is_formed=True):
+                    for number, slot in self._slots.items():
+                        slot.is_in_ring = f"{self._host}:{number}" in event.members
+                case WorkerEvent(state="hung", pid=int(pid)):
+                    # It was ordered to end; the slot may have a new process by now.
+                    for number, slot in (*self._slots.items(), *self._leaving.items()):
+                        if event.worker == f"{self._host}:{number}" and slot.child.pid == pid:
+                            slot.kill_at = time.monotonic() + HUNG_GRACE_SECONDS
+                case StepEvent(step=done) | ProgressEvent(records=done):
+                    self._note_progress((done, 0))
+                case EvaluationEvent(step=done):
+                    self._note_progress((done, 1))
+
+    def _note_progress(self, progress: tuple[int, int]) -> None:
         """Note the progress of the job; if it is further than ever before, forget earlier failures.
 
         A job that goes back at each failure and only repeats the same steps makes no progress.
@@ -107,39 +135,30 @@ class Slots:
             progress: The number of steps or records that are done, and 1 if they have been
                 evaluated, else 0.
         """
-        if progress <= self._furthest_progress:
-            return
-        self._furthest_progress = progress
-        for slot in self._slots.values():
-            slot.num_new_failures = 0
+        if progress > self._furthest_progress:
+            self._furthest_progress = progress
+            for slot in self._slots.values():
+                slot.num_new_failures = 0
 
-    def note_ring(self, members: Sequence[str]) -> None:
-        """Note the members of the ring that has formed, as `host:slot`."""
-        for number, slot in self._slots.items():
-            slot.is_in_ring = f"{self._host}:{number}" in members
+    def give_up_if_hopeless(self, min_np: int) -> None:
+        """End a job whose workers only fail.
 
-    def note_hung(self, worker: str, pid: int) -> None:
-        """Note that a worker hangs and was ordered to end; it is killed if it does not.
+        A job is not ended while healthy workers could still form a ring: they may be in a long
+        step. Those run, and are in the ring or did not fail since the last progress.
 
-        Args:
-            worker: The worker, as `host:slot`.
-            pid: The process that hung; the slot may have a new one by now.
+        Raises:
+            JobFailed: A slot failed several times in a row, and too few workers are healthy.
         """
-        for number, slot in (*self._slots.items(), *self._leaving.items()):
-            if worker == f"{self._host}:{number}" and slot.child.pid == pid:
-                slot.kill_at = time.monotonic() + HUNG_GRACE_SECONDS
-
-    def num_healthy(self) -> int:
-        """Number of running workers in the ring, or without a failure since the last progress."""
-        return sum(
+        num_healthy = sum(
             slot.child.exit_code is None and (slot.num_new_failures == 0 or slot.is_in_ring)
             for slot in self._slots.values()
         )
-
-    def most_new_failures(self) -> tuple[int, str]:
-        """The most failures of a slot since the last progress, and how the last of them ended."""
         worst = max(self._slots.values(), key=lambda slot: slot.num_new_failures, default=None)
-        return (0, "") if worst is None else (worst.num_new_failures, worst.why)
+        if worst and worst.num_new_failures >= HOPELESS_FAILURES and num_healthy < min_np:
+            raise JobFailed(
+                f"A worker ended {worst.num_new_failures} times in a row while the job got no"
+                f" further than before. {worst.why}"
+            )
 
     def keep(self) -> None:
         """Start missing workers, and handle ended ones; call it at short intervals."""

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -20,33 +19,19 @@ from edl_horovod.supervisor.forks import ForkServer, WarmServer
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import Child, end_all
 from edl_horovod.supervisor.slots import Slots
+from tests.waiting import is_running, wait_until
 
 ROOT = Path(edl_horovod.__file__).parent.parent
 LIMIT_SECONDS = 8.0
-SERVE = "import os, socket, sys, time; from edl_horovod.job import lifeline; "
+SERVE = "import os, signal, socket, sys; from edl_horovod.job import lifeline; "
 SERVE += "from edl_horovod.worker import __main__ as worker; "
 SERVE += "worker.serve(socket.socket(fileno=int(sys.argv[2]))); "
 NEXT = SERVE.replace("worker.serve", "command = worker.serve").replace(
     "sys.argv[2]", "sys.argv[sys.argv.index('--fork-server') + 1]"
 )
 LIFELINE = "lifeline.end_with_parent(); "
-SLEEP = LIFELINE + "print('up', flush=True); time.sleep(60)"
+SLEEP = LIFELINE + "print('up', flush=True); signal.pause()"
 PR_GET_CHILD_SUBREAPER = 37
-
-
-def until(is_true):
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not (found := is_true()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
-    return found
-
-
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 class Workers:
@@ -60,7 +45,7 @@ class Workers:
         self.children = []
 
     def ready(self):
-        until(self.server.is_ready)
+        wait_until(self.server.is_ready)
         return self
 
     def start(self, **variables):
@@ -100,8 +85,8 @@ def test_a_worker_has_its_variables_its_log_and_its_exit_code(make):
 
 
 def test_a_worker_is_a_child_of_its_launcher_and_leads_a_session(make):
-    child = make("print(os.getppid(), os.getsid(0), flush=True); time.sleep(60)").ready().start()
-    until(child.tail)
+    child = make("print(os.getppid(), os.getsid(0), flush=True); signal.pause()").ready().start()
+    wait_until(child.tail)
     assert child.tail() == f"{os.getpid()} {child.pid}"
     assert not child.wait(0.01)
     assert child.exit_code is None
@@ -109,17 +94,17 @@ def test_a_worker_is_a_child_of_its_launcher_and_leads_a_session(make):
 
 def test_a_killed_worker_is_seen_with_its_signal_and_what_it_started_ends(make):
     code = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True); "
-    child = make(code + "time.sleep(60)").ready().start()
-    grandchild = int(until(child.tail))
+    child = make(code + "signal.pause()").ready().start()
+    grandchild = int(wait_until(child.tail))
     os.kill(child.pid, signal.SIGKILL)
     assert child.wait(LIMIT_SECONDS)
     assert child.exit_code == -signal.SIGKILL
-    until(lambda: not is_alive(grandchild))
+    wait_until(lambda: not is_running(grandchild))
 
 
 def test_sigterm_is_sent_and_the_dead_are_left_alone(make):
     child = make(SLEEP).ready().start()
-    until(lambda: child.tail() == "up")
+    wait_until(lambda: child.tail() == "up")
     child.send(signal.SIGTERM)
     assert child.wait(LIMIT_SECONDS)
     assert child.exit_code == -signal.SIGTERM
@@ -129,8 +114,8 @@ def test_sigterm_is_sent_and_the_dead_are_left_alone(make):
 
 
 def test_workers_share_no_file_of_each_other_or_of_the_server(make):
-    workers = make("print(len(os.listdir('/proc/self/fd')), flush=True); time.sleep(60)").ready()
-    counts = {until(workers.start().tail) for _ in range(3)}
+    workers = make("print(len(os.listdir('/proc/self/fd')), flush=True); signal.pause()").ready()
+    counts = {wait_until(workers.start().tail) for _ in range(3)}
     # The three standard ones, and the folder that is being listed.
     assert counts == {"4"}
 
@@ -140,10 +125,10 @@ def test_workers_live_on_when_their_server_is_killed_and_another_one_forks_the_n
     first = workers.start()
     killed = workers.server_pid
     os.kill(killed, signal.SIGKILL)
-    until(lambda: not is_alive(killed))
+    wait_until(lambda: not is_running(killed))
     second = workers.ready().start()
     assert workers.server_pid != killed
-    until(lambda: [child.tail() for child in (first, second)] == ["up", "up"])
+    wait_until(lambda: [child.tail() for child in (first, second)] == ["up", "up"])
     first.send(signal.SIGTERM)
     assert first.wait(LIMIT_SECONDS)
     assert first.exit_code == -signal.SIGTERM
@@ -161,7 +146,7 @@ def test_a_server_that_hangs_is_killed_and_the_worker_started_from_nothing(
     assert child.wait(LIMIT_SECONDS)
     assert (child.exit_code, child.tail()) == (3, "cold")
     assert "cannot be forked" in caplog.text
-    assert not is_alive(stopped)
+    assert not is_running(stopped)
 
 
 def test_where_nothing_can_be_imported_each_worker_says_so_itself(make, caplog):
@@ -185,17 +170,17 @@ def test_slots_fork_their_workers_and_the_successors_of_the_lost(make, tmp_path)
             return len(slots.children) == 2 and without not in [c.pid for c in slots.children]
 
         try:
-            until(lambda: are_there(without=None))
+            wait_until(lambda: are_there(without=None))
             server, first = slots.processes[2].pid, slots.children[0].pid
             os.kill(server, signal.SIGKILL)
             # One that dies while it is asked has no successor until another worker is wanted.
-            until(lambda: not is_alive(server))
+            wait_until(lambda: not is_running(server))
             os.kill(first, signal.SIGKILL)
-            until(lambda: are_there(without=first))
+            wait_until(lambda: are_there(without=first))
             assert slots.processes[2].pid != server
         finally:
             end_all(slots.processes)
-    assert not any(is_alive(child.pid) for child in slots.processes)
+    assert not any(is_running(child.pid) for child in slots.processes)
 
 
 def run_job(make, warm, *words, **environment):
@@ -222,19 +207,19 @@ def test_the_next_job_forks_its_workers_from_the_server_of_the_last(make):
         assert same == server
         _, other = run_job(make, warm, "b", OMP_NUM_THREADS="3")
         assert other != server
-        assert not is_alive(server)
+        assert not is_running(server)
         os.kill(other, signal.SIGKILL)
-        until(lambda: not is_alive(other))
+        wait_until(lambda: not is_running(other))
         _, third = run_job(make, warm, "b", OMP_NUM_THREADS="3")
-        assert is_alive(third)
-    assert not is_alive(third)
+        assert is_running(third)
+    assert not is_running(third)
 
 
 def test_a_server_that_no_job_wants_ends(make, monkeypatch):
     monkeypatch.setattr(forks, "IDLE_SECONDS", 0.1)
     with WarmServer() as warm:
         _, server = run_job(make, warm, "a")
-        until(lambda: not is_alive(server))
+        wait_until(lambda: not is_running(server))
         assert run_job(make, warm, "a")[0] == "0 ['a']"
 
 
@@ -243,7 +228,7 @@ def test_nothing_is_taken_in_that_others_orphan(make):
     is_subreaper = ctypes.c_int(-1)
     ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(is_subreaper), 0, 0, 0)
     assert is_subreaper.value == 0
-    assert is_alive(child.pid)
+    assert is_running(child.pid)
 
 
 def test_jobs_in_several_threads_have_their_own_workers(make, tmp_path):
@@ -278,12 +263,12 @@ def test_without_a_log_file_a_worker_prints_where_its_launcher_does(make, capfd)
 
 def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
     code = (
-        "import time; from pathlib import Path\n"
+        "import signal; from pathlib import Path\n"
         "from tests.component.supervisor.test_forks import *\n"
         f"workers = Workers(Path({str(tmp_path)!r}), SLEEP).ready()\n"
         "pids = [workers.start().pid for _ in range(2)]\n"
-        "until(lambda: [child.tail() for child in workers.children] == ['up', 'up'])\n"
-        "print(workers.server_pid, *pids, flush=True); time.sleep(60)\n"
+        "wait_until(lambda: [child.tail() for child in workers.children] == ['up', 'up'])\n"
+        "print(workers.server_pid, *pids, flush=True); signal.pause()\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -295,4 +280,4 @@ def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
             stack.callback(launcher.kill)
             pids = [int(word) for word in launcher.stdout.readline().split()]
         assert len(pids) == 3
-        until(lambda: not any(map(is_alive, pids)))
+        wait_until(lambda: not any(map(is_running, pids)))

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -13,34 +12,19 @@ import pytest
 import edl_horovod
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import Child, end_all, signals_held
+from tests.waiting import is_running, wait_until
 
 LIMIT_SECONDS = 8.0
-SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+SLEEP = "print('up', flush=True); input()"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
 LIFELINE = "from edl_horovod.job.lifeline import end_with_parent; end_with_parent(); " + SLEEP
 WITH_GRANDCHILD = (
-    "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time;"
-    " time.sleep(60)']); print(p.pid, flush=True); "
+    "import subprocess; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); "
 )
 
 
 def python(code, **environment):
     return Command(argv=(sys.executable, "-S", "-c", code), environment=environment)
-
-
-def until(is_true):
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not is_true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
-
-
-def is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stream:
-            return stream.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.fixture
@@ -85,31 +69,27 @@ def test_a_missing_program_is_told(tmp_path):
 
 def test_all_are_asked_first_and_the_stubborn_are_killed(start):
     polite, stubborn = start(SLEEP), start(STUBBORN)
-    until(lambda: polite.tail().count("up") == 2)
+    wait_until(lambda: polite.tail().count("up") == 2)
     end_all([polite, stubborn], seconds=0.2)
     assert polite.exit_code == -signal.SIGTERM
     assert stubborn.exit_code == -signal.SIGKILL
 
 
-def test_a_second_interrupt_ends_the_waiting_and_leaves_nothing_behind(start, monkeypatch):
+def test_a_second_interrupt_ends_the_waiting_and_leaves_nothing_behind(start):
     stubborn = start(STUBBORN)
-    until(lambda: "up" in stubborn.tail())
-
-    def interrupted(seconds):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(stubborn, "wait", interrupted)
+    wait_until(lambda: "up" in stubborn.tail())
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        end_all([stubborn])
+        end_all([stubborn], seconds=LIMIT_SECONDS)
     assert stubborn.exit_code == -signal.SIGKILL
 
 
 def test_closing_kills_also_what_the_child_started(start):
-    child = start(WITH_GRANDCHILD + "import time; time.sleep(60)")
-    until(lambda: child.tail().strip().isdigit())
+    child = start(WITH_GRANDCHILD + "input()")
+    wait_until(lambda: child.tail().strip().isdigit())
     grandchild = int(child.tail())
     child.close()
-    until(lambda: not is_alive(grandchild))
+    wait_until(lambda: not is_running(grandchild))
 
 
 def test_what_an_ended_child_started_is_killed(start):
@@ -117,7 +97,7 @@ def test_what_an_ended_child_started_is_killed(start):
     assert child.wait(LIMIT_SECONDS)
     assert child.exit_code == 3
     grandchild = int(child.tail())
-    until(lambda: not is_alive(grandchild))
+    wait_until(lambda: not is_running(grandchild))
 
 
 def test_closing_twice_and_signalling_the_dead_are_nothing(start):
@@ -137,7 +117,6 @@ def test_signals_wait_while_they_are_held_whichever_thread_takes_them():
     def hold():
         with signals_held():
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.01)
             done.append("the block")
 
     with pytest.raises(KeyboardInterrupt):
@@ -150,14 +129,14 @@ def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
     launcher = tmp_path / "launcher.py"
     log = tmp_path / "child.log"
     launcher.write_text(
-        "import sys, time\n"
+        "import signal, sys\n"
         "from pathlib import Path\n"
         "from edl_horovod.supervisor.plan import Command\n"
         "from edl_horovod.supervisor.processes import Child\n"
         f"command = Command(argv=(sys.executable, '-c', {LIFELINE!r}))\n"
         f"children = [Child(command, Path({str(log)!r})) for _ in range(2)]\n"
         "print(*[child.pid for child in children], flush=True)\n"
-        "time.sleep(60)\n"
+        "signal.pause()\n"
     )
     root = str(Path(edl_horovod.__file__).parent.parent)
     with subprocess.Popen(
@@ -169,7 +148,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
         assert process.stdout is not None
         pids = [int(pid) for pid in process.stdout.readline().split()]
         assert len(pids) == 2
-        until(lambda: log.exists() and log.read_text().count("up") == 2)
-        assert all(map(is_alive, pids))
+        wait_until(lambda: log.exists() and log.read_text().count("up") == 2)
+        assert all(map(is_running, pids))
         process.kill()
-        until(lambda: not any(map(is_alive, pids)))
+        wait_until(lambda: not any(map(is_running, pids)))

@@ -1,22 +1,23 @@
 """Slots: one worker each, started again with growing patience."""
 
-import contextlib
+import os
+import re
+import signal
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
 
 from edl_horovod.errors import JobFailed
 from edl_horovod.job import events
-from edl_horovod.supervisor import run as job
 from edl_horovod.supervisor import slots as module
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.slots import Slots
 from tests.job_events import recorded
+from tests.waiting import wait_until
 
 LIMIT_SECONDS = 8.0
-SLEEP = "import os, time; print(os.environ['EDL_SLOT'], flush=True); time.sleep(60)"
+SLEEP = "import os; print(os.environ['EDL_SLOT'], flush=True); input()"
 FAIL = "raise SystemExit(3)"
 RAISE = "def step():\n    raise RuntimeError('out of\\nmemory')\nstep()"
 
@@ -37,10 +38,9 @@ def make(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
     made = []
 
-    def make(code, *, backoff_seconds=1.0):
+    def make(code, *, program=(sys.executable, "-S", "-c")):
         log = events.EventLog(tmp_path / "events.jsonl", "launcher")
-        command = Command(argv=(sys.executable, "-S", "-c", code))
-        slots = Slots(command, tmp_path, log, backoff_seconds=backoff_seconds)
+        slots = Slots(Command(argv=(*program, code)), tmp_path, log, backoff_seconds=1.0)
         made.append((slots, log))
         return slots, clock
 
@@ -53,11 +53,12 @@ def make(tmp_path, monkeypatch):
 
 def fail(slots, clock, *, number=0):
     """Let a slot's child end, and be noticed; the wait before the next start."""
-    child = next(s.child for n, s in slots._slots.items() if n == number)
+    child = slots.children[number]
     assert child.wait(LIMIT_SECONDS)
     slots.keep()
-    slot = slots._slots[number]
-    return 0.0 if slot.restart_at is None else slot.restart_at - clock.now
+    log = child.log_path.parent / "events.jsonl"
+    ended = [e.event for e in events.read(log) if e.event.state in ("failed", "left")]
+    return float(re.search(r"starts again in (\d+) s", ended[-1].message)[1])
 
 
 def test_as_many_workers_as_are_wanted_each_with_its_slot(make, tmp_path):
@@ -66,10 +67,7 @@ def test_as_many_workers_as_are_wanted_each_with_its_slot(make, tmp_path):
     slots.keep()
     slots.keep()
     assert len(slots.children) == 2
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while [child.tail() for child in slots.children] != ["0", "1"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: [child.tail() for child in slots.children] == ["0", "1"])
     assert sorted(path.name for path in tmp_path.glob("*.log")) == ["worker-0.log", "worker-1.log"]
 
 
@@ -86,10 +84,14 @@ def test_restarts_wait_longer_and_longer(make):
 
 
 def test_a_slot_that_failed_a_thousand_times_still_waits_a_minute(make):
-    slots, clock = make(FAIL)
+    slots, clock = make("exit 3", program=("sh", "-c"))
     slots.num_wanted = 1
     slots.keep()
-    slots._slots[0].num_failures = 5000
+    for _ in range(sys.float_info.max_exp + 2):
+        assert slots.children[0].wait(LIMIT_SECONDS)
+        slots.keep()
+        clock.now += 60.0
+        slots.keep()
     assert fail(slots, clock) == 60.0
 
 
@@ -117,20 +119,28 @@ def test_a_worker_that_ran_long_is_started_again_at_once(make):
     assert fail(slots, clock) == 0.0
 
 
+def is_hopeless(slots, min_np=1):
+    try:
+        slots.give_up_if_hopeless(min_np)
+    except JobFailed:
+        return True
+    return False
+
+
 def test_failures_are_counted_until_the_job_gets_on(make):
     slots, clock = make(FAIL)
     slots.num_wanted = 1
     slots.keep()
-    fail(slots, clock)
-    fail(slots, clock)
-    failures, why = slots.most_new_failures()
-    assert failures == 2
-    assert str(slots.children[0].log_path) in why
-    slots.note_progress((1, 0))
-    assert slots.most_new_failures()[0] == 0
+    fail_without_progress(slots, clock, number=0, times=2)
+    slots.note([recorded("step", step=1)])
+    fail_without_progress(slots, clock, number=0, times=2)
+    assert not is_hopeless(slots)
+    fail_without_progress(slots, clock, number=0, times=1)
+    with pytest.raises(JobFailed, match=re.escape(str(slots.children[0].log_path))):
+        slots.give_up_if_hopeless(1)
 
 
-ONE_FAILS = "import os, sys, time; os.environ['EDL_SLOT'] == '1' and sys.exit(3); time.sleep(60)"
+ONE_FAILS = "import os, sys; os.environ['EDL_SLOT'] == '1' and sys.exit(3); input()"
 
 
 def fail_without_progress(slots, clock, *, number, times):
@@ -145,9 +155,7 @@ def test_a_failing_slot_ends_a_job_only_where_the_others_are_too_few(make, min_n
     slots.num_wanted = 2
     slots.keep()
     fail_without_progress(slots, clock, number=1, times=3)
-    assert slots.num_healthy() == 1
-    with pytest.raises(JobFailed) if min_np == 2 else contextlib.nullcontext():
-        job._give_up_if_hopeless(slots, min_np)
+    assert is_hopeless(slots, min_np) == (min_np == 2)
 
 
 def test_one_that_failed_and_is_back_in_the_ring_is_healthy(make):
@@ -155,17 +163,17 @@ def test_one_that_failed_and_is_back_in_the_ring_is_healthy(make):
     slots.num_wanted = 2
     slots.keep()
     fail_without_progress(slots, clock, number=1, times=3)
-    slots._slots[0].num_new_failures = 1
-    assert slots.num_healthy() == 0
-    with pytest.raises(JobFailed):
-        job._give_up_if_hopeless(slots, 1)
+    assert not is_hopeless(slots)
+    os.kill(slots.children[0].pid, signal.SIGKILL)
+    fail_without_progress(slots, clock, number=0, times=1)
+    assert is_hopeless(slots)
     members = ("localhost:0",)
-    job._note([recorded("generation", members=members)], slots)
-    assert slots.num_healthy() == 0
-    job._note([recorded("generation", members=members, is_formed=True)], slots)
-    job._give_up_if_hopeless(slots, 1)
-    slots._slots[0].child.close()
-    assert slots.num_healthy() == 0
+    slots.note([recorded("generation", members=members)])
+    assert is_hopeless(slots)
+    slots.note([recorded("generation", members=members, is_formed=True)])
+    assert not is_hopeless(slots)
+    slots.children[0].close()
+    assert is_hopeless(slots)
 
 
 def test_one_that_dies_in_every_ring_is_given_up(make):
@@ -173,28 +181,28 @@ def test_one_that_dies_in_every_ring_is_given_up(make):
     slots.num_wanted = 1
     slots.keep()
     ring = recorded("generation", members=("localhost:0",), is_formed=True)
-    for _ in range(job.HOPELESS_FAILURES):
-        job._give_up_if_hopeless(slots, 1)
-        job._note([ring], slots)
+    for _ in range(module.HOPELESS_FAILURES):
+        assert not is_hopeless(slots)
+        slots.note([ring])
         fail_without_progress(slots, clock, number=0, times=1)
     with pytest.raises(JobFailed, match="3 times"):
-        job._give_up_if_hopeless(slots, 1)
+        slots.give_up_if_hopeless(1)
 
 
 def test_steps_that_are_made_once_more_are_no_progress(make):
     slots, clock = make(FAIL)
     slots.num_wanted = 1
     slots.keep()
-    job._note([recorded("step", step=2), recorded("evaluation", step=2)], slots)
-    for _ in range(job.HOPELESS_FAILURES):
-        job._give_up_if_hopeless(slots, 1)
+    slots.note([recorded("step", step=2), recorded("evaluation", step=2)])
+    for _ in range(module.HOPELESS_FAILURES):
+        assert not is_hopeless(slots)
         fail_without_progress(slots, clock, number=0, times=1)
         again = [recorded("step", step=step) for step in (1, 2)]
-        job._note([*again, recorded("evaluation", step=2)], slots)
+        slots.note([*again, recorded("evaluation", step=2)])
     with pytest.raises(JobFailed, match="3 times"):
-        job._give_up_if_hopeless(slots, 1)
-    job._note([recorded("step", step=3)], slots)
-    job._give_up_if_hopeless(slots, 1)
+        slots.give_up_if_hopeless(1)
+    slots.note([recorded("step", step=3)])
+    assert not is_hopeless(slots)
 
 
 def test_one_that_is_killed_again_and_again_is_given_up_with_the_likely_cause(make, tmp_path):
@@ -203,7 +211,7 @@ def test_one_that_is_killed_again_and_again_is_given_up_with_the_likely_cause(ma
     slots.keep()
     fail_without_progress(slots, clock, number=0, times=3)
     with pytest.raises(JobFailed, match=r"killed by SIGKILL.*memory.*lower train\.batch_size"):
-        job._give_up_if_hopeless(slots, 1)
+        slots.give_up_if_hopeless(1)
     failed = [e.event for e in events.read(tmp_path / "events.jsonl") if e.event.state == "failed"]
     assert failed[0].message.startswith("ended with SIGKILL; starts again in 0 s. It was killed by")
 
@@ -216,7 +224,7 @@ def test_one_that_raises_is_one_line_and_its_traceback_stays_in_its_log(make, tm
     failed = [e.event for e in events.read(tmp_path / "events.jsonl") if e.event.state == "failed"]
     assert failed[0].message == "ended with 1: RuntimeError: out of; starts again in 0 s"
     with pytest.raises(JobFailed) as found:
-        job._give_up_if_hopeless(slots, 1)
+        slots.give_up_if_hopeless(1)
     log = tmp_path / "worker-0.log"
     assert "RuntimeError: out of" in str(found.value)
     assert str(log) in str(found.value)
@@ -238,7 +246,7 @@ def test_the_fault_of_an_earlier_process_of_the_slot_is_not_told_again(make, tmp
 
 def test_no_slot_has_no_failures(make):
     slots, _ = make(FAIL)
-    assert slots.most_new_failures() == (0, "")
+    assert not is_hopeless(slots)
 
 
 @pytest.mark.parametrize("code", ["pass", "raise SystemExit(143)", "os.kill(os.getpid(), 15)"])
@@ -247,8 +255,7 @@ def test_one_that_left_did_not_fail_and_starts_again(make, tmp_path, code):
     slots.num_wanted = 1
     slots.keep()
     fail_without_progress(slots, clock, number=0, times=4)
-    assert slots.most_new_failures()[0] == 0
-    job._give_up_if_hopeless(slots, 1)
+    assert not is_hopeless(slots)
     # One that goes again and again still waits longer and longer.
     assert fail(slots, clock) == 8.0
     states = [e.event.state for e in events.read(tmp_path / "events.jsonl")]
@@ -261,9 +268,12 @@ def test_one_that_hangs_is_killed_if_it_does_not_end_by_itself(make):
     slots.num_wanted = 2
     slots.keep()
     first, second = slots.children
-    slots.note_hung("localhost:1", second.pid)
-    slots.note_hung("localhost:0", second.pid)  # Another process by now.
-    slots.note_hung("elsewhere:0", first.pid)
+    hung = [
+        ("localhost:1", second.pid),
+        ("localhost:0", second.pid),  # Another process by now.
+        ("elsewhere:0", first.pid),
+    ]
+    slots.note(recorded("worker", state="hung", worker=name, pid=pid) for name, pid in hung)
     clock.now += module.HUNG_GRACE_SECONDS - 0.1
     slots.keep()
     assert second.exit_code is None

@@ -1,11 +1,13 @@
 """A coordinator that ends again and again ends the job, with its last words."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from edl_horovod.errors import JobFailed, NotEnoughWorkers, OutputError
 from edl_horovod.supervisor import processes
+from edl_horovod.supervisor.plan import Command
+from edl_horovod.supervisor.processes import RestartingChild
+
+LIMIT_SECONDS = 8.0
 
 
 class Time:
@@ -27,38 +29,51 @@ def clock(monkeypatch):
     return clock
 
 
-ENDED = SimpleNamespace(exit_code=1, log_path="coordinator.log", tail=lambda: "port is taken")
+@pytest.fixture
+def start(tmp_path, clock):
+    """Start a coordinator that ends at once, with an exit code and last words."""
+    started = []
+
+    def start_it(exit_code=1, words="port is taken"):
+        command = Command(argv=("sh", "-c", f"echo {words}; exit {exit_code}"))
+        started.append(RestartingChild("coordinator", command, tmp_path, is_over=lambda: False))
+        return started[-1]
+
+    yield start_it
+    for restarting in started:
+        restarting.child.close()
 
 
-def test_quick_ends_wait_longer_and_then_end_the_job(clock):
-    restarts = processes._Restarts("coordinator")
-    for _ in range(processes.HOPELESS_RESTARTS - 1):
-        restarts.count(ENDED)
+def keep(restarting, times=1):
+    """Let it end, and start it again where that is right."""
+    for _ in range(times):
+        assert restarting.child.wait(LIMIT_SECONDS)
+        restarting.keep()
+
+
+def test_quick_ends_wait_longer_and_then_end_the_job(start, clock):
+    coordinator = start()
+    keep(coordinator, processes.HOPELESS_RESTARTS - 1)
     assert clock.waits[0] == 0.0
     assert clock.waits == sorted(clock.waits)
     with pytest.raises(JobFailed, match="port is taken"):
-        restarts.count(ENDED)
+        keep(coordinator)
 
 
-def test_ends_far_apart_are_survived(clock):
-    restarts = processes._Restarts("coordinator")
-    for _ in range(50):
-        restarts.count(ENDED)
+def test_ends_far_apart_are_survived(start, clock):
+    coordinator = start()
+    for _ in range(2 * processes.HOPELESS_RESTARTS):
+        keep(coordinator)
         clock.now += processes.QUICK_SECONDS
-    assert set(clock.waits) == {0.0}
+    assert clock.waits == [0.0] * 2 * processes.HOPELESS_RESTARTS
 
 
-def test_a_full_disk_is_told_at_once(clock):
-    ended = SimpleNamespace(**{**vars(ENDED), "exit_code": OutputError.exit_code})
+def test_a_full_disk_is_told_at_once(start):
     with pytest.raises(OutputError, match="cannot be written any more"):
-        processes._Restarts("coordinator").count(ended)
+        keep(start(OutputError.exit_code))
 
 
-def test_a_coordinator_that_gave_up_waiting_is_not_started_again(clock):
-    ended = SimpleNamespace(
-        exit_code=NotEnoughWorkers.exit_code,
-        log_path="coordinator.log",
-        tail=lambda _num_lines: "fewer than elastic.min_np=2",
-    )
+def test_a_coordinator_that_gave_up_waiting_is_not_started_again(start):
+    coordinator = start(NotEnoughWorkers.exit_code, "fewer than elastic.min_np=2")
     with pytest.raises(NotEnoughWorkers, match=r"fewer than elastic\.min_np=2"):
-        processes._Restarts("coordinator").count(ended)
+        keep(coordinator)
