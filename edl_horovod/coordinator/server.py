@@ -4,6 +4,7 @@ Its roster decides which workers may be in the ring now, and which are dismissed
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -97,6 +98,10 @@ class Coordinator:
         """
         port = self._load() or self._settings.port
         port = await self._server.start(self._settings.address, port)
+        with contextlib.closing(self._server):
+            return await self._serve(port)
+
+    async def _serve(self, port: int) -> Outcome | None:
         saved.save(self._file, self._ring(port))
         watch = [
             asyncio.create_task(self._watch_hosts()),
@@ -111,7 +116,6 @@ class Coordinator:
                 task.cancel()
             if self._outcome is None:
                 saved.save_change(self._file, self._ring(port))
-                self._server.close()
         if self._outcome is None:
             log.info("ending; %d members train on", len(self._members))
             return None
@@ -120,7 +124,6 @@ class Coordinator:
         # not start the job again.
         outcome.save(self._settings.job_dir.result, self._outcome)
         await self._say_goodbye()
-        self._server.close()
         return self._outcome
 
     # -- callbacks: note what happened, and wake the loop

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import time
 
 import pytest
 
@@ -15,6 +14,7 @@ from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
 from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.job import events, hosts
 from edl_horovod.job.directory import JobDir
+from tests.waiting import hold, until
 
 SECRET = b"the job's secret"
 LIMIT_SECONDS = 8.0
@@ -27,14 +27,6 @@ QUICK = {
     "held_back_seconds": 0.05,
     "leaver_seconds": 0.5,
 }
-
-
-async def until(is_true):
-    """Poll; fail the test if it does not become true."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not is_true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.004)
 
 
 class FakeWorker:
@@ -54,14 +46,15 @@ class FakeWorker:
         self._writer = None
         self.report = {"doing": "unwatched", "phase": "", "seconds": 0.0}
         """What its answers to pings say that it does."""
+        self.num_pings = 0
         self.ignores = set()
         """Kinds of messages that it does not obey."""
         self.said = b""
         """All that went over its last connection."""
-        self._port, self._slot, self._host, self._secret = port, slot, host, secret
+        self.port, self._slot, self._host, self._secret = port, slot, host, secret
 
     async def connect(self, **more):
-        reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port)
         nonce = new_nonce()
         server_nonce = (await reader.readline()).decode().split()[1]
         nonces = {"server_nonce": server_nonce, "client_nonce": nonce}
@@ -111,7 +104,9 @@ class FakeWorker:
             while line := await reader.readline():
                 message = channel.open(line)
                 kind = message["kind"]
-                if kind != "ping":
+                if kind == "ping":
+                    self.num_pings += 1
+                else:
                     self.heard.append(message)
                 if kind not in self.ignores:
                     self._obey(kind, message)
@@ -147,6 +142,7 @@ class Job:
             elastic=ElasticConfig(**{**defaults, **elastic}),
         )
         self.hosts(**(wanted or {"localhost": 4}))
+        self.file = self.dir / "coordinator.json"
         self.workers = []
         self.result = None
 
@@ -156,9 +152,10 @@ class Job:
     async def start(self):
         self.log = events.EventLog(self.dir / "events.jsonl", "coordinator")
         self.coordinator = Coordinator(self.settings, self.log)
+        before = self.file.stat().st_mtime_ns if self.file.exists() else None
         self.task = asyncio.create_task(self.coordinator.run())
-        await until(lambda: self.coordinator._server._server is not None or self.task.done())
-        await until(lambda: (self.dir / "coordinator.json").exists())
+        # It is written once the port is open.
+        await until(lambda: self.file.exists() and self.file.stat().st_mtime_ns != before)
         self.port = self.saved()["port"]
 
     async def crash(self):
@@ -166,12 +163,17 @@ class Job:
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
-        self.coordinator._server.close()
-        for worker in self.coordinator._server.workers.values():
-            worker.connection.transport.abort()
+        for worker in self.workers:
+            worker.hang_up()
         await until(lambda: not any(w.is_connected for w in self.workers))
 
     until = staticmethod(until)
+    hold = staticmethod(hold)
+
+    async def read_hosts(self, **wanted):
+        """Change the hosts, and let the coordinator, on the same event loop, read them."""
+        self.hosts(**wanted)
+        await hold(lambda: True, 3 * self.settings.timings.hosts_poll_seconds)
 
     def fake(self, slot=0, host="localhost", **more):
         """A worker that has not called yet."""
@@ -183,7 +185,7 @@ class Job:
         return await self.fake(slot, host).connect(**more)
 
     def saved(self):
-        return json.loads((self.dir / "coordinator.json").read_text())
+        return json.loads(self.file.read_text())
 
     def events(self, kind):
         found = events.read(self.dir / "events.jsonl")
@@ -219,7 +221,6 @@ class Job:
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError, NotEnoughWorkers):
             await self.task
-        self.coordinator._server.close()
         for worker in self.workers:
             worker.hang_up()
 

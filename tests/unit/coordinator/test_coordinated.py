@@ -6,7 +6,6 @@ The rings themselves are stand-ins.
 import contextlib
 import socket
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -24,16 +23,10 @@ from edl_horovod.ring.membership.coordinated import (
     CoordinatedTimings,
     CoordinatorAddress,
 )
+from tests.waiting import wait_until, watch
 
 SECRET = b"the job's secret"
 LIMIT_SECONDS = 8.0
-
-
-def until(is_true):
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not is_true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.004)
 
 
 class FormsAtOnce:
@@ -117,7 +110,15 @@ def membership(coordinator, request):
     membership = CoordinatedMembership(FormsAtOnce(), address, timings)
     yield membership
     membership.close()
-    until(lambda: not any(t.name == "membership" for t in threading.enumerate()))
+    wait_until(lambda: not any(t.name == "membership" for t in threading.enumerate()))
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """The exit codes with which this process would have ended."""
+    codes = []
+    monkeypatch.setattr(coordinated.os, "_exit", codes.append)
+    return codes
 
 
 class Doing:
@@ -157,7 +158,7 @@ def test_a_warm_worker_gets_its_place(membership, coordinator):
     assert call.hear("formed")["generation"] == 1
     assert not membership.wants_change()
     call.send("change", generation=2)
-    until(membership.wants_change)
+    wait_until(membership.wants_change)
 
 
 def test_stop_dismisses_a_waiting_worker(membership, coordinator):
@@ -185,7 +186,7 @@ def test_a_coordinator_may_take_longer_to_be_there_than_to_come_back(membership,
     port = coordinator.port
     coordinator.socket.close()
     joining = Doing(membership.join, -1)
-    time.sleep(0.5)
+    watch(lambda: joining.error is None, 0.5)
     coordinator.socket = socket.create_server(("127.0.0.1", port))
     call = coordinator.accept()
     call.send("ping")
@@ -249,13 +250,11 @@ def test_a_worker_that_is_to_leave_does_not_wait_for_a_coordinator_that_is_away(
     coordinator.socket.close()
     call.hang_up()
     membership.leave_soon()
-    until(membership.wants_change)
+    wait_until(membership.wants_change)
     assert isinstance(Doing(membership.join, 5).end().error, Dismissed)
 
 
-def test_a_worker_that_is_still_getting_warm_ends_at_once(membership, monkeypatch):
-    ends = []
-    monkeypatch.setattr(coordinated.os, "_exit", ends.append)
+def test_a_worker_that_is_still_getting_warm_ends_at_once(membership, ends):
     membership.leave_soon()
     assert ends == [143]
 
@@ -305,7 +304,7 @@ def test_a_place_that_an_older_coordinator_deals_is_not_taken(membership, coordi
     call = trained(membership, coordinator)
     call.send("change", generation=5)
     call.send("change", generation=2)
-    until(membership.wants_change)
+    wait_until(membership.wants_change)
     joining = Doing(membership.join, 7)
     call.hear("ready")
     call.send("assign", **place(1))
@@ -399,11 +398,7 @@ def test_an_answer_to_a_ping_says_what_the_main_thread_does(membership, coordina
     joining.end()
 
 
-def test_a_worker_that_hangs_writes_its_stacks_and_ends(
-    membership, coordinator, monkeypatch, capfd
-):
-    ends = []
-    monkeypatch.setattr(coordinated.os, "_exit", ends.append)
+def test_a_worker_that_hangs_writes_its_stacks_and_ends(membership, coordinator, ends, capfd):
     call = trained(membership, coordinator)
     call.send("dump", reason="no progress")
     call.send("ping")
@@ -411,6 +406,6 @@ def test_a_worker_that_hangs_writes_its_stacks_and_ends(
     assert not ends
     assert "test_a_worker_that_hangs_writes_its_stacks_and_ends" in capfd.readouterr().err
     call.send("end", reason="no progress")
-    until(lambda: ends)
+    wait_until(lambda: ends)
     assert ends == [EXIT_HUNG]
     assert "test_a_worker_that_hangs_writes_its_stacks_and_ends" in capfd.readouterr().err

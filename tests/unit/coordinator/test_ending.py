@@ -1,6 +1,5 @@
 """A coordinator that must end, with its workers or without them."""
 
-import asyncio
 import functools
 
 import pytest
@@ -59,8 +58,7 @@ def test_a_holder_that_waits_for_a_successor_waits_no_more(play):
         only = await job.worker(0)
         await job.ring(only)
         only.send("leaving")
-        await asyncio.sleep(0.1)
-        assert only.is_connected
+        await job.hold(lambda: only.is_connected, 0.1)
         job.coordinator.end_soon()
         await job.end()
         assert keepers(only) == [only]

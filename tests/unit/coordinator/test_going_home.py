@@ -1,7 +1,5 @@
 """Who is dismissed, and when: not before discovery spoke, and never with the job's only state."""
 
-import asyncio
-
 
 def dismissed(worker):
     return "stop" in worker.kinds()
@@ -11,8 +9,7 @@ def test_a_warm_worker_whose_host_is_not_listed_yet_waits_and_then_joins(play):
     async def scenario(job):
         first, early = await job.worker(0, "a"), await job.worker(0, "b")
         await job.ring(first)
-        await asyncio.sleep(0.1)
-        assert early.is_connected
+        await job.hold(lambda: early.is_connected, 0.1)
         job.hosts(a=1, b=1)
         await job.ring(first, early)
         assert first.generation == 2
@@ -45,9 +42,7 @@ def test_the_only_member_of_a_withdrawn_host_hands_its_state_over_first(play):
         holder = await job.worker(0, "a")
         await job.ring(holder)
         job.hosts(b=1)
-        await job.until(lambda: job.coordinator._roster.wanted == {"b": 1})
-        await asyncio.sleep(0.1)
-        assert not dismissed(holder)
+        await job.hold(lambda: not dismissed(holder), 0.1)
         successor = await job.worker(0, "b")
         await job.ring(successor, least_generation=3)
         await job.until(lambda: not holder.is_connected)
@@ -66,9 +61,7 @@ def test_the_only_holder_stays_in_the_ring_until_a_newcomer_has_all_of_the_state
         await successor.connect()
         await job.ring(holder, successor)
         job.hosts(b=1)
-        await job.until(lambda: job.coordinator._roster.wanted == {"b": 1})
-        await asyncio.sleep(0.1)
-        assert [size for size, _ in job.generations()] == [1, 2]
+        await job.hold(lambda: [size for size, _ in job.generations()] == [1, 2], 0.1)
         successor.has_state = True
         successor.formed()
         await job.ring(successor, least_generation=3)
@@ -90,9 +83,7 @@ def test_a_new_coordinator_learns_who_has_not_all_of_the_state(play):
         for worker in (holder, successor):
             await worker.connect(formed=2)
         job.hosts(b=1)
-        await job.until(lambda: job.coordinator._roster.wanted == {"b": 1})
-        await asyncio.sleep(0.1)
-        assert not dismissed(holder)
+        await job.hold(lambda: not dismissed(holder), 0.1)
         assert [size for size, _ in job.generations()] == [1, 2]
 
     play(scenario, wanted={"a": 1, "b": 1})
@@ -103,8 +94,7 @@ def test_the_holder_of_the_state_trains_on_until_it_can_hand_it_over(play):
         holder = await job.worker(1)
         await job.ring(holder)
         job.hosts(localhost=1)
-        await asyncio.sleep(0.1)
-        assert holder.kinds() == ["assign"]
+        await job.hold(lambda: holder.kinds() == ["assign"], 0.1)
 
     play(scenario)
 
@@ -115,8 +105,7 @@ def test_where_no_slot_is_wanted_the_holder_of_the_state_waits_warm(play):
         await job.ring(holder)
         job.hosts(a=0)
         await job.until(lambda: holder.is_ready)
-        await asyncio.sleep(0.1)
-        assert not dismissed(holder)
+        await job.hold(lambda: not dismissed(holder), 0.1)
         job.hosts(b=1)
         successor = await job.worker(0, "b")
         await job.ring(successor, least_generation=2)
@@ -190,8 +179,7 @@ def test_a_leaver_waits_for_a_successor_no_longer_than_it_may(play):
         first = await job.worker(0)
         await job.ring(first)
         first.send("leaving")
-        await asyncio.sleep(0.1)
-        assert first.is_connected
+        await job.hold(lambda: first.is_connected, 0.1)
         await job.until(lambda: not first.is_connected)
 
     play(scenario, wanted={"localhost": 2})

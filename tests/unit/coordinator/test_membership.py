@@ -19,11 +19,9 @@ def test_a_change_while_the_ring_forms_is_made_next(play):
         first, second = await job.worker(0), await job.worker(1)
         first.ignores = second.ignores = {"form"}
         await job.until(lambda: first.place and second.place)
-        job.hosts(localhost=1)
         third = await job.worker(2)
-        await job.until(lambda: job.coordinator._roster.wanted == {"localhost": 1})
-        job.hosts(localhost=3)
-        await job.until(lambda: job.coordinator._roster.wanted == {"localhost": 3})
+        await job.read_hosts(localhost=1)
+        await job.read_hosts(localhost=3)
         first.ignores = second.ignores = set()
         first.formed()
         second.formed()
@@ -70,9 +68,8 @@ def test_a_member_is_lost_and_another_withdrawn_and_a_third_comes_in_one_ring(pl
         for worker in (first, third):
             worker.ignores = {"change"}  # In a long step.
         fourth = await job.worker(0, "d")
-        job.hosts(a=1, c=1, d=1)
         second.hang_up()
-        await job.until(lambda: job.coordinator._roster.wanted == {"a": 1, "c": 1, "d": 1})
+        await job.read_hosts(a=1, c=1, d=1)
         await job.until(lambda: "change" in first.kinds())
         first.ready()
         third.ready()
@@ -87,8 +84,7 @@ def test_a_host_that_flaps_disturbs_only_itself(play):
         first, second = await job.worker(0, "a"), await job.worker(0, "b")
         await job.ring(first, second)
         for number in range(20):
-            job.hosts(**({"a": 1} if number % 2 == 0 else {"a": 1, "b": 1}))
-            await asyncio.sleep(0.02)
+            await job.read_hosts(**({"a": 1} if number % 2 == 0 else {"a": 1, "b": 1}))
         third = second if second.is_connected else await job.worker(0, "b")
         await job.ring(first, third)
         assert "stop" not in first.kinds()

@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import errno
+import socket
 import time
 
 import pytest
 
 from edl_horovod.coordinator import forming
 from edl_horovod.coordinator.forming import MAX_BODY_BYTES, Rendezvous
+from tests.waiting import hold, until
 
 
 async def ask(port, text, *, body=b""):
@@ -136,8 +139,7 @@ def test_an_exchange_that_nobody_completes_ends_after_the_wait():
 def test_an_exchange_ends_at_once_where_the_ring_is_given_up():
     async def scenario(server):
         waiting = asyncio.create_task(exchange(server, 0, 2, b"x"))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
+        await hold(lambda: not waiting.done(), 0.05)
         await server.abandon()
         return [(await waiting)[0], (await exchange(server, 1, 2, b"x"))[0]]
 
@@ -159,7 +161,7 @@ BAD_EXCHANGES = {
 def test_an_exchange_that_does_not_fit_is_refused(path, parts):
     async def scenario(server):
         there = asyncio.create_task(exchange(server, 0, 2, b"x", "/there"))
-        await asyncio.sleep(0.05)
+        await hold(lambda: not there.done(), 0.05)
         head = f"POST /{server.token}:0{path} HTTP/1.1\r\nContent-Length: {len(parts)}\r\n\r\n"
         status, _ = await ask(server.port, head, body=parts)
         assert await exchange(server, 1, 2, b"y", "/there") == (200, b"x")
@@ -168,6 +170,11 @@ def test_an_exchange_that_does_not_fit_is_refused(path, parts):
 
     # A path that is none is not answered.
     assert with_server(scenario) in (0, 400)
+
+
+def is_refused(port):
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
 
 
 def test_it_answers_for_a_while_after_its_end_and_then_no_more():
@@ -180,9 +187,7 @@ def test_it_answers_for_a_while_after_its_end_and_then_no_more():
             (await get(server, "/global/0")),
             await put(server, "/a", b""),
         ]
-        await asyncio.sleep(0.5)
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: is_refused(port))
         return answers
 
     assert asyncio.run(scenario()) == [410, (200, b""), (200, b"")]
@@ -263,15 +268,16 @@ def test_a_body_above_the_limit_is_refused_unread():
     assert with_server(scenario) == 413
 
 
-def test_values_in_all_are_bounded_and_an_overwritten_one_counts_once(monkeypatch):
-    monkeypatch.setattr(forming, "MAX_TOTAL_BYTES", 10)
+def test_values_in_all_are_bounded_and_an_overwritten_one_counts_once():
+    value = b"12345678" * (MAX_BODY_BYTES // 8)
+    num_values = forming.MAX_TOTAL_BYTES // len(value)
 
     async def scenario(server):
-        answers = [await put(server, "/a/key", b"12345678") for _ in range(3)]
-        answers.append(await put(server, "/a/other", b"123"))
+        keys = ["key"] * 3 + list(range(num_values))
+        answers = [await put(server, f"/a/{key}", value) for key in keys]
         return [status for status, _ in answers], await get(server, "/a/key")
 
-    assert with_server(scenario) == ([200, 200, 200, 507], (200, b"12345678"))
+    assert with_server(scenario) == ([200] * (2 + num_values) + [507], (200, value))
 
 
 def test_keys_are_bounded(monkeypatch):
