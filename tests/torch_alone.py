@@ -16,7 +16,7 @@ FRAMEWORK = TorchFramework(None, None, lambda *_: NoReducer())
 def by_hand(run, create_optimizer, create_loss=torch.nn.functional.mse_loss):
     """The weights after a training's batches in a loop as in PyTorch's own tutorials."""
     module = run.module.train()
-    (optimizer,), (scheduler,) = create_optimizer(None, module)
+    (optimizer,), (scheduler,) = create_optimizer(module)
     num_steps = -(-100 // 24)
     for step, batch in run.batches.items():
         optimizer.zero_grad()

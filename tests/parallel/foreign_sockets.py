@@ -14,6 +14,7 @@ from edl_horovod.coordinator.forming import Rendezvous
 from tests.parallel.lost_member import fork
 from tests.parallel.places import place_of
 from tests.parallel.ring_framework import plain_horovod, ring_framework
+from tests.waiting import hold
 
 TIMEOUT_SECONDS = 20
 MANY_LOOKS_SECONDS = 1.0
@@ -74,11 +75,11 @@ async def run():
         )
         ours.start()
         os.write(pipes["ours"][1], b"x")
-        await asyncio.sleep(MANY_LOOKS_SECONDS)  # This rank waits for the other one.
+        await hold(ours.is_alive, MANY_LOOKS_SECONDS)  # This rank waits for the other one.
         client = socket.create_connection(foreign_server.getsockname())
         accepted = foreign_server.accept()[0]
         foreign = {client.fileno(), accepted.fileno()}
-        await asyncio.sleep(MANY_LOOKS_SECONDS)
+        await hold(ours.is_alive, MANY_LOOKS_SECONDS)
         os.write(pipes["others"][1], b"x")
         await asyncio.to_thread(ours.join)
         assert said.recv() == "formed"

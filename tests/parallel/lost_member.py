@@ -74,7 +74,7 @@ def begin_until_lost(rank, size, say):
 
     say("trains")
     if rank == LOST:
-        time.sleep(PATIENCE_SECONDS)
+        signal.pause()
     with catch_failures():
         for number in range(1_000_000):
             hvd.allreduce_async_(torch.zeros(NUM_VALUES), op=hvd.Sum, name=f"begun.{number}")
@@ -118,7 +118,7 @@ def serve(say):
     async def run():
         async with Rendezvous("127.0.0.1", wait_seconds=GLOO_SECONDS) as rendezvous:
             say((rendezvous.port, rendezvous.token))
-            await asyncio.sleep(2 * PATIENCE_SECONDS)
+            await asyncio.Event().wait()  # Until it is killed.
 
     asyncio.run(run())
 

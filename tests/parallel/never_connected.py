@@ -17,6 +17,7 @@ from edl_horovod.coordinator.forming import Rendezvous
 from edl_horovod.frameworks.base import CollectiveFailed
 from tests.parallel.places import place_of
 from tests.parallel.ring_framework import ring_framework
+from tests.waiting import hold
 
 TOLD_SECONDS = 15
 UNTOLD_SECONDS = 3
@@ -67,8 +68,7 @@ async def form(generation, timeout_seconds, servers, *, is_told):
         await neighbour(server)  # Until both have the other's address.
         began = time.monotonic()
         servers.append(socket.create_server(("127.0.0.1", 0)))
-        await asyncio.sleep(0.5)
-        assert not forming.done()
+        await hold(lambda: not forming.done(), 0.5)
         if is_told:
             is_abandoned.set()
         try:

@@ -13,6 +13,7 @@ from edl_horovod.ring.membership.base import Dismissed
 from edl_horovod.tasks import warm as prepare
 from tests.alone import ME, Alone
 from tests.records import write_records
+from tests.watched_framework import watch
 
 ZOO = Path(__file__).parents[2] / "zoo"
 
@@ -20,8 +21,8 @@ ZOO = Path(__file__).parents[2] / "zoo"
 class Training:
     """What a training did, step by step."""
 
-    def __init__(self, work):
-        self.work = work
+    def __init__(self, work, step):
+        self.work, self.step = work, step
         self.losses = {}
         self.result = None
 
@@ -30,9 +31,29 @@ class Training:
 
 
 @pytest.fixture
-def train(tmp_path, monkeypatch):
+def watched(monkeypatch):
+    """Keras, whose trainings a test may see and change."""
+    pytest.importorskip("keras")
+    from edl_horovod.frameworks.keras.framework import FRAMEWORK
+
+    return watch("keras", FRAMEWORK, monkeypatch)
+
+
+@pytest.fixture
+def use(watched):
+    """Let the model's file give these callbacks, new ones for each training."""
+
+    def use_them(make):
+        watched.methods["create_callbacks"] = make
+
+    return use_them
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch, watched):
     """Train alone: `train("train.epochs=2", until=7, job="a")`."""
-    keras = pytest.importorskip("keras")
+    import keras
+
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
     data = write_records(tmp_path / "data", 100)
 
@@ -55,16 +76,13 @@ def train(tmp_path, monkeypatch):
         Path(config.job_dir).mkdir(exist_ok=True)
         path = JobDir.of(config).events
         with EventLog(path, "test") as log, prepare.make_warm(config, log, ME) as work:
-            training = Training(work)
-            step = work._step.step
+            training = Training(work, watched.made_step)
 
-            def recorded(*arguments, **keywords):
-                work._checkpoints.wait()  # These steps are faster than any disk.
-                sums = step(*arguments, **keywords)
+            def after_step(sums):
                 training.losses[work.state.step + 1] = sums.loss
-                return sums
 
-            monkeypatch.setattr(work._step, "step", recorded)
+            # A checkpoint is written to its end: these steps are faster than any disk.
+            watched.before_step, watched.after_step = lambda _: work.close(), after_step
             with contextlib.suppress(Dismissed):
                 training.result = loop.run(work, Alone(until), log)
         return training

@@ -5,20 +5,9 @@ import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.models.zoo import LoadedSpec
 
 PER_STEP = "callbacks.per_step=true"
 STEPS_PER_EPOCH = 5
-
-
-@pytest.fixture
-def use(monkeypatch):
-    """Let the model's file give these callbacks, new ones for each training."""
-
-    def use_them(make):
-        monkeypatch.setattr(LoadedSpec, "callbacks", lambda _: make())
-
-    return use_them
 
 
 class Looks(keras.callbacks.Callback):

@@ -8,20 +8,9 @@ import pytest
 
 from edl_horovod.callbacks import LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
-from edl_horovod.models.zoo import LoadedSpec
 
 EPOCHS = "train.epochs=4"
 STEPS_PER_EPOCH = 5
-
-
-@pytest.fixture
-def use(monkeypatch):
-    """Let the model's file give these callbacks, new ones for each training."""
-
-    def use_them(make):
-        monkeypatch.setattr(LoadedSpec, "callbacks", lambda _: make())
-
-    return use_them
 
 
 class Recorder(keras.callbacks.Callback):
@@ -123,7 +112,7 @@ def test_a_rate_by_step_and_a_last_step_hold_on_every_rank_alike(train, use):
 
 
 def _model_weights(training):
-    return [variable.numpy() for variable in training.work._step.model_variables.values()]
+    return [variable.numpy() for variable in training.step.model_variables.values()]
 
 
 def test_a_schedule_without_a_number_is_the_users_error(train, use):

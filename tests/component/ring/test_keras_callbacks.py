@@ -9,23 +9,12 @@ import pytest
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.reader import Reader
 
 PER_STEP = "callbacks.per_step=true"
 STEPS_PER_EPOCH = 5
 EPOCHS = 6
 IN_ORDER = ("data_plan.shuffle=false", "data_plan.lanes=1", f"train.epochs={EPOCHS}")
-
-
-@pytest.fixture
-def use(monkeypatch):
-    """Let the model's file give these callbacks, new ones for each training."""
-
-    def use_them(make):
-        monkeypatch.setattr(LoadedSpec, "callbacks", lambda _: make())
-
-    return use_them
 
 
 class Begins(keras.callbacks.Callback):
@@ -82,7 +71,7 @@ def test_it_does_what_it_does_in_fit(train, use, tmp_path, name):
     training = train(*IN_ORDER)
     theirs, epochs = by_fit(tmp_path, begins.weights, [CASES[name]()])
     assert len(training.losses) == STEPS_PER_EPOCH * len(epochs)
-    ours = [variable.numpy() for variable in training.work._step.model_variables.values()]
+    ours = [variable.numpy() for variable in training.step.model_variables.values()]
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
     if name == "EarlyStopping":
@@ -98,7 +87,7 @@ def test_it_does_so_after_an_end_in_the_midst_of_an_epoch(train, use, tmp_path, 
     longer = train(*IN_ORDER, "resume=must")
     theirs, epochs = by_fit(tmp_path, weights, [CASES[name]()])
     assert list(longer.losses) == list(range(13, STEPS_PER_EPOCH * len(epochs) + 1))
-    ours = [variable.numpy() for variable in longer.work._step.model_variables.values()]
+    ours = [variable.numpy() for variable in longer.step.model_variables.values()]
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
@@ -133,7 +122,7 @@ def test_model_checkpoint_saves_each_epoch_or_the_best(train, use, tmp_path):
     training = train("train.epochs=2")
     assert (tmp_path / "best.weights.h5").exists()
     model = keras.models.load_model(tmp_path / "all-2.keras", compile=False)
-    ours = [variable.numpy() for variable in training.work._step.model_variables.values()]
+    ours = [variable.numpy() for variable in training.step.model_variables.values()]
     for one, other in zip(ours, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 

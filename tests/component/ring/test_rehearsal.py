@@ -6,25 +6,22 @@ import tensorflow as tf
 from edl_horovod.frameworks.base import CollectiveFailed
 
 
-def test_nothing_has_changed_when_a_worker_is_warm(train, monkeypatch):
-    from edl_horovod.frameworks.keras import step as keras_step
+def test_nothing_has_changed_when_a_worker_is_warm(train, watched):
+    steps = []
 
-    trainers = []
-    rehearse = keras_step.KerasStep.rehearse
-
-    def watched(trainer, batch):
-        before = [variable.numpy() for variable in trainer.variables.values()]
+    def rehearse(step, batch):
+        before = [variable.numpy() for variable in step.variables.values()]
         assert batch.num_examples > 0
-        rehearse(trainer, batch)
-        after = [variable.numpy() for variable in trainer.variables.values()]
+        step.rehearse(batch)
+        after = [variable.numpy() for variable in step.variables.values()]
         for one, other in zip(before, after, strict=True):
             np.testing.assert_array_equal(one, other)
-        trainers.append(trainer)
+        steps.append(step)
 
-    monkeypatch.setattr(keras_step.KerasStep, "rehearse", watched)
+    watched.rehearse = rehearse
     rehearsed = train("train.epochs=1", job="rehearsed")
-    assert len(trainers) == 1
-    monkeypatch.setattr(keras_step.KerasStep, "rehearse", lambda *_: None)
+    assert len(steps) == 1
+    watched.rehearse = lambda *_: None
     plain = train("train.epochs=1", job="plain")
     assert rehearsed.losses == plain.losses
     for one, other in zip(rehearsed.weights(), plain.weights(), strict=True):

@@ -126,7 +126,7 @@ def test_weights_of_a_trained_model_begin_a_new_training(train, tmp_path):
     second = train(EPOCHS, f"init_from={tmp_path}/first-out", until=1, job="second")
     fresh = train(EPOCHS, until=1, job="fresh")
     assert second.losses[1] < fresh.losses[1]
-    assert int(second.work._step.optimizer.iterations.numpy()) == 1
+    assert int(second.step.optimizer.iterations.numpy()) == 1
 
 
 def test_a_file_of_weights_is_no_trained_model_of_keras(train, tmp_path):

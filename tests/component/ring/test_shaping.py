@@ -9,7 +9,7 @@ EPOCHS = "train.epochs=2"
 
 
 def weights(training):
-    return [np.asarray(value) for value in training.work._step.model.keras.get_weights()]
+    return [np.asarray(value) for value in training.step.model.keras.get_weights()]
 
 
 def test_parts_of_a_step_give_the_same_training(train):
@@ -35,18 +35,18 @@ def test_a_bounded_gradient_moves_sgd_by_no_more_than_its_bound(train):
 def test_mixed_precision_learns_and_keeps_its_variables_in_float32(train, precision):
     single = train(EPOCHS, job="single")
     mixed = train(EPOCHS, f"train.precision={precision}", job="mixed")
-    model = mixed.work._step.model.keras
+    model = mixed.step.model.keras
     assert model.layers[1].compute_dtype == precision.removeprefix("mixed_")
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
     assert mixed.losses != single.losses
     np.testing.assert_allclose(list(mixed.losses.values()), list(single.losses.values()), rtol=0.05)
-    is_scaled = isinstance(mixed.work._step.optimizer, keras.optimizers.LossScaleOptimizer)
+    is_scaled = isinstance(mixed.step.optimizer, keras.optimizers.LossScaleOptimizer)
     assert is_scaled == (precision == "mixed_float16")
 
 
 def test_a_learning_rate_schedule_follows_the_steps(train):
     training = train("model_def=sgd_tiny", "params.halve_every=3", EPOCHS)
-    optimizer = training.work._step.optimizer
+    optimizer = training.step.optimizer
     assert int(optimizer.iterations.numpy()) == 10
     np.testing.assert_allclose(float(optimizer.learning_rate), 0.05 * 0.5 ** (10 // 3), rtol=1e-6)
 
@@ -56,4 +56,4 @@ def test_a_saved_model_gives_what_the_model_gives(train, tmp_path):
     x = np.ones((3, 4), np.float32)
     loaded = tf.saved_model.load(str(tmp_path / "job-out" / "saved_model"))
     served = loaded.serve({"x": x})
-    np.testing.assert_allclose(served, training.work._step.model.keras({"x": x}), rtol=1e-5)
+    np.testing.assert_allclose(served, training.step.model.keras({"x": x}), rtol=1e-5)

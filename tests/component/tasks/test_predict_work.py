@@ -108,7 +108,7 @@ def make_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
                 config, FRAMEWORK, config.data, loaded, Mode.PREDICTION, events, stack
             )
             model = FRAMEWORK.model(loaded, opened.batches.element_spec)
-            trained = Trained(loaded, model, opened)
+            make.trained = trained = Trained(loaded, model, opened)
             work = PredictWork(config, trained, FRAMEWORK.collectives, events)
             work.state.counters.step = 0
             return work
@@ -118,16 +118,16 @@ def make_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def run_ring(work: PredictWork, *, size: int, num_segments: int, lost_rank: int = -1) -> None:
     """Be all ranks of a ring, one after the other, for some segments and the one begun then."""
-    start, sizes = work.state.step, work._sizes.numpy()
+    start, sizes = work.state.step, work.state.variables["sizes"].numpy()
     for rank in range(size):
         work.state.counters.step = start
-        work._sizes.assign(sizes)
+        work.state.variables["sizes"].assign(sizes)
         world = RankAlone(rank=rank, size=size, generation=1)
         if rank != lost_rank:
             work.run(world, Until(num_segments))
     if lost_rank >= 0:
         work.state.counters.step = start
-        work._sizes.assign(sizes)
+        work.state.variables["sizes"].assign(sizes)
 
 
 LEADER = RankAlone(rank=0, size=1, generation=9)
@@ -258,11 +258,11 @@ def test_a_full_disk_leaves_the_older_output_and_the_segments(make_work, tmp_pat
 def test_a_processor_gets_every_batch_in_order_within_a_lane(make_work):
     work = make_work(MODEL_FILE + PROCESSOR)
     run_ring(work, size=2, num_segments=NUM_SEGMENTS)
-    calls = work._loaded.module.CALLS
+    calls = make_work.trained.loaded.module.CALLS
     ids = [record for _, records, _ in calls for record in records]
     assert sorted(ids) == list(range(NUM_RECORDS))
     assert {worker for worker, _, _ in calls} == {0, 1}
-    for start, stop in map(work._plan.lane_bounds, range(NUM_LANES)):
+    for start, stop in map(make_work.trained.data.plan.lane_bounds, range(NUM_LANES)):
         lane = [record for record in ids if start <= record < stop]
         assert lane == sorted(lane)
     assert all(len(records) == len(totals) for _, records, totals in calls)
@@ -272,7 +272,7 @@ def test_a_processor_takes_the_place_of_an_output(make_work, tmp_path: Path):
     work = make_work(MODEL_FILE + PROCESSOR, output="")
     run_ring(work, size=1, num_segments=NUM_SEGMENTS)
     assert work.finish(LEADER).output == ""
-    assert work._loaded.module.CALLS
+    assert make_work.trained.loaded.module.CALLS
     assert not (tmp_path / "job").exists()
 
 
@@ -280,7 +280,7 @@ def test_a_processor_of_two_parameters_is_called_with_two(make_work):
     two = PROCESSOR.replace(", record_ids=None", "").replace("record_ids.tolist()", "None")
     work = make_work(MODEL_FILE + two)
     run_ring(work, size=1, num_segments=1)
-    assert len(work._loaded.module.CALLS) == 2 * SEGMENT_STEPS
+    assert len(make_work.trained.loaded.module.CALLS) == 2 * SEGMENT_STEPS
 
 
 def test_neither_output_nor_processor_is_refused(make_work):

@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+from edl_horovod.ring import state as ring_state
 from tests.parallel.ring_framework import NAME, ring_framework
 
 
@@ -24,6 +25,16 @@ def pytest_collection_modifyitems(config, items):
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
+
+
+@pytest.fixture
+def small_slices(monkeypatch):
+    """Let newcomers have the state of a small model in many slices."""
+    monkeypatch.setattr(ring_state, "_LEAST_STREAMED_BYTES", 1)
+    monkeypatch.setattr(ring_state, "_SLICE_BYTES", 300)
+    monkeypatch.setattr(ring_state, "FIRST_BYTES", 60)
+    monkeypatch.setattr(ring_state, "_LEAST_BYTES", 60)
+    monkeypatch.setattr(ring_state, "_MOST_BYTES", 60)
 
 
 @pytest.fixture(scope="session")

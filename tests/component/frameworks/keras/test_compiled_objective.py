@@ -21,6 +21,7 @@ from tests.fitting import (
     own_data,
     specs_of,
 )
+from tests.specs import with_methods
 from tests.zoo import masked as taggers
 from tests.zoo import own
 
@@ -69,12 +70,12 @@ def test_a_loss_of_the_whole_batch_is_that_of_fit_on_one_rank_and_warned_of(capl
     assert_same_weights(step.model.keras, model)
 
 
-def test_what_keras_warns_of_when_the_loss_is_traced_is_told(caplog, monkeypatch):
+def test_what_keras_warns_of_when_the_loss_is_traced_is_told(caplog):
     def create_loss(outputs, labels):
         return keras.ops.mean(keras.losses.categorical_crossentropy(labels, outputs))
 
     loaded = loaded_with("own.OwnSpec", kind="compiled")
-    monkeypatch.setattr(type(loaded.spec), "create_loss", staticmethod(create_loss))
+    loaded = with_methods(loaded, create_loss=create_loss)
     by_us(loaded)
     assert "create_loss of" in caplog.text
     assert "binary_crossentropy" in caplog.text
@@ -224,13 +225,13 @@ def test_parts_of_a_batch_do_not_know_several_divisors():
         )
 
 
-def test_a_weight_that_depends_on_the_outputs_is_refused(monkeypatch):
+def test_a_weight_that_depends_on_the_outputs_is_refused():
     loaded = loaded_with("masked.PairSpec")
 
     def create_loss(outputs, labels):
         return tf.reduce_sum(outputs), 1.0 + tf.reduce_sum(tf.square(outputs))
 
-    monkeypatch.setattr(type(loaded.spec), "create_loss", staticmethod(create_loss))
+    loaded = with_methods(loaded, create_loss=create_loss)
     with pytest.raises(UserCodeError, match=r"depends on the model's outputs"):
         KerasStep(loaded, specs_of(taggers.data("pair", 8)), learning_rate=None)
 

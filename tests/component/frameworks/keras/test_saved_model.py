@@ -131,19 +131,16 @@ def test_a_class_of_its_own_needs_trust(tmp_path):
     assert found.unsafe == ("Own, the program of saved",)
 
 
-class Writing(layers.Layer):
-    """What it computes writes a file, as a program of somebody else could."""
-
-    marker = ""
-
-    def call(self, inputs):
-        with tf.control_dependencies([tf.io.write_file(self.marker, "ran")]):
-            return tf.identity(inputs)
-
-
-def test_the_program_of_a_saved_model_does_not_run_untrusted(tmp_path, monkeypatch):
+def test_the_program_of_a_saved_model_does_not_run_untrusted(tmp_path):
     marker = tmp_path / "ran.txt"
-    monkeypatch.setattr(Writing, "marker", str(marker))
+
+    class Writing(layers.Layer):
+        """What it computes writes a file, as a program of somebody else could."""
+
+        def call(self, inputs):
+            with tf.control_dependencies([tf.io.write_file(str(marker), "ran")]):
+                return tf.identity(inputs)
+
     _, files = saved(tmp_path, Writing)
     marker.unlink()  # Keras 2 ran it to write it.
     model = file_model(tmp_path / "saved", compile_options=FROM_FILE)

@@ -7,8 +7,6 @@ import pytest
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras import graph
 from edl_horovod.frameworks.keras.callbacks import Trainable
-from edl_horovod.frameworks.keras.model import by_name
-from edl_horovod.frameworks.keras.optimizer import groups_of
 from edl_horovod.frameworks.keras.step import KerasStep
 from tests.fitting import (
     SPEC,
@@ -108,9 +106,7 @@ def test_a_frozen_variable_is_a_group_with_the_slots_that_it_may_need():
     kernel = next(name for name in step.model_variables if "head" not in name and "kernel" in name)
     assert len(grouped[kernel].names) == 3
     plain = KerasStep(loaded_with("frozen"), SPEC, learning_rate=None)
-    names = by_name([*plain.model.keras.variables, *plain.optimizer.variables])
-    found = groups_of(names, plain.model.keras, plain.optimizer, plain._trained)
-    assert [len(group.names) for group in found] == [3, 3, 1, 1, 1, 1, 1, 1]
+    assert [len(group.names) for group in plain.groups] == [3, 3, 1, 1, 1, 1, 1, 1]
 
 
 def test_an_optimizer_without_slots_for_it_refuses_what_is_freed():

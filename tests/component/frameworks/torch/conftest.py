@@ -2,13 +2,11 @@
 
 import contextlib
 import copy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edl_horovod.config.compose import compose
-from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.job.events import EventLog
 from edl_horovod.models import spec_zoo
 from edl_horovod.ring import loop
@@ -17,10 +15,10 @@ from edl_horovod.tasks.warm import make_warm
 from tests.alone import ME, Alone
 from tests.frameworks import is_there
 from tests.records import write_records
+from tests.watched_framework import watch
 
 # Not all files here import PyTorch themselves.
 collect_ignore_glob = [] if is_there("torch") else ["test_*.py"]
-ENTRY = replace(FRAMEWORKS["torch"], module="tests.torch_alone", horovod="")
 ZOO = Path(__file__).parents[3] / "zoo"
 
 
@@ -38,13 +36,20 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def watched(monkeypatch):
+    """PyTorch as the only rank of its ring, whose trainings a test may see and change."""
+    from tests import torch_alone
+
+    return watch("torch", torch_alone.FRAMEWORK, monkeypatch, horovod="")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, watched):
     """Run a task on 100 records: `run("train", "train.epochs=2", until=7)`; gives a `Run`."""
-    monkeypatch.setitem(FRAMEWORKS, "torch", ENTRY)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = write_records(tmp_path / "data", 100)
 
-    def run_it(task, *overrides, until=0, job="job"):
+    def run_it(task, *overrides, until=0, job="job", by_command=True):
         given = {text.partition("=")[0] for text in overrides}
         defaults = {"data": data, "job_dir": str(tmp_path / job), "overwrite": "true"}
         if task == "train":
@@ -60,28 +65,28 @@ def run(tmp_path, monkeypatch):
         if any(key.startswith("model.") or key == "model_spec" for key in given):
             given |= {"model_def", "framework"}
         settings = [f"{key}={value}" for key, value in defaults.items() if key not in given]
-        config = spec_zoo.with_zoo(compose(task, [*settings, *overrides]))
+        config = compose(task, [*settings, *overrides])
+        if by_command:  # Which writes a zoo of a model in files.
+            config = spec_zoo.with_zoo(config)
         Path(config.job_dir).mkdir(exist_ok=True)
         done = Run()
+
+        def before_step(batch):
+            done.work.close()  # Its checkpoint: these steps are faster than any disk.
+            if done.module is None:
+                done.module = copy.deepcopy(watched.made_step.model.runner.module)
+            done.batches[done.work.state.step + 1] = batch
+
+        def after_step(sums):
+            done.losses[done.work.state.step + 1] = sums.loss
+
+        watched.before_step, watched.after_step = before_step, after_step
         with (
             EventLog(tmp_path / "events.jsonl", "test") as log,
             make_warm(config, log, ME) as work,
         ):
             done.work = work
-            if task == "train":
-                done.step = work._step
-                step = work._step.step
-
-                def recorded(*arguments, **keywords):
-                    work._checkpoints.wait()
-                    if done.module is None:
-                        done.module = copy.deepcopy(work._step.model.runner.module)
-                    done.batches[work.state.step + 1] = arguments[0]
-                    sums = step(*arguments, **keywords)
-                    done.losses[work.state.step + 1] = sums.loss
-                    return sums
-
-                monkeypatch.setattr(work._step, "step", recorded)
+            done.step = watched.made_step
             with contextlib.suppress(Dismissed):
                 done.result = loop.run(work, Alone(until), log)
             done.state = {name: each.numpy() for name, each in work.state.variables.items()}

@@ -17,6 +17,7 @@ from edl_horovod.records.layout import BYTES, Column, Layout, Part, Tensor
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
 from edl_horovod.spec import Mode
+from tests.specs import with_methods
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 NUM, BATCH, LANES = 20, 6, 3
@@ -55,19 +56,26 @@ COLUMNS = Layout(
 )
 
 
+def plan_of(num_lanes=LANES):
+    """All numbers in their order."""
+    return DataPlan(
+        block_starts=np.array([0]),
+        block_counts=np.array([NUM]),
+        global_batch=BATCH,
+        num_lanes=num_lanes,
+        is_shuffled=False,
+    )
+
+
+def loaded_with(create_dataset):
+    return with_methods(load_spec(ZOO, "torch_tiny", params={}), create_dataset=create_dataset)
+
+
 @pytest.fixture
-def make(monkeypatch):
+def make():
     def make_it(create_dataset, mode=Mode.TRAINING, layout=None):
-        loaded = load_spec(ZOO, "torch_tiny", params={})
-        monkeypatch.setattr(loaded.spec, "create_dataset", create_dataset)
-        plan = DataPlan(
-            block_starts=np.array([0]),
-            block_counts=np.array([NUM]),
-            global_batch=BATCH,
-            num_lanes=LANES,
-            is_shuffled=False,
-        )
-        return TorchBatches(Numbers(layout), plan, loaded, mode, prefetch=2)
+        loaded = loaded_with(create_dataset)
+        return TorchBatches(Numbers(layout), plan_of(), loaded, mode, prefetch=2)
 
     return make_it
 
@@ -243,17 +251,8 @@ def test_what_is_no_batch_is_refused(make, create_dataset, message):
         make(create_dataset).try_first()
 
 
-def test_all_examples_can_be_gone_through_again_in_their_order(monkeypatch):
-    loaded = load_spec(ZOO, "torch_tiny", params={})
-    monkeypatch.setattr(loaded.spec, "create_dataset", tensors)
-    plan = DataPlan(
-        block_starts=np.array([0]),
-        block_counts=np.array([NUM]),
-        global_batch=BATCH,
-        num_lanes=1,
-        is_shuffled=False,
-    )
-    examples = AllExamples(Numbers(), plan, loaded)
+def test_all_examples_can_be_gone_through_again_in_their_order():
+    examples = AllExamples(Numbers(), plan_of(num_lanes=1), loaded_with(tensors))
     for _ in range(2):
         assert torch.cat([x for x, _ in examples]).flatten().tolist() == list(range(NUM))
 

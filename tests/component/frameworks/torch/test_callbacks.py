@@ -12,6 +12,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models import zoo
+from tests.specs import with_methods
 from tests.torch_alone import by_hand
 from tests.torch_ring import Meeting, make_step, part_of, train_in_ring
 from tests.zoo import torch_tiny
@@ -21,20 +22,9 @@ ZOO = Path(torch_tiny.__file__).parent
 
 
 @pytest.fixture
-def with_spec(monkeypatch):
+def with_spec(watched):
     """Have the model's spec return callbacks, or an optimizer."""
-    load = zoo.load_spec
-
-    def set_it(**methods):
-        def load_it(*arguments, **keywords):
-            loaded = load(*arguments, **keywords)
-            for name, method in methods.items():
-                monkeypatch.setattr(type(loaded.spec), name, method, raising=False)
-            return loaded
-
-        monkeypatch.setattr("edl_horovod.tasks.train.load_spec", load_it)
-
-    return set_it
+    return watched.methods.update
 
 
 class Told(Callback):
@@ -60,7 +50,7 @@ class Told(Callback):
 
 def test_what_they_note_and_change_goes_on_after_a_restart(run, tmp_path, with_spec):
     made = []
-    with_spec(create_callbacks=lambda self: made.append(Told()) or made[-1:])
+    with_spec(create_callbacks=lambda: made.append(Told()) or made[-1:])
     held_out = f"validation_data={tmp_path}/data/part-0.recordio"
     whole = run("train", EPOCHS, held_out, job="whole")
     first = run("train", EPOCHS, held_out, until=17)
@@ -74,13 +64,13 @@ def test_what_they_note_and_change_goes_on_after_a_restart(run, tmp_path, with_s
 
 
 def test_one_may_end_the_training(run, with_spec):
-    with_spec(create_callbacks=lambda self: [Told(stop_after=1)])
+    with_spec(create_callbacks=lambda: [Told(stop_after=1)])
     assert run("train", EPOCHS).result.steps == 10
 
 
 def test_a_rate_by_step_and_a_last_step(run, with_spec):
     with_spec(
-        create_callbacks=lambda self: [LearningRateScheduler(lambda step: 0.1 * step), MaxSteps(7)]
+        create_callbacks=lambda: [LearningRateScheduler(lambda step: 0.1 * step), MaxSteps(7)]
     )
     done = run("train", EPOCHS)
     assert done.result.steps == 7
@@ -96,7 +86,7 @@ class Thaw(Callback):
 
 
 def test_what_is_frozen_and_freed_holds_after_a_restart(run, with_spec):
-    with_spec(create_callbacks=lambda self: [Thaw()])
+    with_spec(create_callbacks=lambda: [Thaw()])
     whole = run("train", EPOCHS, job="whole")
     frozen = run("train", EPOCHS, until=8, job="frozen")
     torch.manual_seed(0)
@@ -133,7 +123,7 @@ class UnfreezesHere(Unfreeze):
             self.optimizer.add_param_group({"weight_decay": 0.1, "lr": 0.02, "params": parameters})
 
 
-def head_alone(self, model, lr=0.05, kind="AdamW"):
+def head_alone(model, lr=0.05, kind="AdamW"):
     model.hidden.requires_grad_(False)
     optimizer = getattr(torch.optim, kind)(model.output.parameters(), lr)
     return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
@@ -141,13 +131,13 @@ def head_alone(self, model, lr=0.05, kind="AdamW"):
 
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD"])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(monkeypatch, size, kind):
+def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(size, kind):
     loaded = zoo.load_spec(str(ZOO), "torch_tiny", params={})
-    kind_of = type(loaded.spec)
-    monkeypatch.setattr(
-        kind_of, "create_optimizer", lambda self, model: head_alone(self, model, kind=kind)
+    loaded = with_methods(
+        loaded,
+        create_optimizer=lambda model: head_alone(model, kind=kind),
+        create_callbacks=lambda: [UnfreezesHere()],
     )
-    monkeypatch.setattr(kind_of, "create_callbacks", lambda self: [UnfreezesHere()])
     random = torch.Generator().manual_seed(1)
     batches = [
         Batch({"x": x}, torch.sin(x.sum(1, keepdim=True)), 12)
@@ -162,7 +152,7 @@ def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(monkeypatch, size, ki
     callbacks = [each.callbacks(num_epochs=4, steps_per_epoch=2, per_step=False) for each in steps]
     net = loaded.spec.create_model()
     net.load_state_dict(steps[0].model.runner.module.state_dict())
-    [optimizer], [schedule] = head_alone(None, net, kind=kind)
+    [optimizer], [schedule] = head_alone(net, kind=kind)
     for epoch in range(4):
         epochs_own = batches[2 * epoch : 2 * epoch + 2]
         train_in_ring(steps, lambda rank, own=epochs_own: [part_of(b, rank, size) for b in own])
@@ -190,7 +180,7 @@ def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(monkeypatch, size, ki
 
 
 def test_a_group_that_is_added_is_there_after_a_restart(run, with_spec):
-    with_spec(create_optimizer=head_alone, create_callbacks=lambda self: [UnfreezesHere()])
+    with_spec(create_optimizer=head_alone, create_callbacks=lambda: [UnfreezesHere()])
     whole = run("train", EPOCHS, job="whole")
     for until in (4, 7, 18):
         job = f"until{until}"
@@ -220,7 +210,7 @@ class Annotates(UnfreezesHere):
 
 @pytest.mark.parametrize("kind", [Unfreeze, Foreign, Removes, Annotates])
 def test_groups_that_cannot_reach_the_other_ranks_are_refused(run, with_spec, kind):
-    with_spec(create_optimizer=head_alone, create_callbacks=lambda self: [kind()])
+    with_spec(create_optimizer=head_alone, create_callbacks=lambda: [kind()])
     with pytest.raises(UserCodeError, match="add_param_group"):
         run("train", EPOCHS)
 
@@ -237,7 +227,7 @@ class Batches(Callback):
 
 def test_hooks_of_steps_may_look(run, with_spec):
     made = []
-    with_spec(create_callbacks=lambda self: made.append(Batches()) or made[-1:])
+    with_spec(create_callbacks=lambda: made.append(Batches()) or made[-1:])
     run("train", "train.epochs=2", "callbacks.per_step=true")
     assert [batch for batch, _ in made[0].batches] == [*range(5), *range(5)]
     with pytest.raises(UserCodeError, match="on_train_batch_end"):
@@ -245,23 +235,23 @@ def test_hooks_of_steps_may_look(run, with_spec):
 
 
 def test_a_hook_of_steps_that_changes_something_is_refused(run, with_spec):
-    with_spec(create_callbacks=lambda self: [Batches(changes=True)])
+    with_spec(create_callbacks=lambda: [Batches(changes=True)])
     with pytest.raises(UserCodeError, match=r"on_train_batch_end of Batches.*stop_training"):
         run("train", EPOCHS, "callbacks.per_step=true")
 
 
 def test_what_is_no_callback_is_refused(run, with_spec):
-    with_spec(create_callbacks=lambda self: [types.SimpleNamespace()])
+    with_spec(create_callbacks=lambda: [types.SimpleNamespace()])
     with pytest.raises(UserCodeError, match=r"must be an edl_horovod.callbacks.Callback"):
         run("train", EPOCHS)
 
 
-def by_epoch(self, model, lr=0.1):
+def by_epoch(model, lr=0.1):
     optimizer = torch.optim.SGD(model.parameters(), lr)
     return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.1)]
 
 
-def plateau(self, model, lr=0.1):
+def plateau(model, lr=0.1):
     optimizer = torch.optim.SGD(model.parameters(), lr)
     # Nothing is good enough for it.
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
@@ -270,13 +260,13 @@ def plateau(self, model, lr=0.1):
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "loss"}}
 
 
-def every_second_epoch(self, model, lr=0.1):
+def every_second_epoch(model, lr=0.1):
     optimizer = torch.optim.SGD(model.parameters(), lr)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1)
     return [{"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "frequency": 2}}]
 
 
-def at_the_third_step(self, model, lr=0.1):
+def at_the_third_step(model, lr=0.1):
     """Steps are counted from each epoch's begin, as Lightning counts them."""
     optimizer = torch.optim.SGD(model.parameters(), lr)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1**0.5)
@@ -300,7 +290,7 @@ def test_schedules_by_the_epoch_go_on_after_a_restart(run, with_spec, create_opt
     )
 
 
-def whole_rate(self, model):
+def whole_rate(model):
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
     return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
 
@@ -310,7 +300,7 @@ def small_loss(outputs, labels):
 
 
 def test_a_whole_learning_rate_that_gets_a_fraction_goes_on_after_a_restart(run, with_spec):
-    with_spec(create_optimizer=whole_rate, create_loss=staticmethod(small_loss))
+    with_spec(create_optimizer=whole_rate, create_loss=small_loss)
     whole = run("train", EPOCHS, job="whole")
     run("train", EPOCHS, until=7)
     second = run("train", EPOCHS, "resume=must")
@@ -319,7 +309,7 @@ def test_a_whole_learning_rate_that_gets_a_fraction_goes_on_after_a_restart(run,
         np.testing.assert_allclose(second.state[name], weights, rtol=1e-5, atol=1e-6)
 
 
-def halved_by_epoch(self, model, lr=0.1):
+def halved_by_epoch(model, lr=0.1):
     optimizer = torch.optim.SGD(model.parameters(), lr)
     return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
 
@@ -330,7 +320,7 @@ def halved_by_epoch(self, model, lr=0.1):
 def test_a_training_that_ended_in_the_midst_of_an_epoch_goes_on_in_it(
     run, tmp_path, with_spec, stops
 ):
-    with_spec(create_optimizer=halved_by_epoch, create_callbacks=lambda self: [Told()])
+    with_spec(create_optimizer=halved_by_epoch, create_callbacks=lambda: [Told()])
     settings = [
         EPOCHS,
         f"validation_data={tmp_path}/data/part-0.recordio",

@@ -14,39 +14,34 @@ import torch
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.batches import TorchBatches
-from edl_horovod.models.zoo import load_spec
-from edl_horovod.records.plan import DataPlan
 from edl_horovod.spec import Mode
 from tests.component.frameworks.torch.test_batches import (
-    BATCH,
     COLUMNS,
     LANES,
-    NUM,
-    ZOO,
     Numbers,
     all_of,
+    loaded_with,
+    plan_of,
     tensors,
 )
+from tests.waiting import is_running, wait_until
 
 REPOSITORY = Path(__file__).parents[4]
 
 
 @pytest.fixture
-def make(monkeypatch):
+def make():
     made = []
 
     def make_it(create_dataset, processes=2, layout=None):
-        loaded = load_spec(ZOO, "torch_tiny", params={})
-        monkeypatch.setattr(loaded.spec, "create_dataset", create_dataset)
-        plan = DataPlan(
-            block_starts=np.array([0]),
-            block_counts=np.array([NUM]),
-            global_batch=BATCH,
-            num_lanes=LANES,
-            is_shuffled=False,
+        batches = TorchBatches(
+            Numbers(layout),
+            plan_of(),
+            loaded_with(create_dataset),
+            Mode.TRAINING,
+            prefetch=4,
+            processes=processes,
         )
-        source = Numbers(layout)
-        batches = TorchBatches(source, plan, loaded, Mode.TRAINING, prefetch=4, processes=processes)
         made.append(batches)
         return batches
 
@@ -142,12 +137,12 @@ def test_a_process_that_was_killed_is_told(make):
 
 
 HANGING_RANK = """
-import os, sys, time
+import os, signal
 from edl_horovod.frameworks.torch.batches import Decoders
 
 def make(step, records):
     print(os.getpid(), flush=True)
-    time.sleep(600)
+    signal.pause()
 
 Decoders(make, 1).make(0, [b"x"], salt=0)
 """
@@ -164,14 +159,4 @@ def test_a_process_ends_with_its_rank_also_amid_the_users_code():
     rank.kill()
     rank.wait()
     rank.stdout.close()
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists() and "State:\tZ" not in status_of(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def status_of(pid):
-    try:
-        return Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return "State:\tZ"
+    wait_until(lambda: not is_running(pid), "the end of the process")

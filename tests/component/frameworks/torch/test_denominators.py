@@ -14,6 +14,7 @@ from edl_horovod.frameworks.torch.plain_models import loss_part
 from edl_horovod.frameworks.torch.structures import map_leaves
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.specs import with_methods
 from tests.torch_ring import Meeting, make_step, train_in_ring
 
 F = nn.functional
@@ -36,6 +37,10 @@ class Tagger(nn.Module):
     def forward(self, x):
         x = self.norm(x)
         return {"tags": self.tags(x).transpose(1, 2), "number": self.number(x.flatten(1))}
+
+
+class NormalisingTagger(Tagger):
+    normalises = True
 
 
 def batches():
@@ -177,10 +182,10 @@ def scalar(value):
     return value.mean()
 
 
-def by_hand(create_loss):
+def by_hand(create_loss, create_model=Tagger):
     """Losses and weights of a plain loop over the whole batches."""
     torch.manual_seed(3)
-    model = Tagger()
+    model = create_model()
     optimizer = torch.optim.Adam(model.parameters(), 0.05)
     losses = []
     for batch in batches():
@@ -193,21 +198,16 @@ def by_hand(create_loss):
 
 
 @pytest.fixture
-def loaded(monkeypatch):
-    def make(create_loss):
-        loaded = load_spec(ZOO, "torch_tiny", params={})
-        monkeypatch.setattr(loaded.spec, "create_model", Tagger)
-        monkeypatch.setattr(
-            loaded.spec, "create_loss", lambda outputs, labels: create_loss(outputs, labels)
+def loaded():
+    def make(create_loss, create_model=Tagger):
+        return with_methods(
+            load_spec(ZOO, "torch_tiny", params={}),
+            create_model=create_model,
+            create_loss=lambda outputs, labels: create_loss(outputs, labels),
+            create_optimizer=lambda model: torch.optim.Adam(model.parameters(), 0.05),
+            create_metrics=lambda mode: {},
+            create_callbacks=list,
         )
-        monkeypatch.setattr(
-            loaded.spec,
-            "create_optimizer",
-            lambda model: torch.optim.Adam(model.parameters(), 0.05),
-        )
-        monkeypatch.setattr(loaded.spec, "create_metrics", lambda mode: {})
-        monkeypatch.setattr(loaded.spec, "create_callbacks", list)
-        return loaded
 
     return make
 
@@ -268,15 +268,13 @@ def test_a_rank_without_examples_takes_part(loaded, create_loss):
         np.testing.assert_allclose(own, value, rtol=0, atol=2e-6)
 
 
-def test_examples_that_do_not_count_have_a_part_in_synchronised_norms(loaded, monkeypatch):
-    monkeypatch.setattr(Tagger, "normalises", True)
-    losses, weights = by_hand(cross_entropy())
+def test_examples_that_do_not_count_have_a_part_in_synchronised_norms(loaded):
+    losses, weights = by_hand(cross_entropy(), NormalisingTagger)
+    model = loaded(cross_entropy(), NormalisingTagger)
     options = StepOptions(sums_batch_norm=True)
     meeting = Meeting(2)
     steps = [
-        make_step(
-            loaded(cross_entropy()), next(batches()), options=options, meeting=meeting, rank=rank
-        )
+        make_step(model, next(batches()), options=options, meeting=meeting, rank=rank)
         for rank in range(2)
     ]
     sums = train_in_ring(steps, lambda rank: [odd_or_even(batch, rank) for batch in batches()])

@@ -13,7 +13,6 @@ from edl_horovod.config.model_spec import section_of
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.frameworks.torch import file_models
 from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
-from edl_horovod.models import spec_zoo
 from edl_horovod.models.spec_zoo import FileModel
 from edl_horovod.models.zoo import Overrides, load_spec
 
@@ -301,10 +300,9 @@ def test_files_that_do_not_fit_are_told(run, rows, net, tmp_path):
         )
 
 
-def test_a_worker_without_the_command_is_told_what_it_lacks(run, rows, tmp_path, monkeypatch):
-    monkeypatch.setattr(spec_zoo, "with_zoo", lambda config: config)
+def test_a_worker_without_the_command_is_told_what_it_lacks(run, rows, tmp_path):
     with pytest.raises(ConfigError, match=r"model\.name=.*edl train"):
-        run("train", *whole(tmp_path, sequence()), rows)
+        run("train", *whole(tmp_path, sequence()), rows, by_command=False)
 
 
 def test_records_without_columns_need_an_input_function(run, tmp_path):

@@ -16,6 +16,7 @@ from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
 from edl_horovod.frameworks.torch.running import ModuleRunner
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.specs import with_methods
 from tests.torch_ring import CPU, NO_OPTIONS, Meeting, make_step, state_of, train_in_ring
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
@@ -69,12 +70,12 @@ def share(batch, rank, size):
 
 
 @pytest.fixture
-def in_ring(monkeypatch):
+def in_ring():
     """Train a class in a ring; gives the state of its ranks, which is one, and what steps gave."""
 
     def train(kind, size=1, options=NO_OPTIONS):
         loaded = load_spec(ZOO, "torch_lightning", params={}, plain_models=PLAIN_MODELS)
-        monkeypatch.setattr(loaded.spec, "create_model", kind)
+        loaded = with_methods(loaded, create_model=kind)
         meeting = Meeting(size)
         steps = [
             make_step(loaded, EXAMPLE, meeting=meeting, rank=rank, options=options)
@@ -92,11 +93,15 @@ def in_ring(monkeypatch):
     return train
 
 
-def by_hand(kind, monkeypatch):
+def by_hand(kind):
     """What Lightning's trainer does, and the losses of its steps."""
-    monkeypatch.setattr(LightningModule, "log", lambda self, name, value: None)
+
+    class Silent(kind):
+        def log(self, name, value):
+            pass
+
     torch.manual_seed(3)
-    module, losses = kind(), []
+    module, losses = Silent(), []
     made = module.configure_optimizers()
     optimizer, schedule = made if isinstance(made, tuple) else (made, None)
     for step, batch in enumerate(batches()):
@@ -164,9 +169,9 @@ class Rare(NoNorm):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("kind", [NoNorm, Numbered, Masked, Rare])
-def test_a_training_step_trains_as_in_a_loop(in_ring, kind, size, monkeypatch):
+def test_a_training_step_trains_as_in_a_loop(in_ring, kind, size):
     state, sums = in_ring(kind, size)
-    module, losses = by_hand(kind, monkeypatch)
+    module, losses = by_hand(kind)
     assert [each.loss for each in sums] == pytest.approx(losses, rel=1e-5)
     for name, value in module.state_dict().items():
         np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
@@ -178,16 +183,16 @@ def test_a_training_step_trains_as_in_a_loop(in_ring, kind, size, monkeypatch):
 
 
 @pytest.mark.parametrize(("size", "sums"), [(1, False), (1, True), (2, True), (3, True)])
-def test_the_statistics_of_a_module_are_those_of_a_loop(in_ring, size, sums, monkeypatch):
+def test_the_statistics_of_a_module_are_those_of_a_loop(in_ring, size, sums):
     state, _ = in_ring(Regression, size, StepOptions(sums_batch_norm=sums))
-    module, _ = by_hand(Regression, monkeypatch)
+    module, _ = by_hand(Regression)
     for name, value in module.state_dict().items():
         np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_a_loss_that_is_logged_is_divided_as_one_that_is_returned(monkeypatch):
+def test_a_loss_that_is_logged_is_divided_as_one_that_is_returned():
     loaded = load_spec(ZOO, "torch_lightning", params={}, plain_models=PLAIN_MODELS)
-    monkeypatch.setattr(loaded.spec, "create_model", Masked)
+    loaded = with_methods(loaded, create_model=Masked)
     (batch,) = batches(1)
     running = ModuleRunner(loaded, EXAMPLE, CPU)
     evaluation = TorchEvaluation(running, EXAMPLE)

@@ -18,6 +18,7 @@ from edl_horovod.frameworks.torch.running import ModuleRunner
 from edl_horovod.frameworks.torch.structures import map_leaves
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.specs import with_methods
 from tests.torch_ring import CPU, NO_OPTIONS, Meeting, make_step, state_of, train_in_ring
 from tests.zoo import torch_styles
 
@@ -30,13 +31,10 @@ def load(symbol, **params):
     return load_spec(ZOO, f"torch_styles.{symbol}", params=params, plain_models=PLAIN_MODELS)
 
 
-def with_parts(monkeypatch, module, loss, metrics=None):
+def with_parts(module, loss, metrics=dict):
     """A spec of a module and functions; its optimizer is Adam."""
     loaded = load_spec(ZOO, "torch_tiny", params={})
-    monkeypatch.setattr(loaded.spec, "create_model", module)
-    monkeypatch.setattr(loaded.spec, "create_loss", loss)
-    monkeypatch.setattr(loaded.spec, "create_metrics", metrics or (lambda: {}))
-    return loaded
+    return with_methods(loaded, create_model=module, create_loss=loss, create_metrics=metrics)
 
 
 def squares(outputs, labels):
@@ -168,9 +166,9 @@ class NoLoss(torch_styles.Classifier):
         return super().forward(input_ids, attention_mask)
 
 
-def test_a_module_that_takes_labels_and_returns_no_loss_is_told(monkeypatch):
+def test_a_module_that_takes_labels_and_returns_no_loss_is_told():
     loaded = load("Classifier")
-    monkeypatch.setattr(loaded.spec, "create_model", NoLoss)
+    loaded = with_methods(loaded, create_model=NoLoss)
     with pytest.raises(UserCodeError, match=r"lacks loss.*create_loss"):
         in_ring(loaded, list(texts()), 1)
 
@@ -200,7 +198,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_outputs_keep_their_classes(kind, monkeypatch):
+def test_outputs_keep_their_classes(kind):
     seen = []
 
     class Net(nn.Linear):
@@ -222,7 +220,7 @@ def test_outputs_keep_their_classes(kind, monkeypatch):
         Batch(torch.randn(BATCH, 4, generator=random), torch.arange(BATCH) % 3, BATCH)
         for _ in range(STEPS)
     ]
-    loaded = with_parts(monkeypatch, lambda: Net(4, 3), loss, metrics)
+    loaded = with_parts(lambda: Net(4, 3), loss, metrics)
     state, sums = in_ring(loaded, data, 2)
     torch.manual_seed(3)
     module = Net(4, 3)
@@ -235,7 +233,7 @@ def test_outputs_keep_their_classes(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("features", ["keywords", "one dict", "places", "any keywords"])
-def test_features_go_to_forward_as_its_signature_has_it(features, monkeypatch):
+def test_features_go_to_forward_as_its_signature_has_it(features):
     class Keywords(nn.Linear):
         def forward(self, left, right=None):
             return super().forward(left + right)
@@ -256,7 +254,7 @@ def test_features_go_to_forward_as_its_signature_has_it(features, monkeypatch):
     kind = kinds.get(features, AnyKeywords)
     left, right = torch.ones(BATCH, 4), torch.arange(BATCH * 4.0).reshape(BATCH, 4)
     given = (left, right) if features == "places" else {"right": right, "left": left}
-    loaded = with_parts(monkeypatch, lambda: kind(4, 1), squares)
+    loaded = with_parts(lambda: kind(4, 1), squares)
     _, sums = in_ring(loaded, [Batch(given, torch.ones(BATCH, 1), BATCH)], 1)
     torch.manual_seed(3)
     outputs = nn.Linear(4, 1)(left + right)
@@ -265,7 +263,7 @@ def test_features_go_to_forward_as_its_signature_has_it(features, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_a_program_of_torchscript_is_called_with_its_features(monkeypatch):
+def test_a_program_of_torchscript_is_called_with_its_features():
     class Net(nn.Linear):
         def forward(self, features):
             return super().forward(features["x"])
@@ -274,11 +272,11 @@ def test_a_program_of_torchscript_is_called_with_its_features(monkeypatch):
         return torch.jit.trace(Net(4, 1), ({"x": torch.ones(2, 4)},))
 
     data = [Batch({"x": torch.ones(BATCH, 4)}, torch.ones(BATCH, 1), BATCH)]
-    _, sums = in_ring(with_parts(monkeypatch, traced, squares), data, 1)
+    _, sums = in_ring(with_parts(traced, squares), data, 1)
     assert np.isfinite(sums[0].loss)
 
 
-def test_a_feature_that_forward_does_not_have_is_told(monkeypatch):
+def test_a_feature_that_forward_does_not_have_is_told():
     data = [Batch({**b.features, "token_type_ids": b.labels}, b.labels, BATCH) for b in texts()]
     with pytest.raises(UserCodeError, match=r"unexpected keyword argument 'token_type_ids'"):
         in_ring(load("Classifier"), data, 1)
@@ -359,11 +357,11 @@ def bags(num_words=20, longest=4):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_padded_bags_are_those_of_flat_words_and_offsets(size, monkeypatch):
+def test_padded_bags_are_those_of_flat_words_and_offsets(size):
     def module():
         return nn.EmbeddingBag(20, 3, mode="mean", padding_idx=0)
 
-    state, sums = in_ring(with_parts(monkeypatch, module, squares), list(bags()), size)
+    state, sums = in_ring(with_parts(module, squares), list(bags()), size)
     torch.manual_seed(3)
     flat = nn.EmbeddingBag.from_pretrained(module().weight.detach(), freeze=False, mode="mean")
 

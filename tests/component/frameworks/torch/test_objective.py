@@ -13,6 +13,7 @@ from edl_horovod.frameworks.torch.objective import Objective
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.spec import ElasticDLSpec, Mode
+from tests.specs import with_methods
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 OUTPUTS, LABELS = torch.tensor([[1.0], [4.0], [2.0]]), torch.tensor([[0.0], [0.0], [1.0]])
@@ -21,18 +22,16 @@ F = nn.functional
 
 
 @pytest.fixture
-def tried(monkeypatch):
+def tried():
     """An objective of a loss and metrics, tried."""
 
     def make(create_loss=F.mse_loss, create_metrics=None, *, batch=BATCH, outputs=OUTPUTS, **more):
-        loaded = load_spec(ZOO, "torch_tiny", params={})
-
         def loss(outputs, labels):
             return create_loss(outputs, labels)
 
-        monkeypatch.setattr(loaded.spec, "create_loss", loss)
-        if create_metrics is not None:
-            monkeypatch.setattr(loaded.spec, "create_metrics", create_metrics)
+        metrics = {} if create_metrics is None else {"create_metrics": create_metrics}
+        loaded = load_spec(ZOO, "torch_tiny", params={})
+        loaded = with_methods(loaded, create_loss=loss, **metrics)
         objective = Objective(loaded, nn.Linear(1, 1), Mode.TRAINING, **more)
         objective.begin(batch, outputs)
         with torch.no_grad():

@@ -12,10 +12,10 @@ from torch.optim import lr_scheduler as schedulers
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
-from edl_horovod.frameworks.torch.optimizer_state import groups_of
 from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.specs import with_methods
 from tests.torch_ring import make_step, state_of
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
@@ -55,10 +55,9 @@ def batches(num_steps=STEPS):
         yield Batch({"x": x}, torch.sin(x.sum(1, keepdim=True)), BATCH)
 
 
-def load(create_optimizer, monkeypatch):
+def load(create_optimizer):
     loaded = load_spec(ZOO, "torch_tiny", params={})
-    monkeypatch.setattr(loaded.spec, "create_optimizer", create_optimizer)
-    return loaded
+    return with_methods(loaded, create_optimizer=create_optimizer)
 
 
 def by_us(loaded, data=None, **settings):
@@ -106,25 +105,25 @@ def assert_goes_on_elsewhere(loaded, num_before):
 
 
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
-def test_every_optimizer_makes_the_steps_of_a_loop_of_ones_own(maker, monkeypatch):
-    loaded = load(lambda model: maker(model.parameters()), monkeypatch)
+def test_every_optimizer_makes_the_steps_of_a_loop_of_ones_own(maker):
+    loaded = load(lambda model: maker(model.parameters()))
     assert_same_weights(by_us(loaded), by_hand(loaded), rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("num_before", [0, 1, 7])
-def test_what_an_optimizer_keeps_goes_on_elsewhere(maker, num_before, monkeypatch):
-    loaded = load(lambda model: maker(model.parameters()), monkeypatch)
+def test_what_an_optimizer_keeps_goes_on_elsewhere(maker, num_before):
+    loaded = load(lambda model: maker(model.parameters()))
     assert_goes_on_elsewhere(loaded, num_before)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
-def test_a_schedule_by_the_step_does_what_it_does_elsewhere_and_goes_on(schedule, monkeypatch):
+def test_a_schedule_by_the_step_does_what_it_does_elsewhere_and_goes_on(schedule):
     def create_optimizer(model):
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5)
         return optimizer, {"scheduler": schedule(optimizer), "interval": "step"}
 
-    loaded = load(create_optimizer, monkeypatch)
+    loaded = load(create_optimizer)
     assert_same_weights(by_us(loaded), by_hand(loaded), rtol=2e-5, atol=1e-6)
     assert_goes_on_elsewhere(loaded, 5)
 
@@ -174,12 +173,12 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_an_optimizer_and_its_scheduler_are_taken_in_every_form_of_lightning(form, monkeypatch):
+def test_an_optimizer_and_its_scheduler_are_taken_in_every_form_of_lightning(form):
     def create_optimizer(model):
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         return form(optimizer, schedulers.ExponentialLR(optimizer, 0.5))
 
-    step = by_us(load(create_optimizer, monkeypatch), batches(3))
+    step = by_us(load(create_optimizer), batches(3))
     has_scheduler = form not in (FORMS["no scheduler"], FORMS["a list"])
     rate = step.optimizer.param_groups[0]["lr"]
     assert rate == pytest.approx(0.1 * 0.5**3 if has_scheduler else 0.1)
@@ -198,13 +197,13 @@ class Counting(torch.optim.SGD):
                     parameter -= group["lr"] * state["size"] * parameter.grad
 
 
-def test_whole_numbers_that_get_a_fraction_go_on_elsewhere(monkeypatch):
+def test_whole_numbers_that_get_a_fraction_go_on_elsewhere():
     def create_optimizer(model):
         optimizer = Counting(model.parameters(), lr=1)
         scheduler = schedulers.ExponentialLR(optimizer, 0.5)
         return optimizer, {"scheduler": scheduler, "interval": "step"}
 
-    loaded = load(create_optimizer, monkeypatch)
+    loaded = load(create_optimizer)
     first, second = by_us(loaded, batches(5)), make_step(loaded, EXAMPLE)
     for name, variable in second.variables.items():
         variable.assign(first.variables[name].numpy())
@@ -225,13 +224,13 @@ class Widening(torch.optim.SGD):
                     self.state[parameter]["size"] = 0.7 * size
 
 
-def test_a_tensor_that_cannot_hold_what_replaces_it_is_refused(monkeypatch):
-    loaded = load(lambda model: Widening(model.parameters(), 0.1), monkeypatch)
+def test_a_tensor_that_cannot_hold_what_replaces_it_is_refused():
+    loaded = load(lambda model: Widening(model.parameters(), 0.1))
     with pytest.raises(UserCodeError, match=r"'size' as torch.float32, first as torch.int64"):
         by_us(loaded, batches(1))
 
 
-def test_parameter_groups_keep_their_settings(monkeypatch):
+def test_parameter_groups_keep_their_settings():
     def create_optimizer(model):
         return torch.optim.SGD(
             [
@@ -241,7 +240,7 @@ def test_parameter_groups_keep_their_settings(monkeypatch):
             lr=0.1,
         )
 
-    loaded = load(create_optimizer, monkeypatch)
+    loaded = load(create_optimizer)
     assert_same_weights(by_us(loaded), by_hand(loaded), rtol=2e-5, atol=1e-6)
 
 
@@ -260,8 +259,8 @@ def test_parameter_groups_keep_their_settings(monkeypatch):
     ],
     ids=["norm", "value", "parts"],
 )
-def test_shaped_gradients_are_those_of_a_loop_of_ones_own(options, change, monkeypatch):
-    loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1), monkeypatch)
+def test_shaped_gradients_are_those_of_a_loop_of_ones_own(options, change):
+    loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1))
     ours, theirs = by_us(loaded, options=options), by_hand(loaded, change=change)
     assert_same_weights(ours, theirs, rtol=2e-5, atol=1e-6)
 
@@ -269,8 +268,8 @@ def test_shaped_gradients_are_those_of_a_loop_of_ones_own(options, change, monke
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 5e-3)], ids=["bf16", "fp16"]
 )
-def test_autocast_trains_as_elsewhere(dtype, tolerance, monkeypatch):
-    loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1), monkeypatch)
+def test_autocast_trains_as_elsewhere(dtype, tolerance):
+    loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1))
     compute = ComputeOptions(torch.device("cpu"), dtype)
     options = StepOptions(scales_loss=dtype is torch.float16)
     ours = by_us(loaded, compute=compute, options=options)
@@ -278,12 +277,9 @@ def test_autocast_trains_as_elsewhere(dtype, tolerance, monkeypatch):
     assert ours.variables["hidden.weight"].dtype == np.float32
 
 
-def test_a_multiplied_learning_rate_is_one_for_the_optimizer_alone(monkeypatch):
-    loaded = load(lambda model: torch.optim.Adam(model.parameters(), 0.02), monkeypatch)
-    tripled = load_spec(ZOO, "torch_tiny", params={})
-    monkeypatch.setattr(
-        tripled.spec, "create_optimizer", lambda model: torch.optim.Adam(model.parameters(), 0.06)
-    )
+def test_a_multiplied_learning_rate_is_one_for_the_optimizer_alone():
+    loaded = load(lambda model: torch.optim.Adam(model.parameters(), 0.02))
+    tripled = load(lambda model: torch.optim.Adam(model.parameters(), 0.06))
     step = make_step(loaded, EXAMPLE)
     step.scale_learning_rate(3.0)
     for batch in batches():
@@ -292,8 +288,8 @@ def test_a_multiplied_learning_rate_is_one_for_the_optimizer_alone(monkeypatch):
     assert step.optimizer.param_groups[0]["lr"] == 0.02
 
 
-def test_the_groups_of_known_optimizers_hold_a_parameter_with_what_is_kept_of_it(monkeypatch):
-    step = make_step(load(lambda model: torch.optim.Adam(model.parameters()), monkeypatch), EXAMPLE)
+def test_the_groups_of_known_optimizers_hold_a_parameter_with_what_is_kept_of_it():
+    step = make_step(load(lambda model: torch.optim.Adam(model.parameters())), EXAMPLE)
     by_first = {group.names[0]: group for group in step.groups}
     kept = "optimizer/hidden.weight"
     assert by_first["hidden.weight"].names == (
@@ -310,9 +306,9 @@ class Own(torch.optim.SGD):
     pass
 
 
-def test_optimizers_that_are_not_pytorchs_are_given_to_newcomers_at_once(monkeypatch):
-    step = make_step(load(lambda model: Own(model.parameters(), 0.1), monkeypatch), EXAMPLE)
-    assert groups_of(step.variables, step._trained, step._state, step.optimizer) == []
+def test_optimizers_that_are_not_pytorchs_are_given_to_newcomers_at_once():
+    step = make_step(load(lambda model: Own(model.parameters(), 0.1)), EXAMPLE)
+    assert step.groups == []
 
 
 def foreign(model):
@@ -374,15 +370,13 @@ SEVERAL = r"Received: several optimizers.*torch.optim.Adam\(\[.*init_from"
         (lambda model: None, r"Received: NoneType"),
     ],
 )
-def test_an_optimizer_that_cannot_train_the_model_is_refused(
-    create_optimizer, message, monkeypatch
-):
+def test_an_optimizer_that_cannot_train_the_model_is_refused(create_optimizer, message):
     with pytest.raises(UserCodeError, match=message):
-        make_step(load(create_optimizer, monkeypatch), EXAMPLE)
+        make_step(load(create_optimizer), EXAMPLE)
 
 
-def test_a_learning_rate_that_nothing_takes_is_refused(monkeypatch):
-    loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1), monkeypatch)
+def test_a_learning_rate_that_nothing_takes_is_refused():
+    loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1))
     with pytest.raises(UserCodeError, match=r"Received: train.learning_rate=0.5. Declare lr"):
         make_step(loaded, EXAMPLE, learning_rate=0.5)
 
@@ -401,7 +395,7 @@ def watched_steps(step, monkeypatch):
 
 
 def test_what_is_kept_is_made_for_one_parameter_after_the_other(monkeypatch):
-    step = make_step(load(lambda model: MAKERS["adam"](model.parameters()), monkeypatch), EXAMPLE)
+    step = make_step(load(lambda model: MAKERS["adam"](model.parameters())), EXAMPLE)
     num_parameters = len(list(step.optimizer.param_groups[0]["params"]))
     counts = watched_steps(step, monkeypatch)
     for batch in batches(2):
@@ -409,8 +403,8 @@ def test_what_is_kept_is_made_for_one_parameter_after_the_other(monkeypatch):
     assert counts == [1] * num_parameters + [0, num_parameters]
 
 
-def test_a_hooked_optimizer_steps_once_for_all(monkeypatch):
-    step = make_step(load(lambda model: MAKERS["adam"](model.parameters()), monkeypatch), EXAMPLE)
+def test_a_hooked_optimizer_steps_once_for_all():
+    step = make_step(load(lambda model: MAKERS["adam"](model.parameters())), EXAMPLE)
     seen = []
     step.optimizer.register_step_post_hook(lambda *_: seen.append(1))
     for batch in batches(2):

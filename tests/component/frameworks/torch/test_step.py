@@ -12,6 +12,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.specs import with_methods
 from tests.torch_ring import NO_OPTIONS, Meeting, make_step, part_of, state_of, train_in_ring
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
@@ -127,14 +128,13 @@ def no_derivative(outputs, labels):
 
 @pytest.mark.parametrize("options", [OPTIONS["plain"], OPTIONS["norm"], OPTIONS["value"]])
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_gradient_that_is_not_finite_changes_nothing(size, options, monkeypatch):
+def test_a_gradient_that_is_not_finite_changes_nothing(size, options):
     def bad():
         (batch,) = batches(1)
         batch.labels[3] = 7
         yield batch
 
-    loaded = load(batch_norm=True)
-    monkeypatch.setattr(loaded.spec, "create_loss", no_derivative)
+    loaded = with_methods(load(batch_norm=True), create_loss=no_derivative)
     states, sums = ring_of(size, loaded, options=options, data=bad)
     assert np.isfinite(sums[0][0].loss)
     fresh = state_of(make_step(load(batch_norm=True), EXAMPLE))
@@ -167,19 +167,16 @@ class Partly(nn.Module):
         return y + self.seldom(x) if float(x[0, 0]) > 1e3 else y
 
 
-def partly(monkeypatch, **settings):
-    loaded = load()
-    monkeypatch.setattr(loaded.spec, "create_model", Partly)
-    monkeypatch.setattr(
-        loaded.spec,
-        "create_optimizer",
-        lambda model: torch.optim.AdamW(model.parameters(), 0.1, weight_decay=0.5),
+def partly():
+    return with_methods(
+        load(),
+        create_model=Partly,
+        create_optimizer=lambda model: torch.optim.AdamW(model.parameters(), 0.1, weight_decay=0.5),
     )
-    return loaded
 
 
-def test_a_parameter_without_a_gradient_anywhere_is_not_decayed(monkeypatch):
-    loaded = partly(monkeypatch)
+def test_a_parameter_without_a_gradient_anywhere_is_not_decayed():
+    loaded = partly()
 
     def second_rank_uses_it():
         (batch,) = batches(1)
@@ -230,9 +227,8 @@ def test_float16_leaves_a_step_out_whose_gradients_it_cannot_hold():
     assert not after["optimizer/begun"].any()
 
 
-def test_a_gradient_that_no_scale_makes_finite_ends_the_training(monkeypatch):
-    loaded = load()
-    monkeypatch.setattr(loaded.spec, "create_loss", no_derivative)
+def test_a_gradient_that_no_scale_makes_finite_ends_the_training():
+    loaded = with_methods(load(), create_loss=no_derivative)
     step = make_step(loaded, EXAMPLE, options=OPTIONS["scaled"])
     (batch,) = batches(1)
     batch.labels[3] = 7
@@ -242,10 +238,9 @@ def test_a_gradient_that_no_scale_makes_finite_ends_the_training(monkeypatch):
     assert not second.is_finite
 
 
-def test_a_loss_that_depends_on_no_parameter_is_refused(monkeypatch):
-    loaded = load()
-    monkeypatch.setattr(
-        loaded.spec, "create_loss", lambda outputs, labels: (outputs.detach() - labels).square()
+def test_a_loss_that_depends_on_no_parameter_is_refused():
+    loaded = with_methods(
+        load(), create_loss=lambda outputs, labels: (outputs.detach() - labels).square()
     )
     step = make_step(loaded, EXAMPLE)
     with pytest.raises(UserCodeError, match="no_grad"):
@@ -265,9 +260,8 @@ class Counting(nn.Linear):
         return super().forward(features["x"])
 
 
-def test_a_buffer_that_changes_only_later_is_refused(monkeypatch):
-    loaded = load()
-    monkeypatch.setattr(loaded.spec, "create_model", Counting)
+def test_a_buffer_that_changes_only_later_is_refused():
+    loaded = with_methods(load(), create_model=Counting)
     step = make_step(loaded, EXAMPLE)
     (batch,) = batches(1)
     step.step(batch, wants_change=False, is_alone=True, salt=0)
@@ -294,9 +288,8 @@ class Shrinking(nn.Module):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_what_is_written_into_parameters_is_that_of_a_loop_by_hand(monkeypatch, size):
-    loaded = load()
-    monkeypatch.setattr(loaded.spec, "create_model", Shrinking)
+def test_what_is_written_into_parameters_is_that_of_a_loop_by_hand(size):
+    loaded = with_methods(load(), create_model=Shrinking)
     torch.manual_seed(3)
     module = Shrinking()
     optimizer = torch.optim.Adam(module.parameters(), 0.05)
@@ -347,9 +340,8 @@ class ActNorm(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["buffer", "attribute"])
-def test_parameters_that_begin_by_the_first_batch_are_refused(monkeypatch, kind):
-    loaded = load()
-    monkeypatch.setattr(loaded.spec, "create_model", lambda: ActNorm(kind))
+def test_parameters_that_begin_by_the_first_batch_are_refused(kind):
+    loaded = with_methods(load(), create_model=lambda: ActNorm(kind))
     with pytest.raises(UserCodeError, match=r"parameter 'shift'.*adapt"):
         make_step(loaded, EXAMPLE)
 
@@ -364,9 +356,8 @@ class CountsPasses(nn.Linear):
         return super().forward(features["x"]) / self.num_passes
 
 
-def test_a_count_that_is_no_buffer_is_refused(monkeypatch):
-    loaded = load()
-    monkeypatch.setattr(loaded.spec, "create_model", CountsPasses)
+def test_a_count_that_is_no_buffer_is_refused():
+    loaded = with_methods(load(), create_model=CountsPasses)
     with pytest.raises(UserCodeError, match=r"attribute 'num_passes'.*register_buffer"):
         make_step(loaded, EXAMPLE)
 
@@ -395,11 +386,11 @@ class Rotating(nn.Module):
 
 @pytest.mark.parametrize("keep", [lambda number: True, lambda number: number % 5 < 2])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_complex_buffers_and_counters_are_those_of_a_loop_by_hand(monkeypatch, size, keep):
-    loaded = load()
-    monkeypatch.setattr(loaded.spec, "create_model", Rotating)
-    monkeypatch.setattr(
-        loaded.spec, "create_optimizer", lambda model: torch.optim.SGD(model.parameters(), 0.1)
+def test_complex_buffers_and_counters_are_those_of_a_loop_by_hand(size, keep):
+    loaded = with_methods(
+        load(),
+        create_model=Rotating,
+        create_optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.1),
     )
     module = make_step(loaded, EXAMPLE).model.runner.module.train()
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
@@ -472,9 +463,8 @@ class Sums(nn.Linear):
         (Sums, "total"),
     ],
 )
-def test_a_buffer_that_no_ring_can_keep_is_refused(monkeypatch, create_model, name):
-    loaded = load()
-    monkeypatch.setattr(loaded.spec, "create_model", create_model)
+def test_a_buffer_that_no_ring_can_keep_is_refused(create_model, name):
+    loaded = with_methods(load(), create_model=create_model)
     with pytest.raises(UserCodeError, match=f"buffer '{name}' in a way"):
         make_step(loaded, EXAMPLE)
 
@@ -493,17 +483,19 @@ class Empty(nn.Module):
         (lambda: nn.Linear(4, 1), r"create_dataset \({'x': 'float32\[2, 4\]'}\)"),
     ],
 )
-def test_what_is_no_model_to_train_is_refused(create_model, message, monkeypatch):
-    loaded = load()
-    monkeypatch.setattr(loaded.spec, "create_model", create_model)
+def test_what_is_no_model_to_train_is_refused(create_model, message):
     # Its optimizer is made of what there is.
     tensor = nn.Parameter(torch.ones(1))
-    monkeypatch.setattr(loaded.spec, "create_optimizer", lambda: torch.optim.SGD([tensor], 0.1))
+    loaded = with_methods(
+        load(),
+        create_model=create_model,
+        create_optimizer=lambda: torch.optim.SGD([tensor], 0.1),
+    )
     with pytest.raises(UserCodeError, match=message):
         make_step(loaded, EXAMPLE)
 
 
-def test_a_rank_with_one_example_normalises_it(monkeypatch):
+def test_a_rank_with_one_example_normalises_it():
     loaded = load(batch_norm=True)
     states, sums = ring_of(2, loaded, keep=lambda number: number < 3)
     assert {each.num_examples for each in sums[0]} == {3}
@@ -556,10 +548,9 @@ def gradients_by_hand(module, batch):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_hooks_see_and_change_the_gradients_of_a_plain_loop(monkeypatch, size):
+def test_hooks_see_and_change_the_gradients_of_a_plain_loop(size):
     """On a ring those of the mean over a rank's own examples, of which each has another number."""
-    loaded = load(kind="SGD")
-    monkeypatch.setattr(loaded.spec, "create_model", Hooked)
+    loaded = with_methods(load(kind="SGD"), create_model=Hooked)
     meeting = Meeting(size)
     steps = [make_step(loaded, EXAMPLE, meeting=meeting, rank=rank) for rank in range(size)]
     module = Hooked()

@@ -12,40 +12,41 @@ from tests.parallel.ranks.both.test_collectives import KINDS, numbers
 
 
 @pytest.mark.world_size(2, 3)
-def test_sync_copies_variables_of_every_type_and_size(world, framework, monkeypatch):
-    monkeypatch.setattr(packing, "LARGE_BYTES", 1000)
-    monkeypatch.setattr(packing, "_PACK_BYTES", 1000)
+def test_sync_copies_variables_of_every_type_and_size(world, framework):
+    large = 2 * packing.LARGE_BYTES
+    # More of the small ones than are sent at once.
+    shapes = [*[(60_000,)] * 10, (30, 5, large // 150), ()]
     give = world.rank == 1
     variables = {
         f"{kind}.{number}": framework.variable(kind, numbers(kind, shape, are_there=give))
         for kind in KINDS
-        for number, shape in enumerate([(210,), (30, 5, 4), ()])
+        for number, shape in enumerate(shapes)
     }
     variables["array"] = Array(np.arange(3000.0).reshape(30, 100) * give)
     counters = Counters(step=5 if give else -1)
     RingState(variables, counters, framework.collectives).sync(world)
     assert counters.step == 5
     assert_same_everywhere([each.numpy() for each in variables.values()])
-    expected = numbers("float32", (30, 5, 4))
-    np.testing.assert_array_equal(variables["float32.1"].numpy(), expected)
+    expected = numbers("float32", shapes[10])
+    np.testing.assert_array_equal(variables["float32.10"].numpy(), expected)
 
 
 @pytest.mark.world_size(2, 3)
-def test_ranks_with_the_same_bits_copy_nothing(world, framework, monkeypatch):
+def test_ranks_with_the_same_bits_copy_nothing(world, framework):
     copied = []
-    broadcast = framework.collectives.broadcast
 
-    def watched(variables, root, name):
-        copied.extend(variables)
-        broadcast(variables, root, name)
+    class Watched(type(framework.collectives)):
+        def broadcast(self, variables, root, name):
+            copied.extend(variables)
+            super().broadcast(variables, root, name)
 
-    monkeypatch.setattr(framework.collectives, "broadcast", watched)
+    collectives = Watched()
     same = framework.variable("same", np.arange(5.0))
     other = framework.variable("other", np.array([float(world.rank)]))
-    RingState({"same": same}, Counters(step=4), framework.collectives).sync(world)
+    RingState({"same": same}, Counters(step=4), collectives).sync(world)
     assert copied == []
     variables = {"same": same, "other": other}
-    RingState(variables, Counters(step=4), framework.collectives).sync(world)
+    RingState(variables, Counters(step=4), collectives).sync(world)
     assert [variable is other for variable in copied] == [True]
     assert other.numpy().tolist() == [0.0]
 

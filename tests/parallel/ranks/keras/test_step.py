@@ -7,6 +7,7 @@ for all of them.
 import functools
 import os
 from pathlib import Path
+from types import MappingProxyType
 
 import keras
 import numpy as np
@@ -29,6 +30,7 @@ from edl_horovod.spec import Mode
 from edl_horovod.tasks.evaluate import Evaluator
 from tests.parallel.agreement import UNWATCHED, assert_same_everywhere
 from tests.records import write_records
+from tests.specs import with_methods
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 ALONE = World(rank=0, size=1, generation=1)
@@ -38,7 +40,15 @@ NUM_RECORDS, BATCH, LANES, STEPS = 100, 24, 6, 9
 class Side:
     """One way to train: as a rank of the ring, or as one process on everything."""
 
-    def __init__(self, world, mode=Mode.TRAINING, options=NO_OPTIONS, model="tiny", **params):
+    def __init__(
+        self,
+        world,
+        mode=Mode.TRAINING,
+        options=NO_OPTIONS,
+        model="tiny",
+        methods=MappingProxyType({}),
+        **params,
+    ):
         scratch = Path(os.environ["RING_SCRATCH"]) / f"data-{os.environ['HOROVOD_RANK']}"
         index = Index.open(write_records(scratch, NUM_RECORDS))
         self.world = world
@@ -51,7 +61,7 @@ class Side:
             is_shuffled=mode is Mode.TRAINING,
         )
         keras.utils.set_random_seed(3)
-        loaded = load_spec(ZOO, model, params=params)
+        loaded = with_methods(load_spec(ZOO, model, params=params), **methods)
         self.stream = KerasBatches(Reader(index), self.plan, loaded, mode, prefetch=2)
         self.trainer = KerasStep(
             loaded, self.stream.element_spec, learning_rate=None, options=options

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from edl_horovod.frameworks.keras.collectives import KerasCollectives
-from edl_horovod.ring import state as ring_state
 from edl_horovod.ring.state import Counters, RingState
 from tests.parallel.agreement import assert_same_everywhere
 from tests.parallel.ranks.keras.test_step import LANES, Side
@@ -21,8 +20,8 @@ OPTIMIZERS = [
 class Spread(Side):
     """Ranks of a ring with the newcomers among them, which have no lanes until they have all."""
 
-    def __init__(self, world, newcomers, steps=4):
-        super().__init__(world)
+    def __init__(self, world, newcomers, steps=4, **methods):
+        super().__init__(world, methods=methods)
         holders = [rank for rank in range(world.size) if rank not in newcomers]
         self.counters = Counters()
         if world.rank in newcomers:
@@ -48,24 +47,15 @@ class Spread(Side):
             self.trainer.step(batch, wants_change=False, is_alone=False, salt=0)
 
 
-@pytest.fixture(autouse=True)
-def small_slices(monkeypatch):
-    monkeypatch.setattr(ring_state, "_LEAST_STREAMED_BYTES", 1)
-    monkeypatch.setattr(ring_state, "_SLICE_BYTES", 300)
-    monkeypatch.setattr(ring_state, "FIRST_BYTES", 60)
-    monkeypatch.setattr(ring_state, "_LEAST_BYTES", 60)
-    monkeypatch.setattr(ring_state, "_MOST_BYTES", 60)
+pytestmark = pytest.mark.usefixtures("small_slices")
 
 
 @pytest.mark.parametrize(
     "number", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, len(OPTIMIZERS)))]
 )
-def test_newcomers_have_the_bits_of_the_others_when_all_has_come(world, monkeypatch, number):
-    from tests.zoo.tiny import TinySpec
-
-    monkeypatch.setattr(TinySpec, "create_optimizer", lambda self: OPTIMIZERS[number]())
+def test_newcomers_have_the_bits_of_the_others_when_all_has_come(world, number):
     newcomers = range(1, world.size)
-    side = Spread(world, newcomers)
+    side = Spread(world, newcomers, create_optimizer=OPTIMIZERS[number])
     assert side.trainer.groups
     side.state.sync(world, may_stream=True)
     assert side.state.is_whole == (world.rank not in newcomers)

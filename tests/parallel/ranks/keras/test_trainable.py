@@ -6,7 +6,6 @@ import pytest
 
 from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.frameworks.keras.step import KerasStep
-from edl_horovod.ring import state as ring_state
 from edl_horovod.ring.state import Counters, RingState
 from tests.fitting import (
     SPEC,
@@ -70,9 +69,7 @@ class Member:
         "after it, beside the steps",
     ],
 )
-def test_a_newcomer_learns_what_is_trained(world, monkeypatch, joins):
-    monkeypatch.setattr(ring_state, "_LEAST_STREAMED_BYTES", 1)
-    monkeypatch.setattr(ring_state, "FIRST_BYTES", 60)
+def test_a_newcomer_learns_what_is_trained(world, small_slices, joins):
     member = Member(world)
     member.counters.step = 0
     member.begin_epoch(0)

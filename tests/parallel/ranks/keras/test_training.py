@@ -5,7 +5,6 @@ All ranks also train alone: a worker that gets warm tries a collective, here in 
 
 import os
 from pathlib import Path
-from typing import ClassVar
 
 import keras
 import numpy as np
@@ -15,11 +14,10 @@ import tensorflow as tf
 from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.frameworks.keras.collectives import KerasCollectives
-from edl_horovod.frameworks.keras.step import KerasStep
+from edl_horovod.frameworks.keras.framework import FRAMEWORK
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
-from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import StepSpans
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Membership
@@ -27,11 +25,18 @@ from edl_horovod.tasks import warm as prepare
 from tests import numpy_framework
 from tests.parallel.agreement import assert_same_everywhere
 from tests.records import write_records
+from tests.watched_framework import watch
 from tests.zoo.tiny import TinySpec
 
 ME = WorkerIdentity(host="localhost", slot=0)
 ZOO = Path(__file__).parents[3] / "zoo"
 ALONE = World(rank=0, size=1, generation=1)
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Keras, whose trainings a test may see and change."""
+    return watch("keras", FRAMEWORK, monkeypatch)
 
 
 class Formed(Membership):
@@ -43,7 +48,7 @@ class Formed(Membership):
 
     def formed(self, world, *, has_state=True):
         """All ranks have the state that the training begins with."""
-        self.first_weights = weights(self.work)
+        self.first_weights = weights(self)
 
     def join(self, step):
         return self._world
@@ -56,7 +61,7 @@ class Formed(Membership):
 
 
 def train(world, name, *overrides, model_def="tiny"):
-    """Train; returns the state and the result."""
+    """Train by a framework that is watched; returns the ring that it was, and the result."""
     scratch = Path(os.environ["RING_SCRATCH"]) / f"{name}-{os.environ['HOROVOD_RANK']}"
     data = write_records(scratch / "data", 100)
     keras.backend.clear_session()
@@ -80,17 +85,17 @@ def train(world, name, *overrides, model_def="tiny"):
         prepare.make_warm(config, log, ME) as work,
     ):
         ring = Formed(world)
-        ring.work, work.ring = work, ring
+        ring.state, ring.step = work.state, prepare.framework_of(config).made_step
         result = loop.run(work, ring, log)
-    return work, result
+    return ring, result
 
 
-def weights(work):
-    return [variable.numpy() for variable in work._step.model_variables.values()]
+def weights(ring):
+    return [variable.numpy() for variable in ring.step.model_variables.values()]
 
 
 @pytest.mark.long
-def test_early_stopping_is_that_of_one_process(world):
+def test_early_stopping_is_that_of_one_process(world, watched):
     settings = [
         "train.epochs=30",
         "train.early_stopping.metric=loss",
@@ -99,24 +104,24 @@ def test_early_stopping_is_that_of_one_process(world):
         "train.early_stopping.restore_best=true",
     ]
     ring, ours = train(world, "stops", *settings)
-    assert_same_everywhere([ring.state.variables["job/early_stopping"].numpy()])
+    ours_seen = ring.state.variables["job/early_stopping"].numpy()
+    assert_same_everywhere([ours_seen])
     single, theirs = train(ALONE, "stops-alone", *settings)
     assert ours.steps == theirs.steps < 150
     np.testing.assert_allclose(ours.metrics["loss"], theirs.metrics["loss"], rtol=1e-4)
-    assert ring._validation.stopping.best[0] == single._validation.stopping.best[0]
+    best_step = single.state.variables["job/early_stopping"].numpy()[-1]
+    assert ours_seen[-1] == best_step
 
 
 class Halves(keras.callbacks.Callback):
-    """Halves the rate at every second epoch, ends after five, and counts where it ran."""
+    """Halves the rate at every second epoch, ends after five, and notes where it ran."""
 
-    ran = 0
-
-    def __init__(self):
+    def __init__(self, ran):
         super().__init__()
-        self.losses = []
+        self.losses, self.ran = [], ran
 
     def on_epoch_end(self, epoch, logs=None):
-        Halves.ran += 1
+        self.ran.append(epoch)
         self.losses.append(logs["loss"])
         if len(self.losses) % 2 == 0:
             rate = self.model.optimizer.learning_rate
@@ -125,12 +130,12 @@ class Halves(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-def test_callbacks_change_all_ranks_alike(world, monkeypatch):
-    monkeypatch.setattr(LoadedSpec, "callbacks", lambda _: [Halves()])
-    monkeypatch.setattr(Halves, "ran", 0)
+def test_callbacks_change_all_ranks_alike(world, watched):
+    ran = []
+    watched.methods["create_callbacks"] = lambda: [Halves(ran)]
     ring, ours = train(world, "called", "train.epochs=9")
-    assert Halves.ran == (5 if world.is_leader else 0)
-    rate = float(ring._step.optimizer.learning_rate)
+    assert len(ran) == (5 if world.is_leader else 0)
+    rate = float(ring.step.optimizer.learning_rate)
     assert rate == pytest.approx(0.05 / 4)
     assert_same_everywhere([*weights(ring), np.float64(rate)])
     single, theirs = train(ALONE, "called-alone", "train.epochs=9")
@@ -142,30 +147,32 @@ def test_callbacks_change_all_ranks_alike(world, monkeypatch):
 class Looks(keras.callbacks.Callback):
     """Notes what it sees around each step, and where it ran."""
 
-    seen: ClassVar[list[tuple[int, float]]] = []
+    def __init__(self, seen):
+        super().__init__()
+        self.seen = seen
 
     def on_train_batch_begin(self, batch, logs=None):
         self.begun = batch
 
     def on_train_batch_end(self, batch, logs=None):
         assert batch == self.begun
-        Looks.seen.append((batch, logs["loss"]))
+        self.seen.append((batch, logs["loss"]))
 
 
 @pytest.mark.long
-def test_callbacks_look_at_each_step_of_the_whole_ring_on_the_leader(world, monkeypatch):
-    monkeypatch.setattr(LoadedSpec, "callbacks", lambda _: [Looks()])
-    monkeypatch.setattr(Looks, "seen", [])
+def test_callbacks_look_at_each_step_of_the_whole_ring_on_the_leader(world, watched):
+    of_ring, of_single = [], []
+    watched.methods["create_callbacks"] = lambda: [Looks(of_ring)]
     settings = ["train.epochs=2", "callbacks.per_step=true"]
     ring, ours = train(world, "looks", *settings)
-    of_ring, Looks.seen = Looks.seen, []
     assert_same_everywhere(weights(ring))
+    watched.methods["create_callbacks"] = lambda: [Looks(of_single)]
     single, theirs = train(ALONE, "looks-alone", *settings)
     assert ours.steps == theirs.steps == 10
     if world.is_leader:
         assert [batch for batch, _ in of_ring] == [*range(5), *range(5)]
         # The mean of the epoch over all ranks' examples, as one process has it.
-        losses = [[loss for _, loss in found] for found in (of_ring, Looks.seen)]
+        losses = [[loss for _, loss in found] for found in (of_ring, of_single)]
         np.testing.assert_allclose(*losses, rtol=1e-4)
     else:
         assert of_ring == []
@@ -175,7 +182,7 @@ def test_callbacks_look_at_each_step_of_the_whole_ring_on_the_leader(world, monk
 
 def test_a_framework_that_the_package_does_not_know_trains_as_one_process(world, monkeypatch):
     monkeypatch.setitem(FRAMEWORKS, "numpy", numpy_framework.ENTRY)
-    monkeypatch.setattr(numpy_framework.FRAMEWORK, "collectives", KerasCollectives())
+    watch("numpy", numpy_framework.Framework(KerasCollectives()), monkeypatch)
     settings = ["framework=numpy", "train.epochs=9"]
     ring, ours = train(world, "numpy", *settings, model_def="line")
     assert_same_everywhere(weights(ring))
@@ -210,10 +217,10 @@ def plain_keras(first_weights, order, spans, *, num_steps, rates, num_lanes=6):
 @pytest.mark.long
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_a_batch_that_grows_with_the_ring_is_plain_keras_with_a_larger_one(
-    world, is_alone, monkeypatch
+    world, is_alone, watched
 ):
     # Here there is a ring already, so that a rehearsal would be a step.
-    monkeypatch.setattr(KerasStep, "rehearse", lambda *_: None)
+    watched.rehearse = lambda *_: None
     on = ALONE if is_alone else world
     settings = [
         "elastic.batching=per_rank",
@@ -222,31 +229,29 @@ def test_a_batch_that_grows_with_the_ring_is_plain_keras_with_a_larger_one(
         "train.epochs=2",
         "debug.ledger=true",
     ]
-    work, result = train(on, f"grows-{is_alone}", *settings)
-    plan = work._plan
+    ring, result = train(on, f"grows-{is_alone}", *settings)
+    plan = watched.plans[0]
     assert plan.rank_batch == 7
     assert result.steps == 2 * -(-100 // (7 * on.size))
-    assert float(work._step.optimizer.learning_rate) == np.float32(0.05)
+    assert float(ring.step.optimizer.learning_rate) == np.float32(0.05)
     expected = plain_keras(
-        work.ring.first_weights,
+        ring.first_weights,
         plan.order,
         StepSpans(epoch_records=100, step_records=7 * on.size),
         num_steps=result.steps,
         rates=lambda step: 0.05 * (1 + (on.size - 1) * min(step / 4, 1)),
     )
-    for one, other in zip(weights(work), expected, strict=True):
+    for one, other in zip(weights(ring), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
     if not is_alone:
-        assert_same_everywhere(weights(work))
+        assert_same_everywhere(weights(ring))
 
 
 @pytest.mark.long
-def test_a_plateau_lowers_the_rate_that_a_growing_batch_multiplies(world, monkeypatch):
-    monkeypatch.setattr(KerasStep, "rehearse", lambda *_: None)  # As above.
+def test_a_plateau_lowers_the_rate_that_a_growing_batch_multiplies(world, watched):
+    watched.rehearse = lambda *_: None  # As above.
     plateau = {"monitor": "loss", "factor": 0.5, "patience": 1, "min_delta": 100.0}
-    monkeypatch.setattr(
-        LoadedSpec, "callbacks", lambda _: [keras.callbacks.ReduceLROnPlateau(**plateau)]
-    )
+    watched.methods["create_callbacks"] = lambda: [keras.callbacks.ReduceLROnPlateau(**plateau)]
     settings = [
         "elastic.batching=per_rank",
         "elastic.learning_rate_warmup_steps=4",
@@ -254,7 +259,7 @@ def test_a_plateau_lowers_the_rate_that_a_growing_batch_multiplies(world, monkey
         "train.epochs=4",
         "data_plan.lanes=4",  # Three ranks have not the same share of them.
     ]
-    work, result = train(world, "plateau", *settings)
+    ring, result = train(world, "plateau", *settings)
     spans = StepSpans(epoch_records=100, step_records=7 * world.size)
 
     def rate(step):
@@ -262,15 +267,15 @@ def test_a_plateau_lowers_the_rate_that_a_growing_batch_multiplies(world, monkey
         return 0.05 * reduced * (1 + (world.size - 1) * min(step / 4, 1))
 
     expected = plain_keras(
-        work.ring.first_weights,
-        work._plan.order,
+        ring.first_weights,
+        watched.plans[0].order,
         spans,
         num_steps=result.steps,
         rates=rate,
         num_lanes=4,
     )
-    for one, other in zip(weights(work), expected, strict=True):
+    for one, other in zip(weights(ring), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
-    own_rate = np.float32(work._step.optimizer.learning_rate)
+    own_rate = np.float32(ring.step.optimizer.learning_rate)
     np.testing.assert_allclose(own_rate, 0.05 * 0.5**3, rtol=1e-6)
-    assert_same_everywhere([*weights(work), own_rate])
+    assert_same_everywhere([*weights(ring), own_rate])

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from edl_horovod.frameworks.torch.ring import FRAMEWORK
-from edl_horovod.ring import state as ring_state
 from edl_horovod.ring.state import Counters, RingState
 from tests.parallel.agreement import assert_same_everywhere
 from tests.parallel.ranks.torch.test_step import LANES, Side
@@ -43,13 +42,7 @@ class Spread(Side):
             self.trainer.step(batch, wants_change=False, is_alone=False, salt=0)
 
 
-@pytest.fixture(autouse=True)
-def small_slices(monkeypatch):
-    monkeypatch.setattr(ring_state, "_LEAST_STREAMED_BYTES", 1)
-    monkeypatch.setattr(ring_state, "_SLICE_BYTES", 300)
-    monkeypatch.setattr(ring_state, "FIRST_BYTES", 60)
-    monkeypatch.setattr(ring_state, "_LEAST_BYTES", 60)
-    monkeypatch.setattr(ring_state, "_MOST_BYTES", 60)
+pytestmark = pytest.mark.usefixtures("small_slices")
 
 
 @pytest.mark.parametrize("kind", KINDS)
