@@ -101,7 +101,7 @@ class Table(UserDict[str, T]):
     def _added(self) -> "dict[str, EntryPoint]":
         """The entry points of other packages, by name."""
         added: dict[str, EntryPoint] = {}
-        if not _any_package_adds():
+        if not _any_package_adds(tuple(sys.path)):
             return added
         from importlib.metadata import entry_points
 
@@ -119,12 +119,12 @@ class Table(UserDict[str, T]):
 
 
 @functools.cache
-def _any_package_adds() -> bool:
-    """Whether a package on the path has an entry point for one of the tables.
+def _any_package_adds(path: tuple[str, ...]) -> bool:
+    """Whether a package on a path has an entry point for one of the tables.
 
     `importlib.metadata` would need as much time for this as all of `edl --help`.
     """
-    for folder in sys.path:
+    for folder in path:
         try:
             names = os.listdir(folder or ".")
         except OSError:  # A zip archive, or a folder that does not exist.

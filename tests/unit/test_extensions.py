@@ -1,8 +1,11 @@
 """Tables to which installed packages may add."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from edl_horovod import extensions
 from edl_horovod.errors import ConfigError
 from edl_horovod.extensions import Table, module_of
 
@@ -11,7 +14,6 @@ from edl_horovod.extensions import Table, module_of
 def install(tmp_path, monkeypatch):
     """Install a package that has some entry points, as an installer would leave it."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    extensions._any_package_adds.cache_clear()
 
     def add(package, text):
         folder = tmp_path / f"{package}-1.0.dist-info"
@@ -19,8 +21,7 @@ def install(tmp_path, monkeypatch):
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         (folder / "entry_points.txt").write_text(text)
 
-    yield add
-    extensions._any_package_adds.cache_clear()
+    return add
 
 
 def test_a_package_adds_to_what_is_built_in(install):
@@ -62,22 +63,25 @@ def test_what_cannot_be_loaded_keeps_nobody_from_the_rest(install, caplog):
     assert "broken-package" in caplog.text
 
 
-def test_a_task_of_another_package_takes_no_built_in_verb(install, monkeypatch, capsys):
-    from edl_horovod.cli import main as command
-
+def test_a_task_of_another_package_takes_no_built_in_verb(install, tmp_path):
     install("more", "[edl_horovod.tasks]\nevents = math:tau\n")
-    tasks = Table("tasks", {"train": command.TASKS["train"]})
-    monkeypatch.setattr(command, "TASKS", tasks)
-    assert "events" in tasks
-    assert command.main(["events"]) == ConfigError.exit_code
-    assert "JOB" in capsys.readouterr().err
+    code = "from edl_horovod.config.tasks import TASKS; from edl_horovod.cli.main import main"
+    code += "; assert 'events' in TASKS; raise SystemExit(main(['events']))"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == ConfigError.exit_code
+    assert "JOB" in run.stderr
 
 
-def test_a_built_in_name_needs_no_look_at_other_packages(monkeypatch):
-    def look():
-        raise AssertionError
-
-    monkeypatch.setattr(extensions, "_any_package_adds", look)
+def test_a_built_in_name_needs_no_look_at_other_packages(install, caplog):
+    install("more", "[edl_horovod.shapes]\nsquare = math:tau\n")
     table = Table("shapes", {"square": 4})
     assert table["square"] == 4
     assert "square" in table
+    assert caplog.text == ""
+    assert [*table] == ["square"]
+    assert "more adds 'square'" in caplog.text
