@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import signal
+import sys
 
 import hypothesis
 import pytest
@@ -83,6 +84,16 @@ def _own_log():
     logger.handlers[:] = handlers
     logger.setLevel(level)
     logger.propagate = propagate
+
+
+@pytest.fixture
+def imports_end_with_the_test():
+    """Forget the modules that a test imports, as those of a zoo, and the paths that it adds."""
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+    sys.path[:] = path
 
 
 @pytest.fixture(scope="session")

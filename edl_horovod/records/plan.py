@@ -44,10 +44,10 @@ __all__ = [
 MAX_WINDOW = 1024
 _NO_RECORD = -1
 Ids = npt.NDArray[np.int64]
-_GROUP_BLOCKS = 1024
+GROUP_BLOCKS = 1024
 """Number of blocks in a group. Only sums of groups are stored; a group is expanded on demand."""
-_BLOCKS_AT_ONCE = 16 * _GROUP_BLOCKS
-"""Blocks that the initial pass processes at a time: whole groups that fit the processor's cache."""
+_GROUPS_AT_ONCE = 16
+"""Groups that the initial pass processes at a time: they fit the processor's cache."""
 
 _ROUNDS = 6
 """Rounds alternate between the two halves of a number."""
@@ -407,6 +407,7 @@ class BlockOrder:
         permutation: Permutation,
         *,
         cached_groups: int,
+        group_blocks: int = GROUP_BLOCKS,
     ) -> None:
         """Sum up the groups.
 
@@ -415,18 +416,21 @@ class BlockOrder:
             block_counts: Records of each block, at least 1, shape (blocks,); not copied.
             permutation: The order of the blocks.
             cached_groups: Number of groups to cache: one for each position that is read in turn.
+            group_blocks: Number of blocks in a group.
         """
         self._starts = block_starts
         self._counts = block_counts
         self._permutation = permutation
+        self._group_blocks = group_blocks
         num_blocks = len(block_counts)
-        num_groups = -(-num_blocks // _GROUP_BLOCKS)
+        num_groups = -(-num_blocks // group_blocks)
         self._firsts = np.zeros(num_groups + 1, np.int64)
         """The position of each group's first record, followed by the number of all records."""
-        for first in range(0, num_blocks, _BLOCKS_AT_ONCE):
-            counts = block_counts[self._blocks(first, first + _BLOCKS_AT_ONCE)]
-            sums = np.add.reduceat(counts, np.arange(0, len(counts), _GROUP_BLOCKS))
-            group = first // _GROUP_BLOCKS
+        at_once = _GROUPS_AT_ONCE * group_blocks
+        for first in range(0, num_blocks, at_once):
+            counts = block_counts[self._blocks(first, first + at_once)]
+            sums = np.add.reduceat(counts, np.arange(0, len(counts), group_blocks))
+            group = first // group_blocks
             self._firsts[group + 1 : group + 1 + len(sums)] = sums
         np.cumsum(self._firsts, out=self._firsts)
         self._group = lru_cache(maxsize=cached_groups)(self._expand)
@@ -453,7 +457,7 @@ class BlockOrder:
 
     def _expand(self, group: int) -> tuple[_Integers, _Integers]:
         """Return the first position and the offset from positions to ids of a group's blocks."""
-        blocks = self._blocks(group * _GROUP_BLOCKS, (group + 1) * _GROUP_BLOCKS)
+        blocks = self._blocks(group * self._group_blocks, (group + 1) * self._group_blocks)
         counts = self._counts[blocks]
         positions = self._firsts[group] + np.cumsum(counts) - counts
         return positions, self._starts[blocks] - positions

@@ -36,6 +36,22 @@ def test_another_archive_of_the_same_name_is_refused(recipe, tmp_path, monkeypat
     assert not list(folder.glob("*.tar.gz"))
 
 
+@pytest.fixture
+def install(recipe, monkeypatch):
+    """Let these packages be installed, and no other ones."""
+
+    def install_them(packages):
+        def version(name):
+            if name in packages:
+                return packages[name]
+            raise importlib.metadata.PackageNotFoundError(name)
+
+        monkeypatch.setattr(recipe.importlib.metadata, "version", version)
+        monkeypatch.setattr(recipe, "moved_headers", dict)
+
+    return install_them
+
+
 @pytest.mark.parametrize(
     ("packages", "named", "asked"),
     [
@@ -44,14 +60,8 @@ def test_another_archive_of_the_same_name_is_refused(recipe, tmp_path, monkeypat
         ({"tensorflow": "2.21.0", "torch": "2.13.0"}, "tensorflow 2.21.0 torch 2.13.0", "11"),
     ],
 )
-def test_the_wheel_has_the_halves_of_what_is_installed(recipe, monkeypatch, packages, named, asked):
-    def version(name):
-        if name in packages:
-            return packages[name]
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(recipe.importlib.metadata, "version", version)
-    monkeypatch.setattr(recipe, "moved_headers", dict)
+def test_the_wheel_has_the_halves_of_what_is_installed(recipe, install, packages, named, asked):
+    install(packages)
     facts, variables = recipe.facts(), recipe.build_environment()
     assert f"{facts['tensorflow']} {facts['torch']}" == named
     halves = ("TENSORFLOW", "PYTORCH")
@@ -60,7 +70,7 @@ def test_the_wheel_has_the_halves_of_what_is_installed(recipe, monkeypatch, pack
     assert left_out == [half for half, one in zip(halves, asked, strict=True) if one == "0"]
 
 
-def test_without_a_framework_it_says_what_to_install(recipe, monkeypatch):
-    monkeypatch.setattr(recipe, "FRAMEWORKS", {"tensorflow": (), "torch": ()})
+def test_without_a_framework_it_says_what_to_install(recipe, install):
+    install({})
     with pytest.raises(recipe.BuildError, match=r"Neither TensorFlow nor PyTorch.*'\.\[torch\]'"):
         recipe.facts()

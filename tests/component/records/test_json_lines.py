@@ -6,7 +6,7 @@ import pytest
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources import text_lines
+from edl_horovod.records.sources.text_lines import CHUNK_BYTES
 from tests.columns import read_columns
 
 
@@ -30,15 +30,15 @@ def test_an_object_in_a_line_is_a_record(tmp_path, end):
     }
 
 
-def test_the_type_of_a_column_holds_for_all_lines_of_all_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_lines, "CHUNK_BYTES", 40)
-    write(tmp_path / "a.jsonl", [{"x": n, "d": "2026-01-02"} for n in range(20)])
-    write(tmp_path / "b.jsonl", [{"x": 0.5, "d": "later"}])
+def test_the_type_of_a_column_holds_for_all_lines_of_all_files(tmp_path):
+    more = "x" * (CHUNK_BYTES // 2)
+    write(tmp_path / "a.jsonl", [{"x": n, "d": "2026-01-02", "more": more} for n in range(20)])
+    write(tmp_path / "b.jsonl", [{"x": 0.5, "d": "later", "more": more}])
     found = read_columns(tmp_path)
     assert found["x"] == [*map(float, range(20)), 0.5]
     assert found["d"] == [b"2026-01-02"] * 20 + [b"later"]
     with Reader.open(str(tmp_path)) as reader:
-        assert reader.index.num_chunks > 10
+        assert reader.index.num_chunks > 5
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """`edl sql` as a command: where statements come from, and how results are printed."""
 
 import contextlib
-import io
 import json
 import os
 import pty
@@ -10,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import termios
+from pathlib import Path
 
 import pytest
 
@@ -80,10 +80,16 @@ def test_statements_come_from_a_file(places, tmp_path, capsys):
     assert "2 rows were changed." in capsys.readouterr().out
 
 
-def test_statements_come_from_stdin(places, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 41 + 1 AS answer"))
-    assert main(["sql", *places]) == 0
-    assert "42" in capsys.readouterr().out
+def test_statements_come_from_stdin(places):
+    run = subprocess.run(
+        [sys.executable, "-m", "edl_horovod", "sql", *places],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        input="SELECT 41 + 1 AS answer",
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "42" in run.stdout
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ import json
 import os
 import resource
 import stat
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -32,7 +31,7 @@ from edl_horovod.trained_model.params import write_params
 from tests.frameworks import NEEDS_KERAS
 
 # The models here are of Keras, whose version is written with them.
-pytestmark = NEEDS_KERAS
+pytestmark = [NEEDS_KERAS, pytest.mark.usefixtures("imports_end_with_the_test")]
 
 SPEC = """
 from edl_horovod.spec import ElasticDLSpec
@@ -87,15 +86,6 @@ def trained(offset: float = 0) -> FakeModel:
         seed=np.asarray([1, 2**32 - 1], dtype=np.uint32),
         count=np.zeros((0, 4), dtype=np.int64),
     )
-
-
-@pytest.fixture(autouse=True)
-def _keep_imports():
-    modules, path = set(sys.modules), list(sys.path)
-    yield
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
-    sys.path[:] = path
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def test_it_stays_as_long_as_it_is_told_and_ends_with_the_job(clock):
 # -- real processes
 
 
-SLEEP = "import time; print(flush=True); time.sleep(60)"
+SLEEP = "import signal; print(flush=True); signal.pause()"
 
 
 @pytest.fixture

@@ -154,14 +154,15 @@ def test_a_launcher_that_comes_as_another_one_ends_holds_nothing_that_a_third_on
 ):
     with contextlib.ExitStack() as first, contextlib.ExitStack() as third:
         first.enter_context(held(plan, is_takeover=False))
-        lock = fcntl.flock
+        lock, late = fcntl.flock, []
 
         def lock_late(file, how):
-            # The second one has opened the file by now. The first ends, and a third one begins.
-            monkeypatch.setattr(fcntl, "flock", lock)
-            first.close()
-            third.enter_context(held(plan, is_takeover=False))
-            fcntl.flock(file, how)
+            if not late:
+                # The second one has opened the file by now. The first ends, and a third one begins.
+                late.append(file)
+                first.close()
+                third.enter_context(held(plan, is_takeover=False))
+            lock(file, how)
 
         monkeypatch.setattr(fcntl, "flock", lock_late)
         with (

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from edl_horovod.launch.target import TARGETS
 from edl_horovod.supervisor.plan import LaunchPlan
 from edl_horovod.supervisor.run import JobResult
 from tests.job_events import event
+from tests.waiting import wait_until
 
 EVERY_STEP = CheckpointConfig(every_steps=1, every_seconds=0)
 NEVER = CheckpointConfig(every_steps=0, every_seconds=0)
@@ -188,13 +188,10 @@ def test_wait_gives_a_job_the_time_to_start(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KUBECONFIG", os.devnull)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.01)
     (tmp_path / "models").mkdir()
 
     def begin() -> None:
-        end = time.monotonic() + 10
-        while "no job" not in caplog.text and time.monotonic() < end:
-            time.sleep(0.01)
+        wait_until(lambda: "no job" in caplog.text)
         make_job(tmp_path / "begun", state="finished").path.rename(tmp_path / name)
 
     starting = threading.Thread(target=begin)
@@ -215,9 +212,7 @@ def test_wait_for_a_job_that_never_starts_ends(
             client.wait(tmp_path / name)
 
 
-def test_wait_says_why_it_gives_up(
-    running: JobDir, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_says_why_it_gives_up(running: JobDir, client: Client) -> None:
     with pytest.raises(TimedOut, match="its state is running, 2 ranks"):
         client.wait(running.path, timeout_seconds=0)
     say(running, "failed")
@@ -228,10 +223,7 @@ def test_wait_says_why_it_gives_up(
         client.wait(running.path, "done")
 
 
-def test_a_stop_asks_the_launcher_and_waits_for_its_end(
-    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.01)
+def test_a_stop_asks_the_launcher_and_waits_for_its_end(tmp_path: Path, client: Client) -> None:
     job = make_job(tmp_path / "job")
     launcher = Launcher(job)
     client.stop(job.path, is_dry_run=True)

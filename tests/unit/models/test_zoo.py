@@ -25,13 +25,7 @@ class {name}(ElasticDLSpec):
 NO_MODEL = SPEC.replace("create_model", "create_modem")
 
 
-@pytest.fixture(autouse=True)
-def _keep_imports():
-    modules, path = set(sys.modules), list(sys.path)
-    yield
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
-    sys.path[:] = path
+pytestmark = pytest.mark.usefixtures("imports_end_with_the_test")
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
 import os
-import sys
 
 import pytest
 
@@ -16,13 +15,7 @@ LATER = ("tables", "labels.bin")
 """
 
 
-@pytest.fixture(autouse=True)
-def _keep_imports():
-    modules, path = set(sys.modules), list(sys.path)
-    yield
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
-    sys.path[:] = path
+pytestmark = pytest.mark.usefixtures("imports_end_with_the_test")
 
 
 @pytest.fixture

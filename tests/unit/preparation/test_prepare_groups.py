@@ -7,6 +7,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.preparation import groups
 from edl_horovod.preparation.groups import Group, GroupDone, GroupSettings, Shard, prepare_group
 from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.recordio_format import MAX_RECORD_BYTES
 
 FUNCTION = """
 import helper
@@ -95,12 +96,11 @@ def test_a_group_with_too_many_bad_files_is_given_up(settings, group):
     assert not done.bad[0].reason.startswith(done.bad[0].path)
 
 
-def test_a_record_too_large_for_the_format_is_a_bad_file(settings, group, monkeypatch):
-    monkeypatch.setattr(groups, "MAX_RECORD_BYTES", 20)
-    done = prepare_group(settings(), group("a bb", "c"))
+def test_a_record_too_large_for_the_format_is_a_bad_file(settings, group):
+    done = prepare_group(settings(), group("a " + "b" * (MAX_RECORD_BYTES + 1), "c"))
     (bad,) = done.bad
     assert "prepare_data_for_a_single_file" in bad.reason
-    assert "20 bytes" in bad.reason
+    assert f"{MAX_RECORD_BYTES} bytes" in bad.reason
     assert done.num_records == 1
 
 

@@ -32,13 +32,14 @@ def numbers(data: Path, **settings: object) -> list[int]:
         return [int.from_bytes(record[:4], "little") for record in reader]
 
 
-def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of files that are scanned from now on."""
+def count_scans(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> list[str]:
+    """The names of files that are scanned from now on, each for so long at least."""
     scanned: list[str] = []
     table = index_store._file_table
 
     def counted(found):
         scanned.append(Path(found.path).name)
+        time.sleep(seconds)
         return table(found)
 
     monkeypatch.setattr(index_store, "_file_table", counted)
@@ -285,13 +286,7 @@ def test_an_index_in_use_stays_in_the_cache(data: Path, job: Path, cache: Path) 
 
 def test_a_long_scan_says_how_far_it_is(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_store, "TELL_SECONDS", 0.02)
-    table = index_store._file_table
-
-    def slow(file_chunks):
-        time.sleep(0.1)
-        return table(file_chunks)
-
-    monkeypatch.setattr(index_store, "_file_table", slow)
+    count_scans(monkeypatch, seconds=0.1)
     messages: list[str] = []
     Index.open(str(data), tell=messages.append)
     assert any("1 of 3 files, 10 chunks" in message for message in messages)

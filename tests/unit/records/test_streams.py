@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from edl_horovod.records import streams
 from edl_horovod.records.job_data import open_source
 from edl_horovod.records.source import JobFolders
 from tests.columns import plain
+from tests.waiting import wait_until
 
 CODE = """
 import os, pathlib, time
@@ -244,10 +244,7 @@ def test_a_reader_that_is_killed_leaves_the_reading_to_the_next(module, folders)
     context = multiprocessing.get_context("fork")
     process = context.Process(target=_open, args=("slow", folders, context.Queue()))
     process.start()
-    deadline = time.monotonic() + 30
-    while not (readings(module) and any(folders.unfinished_records.glob("*/*"))):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: readings(module) and any(folders.unfinished_records.glob("*/*")))
     os.kill(process.pid, signal.SIGKILL)
     process.join(30)
     assert not any(path.is_dir() for path in folders.records.iterdir())

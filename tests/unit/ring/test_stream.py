@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_horovod.frameworks.values import Array, StateGroup
-from edl_horovod.ring import state
 from edl_horovod.ring.state import FIRST_BYTES, Layout, Pace, Received, Stream
 
 VARIABLES = {
@@ -112,10 +111,10 @@ def test_slices_take_the_share_of_a_usual_step_that_they_may():
     for _ in range(20):
         pace.stepped(0.2)
         pace.sent(pace.next_bytes, pace.next_bytes / 100e6)
-    assert pace.next_bytes == pytest.approx(state._AIM * 0.05 * 100e6, rel=0.01)
+    assert pace.next_bytes == pytest.approx(0.5 * 0.25 * 0.2 * 100e6, rel=0.01)
     pace.stepped(60.0)  # One long step among many says nothing.
     pace.sent(pace.next_bytes, pace.next_bytes / 100e6)
-    assert pace.next_bytes == pytest.approx(state._AIM * 0.05 * 100e6, rel=0.01)
+    assert pace.next_bytes == pytest.approx(0.5 * 0.25 * 0.2 * 100e6, rel=0.01)
 
 
 def test_a_slice_never_takes_long_however_long_the_steps_are():
@@ -123,7 +122,7 @@ def test_a_slice_never_takes_long_however_long_the_steps_are():
     for _ in range(20):
         pace.stepped(30.0)
         pace.sent(pace.next_bytes, pace.next_bytes / 100e6)
-    assert pace.next_bytes == pytest.approx(state._MOST_SECONDS * 100e6, rel=0.01)
+    assert pace.next_bytes == pytest.approx(0.15 * 100e6, rel=0.01)
 
 
 def test_before_a_step_was_timed_slices_stay_as_they_are():

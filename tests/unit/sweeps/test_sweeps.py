@@ -256,15 +256,12 @@ def test_code_that_is_written_again_as_it_was_is_no_change(sweep, inputs, traini
     assert len(trainings.rates) == 3
 
 
-def test_a_change_while_a_job_runs_is_noticed(sweep, inputs, trainings, monkeypatch):
-    launch = Trainings.launch
-
-    def changing(self: Trainings, *args: Any, **more: Any) -> Any:
-        if len(self.rates) == 1:
+def test_a_change_while_a_job_runs_is_noticed(sweep, inputs, trainings):
+    def change_data() -> None:
+        if len(trainings.rates) == 1:
             change(inputs["data"])
-        return launch(self, *args, **more)
 
-    monkeypatch.setattr(Trainings, "launch", changing)
+    trainings.before_launch = change_data
     sweep()
     code, _, err = sweep()
     assert code == 7

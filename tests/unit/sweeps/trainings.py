@@ -24,6 +24,7 @@ class Trainings(LocalTarget):
         self.errors: dict[float | None, BaseException] = {}
         self.later_metrics: dict[str, float] | None = None
         """Of an evaluation after the one whose weights a training keeps; None for no later one."""
+        self.before_launch: Callable[[], None] = lambda: None
         self._metrics = metrics
         self._ends: dict[int, BaseException] = {}
 
@@ -42,6 +43,7 @@ class Trainings(LocalTarget):
         self._ends[at] = error
 
     def launch(self, plan: LaunchPlan, *, on_events: Any = None, warm: object = None) -> JobResult:
+        self.before_launch()
         config = plan.config
         rate = config.train.learning_rate
         self.rates.append(rate)

@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import ConfigError
 
+ROOT = Path(__file__).parents[4]
 CONFIG_FILE = Path("/edl/config.yaml")
 ENVIRONMENT = {
     "EDL_POD_IP": "10.1.2.3",
@@ -80,14 +84,16 @@ def test_mpirun_hands_its_variables_to_the_other_pods():
     assert all(f"-x {name}" in said for name in [*made.ring.environment, "COLOUR"])
 
 
-def test_a_manifest_without_our_variables_is_told_so(tmp_path, monkeypatch, capsys):
+def test_a_manifest_without_our_variables_is_told_so(tmp_path):
     settings = ["data=/data/x", "model_def=m", "output=/data/out", "launch=kubernetes"]
     file = tmp_path / "config.yaml"
     file.write_text(resolved.to_yaml(compose("train", settings)))
-    monkeypatch.setattr("sys.argv", ["launcher", "--config", str(file)])
-    monkeypatch.setenv("EDL_NAMESPACE", "ml")
-    monkeypatch.setenv("EDL_JOB", "mnist")
+    run = subprocess.run(
+        [sys.executable, "-m", "edl_horovod.cluster.pod.launcher", "--config", file],
+        env={**os.environ, "EDL_NAMESPACE": "ml", "EDL_JOB": "mnist", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
 
-    assert launcher.main() == ConfigError.exit_code
-
-    assert "The pod's manifest must set 'EDL_POD_IP'." in capsys.readouterr().err
+    assert run.returncode == ConfigError.exit_code
+    assert "The pod's manifest must set 'EDL_POD_IP'." in run.stderr

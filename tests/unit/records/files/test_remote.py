@@ -223,7 +223,6 @@ def test_file_that_goes_away_says_so(uploaded: S3Server) -> None:
 
 
 def test_silent_server_is_a_time_out(uploaded: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "NUM_TRIES", 2)
     monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"read_timeout": 0.05}})
     uploaded.stall_seconds = 0.3
 

@@ -17,7 +17,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources import csv_format
-from edl_horovod.records.sources.csv_format import find_rows
+from edl_horovod.records.sources.csv_format import MAX_ROW_BYTES, find_rows
 from edl_horovod.records.sources.formats import format_of
 from edl_horovod.records.sources.recordio import Writer
 
@@ -206,17 +206,14 @@ def test_damaged_header_is_an_error_even_if_damage_is_skipped(tmp_path: Path) ->
         read(path, damaged="skip")
 
 
-def test_row_without_an_end_is_not_read_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(csv_format, "MAX_ROW_BYTES", 5000)
-    monkeypatch.setattr(csv_format, "_READ_BYTES", 1000)
-    path = tmp_path / "x.csv"
-    path.write_bytes(b'a,b\n1,2\n"3,4\n' + b"5,6\n" * 3000)
+def test_row_without_an_end_is_not_read_for_ever(tmp_path: Path) -> None:
+    path, row = tmp_path / "x.csv", b"5," + b"6" * 100_000
+    rows = [row] * (MAX_ROW_BYTES // len(row) + 1)
+    path.write_bytes(b'a,b\n1,2\n"3,4\n' + b"".join(row + b"\n" for row in rows))
 
-    with pytest.raises(DataError, match=r"byte 8 .* 5000 bytes"):
+    with pytest.raises(DataError, match=rf"byte 8 .* {MAX_ROW_BYTES} bytes"):
         read(path)
-    assert read(path, damaged="skip") == [b"1,2", *[b"5,6"] * 3000]
+    assert read(path, damaged="skip") == [b"1,2", *rows]
 
 
 def test_file_that_changed_since_is_an_error(tmp_path: Path) -> None:
