@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from edl_horovod.job import events, hosts
 from tests.integration.which_frameworks import EACH, frameworks_for
+from tests.waiting import wait_until
 
 ZOO = Path(__file__).parents[1] / "zoo"
 REPOSITORY = Path(__file__).parents[2]
@@ -44,14 +44,14 @@ class Job:
 
     def wait_for(self, is_there, what, seconds=90):
         """Wait until a function of the events is true; return what it returned."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if found := is_there(self.events()):
-                return found
-            if self.process.poll() is not None and not is_there(self.events()):
-                raise AssertionError(f"the job ended before: {what}\n{self.describe()}")
-            time.sleep(0.05)
-        raise AssertionError(f"not within {seconds} s: {what}\n{self.describe()}")
+
+        def look():
+            has_ended = self.process.poll() is not None
+            value = is_there(self.events())
+            assert value or not has_ended, f"the job ended before: {what}\n{self.describe()}"
+            return value
+
+        return wait_until(look, what, seconds=seconds, describe=self.describe)
 
     def wait_for_ring(self, size, after=0):
         """Wait until a ring of this size trains that is newer than generation `after`."""

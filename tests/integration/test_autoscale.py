@@ -58,7 +58,7 @@ def test_ranks_that_pay_are_all_taken_in(start, tmp_path):
     assert rates[2] > 1.3 * rates[1], rates
 
 
-def test_it_is_for_training_alone(tmp_path):
+def test_autoscaling_is_for_training_alone(tmp_path):
     code, printed = edl("evaluate", "trained_model=m", "data=d", "elastic.autoscale=true")
     assert code == ConfigError.exit_code
     assert "elastic.autoscale is for train" in printed

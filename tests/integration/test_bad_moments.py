@@ -18,6 +18,7 @@ from edl_horovod.ledger.proof import prove
 from tests.frameworks import NEEDS_KERAS
 from tests.integration.conftest import REPOSITORY, ZOO
 from tests.records import write_records
+from tests.waiting import wait_until
 
 ROOM_BYTES = 256 << 20
 NUM_RECORDS, EPOCHS = 100, 3
@@ -55,9 +56,7 @@ def memory_group(tmp_path):
             group.rmdir()
         pytest.skip(f"no control group for memory can be made here: {error}")
     yield group
-    deadline = time.monotonic() + 10
-    while (group / "cgroup.procs").read_text().split() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: not (group / "cgroup.procs").read_text().split(), "an empty group")
     group.rmdir()
 
 
@@ -236,8 +235,7 @@ def test_ctrl_c_within_the_first_half_second_leaves_a_line_and_nothing_else(
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         start_new_session=True,
     )
-    while not began.exists():
-        time.sleep(0.005)
+    wait_until(began.exists, describe=lambda: str(process.poll()))
     time.sleep(tenths / 10)
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=60)

@@ -169,7 +169,7 @@ def train(start, tmp_path):
 
 
 @pytest.mark.parametrize("model_def", MODELS)
-def test_it_trains(train, start, tmp_path, model_def):
+def test_a_model_of_elasticdl_trains_and_is_evaluated(train, start, tmp_path, model_def):
     job = train(model_def, *MODELS[model_def]).succeed()
     assert job.events("step")[-1].event.step == 3
     assert job.events("evaluation")
@@ -178,7 +178,7 @@ def test_it_trains(train, start, tmp_path, model_def):
 
 
 @pytest.mark.parametrize("model_def", REFUSED)
-def test_it_says_why_it_cannot_train(train, model_def):
+def test_a_model_of_elasticdl_that_cannot_train_says_why(train, model_def):
     record, why = REFUSED[model_def]
     job = train(model_def, record)
     assert job.process.wait(120) != 0

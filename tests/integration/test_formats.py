@@ -242,7 +242,9 @@ def test_a_stream_is_read_once_by_all_ranks_and_the_job_that_goes_on(start, tmp_
 
 @pytest.mark.long
 @pytest.mark.parametrize("write", [write_pictures, write_mds])
-def test_the_same_in_s3(start, tmp_path, monkeypatch, write):
+def test_each_record_in_s3_counts_once_over_a_killed_worker_and_another_ring(
+    start, tmp_path, monkeypatch, write
+):
     folder = write(tmp_path / "data")
     with serve() as server:
         for name, value in server.environment.items():  # For the proof, which reads them, too.

@@ -10,6 +10,7 @@ import pytest
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import prove
 from tests import counting_job
+from tests.waiting import watch
 
 STALL_SECONDS = 12
 FORMING_SECONDS = 5
@@ -43,7 +44,7 @@ class Hanging:
     def wait_until_reached(self, where, slot):
         file = self._folder / f"{where}-{slot}.reached"
         self.job.wait_for(lambda _: file.exists(), f"slot {slot} in {where}")
-        time.sleep(1)
+        watch(lambda: self.job.process.poll() is None, 1)  # The others come to wait for it.
 
     def seconds_until_ring(self, size, after):
         """From now until a ring of this size is there, by the coordinator's clock."""
@@ -185,9 +186,8 @@ def test_a_newcomer_that_takes_35_seconds_to_start_stops_nobody(hanging):
     running = job.start()
     running.want(2)
     running.wait_for(lambda _: running.worker_pid(0) and "localhost:1" in str(running.events()), "")
-    began, first = time.monotonic(), running.events("step")[-1].event.step
-    while time.monotonic() < began + 35:
-        time.sleep(0.5)
+    first = running.events("step")[-1].event.step
+    watch(lambda: len(running.events("generation")) == 1, 35)
     steps = running.events("step")
     assert steps[-1].event.step > first
     assert max(b.time - a.time for a, b in itertools.pairwise(steps)) < LOAD_SECONDS
@@ -244,7 +244,8 @@ def test_the_hosts_file_becomes_unusable_and_good_again(hanging):
         log = (running.job_dir / "logs" / "coordinator.log").read_text()
         assert log.count("hosts file:") == number
         running.want(2)
-        time.sleep(1)  # Or the coordinator, which looks now and then, may not see that it was good.
+        # Or the coordinator, which looks now and then, may not see that it was good.
+        watch(lambda: running.generation() == first, 1)
     write(b"")  # Not damaged: no host at all is wanted. The workers stay warm.
     running.wait_for(
         lambda found: any(e.event.kind == "job" and e.event.state == "waiting" for e in found),

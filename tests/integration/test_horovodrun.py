@@ -18,6 +18,7 @@ from edl_horovod.job.warm_workers import socket_folder
 from edl_horovod.supervisor.plan import locate
 from tests import counting_job
 from tests.integration.conftest import for_framework
+from tests.waiting import wait_until
 
 FIRST, SECOND, THIRD = "localhost", "127.0.0.1", "127.1"
 ZOO = Path(__file__).parents[1] / "zoo"
@@ -132,10 +133,7 @@ def keep_warm():
         threads = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
         environment = {**os.environ, **dict.fromkeys(threads, "1")}
         keepers.append(subprocess.Popen([*command, "--slots", str(slots)], env=environment))
-        deadline = time.monotonic() + 120
-        while len(warm_workers(config)) < slots:
-            assert time.monotonic() < deadline, "no warm workers"
-            time.sleep(0.1)
+        wait_until(lambda: len(warm_workers(config)) >= slots, "warm workers", seconds=120)
 
     yield start
     for keeper in keepers:

@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from edl_horovod import trained_model
 from edl_horovod.trained_model.params import read_params
 from tests.frameworks import NEEDS_KERAS
 from tests.records import write_records
+from tests.waiting import wait_until
 
 NUM_RECORDS = 100
 COMMON = ("model_def=tiny", "train.batch_size=24", "train.epochs=3", "data_plan.lanes=6")
@@ -40,18 +40,20 @@ def assert_same_weights(shared_folder, framework):
     return compare
 
 
-def test_local_ring_of_one(start, data, assert_same_weights, tmp_path):
+def test_a_ring_of_one_gets_the_weights_of_all_launches(start, data, assert_same_weights, tmp_path):
     start("train", *COMMON, f"data={data}", "launch.np=1").succeed()
     assert_same_weights(tmp_path / "out")
 
 
 @pytest.mark.long
-def test_local_ring_of_three(start, data, assert_same_weights, tmp_path):
+def test_a_ring_of_three_gets_the_weights_of_all_launches(
+    start, data, assert_same_weights, tmp_path
+):
     start("train", *COMMON, f"data={data}", "launch.np=3").succeed()
     assert_same_weights(tmp_path / "out")
 
 
-def test_static_ring_under_mpirun(start, data, assert_same_weights, tmp_path):
+def test_a_static_ring_gets_the_weights_of_all_launches(start, data, assert_same_weights, tmp_path):
     start("train", *COMMON, f"data={data}", "launch=mpi", "launch.np=2").succeed()
     assert_same_weights(tmp_path / "out")
 
@@ -61,10 +63,7 @@ def test_a_static_ring_ends_with_its_killed_launcher(start, data):
     job = start("train", *endless, "launch=mpi", "launch.np=2")
     job.wait_for_step(1)
     job.process.kill()
-    deadline = time.monotonic() + 20
-    while job.processes():
-        assert time.monotonic() < deadline, "the ring trains on"
-        time.sleep(0.1)
+    wait_until(lambda: not job.processes(), "the end of the ring", seconds=20)
 
 
 def environment_without_programs(folder):

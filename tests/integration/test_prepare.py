@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from edl_horovod.records.reader import Reader
 from edl_horovod.supervisor.plan import locate
+from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 NUM_FILES = 60
@@ -27,7 +27,7 @@ def prepare_data_for_a_single_file(filename):
         time.sleep(0.2)
     if text == "fork":
         if not os.fork():
-            time.sleep(600)
+            signal.pause()
     if text in ("killed", "fork"):
         os.kill(os.getpid(), signal.SIGKILL)
     return os.path.basename(filename).encode() * 100
@@ -111,13 +111,6 @@ def workers(parent: int) -> list[int]:
     return found
 
 
-def wait_until(is_so, what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def num_groups_done(folder: Path) -> int:
     lines = folder / "out.partial" / "groups.jsonl"
     return len(lines.read_text().splitlines()) if lines.exists() else 0
@@ -183,7 +176,9 @@ def test_a_killed_run_takes_its_processes_along_and_the_same_command_goes_on(fol
     pids = workers(process.pid)
     process.kill()
     process.communicate(timeout=30)
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "no worker", 10)
+    wait_until(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of the workers"
+    )
     assert len(pids) == 2
     done = succeed(*command(folder, "processes=2"))
     assert "Continuing: " in done.stderr

@@ -120,7 +120,7 @@ def with_model_of(framework, code):
 
 
 @pytest.mark.long
-def test_in_a_notebook(folder, framework, monkeypatch):
+def test_jobs_run_in_a_notebook_and_end_with_its_interrupt(folder, framework, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     cells = [BEFORE, TRAIN, PREDICT, INTERRUPTED, CHECK]
     cells = [with_model_of(framework, cell) for cell in cells]
@@ -141,7 +141,7 @@ def test_in_a_notebook(folder, framework, monkeypatch):
 
 
 @pytest.mark.long
-def test_in_a_script_without_a_main_guard(folder, framework):
+def test_jobs_run_in_a_script_without_a_main_guard(folder, framework):
     script = folder / "mine.py"
     script.write_text(with_model_of(framework, BEFORE + IN_A_SCRIPT + CHECK))
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from edl_horovod.files import marker
 from edl_horovod.records.examples import read_examples
 from edl_horovod.records.reader import Reader
 from tests.records import write_records
+from tests.waiting import wait_until
 
 NUM_RECORDS, BATCH = 200, 16
 
@@ -133,11 +133,13 @@ def wait_for_progress(job, num_segments=1):
 
 def kill_in_the_final_assembly(job, output):
     """Kill the leader while it puts the output together."""
-    deadline = time.monotonic() + 90
-    while not (partial := list(output.parent.glob(f"{output.name}.partial-*/{marker.NAME}"))):
+    pattern = f"{output.name}.partial-*/{marker.NAME}"
+
+    def find():
         assert job.process.poll() is None, job.describe()
-        assert time.monotonic() < deadline, job.describe()
-        time.sleep(0.002)
+        return list(output.parent.glob(pattern))
+
+    partial = wait_until(find, seconds=90, describe=job.describe, pause=0.002)
     leader = int(partial[0].parent.name.split("-")[-2])
     os.kill(leader, signal.SIGSTOP)
     is_in_time = not output.exists()

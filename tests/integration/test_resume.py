@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from edl_horovod.job import checkpoint_files
 from edl_horovod.job.directory import JobDir
 from tests.integration.conftest import ZOO, for_framework
 from tests.records import write_records
+from tests.waiting import wait_until
 
 STEPS = 15
 TOLERANCE = 1e-5
@@ -98,9 +98,7 @@ def test_the_loss_curve_is_that_of_a_job_that_nothing_happened_to(start, paced, 
     job.process.kill()
     job.process.wait()
     before = losses(job)
-    deadline = time.monotonic() + 10
-    while job.processes() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: not job.processes())
 
     last = start("train", *paced, "resume=auto", "launch.np=1").succeed()
     assert found_resets(last.events())[0].event.step in range(8, STEPS, 2)

@@ -70,7 +70,7 @@ def table(tmp_path):
     return tmp_path / "table"
 
 
-def test_a_folder_of_csv_files(start, table, tmp_path):
+def test_a_folder_of_csv_files_is_learned_and_predicted(start, table, tmp_path):
     model = tmp_path / "model"
     job = start(
         "train",

@@ -5,7 +5,8 @@ import sqlite3
 import pytest
 
 from tests.frameworks import NEEDS_KERAS
-from tests.sql_service import children_of, in_background, is_running, service, wait_until
+from tests.sql_service import children_of, in_background, service
+from tests.waiting import is_running, wait_until
 
 TRAIN = """SELECT a, b, c FROM numbers TRAIN regressor.DNN
 WITH hidden_units=[16, 8], train.epochs=1000, train.batch_size=20, train.split='none',

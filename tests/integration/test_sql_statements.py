@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,8 @@ from edl_horovod.sql.jobs import find_jobs
 from edl_horovod.sql.statements import StatementError
 from tests import databases
 from tests.frameworks import NEEDS_KERAS
-from tests.sql_service import children_of, is_running
+from tests.sql_service import children_of
+from tests.waiting import is_running, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 TRAINED = """SELECT name, role, salary FROM employee
@@ -257,11 +257,12 @@ def test_a_training_that_is_ended_leaves_nothing(trained, tmp_path, how, name):
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 120
-        while not trains(tmp_path, case.what):
+
+        def is_training():
             assert process.poll() is None, process.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+            return trains(tmp_path, case.what)
+
+        wait_until(is_training, seconds=120)
         (jobs,) = run(tmp_path, "SHOW JOBS")
         assert [row[:3] for row in jobs["rows"]] == [[1, case.what, "running"]]
         if how == "kill":

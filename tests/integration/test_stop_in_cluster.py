@@ -19,6 +19,7 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import prove
 from tests import counting_job
 from tests.integration.conftest import REPOSITORY, for_framework
+from tests.waiting import wait_until
 
 LAUNCHER = """
 import dataclasses, os, pathlib, sys
@@ -148,10 +149,7 @@ class PodJob:
         ]
 
     def wait_for(self, is_there, what):
-        deadline = time.monotonic() + 150
-        while not is_there():
-            assert time.monotonic() < deadline, f"not in time: {what}\n{self.describe()}"
-            time.sleep(0.05)
+        wait_until(is_there, what, seconds=150, describe=self.describe)
 
     def describe(self):
         logs = [*self.folder.glob("*.log"), *self.job_dir.glob("logs/*.log")]

@@ -103,7 +103,7 @@ def test_a_state_that_has_not_come_by_the_end_is_sent_at_once(streamed):
 
 
 @pytest.mark.long
-def test_a_newcomer_may_be_lost(streamed):
+def test_a_newcomer_that_is_lost_while_it_gets_the_state_costs_no_step(streamed):
     job = streamed()
     generation = job.grow(2)
     job.job.signal_worker(1, signal.SIGKILL)

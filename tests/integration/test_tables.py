@@ -70,7 +70,7 @@ def train(start, tmp_path, written_in, model_def, *settings):
 
 
 @pytest.mark.parametrize("written_in", FIRST_SOON)
-def test_a_number(start, tables, tmp_path, written_in):
+def test_a_number_of_a_table_is_learned_evaluated_and_served(start, tables, tmp_path, written_in):
     settings = ("params.label=salary", "params.columns=[role,age,full,hired]")
     settings += ("train.saved_model=true",)
     job = train(start, tmp_path, written_in, "regressor.DNN", *settings)
@@ -94,7 +94,7 @@ def test_a_number(start, tables, tmp_path, written_in):
 
 @pytest.mark.parametrize("written_in", FIRST_SOON)
 @pytest.mark.long
-def test_a_class(start, tables, tmp_path, written_in):
+def test_a_class_of_a_table_is_learned_and_predicted(start, tables, tmp_path, written_in):
     clauses = "params.columns=[role,{kind: bucket, name: age, borders: [30, 40, 50]},{name: full}]"
     settings = ("params.label=paid", "params.class_weights=auto", clauses)
     train(start, tmp_path, written_in, "classifier.wide_and_deep", *settings)

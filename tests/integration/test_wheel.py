@@ -76,7 +76,7 @@ def test_it_composes_a_job_from_any_folder_without_a_framework(unpacked, tmp_pat
     assert "kind: mpi" in run.stdout  # Of a group in its conf/.
 
 
-def test_it_names_a_misspelt_key(unpacked, tmp_path):
+def test_an_installed_wheel_names_a_misspelt_key(unpacked, tmp_path):
     run = edl(unpacked, tmp_path, "train", "--dry-run", "model_def=mnist", "data=x", "train.bach=2")
     assert run.returncode == 2, run.stderr
     assert "train.batch_size" in run.stderr
@@ -91,7 +91,7 @@ def test_it_writes_a_project_whose_experiment_composes(unpacked, tmp_path):
     assert not list((unpacked / "edl_horovod" / "starter").rglob("*.pyc"))
 
 
-def test_it_has_the_models_of_the_zoo(unpacked):
+def test_a_wheel_has_the_models_of_the_zoo(unpacked):
     zoo = unpacked / "edl_horovod" / "model_zoo"
     assert list_definitions(zoo) == list_definitions(REPOSITORY / "model_zoo")
     assert (zoo / "requirements.txt").is_file()

@@ -47,7 +47,7 @@ def _make_records(folder, kind, model_def):
         pytest.param("mnist_torch", marks=[pytest.mark.long, NEEDS_TORCH]),
     ],
 )
-def test_digits(start, records, model_def):
+def test_models_of_digits_learn_on_two_ranks(start, records, model_def):
     folder = records("digits", model_def)
     job = start(
         "train",
@@ -65,7 +65,7 @@ def test_digits(start, records, model_def):
 @pytest.mark.long
 @pytest.mark.parametrize("model_def", ["cifar10_functional_api", "cifar10_subclass"])
 @NEEDS_KERAS
-def test_patches_of_photographs(start, records, model_def):
+def test_models_of_patches_of_photographs_learn(start, records, model_def):
     folder = records("patches", model_def)
     job = start(
         "train",
@@ -101,7 +101,7 @@ def write_table(path, num_rows, *, has_label=True):
 @pytest.mark.long
 @pytest.mark.parametrize("model_def", ["regressor.DNN", "regressor.wide_and_deep.MagicalWAD"])
 @NEEDS_KERAS
-def test_a_table_with_text_and_numbers(start, tmp_path, model_def):
+def test_models_of_a_table_with_text_and_numbers_learn(start, tmp_path, model_def):
     zoo = (f"model_zoo={ZOO}", f"model_def={model_def}")
     write_table(tmp_path / "train.csv", 400)
     write_table(tmp_path / "new.csv", 30, has_label=False)
