@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.waiting import wait_until
 
 ENDING_SECONDS = 10.0
 
@@ -34,13 +35,13 @@ class Dashboard:
 
     def wait_for(self, status: int, text: str, *, seconds: float = 20.0) -> str:
         """The page, once it has that status and holds that text."""
-        end = time.monotonic() + seconds
-        while True:
-            found, page, _ = self.get()
-            if found == status and text in page:
-                return page
-            assert time.monotonic() < end, f"not yet {status} with {text!r}: {found} {page}"
-            time.sleep(0.2)
+
+        def page() -> str:
+            found, shown, _ = self.get()
+            return shown if found == status and text in shown else ""
+
+        what = f"{status} with {text!r}"
+        return wait_until(page, what, seconds=seconds, describe=lambda: str(self.get()))
 
     def end(self, number: int = signal.SIGINT) -> tuple[int, str]:
         """Exit code and stderr."""

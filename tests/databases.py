@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from edl_horovod.sql.engine import open_engine
+from tests.waiting import wait_until
 
 PASSWORD = "geheim!@:/%"
 """Of all servers; a URL needs most of it escaped."""
@@ -173,16 +173,16 @@ def _server(command: list, folder: Path, url: str) -> Iterator[None]:
 
 def _wait(process: subprocess.Popen, url: str, log: Path) -> None:
     engine = sa.create_engine(_with_driver(url), poolclass=sa.NullPool)
-    end = time.monotonic() + START_SECONDS
-    while True:
+
+    def answers() -> bool:
+        assert process.poll() is None, log.read_text()
         try:
             engine.connect().close()
-        except sa.exc.OperationalError as error:
-            if process.poll() is not None or time.monotonic() > end:
-                raise AssertionError(log.read_text()) from error
-            time.sleep(0.1)
-        else:
-            return
+        except sa.exc.OperationalError:
+            return False
+        return True
+
+    wait_until(answers, url, seconds=START_SECONDS, describe=log.read_text)
 
 
 def _with_driver(url: str) -> str:

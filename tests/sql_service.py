@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import grpc
@@ -151,19 +150,3 @@ def children_of(pid):
             for child in map(int, path.read_text().split()):
                 found += [child, *children_of(child)]
     return found
-
-
-def is_running(pid):
-    """Whether there is such a process, and it is not dead."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(is_so, what, seconds=SECONDS):
-    """Wait for something."""
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
-        time.sleep(0.05)

@@ -6,10 +6,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+from tests.waiting import wait_until
 
 USER, PASSWORD = "trainer", "sesame"
 HASH = "$2b$05$abcdefghijklmnopqrstuuKcS.CYWVYVaLiiCKrrc0A5s3mGesJ9O"
@@ -61,12 +62,12 @@ class Server:
                 start_new_session=True,
             )
 
-    def wait_until(self, is_up, seconds=30):
-        deadline = time.monotonic() + seconds
-        while not is_up():
+    def wait_until(self, is_up):
+        def is_up_now():
             assert self._process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.05)
+            return is_up()
+
+        wait_until(is_up_now, describe=self.log.read_text)
 
     def close(self):
         with contextlib.suppress(ProcessLookupError):

@@ -5,13 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from edl_horovod.job import hosts
-
-LONGEST_SECONDS = 30.0
+from tests import waiting
 
 
 class Program:
@@ -69,9 +67,13 @@ def hosts_in(path: Path) -> dict[str, int] | None:
 
 
 def wait_until(is_so: Callable[[], bool], program: Program) -> None:
-    deadline = time.monotonic() + LONGEST_SECONDS
-    while not is_so():
-        said = f"hosts file: {program.output.exists() and program.output.read_text()}\n"
-        assert program.process.poll() is None, f"it ended\n{program.log()}"
-        assert time.monotonic() < deadline, f"it took too long\n{said}{program.log()}"
-        time.sleep(0.02)
+    def is_so_now() -> bool:
+        assert program.process.poll() is None or is_so(), f"it ended\n{program.log()}"
+        return is_so()
+
+    def describe() -> str:
+        return (
+            f"hosts file: {program.output.exists() and program.output.read_text()}\n{program.log()}"
+        )
+
+    waiting.wait_until(is_so_now, describe=describe)

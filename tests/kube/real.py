@@ -4,7 +4,6 @@ import contextlib
 import socket
 import ssl
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from kubernetes import client as k8s
 
 from tests.kube import certificates
+from tests.waiting import wait_until
 
 START_SECONDS = 90.0
 END_SECONDS = 20.0
@@ -90,15 +90,19 @@ def _age(etcd_url: str, folder: Path, child: subprocess.Popen) -> None:
 def _wait_for(
     url: str, folder: Path, child: subprocess.Popen, *, context: ssl.SSLContext | None = None
 ) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and child.poll() is None:
+    def describe() -> str:
+        logs = sorted(folder.glob("*.log"))
+        return "\n".join(f"{path.name}:\n{path.read_text()[-4000:]}" for path in logs)
+
+    def answers() -> bool:
+        assert child.poll() is None, describe()
         try:
             with urllib.request.urlopen(url, timeout=5, context=context):
-                return
+                return True
         except OSError:  # HTTPError is one too.
-            time.sleep(0.2)
-    logs = [f"{path.name}:\n{path.read_text()[-4000:]}" for path in sorted(folder.glob("*.log"))]
-    raise AssertionError(f"{url} does not answer\n" + "\n".join(logs))
+            return False
+
+    wait_until(answers, f"an answer of {url}", seconds=START_SECONDS, describe=describe)
 
 
 def _free_ports(number: int) -> list[int]:
@@ -114,11 +118,10 @@ def install_crd(client: k8s.ApiClient, definition: dict) -> None:
     extensions = k8s.ApiextensionsV1Api(client)
     extensions.create_custom_resource_definition(definition)
     name = definition["metadata"]["name"]
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
+
+    def is_established() -> bool:
         status = extensions.read_custom_resource_definition(name).status
         conditions = (status and status.conditions) or []
-        if any(one.type == "Established" and one.status == "True" for one in conditions):
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"{name} is not established")
+        return any(one.type == "Established" and one.status == "True" for one in conditions)
+
+    wait_until(is_established, name, seconds=START_SECONDS)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -93,10 +94,21 @@ def test_a_server_that_fails_is_told(cluster: Cluster, server: ApiServer):
         cluster.find("Pod")
 
 
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Wait for answers and for watches, of so many seconds, no longer than a test may."""
+
+    def hurry_up(watch_seconds: int = 0) -> None:
+        monkeypatch.setattr(client_module, "ANSWER_SECONDS", 0.3)
+        monkeypatch.setattr(client_module, "WATCH_SECONDS", watch_seconds)
+
+    return hurry_up
+
+
 def test_a_server_that_is_slow_is_told(
-    cluster: Cluster, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, server: ApiServer, hurry: Callable[[int], None]
 ):
-    monkeypatch.setattr(client_module, "ANSWER_SECONDS", 0.2)
+    hurry()
     server.faults.delay_seconds = 1.0
 
     with pytest.raises(ClusterUnreachable, match="timed out"):
@@ -104,10 +116,9 @@ def test_a_server_that_is_slow_is_told(
 
 
 def test_a_server_that_hangs_in_a_watch_is_told(
-    cluster: Cluster, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, server: ApiServer, hurry: Callable[[int], None]
 ):
-    monkeypatch.setattr(client_module, "WATCH_SECONDS", 0)
-    monkeypatch.setattr(client_module, "ANSWER_SECONDS", 0.3)
+    hurry()
     old = version(cluster)
     server.faults.watch_stall_seconds = 2.0
 
@@ -148,8 +159,8 @@ def test_a_watch_brings_bookmarks(cluster: Cluster, server: ApiServer):
     assert int(event.version) > int(old)
 
 
-def test_a_watch_ends_when_the_server_says_so(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(client_module, "WATCH_SECONDS", 1)
+def test_a_watch_ends_when_the_server_says_so(cluster: Cluster, hurry: Callable[[int], None]):
+    hurry(watch_seconds=1)
 
     events = list(cluster.watch("Pod", version(cluster)))
 

@@ -1,7 +1,6 @@
 """Host discovery as a program, against any API server."""
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from edl_horovod.cluster.objects import LAUNCHER, WORKER, pod_labels
 from tests.kube.conftest import WATCHER, pod
 from tests.kube.discovering import Program, hosts_in, wait_until
 from tests.kube.test_contract_rights import BINDING, READ_PODS
+from tests.waiting import watch
 
 
 class Pods:
@@ -121,7 +121,8 @@ def test_pods_that_were_there_before_are_listed(
 def test_it_ends_while_its_watch_is_silent(program: Program, pods: Pods):
     mine = pods.add(0)
     wait_until(lambda: hosts_in(program.output) == {mine: 2}, program)
-    time.sleep(0.5)  # By now it waits in the system for the watch.
+    # By then it waits in the system for the watch.
+    watch(lambda: hosts_in(program.output) == {mine: 2}, 0.5)
 
     program.signal_another_thread()
 

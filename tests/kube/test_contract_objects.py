@@ -5,8 +5,7 @@ import contextlib
 import pytest
 from kubernetes import client as k8s
 
-from edl_horovod.cluster import client as client_module
-from edl_horovod.cluster.client import Cluster
+from edl_horovod.cluster.client import PAGE_SIZE, Cluster
 from edl_horovod.errors import (
     ClusterError,
     ManifestRefused,
@@ -207,16 +206,15 @@ def test_fields_select(cluster: Cluster):
     assert [item["metadata"]["name"] for item in found] == ["b"]
 
 
-def test_a_list_comes_in_pages(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(client_module, "PAGE_SIZE", 2)
-    for number in range(5):
+def test_a_list_comes_in_pages(cluster: Cluster):
+    for number in range(PAGE_SIZE + 1):
         cluster.create(pod(f"pod-{number}"))
 
     pages = list(cluster.pages("Pod"))
 
-    assert [len(page.items) for page in pages] == [2, 2, 1]
+    assert [len(page.items) for page in pages] == [PAGE_SIZE, 1]
     assert len({page.version for page in pages}) == 1
-    assert len(cluster.find("Pod")) == 5
+    assert len(cluster.find("Pod")) == PAGE_SIZE + 1
 
 
 def test_all_namespaces_are_searched(cluster_of, namespace: str, cluster: Cluster):

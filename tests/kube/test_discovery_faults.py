@@ -20,6 +20,7 @@ from tests.kube.apiserver.admission import MASTERS, User
 from tests.kube.apiserver.server import ApiServer
 from tests.kube.conftest import ADMIN, STRANGER, pod, write_kubeconfig
 from tests.kube.discovering import Program, hosts_in, wait_until
+from tests.waiting import watch
 
 SCRIPT = Path(edl_horovod.cluster.__file__).parent / "pod" / "host-discovery.sh"
 READY = {
@@ -102,8 +103,7 @@ def test_a_change_that_changes_no_host_writes_nothing(
     # A file system may give the number of a removed file to the next one.
     assert (after.st_ino, after.st_mtime_ns) != (before.st_ino, before.st_mtime_ns)
     cluster.patch("Pod", "job-worker-0", {"metadata": {"annotations": {"a": "2"}}})
-    time.sleep(0.3)
-    assert program.output.stat().st_mtime_ns == after.st_mtime_ns
+    watch(lambda: program.output.stat().st_mtime_ns == after.st_mtime_ns, 0.3)
 
 
 def test_a_broken_watch_goes_on_where_it_was(
@@ -164,7 +164,8 @@ def test_it_claims_to_be_current_only_once_it_is(
     server.stop()
     server.store.delete("pods", "default", "job-worker-0", {"gracePeriodSeconds": 0})
     wait_until(lambda: "#" in program.output.read_text(), program)
-    time.sleep(2.0)  # By now it waits for longer than it takes to look at the file.
+    # By then it waits for longer than it takes to look at the file.
+    watch(lambda: "#" in program.output.read_text(), 2.0)
     server.start()
 
     def is_right() -> bool:
@@ -239,7 +240,7 @@ def test_a_watch_that_is_cut_in_a_line_loses_nothing(
     wait_for_watch(server, program)
     server.faults.cut_after_bytes = 100
     hosts = {first: 2, add(cluster, server, 1): 2}
-    time.sleep(0.3)
+    watch(lambda: hosts_in(program.output) == {first: 2}, 0.3)
     server.faults.cut_after_bytes = 0
 
     wait_until(lambda: hosts_in(program.output) == hosts, program)

@@ -1,11 +1,10 @@
 """The life of a job as a user drives it: the verbs, through the real client."""
 
+import contextlib
 import io
 import json
 import signal
-import sys
 import threading
-import time
 
 import pytest
 
@@ -16,6 +15,7 @@ from edl_horovod.job.events import line_of
 from tests.job_events import recorded
 from tests.kube.conftest import STRANGER, write_kubeconfig
 from tests.kube.lab import WORKERS, Lab
+from tests.waiting import wait_until
 
 
 def edl(capsys, *words: str) -> tuple[int, str, str]:
@@ -224,22 +224,20 @@ def test_stop_and_resume_suspend_the_job(lab, capsys):
     assert lab.cluster.get("MPIJob", "mnist")["spec"]["runPolicy"]["suspend"] is False
 
 
-def test_stop_waits_for_the_pods_to_end(lab, monkeypatch):
+def test_stop_waits_for_the_pods_to_end(lab):
     lab.run()
     said = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", said)
     waits = "2 of 2 worker pods warm"
 
     def end_pods() -> None:
-        deadline = time.monotonic() + 60
-        while waits not in said.getvalue() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: waits in said.getvalue())
         for name in ("mnist-launcher-abcde", *WORKERS):
             lab.cluster.delete("Pod", name, grace_seconds=0)
 
     operator = threading.Thread(target=end_pods)
     operator.start()
-    code = main(["stop", "mnist"])
+    with contextlib.redirect_stderr(said):
+        code = main(["stop", "mnist"])
     operator.join()
 
     assert code == 0
@@ -320,10 +318,13 @@ def test_followed_logs_take_in_pods_that_come_later_and_end_with_the_job(lab, ca
         lab.server.log_files["default", name] = log
     lab.set_pod("mnist-launcher-abcde", "Running", is_ready=True)
 
+    def is_followed(name: str) -> bool:
+        return any(seen.path.endswith(f"/{name}/log") for seen in lab.server.seen)
+
     def go_on() -> None:
-        time.sleep(1.0)
+        wait_until(lambda: is_followed("mnist-launcher-abcde"))
         lab.set_pod("mnist-worker-0", "Running", is_ready=True)
-        time.sleep(4.0)
+        wait_until(lambda: is_followed("mnist-worker-0"))
         lab.set_condition("Succeeded")
         for name in ("mnist-launcher-abcde", "mnist-worker-0"):
             lab.set_pod(name, "Succeeded")

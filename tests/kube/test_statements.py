@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from edl_horovod.errors import ConfigError, Interrupted, JobFailed, NoCluster, O
 from edl_horovod.launch import attached
 from edl_horovod.launch.attached import AttachedJob
 from edl_horovod.sql.jobs import find_jobs, open_job, request_kill
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -174,8 +174,7 @@ def test_a_killed_statement_leaves_nothing_in_the_cluster(run, operator, models,
     operator.is_idle = True
 
     def kill():
-        while not operator.seen:
-            time.sleep(0.1)
+        wait_until(lambda: operator.seen)
         (entry,) = find_jobs(models)
         assert entry.attached.name == operator.seen[0]
         assert [row[2] for row in run("SHOW JOBS").rows] == ["waiting"]
@@ -195,11 +194,11 @@ def test_a_job_outlives_an_api_server_that_is_away(run, lab, models, monkeypatch
     monkeypatch.setattr(attached, "RETRY_SECONDS", 0.1)
 
     def vanish():
-        while not any(it.verb == "patch" and "mpijobs" in it.path for it in lab.server.seen):
-            time.sleep(0.1)
+        wait_until(
+            lambda: any(it.verb == "patch" and "mpijobs" in it.path for it in lab.server.seen)
+        )
         lab.server.faults.drop_only, lab.server.faults.drop = "GET", 12
-        while lab.server.faults.drop:
-            time.sleep(0.1)
+        wait_until(lambda: not lab.server.faults.drop)
         request_kill(models, 1)
 
     other = threading.Thread(target=vanish)

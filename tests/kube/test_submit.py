@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
@@ -27,6 +26,7 @@ from edl_horovod.errors import (
 )
 from tests.kube.apiserver.server import ApiServer
 from tests.kube.conftest import ADMIN, STRANGER, config_map, write_kubeconfig
+from tests.waiting import wait_until
 
 KINDS = (
     "MPIJob",
@@ -444,13 +444,14 @@ def test_a_configuration_over_one_megabyte_is_never_sent(use, cluster, capsys):
     assert names(cluster) == before
 
 
-def test_what_could_not_be_removed_is_named(use, cluster, capsys, monkeypatch):
+def test_what_could_not_be_removed_is_named(use, cluster, capsys):
     cluster.create(config_map("mnist-edl"))
-
-    def fail(*_args, **_kwargs):
-        raise ClusterForbidden("no")
-
-    monkeypatch.setattr(Cluster, "delete", fail)
+    rules = [
+        {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
+    ]
+    allow_stranger(cluster, rules)
+    use(STRANGER)
 
     assert "could not be removed: mpijob/mnist" in refused(capsys, ObjectConflict)
 
@@ -484,10 +485,9 @@ def test_an_interrupted_submission_leaves_nothing(server, tmp_path, number):
             stderr=subprocess.PIPE,
             text=True,
         )
-        deadline = time.monotonic() + 60
-        while not [seen for seen in server.seen if seen.path.endswith("/services")]:
-            assert time.monotonic() < deadline, "no Service was made"
-            time.sleep(0.01)
+        wait_until(
+            lambda: any(seen.path.endswith("/services") for seen in server.seen), "a Service"
+        )
         child.send_signal(number)
         said = child.communicate(timeout=60)[1]
         server.faults.delay_seconds = 0.0

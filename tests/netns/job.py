@@ -13,6 +13,7 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.outcome import Success
 from tests import counting_job
 from tests.netns.lab import INTERFACE
+from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 EPOCHS = 50
@@ -42,18 +43,14 @@ class Watched:
 
     def __init__(self, folder, job_dir):
         self.folder, self.job_dir = folder, job_dir
+        self.result = job_dir / "result.json"
 
     def events(self, kind=None):
         found = events.read(self.job_dir / "events.jsonl")
         return [recorded for recorded in found if kind in (None, recorded.event.kind)]
 
     def wait_for(self, is_there, what, seconds=90):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if found := is_there():
-                return found
-            time.sleep(0.02)
-        raise AssertionError(f"not within {seconds} s: {what}\n{self.describe()}")
+        return wait_until(is_there, what, seconds=seconds, describe=self.describe)
 
     def steps(self, *, since, size=None):
         """Steps that ended after a time, of rings of one size where it is given."""
@@ -139,8 +136,7 @@ class HostsJob(Watched):
     def finish(self):
         """Let the job end, and see that it ended well on every host."""
         self.hurry()
-        result = self.job_dir / "result.json"
-        self.wait_for(result.exists, "a result")
-        assert isinstance(outcome.load(result), Success), self.describe()
+        self.wait_for(self.result.exists, "a result")
+        assert isinstance(outcome.load(self.result), Success), self.describe()
         codes = [child.wait(20) for child in (self.coordinator, *self.workers.values())]
         assert set(codes) == {0}, self.describe()

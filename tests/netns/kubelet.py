@@ -27,6 +27,7 @@ from kubernetes import config as k8s_config
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.credentials import SERVICE_ACCOUNT, Place
 from edl_horovod.errors import ClusterError, ObjectNotFound
+from tests import waiting
 from tests.kube import job_controller, mpi_operator
 from tests.kube.apiserver.admission import User
 from tests.netns import container, volumes
@@ -424,14 +425,15 @@ ACCOUNT = str(SERVICE_ACCOUNT).removeprefix("/var/run/")
 
 
 def wait_until(is_there, what, nodes, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not is_there():
+
+    def is_there_now():
         if isinstance(nodes.failure, Exception) and not isinstance(
             nodes.failure, (ClusterError, ObjectNotFound)
         ):
             raise nodes.failure
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}\n{describe(nodes)}"
-        time.sleep(0.1)
+        return is_there()
+
+    waiting.wait_until(is_there_now, what, seconds=seconds, describe=lambda: describe(nodes))
 
 
 def describe(nodes):

@@ -11,8 +11,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from tests.waiting import wait_until
 
 PREFIX = "edl-"
 NAMESPACES = Path("/run/netns")
@@ -156,19 +157,19 @@ class Lab:
 def remove(prefix):
     """Remove all namespaces with a prefix, and what runs in them; others may do so meanwhile."""
     for path in NAMESPACES.glob(f"{prefix}*"):
-        deadline = time.monotonic() + 10
         # A namespace lives as long as a process in it, and what runs here was started here.
-        while (pids := _pids(path.name)) and time.monotonic() < deadline:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            time.sleep(0.05)
+        wait_until(lambda name=path.name: _is_left_alone(name), path.name)
         removed = try_ip("netns", "del", path.name)
         assert removed.returncode == 0 or not path.exists(), removed.stderr
 
 
-def _pids(namespace):
-    return try_ip("netns", "pids", namespace).stdout.split()
+def _is_left_alone(namespace):
+    """Kill what runs in a namespace; returns whether nothing does."""
+    pids = try_ip("netns", "pids", namespace).stdout.split()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    return not pids
 
 
 def remove_what_dead_runs_left():

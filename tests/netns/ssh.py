@@ -4,8 +4,9 @@ import os
 import pwd
 import shutil
 import subprocess
-import time
 from pathlib import Path
+
+from tests.waiting import wait_until
 
 SERVER = """
 ListenAddress {address}
@@ -61,9 +62,10 @@ def set_up(folder, hosts):
     wrapper = tools / "ssh"
     wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')
     wrapper.chmod(0o755)
-    deadline = time.monotonic() + 10
     log = folder / "sshd.log"
-    while not log.exists() or log.read_text().count("listening") < len(hosts):
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.02)
+    wait_until(
+        lambda: log.exists() and log.read_text().count("listening") >= len(hosts),
+        "sshd",
+        describe=log.read_text,
+    )
     return tools

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from tests.netns.job import HostsJob
+from tests.waiting import watch
 
 pytestmark = pytest.mark.root
 
@@ -29,7 +30,7 @@ def test_a_smaller_ring_trains_and_tries_the_others_ever_more_rarely(
     stall = job.train_on(size=num_hosts - 1, since=parted_at) - parted_at
     say(f"{num_hosts} hosts, two of them parted: a stall of {stall:.1f} s")
     assert stall <= GIVE_UP_SECONDS, job.describe()
-    time.sleep(WATCHED_SECONDS)
+    watch(lambda: not job.result.exists(), WATCHED_SECONDS)
     tries = [
         e.time - parted_at
         for e in job.events("generation")

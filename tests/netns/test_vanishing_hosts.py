@@ -8,6 +8,7 @@ import pytest
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import prove
 from tests.netns.job import HostsJob
+from tests.waiting import watch
 
 pytestmark = pytest.mark.root
 
@@ -21,7 +22,7 @@ def cut_and_return(job, host, say, *, left):
     host.cut()
     stall = job.train_on(size=left, since=cut_at) - cut_at
     say(f"without {host.address}: a stall of {stall:.1f} s")
-    time.sleep(1)
+    watch(lambda: not job.steps(since=cut_at, size=left + 1), 1)
     host.mend()
     job.train_on(size=left + 1)
     return stall
@@ -50,7 +51,7 @@ def test_a_host_cut_off_between_two_buckets_costs_the_step_in_flight_alone(lab, 
         pause.touch()
         job.wait_for(pause.with_suffix(".reached").exists, "a step amid its backward pass")
         # The buckets of the clocks are through on all ranks by then; that of the counts is not.
-        time.sleep(1)
+        watch(pause.with_suffix(".reached").exists, 1)
         cut_at = time.time()
         host.cut()
         pause.unlink()
@@ -73,7 +74,7 @@ def test_the_ring_trains_on_while_its_coordinator_cannot_be_reached(lab, tmp_pat
     job.train_on(size=2)
     job.first.cut()
     cut_at = time.time()
-    time.sleep(8)
+    watch(lambda: not job.result.exists(), 8)
     steps = job.steps(since=cut_at)
     gaps = [b.time - a.time for a, b in itertools.pairwise(steps)]
     assert max(gaps) < 2.0, job.describe()

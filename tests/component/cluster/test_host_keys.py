@@ -4,13 +4,13 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from edl_horovod.cluster import pods
 from tests.netns import ssh
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -63,9 +63,7 @@ def connect(keys, tmp_path):
                     [ssh.locate("sshd"), "-De", "-f", str(server)], stdout=stream, stderr=stream
                 )
             )
-        while "listening" not in log.read_text():
-            assert started[-1].poll() is None, log.read_text()
-            time.sleep(0.01)
+        wait_until(lambda: "listening" in log.read_text(), "sshd", describe=log.read_text)
 
         def call(*options):
             command = [str(program), *options, "127.0.0.1", "echo", "reached"]

@@ -3,12 +3,12 @@
 import logging
 import socket
 import threading
-import time
 
 import pytest
 
 from edl_horovod.cluster.pod.launcher import wait_for_workers
 from edl_horovod.errors import NotEnoughWorkers
+from tests.waiting import wait_until
 
 
 def test_a_pod_that_cannot_be_reached_is_named_and_one_that_can_is_not(tmp_path):
@@ -34,14 +34,12 @@ def test_mpirun_is_not_started_before_the_last_pod_can_be_reached(tmp_path, capl
             target=wait_for_workers, args=(hostfile,), kwargs={"port": port, "seconds": 50.0}
         )
         waiting.start()
-        deadline = time.monotonic() + 5
-        while not caplog.messages and time.monotonic() < deadline:
-            time.sleep(0.01)
-        said, was_waiting = list(caplog.messages), waiting.is_alive()
+        wait_until(lambda: caplog.messages)
+        assert waiting.is_alive()
         with socket.create_server(("127.0.0.2", port)):
             waiting.join(50)
 
-    assert was_waiting
-    assert said
-    assert said[0].startswith("1 of 2 worker pods are ready; waiting 50 s more for 127.0")
+    assert caplog.messages[0].startswith(
+        "1 of 2 worker pods are ready; waiting 50 s more for 127.0"
+    )
     assert not waiting.is_alive()

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.job.directory import JobDir
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -70,12 +70,8 @@ class Pod:
     def starts_its_workers(self):
         """Wait for the process that forks them; returns whether it came."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while self.process.poll() is None and time.monotonic() < deadline:
-            if children.read_text():
-                return True
-            time.sleep(0.02)
-        return False
+        wait_until(lambda: children.read_text() or self.process.poll() is not None)
+        return self.process.poll() is None
 
 
 def test_the_result_of_an_earlier_job_ends_no_pod_but_its_own_does(tmp_path):

@@ -4,9 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+
+from tests.waiting import is_running, wait_until
 
 CODE = (
     "import time; from edl_horovod.job.lifeline import end_with_parent; end_with_parent(); "
@@ -60,18 +61,7 @@ def test_what_a_group_leader_started_ends_with_it():
         grandchild = int(child.stdout.readline())
         child.stdin.close()
         assert child.wait(LIMIT_SECONDS) == -signal.SIGKILL
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while is_alive(grandchild):
-            assert time.monotonic() < deadline, "what it started lives on"
-            time.sleep(0.005)
-
-
-def is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stream:
-            return stream.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+        wait_until(lambda: not is_running(grandchild), "the end of what it started")
 
 
 def test_what_comes_over_the_lifeline_does_not_end_the_child():

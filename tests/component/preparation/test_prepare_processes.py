@@ -1,7 +1,6 @@
 """The pool's processes: they are signalled only while their numbers are their own."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from edl_horovod.errors import JobFailed
 from edl_horovod.preparation.groups import GroupSettings
 from edl_horovod.preparation.pools import ProcessPool
+from tests.waiting import is_running, wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -79,16 +79,5 @@ os._exit(3)
     with pytest.raises(JobFailed, match="ended with 3"), pool(source) as running:
         running.source()
 
-    left, deadline = int(child.read_text()), time.monotonic() + 20
-    while is_running(left):
-        assert time.monotonic() < deadline, f"process {left} still runs"
-        time.sleep(0.05)
-
-
-def is_running(number: int) -> bool:
-    """Whether it is there; a dead one stays where nobody collects what lost its parent."""
-    try:
-        stat = Path(f"/proc/{number}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
+    left = int(child.read_text())
+    wait_until(lambda: not is_running(left), f"the end of process {left}")

@@ -19,11 +19,10 @@ from tests import databases
 from tests.sql_service import (
     children_of,
     in_background,
-    is_running,
     service,
     values,
-    wait_until,
 )
+from tests.waiting import is_running, wait_until
 
 LONG = (
     "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < {most}) "

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from edl_horovod.errors import DataError
 from edl_horovod.sql.engine import open_engine
 from edl_horovod.sql.export import export
-from tests.sql_service import children_of, is_running, wait_until
+from tests.sql_service import children_of
+from tests.waiting import is_running, wait_until
 
 KINDS = {int: "integer", float: "number", str: "text", bytes: "bytes"}
 ENDLESS = "WITH RECURSIVE c(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM c) SELECT i FROM c"

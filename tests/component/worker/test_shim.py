@@ -1,11 +1,11 @@
 """A launched process and the warm worker that takes its place; neither needs a framework."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,31 +13,30 @@ import pytest
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.warm_workers import private_folder, socket_folder
 from edl_horovod.worker.stand_in import wait_for_place
+from tests.waiting import wait_until
 
 LIMIT_SECONDS = 20.0
 WORKER = """
-import os, pathlib, signal, sys, time
+import os, pathlib, signal, sys
 from edl_horovod.worker.stand_in import wait_for_place
 config, slot = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 launched = wait_for_place(config, slot=slot)
 print(os.getpid(), slot, launched.variables.get("HOROVOD_RANK"), "SECRET" in launched.variables,
       flush=True)
-print("complaint", file=sys.stderr, flush=True)
 signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
 launched.follow()
+print("complaint", file=sys.stderr, flush=True)
 end = sys.argv[3]
 if end == "sleep":
-    time.sleep(60)
+    signal.pause()
 launched.report_exit(int(end))
 """
 
 
-def until(is_true):
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not (found := is_true()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-    return found
+def catches(process, number):
+    """Whether a process has a handler of a signal."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> (number - 1) & 1
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def warm(config, processes):
         argv = [sys.executable, "-c", WORKER, str(config), str(slot), str(end)]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         processes.append(process)
-        until(lambda: (socket_folder(config) / f"{slot}-{process.pid}.sock").exists())
+        wait_until(lambda: (socket_folder(config) / f"{slot}-{process.pid}.sock").exists())
         return process
 
     return start
@@ -104,7 +103,7 @@ def test_signals_reach_the_worker_and_its_end_is_the_launched_ones(warm, launch)
     shim = launch()
     assert shim.stdout.readline().startswith(str(worker.pid))
     shim.stderr.readline()
-    time.sleep(0.2)
+    wait_until(lambda: catches(shim, signal.SIGTERM))
     shim.send_signal(signal.SIGTERM)
     assert shim.wait(LIMIT_SECONDS) == 143
     assert worker.wait(LIMIT_SECONDS) == 143
