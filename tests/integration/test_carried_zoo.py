@@ -106,7 +106,7 @@ def test_a_path_that_leads_to_the_zoo_itself_is_refused_before_the_first_step(
     zoo = model_zoo(here.format(zoo=str(tmp_path / "zoo")))
     job = start("train", f"model_zoo={zoo}", *settings, cwd=tmp_path)
     assert job.end() == UserCodeError.exit_code, job.describe()
-    assert f"reads {zoo}/factors.csv by a path that leads to the model zoo itself" in job.printed
+    assert f"reads {zoo}/factors.csv from the model zoo itself" in job.printed
     assert job.events("step") == []
 
 

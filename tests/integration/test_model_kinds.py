@@ -99,7 +99,7 @@ def test_a_setting_that_does_not_fit_the_model_is_named(start, data):
     assert job.end() == 3, job.describe()
     message = job.events("job")[-1].event.message
     assert "imports torch" in message
-    assert "set framework=torch" in message
+    assert "Set framework=torch" in message
 
 
 @pytest.mark.long

@@ -318,7 +318,7 @@ def test_silent_connections_keep_nobody_out_and_hold_up_no_end(folder):
                 silent.enter_context(socket.create_connection((host, int(port))))
 
         open_silent_connections()
-        wait_until(lambda: is_answered(found), "a call beside silent connections", 20)
+        wait_until(lambda: is_answered(found), "a call beside silent connections", seconds=20)
         open_silent_connections()
         found.process.send_signal(signal.SIGTERM)
         assert found.process.wait(10) == 0

@@ -263,7 +263,7 @@ def test_columns_are_explained(session):
 def test_a_picture_is_of_one_explain(database, tmp_path):
     words = ["--picture", f"{tmp_path}/a.png", f"db=sqlite:///{database}", f"models={tmp_path}/m"]
     for text in ("SELECT 1", "SELECT 1 EXPLAIN m; SELECT 1 EXPLAIN m"):
-        with pytest.raises(ConfigError, match="what one EXPLAIN gives"):
+        with pytest.raises(ConfigError, match="exactly one EXPLAIN"):
             verb.run("sql", "", [text, *words])
 
 
