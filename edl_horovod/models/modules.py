@@ -156,7 +156,7 @@ def make_importable(zoo: Path) -> None:
 def zoo_in_use() -> Path | None:
     """The zoo whose files can be imported by their plain names; None for no zoo."""
     for module in list(sys.modules.values()):
-        imports = vars(module).get(_IMPORTS_ATTRIBUTE)
+        imports = _attributes_of(module).get(_IMPORTS_ATTRIBUTE)
         if imports is not None and not imports.is_replaced:
             return Path(imports.root)
     return None
@@ -298,7 +298,7 @@ def _start_imports(zoo: Path, folder: Path) -> _ZooImports:
     """Make the files of this zoo, and of no other one, importable by plain names."""
     current = None
     for module in list(sys.modules.values()):
-        imports = vars(module).get(_IMPORTS_ATTRIBUTE)
+        imports = _attributes_of(module).get(_IMPORTS_ATTRIBUTE)
         if imports is not None and imports.root == zoo:
             current = imports
         elif imports is not None and not imports.is_replaced:
@@ -348,9 +348,14 @@ def _names_inside(zoo: Path) -> list[str]:
 
 
 def _file_of(module: ModuleType) -> str | None:
-    # Not getattr, which would trigger modules that load lazily.
-    file: str | None = vars(module).get("__file__")
+    file: str | None = _attributes_of(module).get("__file__")
     return file
+
+
+def _attributes_of(module: ModuleType | None) -> dict[str, Any]:
+    """What a module holds; nothing for None, by which a program forbids the import of a name."""
+    # Not getattr, which would trigger modules that load lazily.
+    return vars(module) if module is not None else {}
 
 
 class BasePredictionOutputsProcessor(ABC):

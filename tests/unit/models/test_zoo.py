@@ -54,6 +54,12 @@ def test_symbol_of_a_file(write, load):
     assert (loaded.source_file, loaded.symbol, loaded.zoo) == (file, "DNN", file.parent)
 
 
+def test_a_program_that_forbids_an_import_loads_models(write, load, monkeypatch):
+    monkeypatch.setitem(sys.modules, "a_module_nobody_may_import", None)
+    write("m.py", SPEC.format(name="A"))
+    assert load("m.A").symbol == "A"
+
+
 def test_symbol_of_a_file_in_a_folder_beside_a_file_of_the_same_name(write, load):
     write("regressor.py", SPEC.format(name="DNN"))
     write("regressor/wide_and_deep.py", SPEC.format(name="MagicalWAD"))
