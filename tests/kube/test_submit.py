@@ -276,6 +276,7 @@ def unbuilt(monkeypatch, tmp_path):
     zoo = tmp_path / "zoo"
     zoo.mkdir()
     (zoo / "requirements.txt").touch()
+    (zoo / "mnist.py").write_text("def custom_model(): pass\n")
     return ["image=", f"model_zoo={zoo}", "base_image=r/base:1", "image_repository=r/zoo"]
 
 
@@ -510,4 +511,4 @@ def test_dry_runs_and_formats_of_clusters_are_not_for_this_machine(capsys):
     code = cli.main(["train", "model_def=m", "data=/d", "output=/o", "--dry-run=server"])
 
     assert code == ConfigError.exit_code
-    assert "launch=kubernetes" in capsys.readouterr().err
+    assert "launch.kind=local" in capsys.readouterr().err
