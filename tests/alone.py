@@ -1,8 +1,14 @@
 """The only rank of a ring, in this process and without a launcher."""
 
+import contextlib
+from pathlib import Path
+
 from edl_horovod.frameworks.world import World
+from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
+from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Dismissed, Membership
+from edl_horovod.tasks.warm import make_warm
 
 ME = WorkerIdentity(host="localhost", slot=0)
 
@@ -30,3 +36,14 @@ class Alone(Membership):
 
     def failed(self, failure, step):
         raise AssertionError(failure)
+
+
+def run_alone(config, events, until=0):
+    """Run a job's task to its end, or for some steps, and append its events to a file."""
+    Path(config.job_dir).mkdir(exist_ok=True)
+    with (
+        EventLog(events, "test") as log,
+        make_warm(config, log, ME) as work,
+        contextlib.suppress(Dismissed),
+    ):
+        return loop.run(work, Alone(until), log)

@@ -7,7 +7,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from edl_horovod.sql.engine import open_engine
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 PASSWORD = "geheim!@:/%"
@@ -74,7 +74,7 @@ def postgresql() -> Iterator[str]:
         password = folder / "password"
         password.write_text(PASSWORD)
         _own(password)
-        data, port = folder / "data", _free_port()
+        data, port = folder / "data", free_port()
         command = [programs / "initdb", "-D", data, "-U", "ann", "--pwfile", password, "-N"]
         _run([*command, "-A", "scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8"], folder)
         settings = {
@@ -95,7 +95,7 @@ def mariadb() -> Iterator[str]:
     """A server; yields the URL without a database's name."""
     needs("/usr/sbin/mariadbd", "mariadb-install-db")
     with _folder() as folder:
-        data, port, first = folder / "data", _free_port(), folder / "first.sql"
+        data, port, first = folder / "data", free_port(), folder / "first.sql"
         # In a folder that servers share each start removes the temporary tables of the others.
         own = [f"--tmpdir={folder}"]
         _run(
@@ -189,10 +189,3 @@ def _with_driver(url: str) -> str:
     driver = {"postgresql": "postgresql+psycopg", "mariadb": "mariadb+pymysql"}
     scheme, _, rest = url.partition(":")
     return f"{driver[scheme]}:{rest}"
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

@@ -4,11 +4,12 @@ import contextlib
 import os
 import secrets
 import shutil
-import socket
 import subprocess
-import time
 
 import pytest
+
+from tests.ports import free_ports
+from tests.waiting import wait_until
 
 NODES = ("n1", "n2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
@@ -57,7 +58,7 @@ def running_slurm(folder):
     (folder / "state").mkdir()
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o400)
-    controller_port, *node_ports = _free_ports(1 + len(NODES))
+    controller_port, *node_ports = free_ports(1 + len(NODES))
     text = SETTINGS.format(folder=folder, controller_port=controller_port)
     for node, port in zip(NODES, node_ports, strict=True):
         text += NODE.format(node=node, port=port)
@@ -72,7 +73,7 @@ def running_slurm(folder):
             stack.callback(_end, process)
 
         start("munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *munge)
-        _wait_until((folder / "munge.socket").exists, "munged")
+        wait_until((folder / "munge.socket").exists, "munged runs", seconds=START_SECONDS)
         start("slurmctld", "-D", "-c")
         for node in NODES:
             start("slurmd", "-D", "-N", node)
@@ -82,16 +83,9 @@ def running_slurm(folder):
             answer = subprocess.run(sinfo, env=environment, capture_output=True, text=True)
             return answer.stdout.split() == [f"{len(NODES)}", "idle"]
 
-        _wait_until(is_ready, "slurmctld and slurmd")
+        wait_until(is_ready, "the nodes are idle", seconds=START_SECONDS, pause=0.2)
         yield settings
         subprocess.run(["scancel", "--user=root", "--full", "--signal=KILL"], env=environment)
-
-
-def _wait_until(is_there, name):
-    deadline = time.monotonic() + START_SECONDS
-    while not is_there():
-        assert time.monotonic() < deadline, f"{name} did not start"
-        time.sleep(0.2)
 
 
 def _end(process):
@@ -101,11 +95,3 @@ def _end(process):
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listening in sockets:
-            listening.bind(("127.0.0.1", 0))
-        return [listening.getsockname()[1] for listening in sockets]

@@ -7,12 +7,10 @@ keeps the workers of its node.
 """
 
 import argparse
-import fcntl
 import logging
 import os
 import signal
 import socket
-import struct
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+
+import psutil
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
@@ -49,8 +49,6 @@ ASK_SECONDS = 5.0
 MAX_BACKOFF_SECONDS = 60.0
 GRACE_SHARE = 0.9
 """Share of slurm.leave_seconds that the workers may take to save a checkpoint."""
-SIOCGIFADDR = 0x8915
-"""Number of the request for an interface's IPv4 address (netdevice(7))."""
 
 
 def main() -> int:
@@ -276,17 +274,15 @@ def _address_of(interface: str) -> str:
     Raises:
         ConfigError: It has none.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            request = struct.pack("256s", interface.encode()[:15])
-            answer = fcntl.ioctl(probe, SIOCGIFADDR, request)
-        except OSError as error:
-            raise ConfigError(
-                f"The first node has no such interface, or it has no address: {error}.",
-                received={"slurm.interface": interface},
-                hint="`ip address` on a node shows its interfaces.",
-            ) from error
-    return socket.inet_ntoa(answer[20:24])
+    addresses_by_interface = psutil.net_if_addrs()
+    for address in addresses_by_interface.get(interface, ()):
+        if address.family == socket.AF_INET:
+            return str(address.address)
+    raise ConfigError(
+        "The first node has no such interface, or the interface has no IPv4 address.",
+        received={"slurm.interface": interface},
+        hint=f"Interfaces of this node: {', '.join(sorted(addresses_by_interface))}.",
+    )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 
 import docker
 from tests.images import rootfs, servers
+from tests.ports import free_port
 
 BASE = """FROM scratch
 ADD rootfs.tar /
@@ -48,7 +49,7 @@ def guarded(folder):
 @pytest.fixture(scope="session")
 def nobody(folder):
     """An address where no registry is."""
-    return f"127.0.0.1:{servers.free_port()}"
+    return f"127.0.0.1:{free_port()}"
 
 
 @pytest.fixture(scope="session")

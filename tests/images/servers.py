@@ -4,12 +4,12 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 USER, PASSWORD = "trainer", "sesame"
@@ -39,12 +39,6 @@ def what_is_missing():
     tools = {"podman": "podman", "docker-registry": "docker-registry", "crun": "crun"}
     missing = [package for tool, package in tools.items() if shutil.which(tool) is None]
     return f"{', '.join(missing)} not found (Debian's packages)" if missing else ""
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Server:

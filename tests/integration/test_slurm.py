@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from edl_horovod.job import events
 from tests import slurm_lab
 from tests.integration.conftest import REPOSITORY, ZOO, for_framework
 from tests.records import write_records
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
 STEPS_OF_AN_EPOCH = 5
@@ -71,15 +71,15 @@ def state_in_slurm(number):
     return slurm("squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T").strip()
 
 
-def wait_until(is_there, job_dir, *, seconds=150):
+def wait_in_job(is_there, job_dir, *, seconds=150):
     """Wait until a function is true, else fail with all that the job wrote."""
-    deadline = time.monotonic() + seconds
-    while not is_there():
-        if time.monotonic() > deadline:
-            logs = [*job_dir.parent.glob("*.log"), *job_dir.glob("logs/*.log")]
-            texts = [f"--- {log}\n{log.read_text(errors='replace')[-4000:]}" for log in logs]
-            raise AssertionError("\n".join([*texts, *map(str, events_of(job_dir)[-30:])]))
-        time.sleep(0.2)
+
+    def describe():
+        logs = [*job_dir.parent.glob("*.log"), *job_dir.glob("logs/*.log")]
+        texts = [f"--- {log}\n{log.read_text(errors='replace')[-4000:]}" for log in logs]
+        return "\n".join([*texts, *map(str, events_of(job_dir)[-30:])])
+
+    wait_until(is_there, seconds=seconds, describe=describe, pause=0.2)
 
 
 def events_of(job_dir, kind=None):
@@ -94,7 +94,7 @@ def wait_for_ring(job_dir, size):
         last = [event for event in events_of(job_dir) if event.kind in ("generation", "step")][-1:]
         return bool(last) and last[0].kind == "step" and last[0].size == size
 
-    wait_until(is_there, job_dir)
+    wait_in_job(is_there, job_dir)
 
 
 def last_step(job_dir):
@@ -116,7 +116,7 @@ def test_a_job_trains_on_two_nodes_and_the_verbs_show_it(submit, tmp_path):
 
     assert trained_model.read(tmp_path / "out").message.steps == 8 * STEPS_OF_AN_EPOCH
     assert "generation 1: 0 -> 2 ranks" in edl("logs", number, "--worker", "coordinator")
-    wait_until(lambda: state_in_slurm(number) == "COMPLETED", tmp_path / "job")
+    wait_in_job(lambda: state_in_slurm(number) == "COMPLETED", tmp_path / "job")
     # Slurm forgets it after some minutes; its directory names it, too.
     assert "finished" in edl("status", f"{tmp_path}/job")
 
@@ -135,7 +135,7 @@ def test_a_ring_follows_scale_and_lost_nodes_and_goes_on_after_a_stop(submit, tm
 
     slurm("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
     wait_for_ring(job_dir, 1)
-    wait_until(lambda: "n2" not in (job_dir / "hosts").read_text(), job_dir)
+    wait_in_job(lambda: "n2" not in (job_dir / "hosts").read_text(), job_dir)
     slurm("scontrol", "update", "NodeName=n2", "State=RESUME")
 
     assert f"goes on by: edl resume {number}" in edl("stop", number)
@@ -152,7 +152,7 @@ def test_a_job_leaves_before_its_time_limit_and_is_queued_again(submit, tmp_path
     job_dir = tmp_path / "job"
     number = submit("slurm.time=2", "slurm.leave_seconds=20", num_epochs=80)
     wait_for_ring(job_dir, 2)
-    wait_until(lambda: state_in_slurm(number) == "PENDING", job_dir, seconds=200)
+    wait_in_job(lambda: state_in_slurm(number) == "PENDING", job_dir, seconds=200)
 
     checkpoint = events_of(job_dir, "checkpoint")[-1]
     assert "waiting: Slurm says" in edl("status", number)

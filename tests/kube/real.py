@@ -1,7 +1,6 @@
 """A real etcd and kube-apiserver, from the folder that KUBEBUILDER_ASSETS names."""
 
 import contextlib
-import socket
 import ssl
 import subprocess
 import urllib.request
@@ -11,6 +10,7 @@ from pathlib import Path
 from kubernetes import client as k8s
 
 from tests.kube import certificates
+from tests.ports import free_ports
 from tests.waiting import wait_until
 
 START_SECONDS = 90.0
@@ -29,7 +29,7 @@ def server(assets: Path, folder: Path, tokens: dict[str, tuple[str, str]]) -> It
     certificates.make(folder)
     lines = [f'{token},{user},{user},"{group}"\n' for token, (user, group) in tokens.items()]
     (folder / "tokens.csv").write_text("".join(lines))
-    etcd_port, peer_port, port = _free_ports(3)
+    etcd_port, peer_port, port = free_ports(3)
     etcd_url, url = f"http://127.0.0.1:{etcd_port}", f"https://127.0.0.1:{port}"
     etcd = [
         assets / "etcd",
@@ -103,14 +103,6 @@ def _wait_for(
             return False
 
     wait_until(answers, f"an answer of {url}", seconds=START_SECONDS, describe=describe)
-
-
-def _free_ports(number: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def install_crd(client: k8s.ApiClient, definition: dict) -> None:

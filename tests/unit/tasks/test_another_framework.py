@@ -3,20 +3,14 @@
 On a ring it is in `tests/parallel/ranks/both/test_another_framework.py`.
 """
 
-import contextlib
-
 import numpy as np
 import pytest
 
 from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.errors import ConfigError, UserCodeError
-from edl_horovod.job.events import EventLog
 from edl_horovod.records.sources.table import SCHEMES
-from edl_horovod.ring import loop
-from edl_horovod.ring.membership.base import Dismissed
-from edl_horovod.tasks.warm import make_warm
-from tests.alone import ME, Alone
+from tests.alone import run_alone
 from tests.numpy_framework import ENTRY
 
 ZOO = '''
@@ -116,13 +110,7 @@ def run(tmp_path, monkeypatch):
                 [] if any(s.startswith("train.epochs") for s in settings) else ["train.epochs=6"]
             )
         config = compose(task, [*common, *settings])
-        (tmp_path / f"{output}.job").mkdir(exist_ok=True)
-        with (
-            EventLog(tmp_path / "events.jsonl", "test") as log,
-            make_warm(config, log, ME) as work,
-            contextlib.suppress(Dismissed),
-        ):
-            return loop.run(work, Alone(until), log)
+        return run_alone(config, tmp_path / "events.jsonl", until)
 
     return run_it
 

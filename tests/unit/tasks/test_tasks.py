@@ -1,6 +1,5 @@
 """The tasks on a framework that the package does not know, in one process, without TensorFlow."""
 
-import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,9 @@ from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.tasks import TASKS, Task, check_start
 from edl_horovod.errors import ConfigError
 from edl_horovod.job import checkpoint_files, events
-from edl_horovod.job.events import EventLog
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.table import SCHEMES
-from edl_horovod.ring import loop
-from edl_horovod.ring.membership.base import Dismissed
-from edl_horovod.tasks.warm import make_warm
-from tests.alone import ME, Alone
+from tests.alone import run_alone
 from tests.numpy_framework import ENTRY
 from tests.records import write_records
 
@@ -37,13 +32,7 @@ def run(tmp_path, monkeypatch):
         if task == "train":
             given.append(f"model_zoo={ZOO}")
         config = compose(task, [*given, *settings])
-        (tmp_path / job).mkdir(exist_ok=True)
-        with (
-            EventLog(tmp_path / "events.jsonl", "test") as log,
-            make_warm(config, log, ME) as work,
-            contextlib.suppress(Dismissed),
-        ):
-            return loop.run(work, Alone(until), log)
+        return run_alone(config, tmp_path / "events.jsonl", until)
 
     return run_it
 
