@@ -61,7 +61,7 @@ END = "END_OF_SETTINGS"
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 RUNNING = ("RUNNING", "COMPLETING", "RESIZING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 """States of Slurm; with one that is in neither list a job has ended."""
-FIELDS = ("%i", "%T", "%r", "%P", "%N", "%L", "%V", "%k")
+FIELDS = ("%i", "%T", "%r", "%P", "%N", "%L", "%V", "%S", "%k")
 """What squeue tells of a job: the fields of `_SlurmJob`. The comment is last; it may hold `|`."""
 
 
@@ -169,11 +169,20 @@ class _SlurmJob:
     nodes: str
     time_left: str
     submitted: str
+    started: str
     comment: str
 
     @property
     def job_dir(self) -> Path:
         return Path(self.comment.removeprefix(COMMENT))
+
+    @property
+    def has_written_nothing(self) -> bool:
+        """Whether its events are all of a time before its last start, as if that start failed."""
+        started = _seconds(self.started, default=0.0)
+        with suppress(OSError):
+            return JobDir(self.job_dir).events.stat().st_mtime < started
+        return False
 
     @property
     def is_pending(self) -> bool:
@@ -322,7 +331,7 @@ class SlurmJobs(Jobs):
             user = os.stat(name).st_uid if os.path.exists(name) else os.getuid()
             jobs = _queue("--user", str(user))
             why = "the job is not in its queue"
-            forgotten = _SlurmJob("0", "FORGOTTEN", why, "", "", "", "", comment)
+            forgotten = _SlurmJob("0", "FORGOTTEN", why, "", "", "", "", "", comment)
             return max(
                 (job for job in jobs if job.comment == comment),
                 key=lambda job: (job.is_active, int(job.number)),
@@ -368,7 +377,7 @@ class SlurmJobs(Jobs):
         elif job.is_running:
             if state in ("unknown", "suspended", "lost"):
                 state, message = "starting", ""
-        elif not progress.is_over or (state == "lost"):
+        elif not progress.is_over or state == "lost" or job.has_written_nothing:
             state, message = "failed", f"Slurm says {job.state}: {job.reason}"
         facts = {
             "number": job.number,
@@ -474,12 +483,15 @@ def _not_running(job: _SlurmJob, change: str, hint: str) -> ConfigError:
     )
 
 
-def _seconds(text: str) -> float:
-    """A time of Slurm, which is that of this machine's time zone, in seconds since the epoch."""
+def _seconds(text: str, default: float | None = None) -> float:
+    """A time of Slurm, which is that of this machine's time zone, in seconds since the epoch.
+
+    Where Slurm names none, the default, or now.
+    """
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
-        return time.time()
+        return time.time() if default is None else default
 
 
 def _script(config: JobConfig, num_nodes: int) -> str:

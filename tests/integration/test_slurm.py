@@ -156,8 +156,8 @@ def test_a_job_leaves_before_its_time_limit_and_is_queued_again(submit, tmp_path
 
     checkpoint = events_of(job_dir, "checkpoint")[-1]
     assert "waiting: Slurm says" in edl("status", number)
-    # Slurm itself waits two minutes; and on a busy machine two lives of two minutes are too few.
-    slurm("scontrol", "update", f"JobId={number}", "StartTime=now", "TimeLimit=20")
+    # Slurm itself waits two minutes. It kills a job that starts again within the second of its end.
+    slurm("scontrol", "update", f"JobId={number}", "StartTime=now+3", "TimeLimit=20")
     edl("wait", number, "--timeout", "5m")
 
     assert events_of(job_dir, "reset")[0].step == checkpoint.step

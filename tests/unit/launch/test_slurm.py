@@ -12,6 +12,7 @@ from edl_horovod.errors import (
     NoCluster,
     ObjectNotFound,
 )
+from edl_horovod.job.events import EventLog, JobEvent
 from edl_horovod.launch import slurm_allocation
 from edl_horovod.launch.slurm import SlurmTarget
 from edl_horovod.launch.target import find
@@ -54,10 +55,9 @@ def program(tmp_path, monkeypatch):
 def queue(program, tmp_path):
     """Have squeue show one job of ours in a state."""
 
-    def show(state, *, comment=f"edl {tmp_path}/out.job", reason="None"):
-        program(
-            "squeue", f"echo '7|{state}|{reason}|all|n[1-2]|1:00|2026-01-01T00:00:00|{comment}'"
-        )
+    def show(state, *, comment=f"edl {tmp_path}/out.job", reason="None", started="N/A"):
+        fields = [state, reason, "all", "n[1-2]", "1:00", "2026-01-01T00:00:00", started, comment]
+        program("squeue", f"echo '7|{'|'.join(fields)}'")
 
     return show
 
@@ -205,6 +205,21 @@ def test_a_job_that_ended_without_an_event_has_failed(queue):
     queue("NODE_FAIL")
     status = SlurmTarget().jobs({}).status("7")
     assert (status.state, status.is_at_rest) == ("failed", True)
+
+
+@pytest.mark.parametrize(
+    ("started", "state"), [("2020-01-01T00:00:00", "suspended"), ("2100-01-01T00:00:00", "failed")]
+)
+def test_a_job_that_was_queued_again_and_could_not_start_has_failed(
+    queue, tmp_path, started, state
+):
+    queue("FAILED", started=started)
+    (tmp_path / "out.job").mkdir()
+    resolved.dump(job(tmp_path), tmp_path / "out.job" / "config.yaml")
+    with EventLog(tmp_path / "out.job" / "events.jsonl", "launcher") as log:
+        log.write(JobEvent(state="suspended", task="train"))
+
+    assert SlurmTarget().jobs({}).status("7").state == state
 
 
 def test_a_job_of_others_is_none_of_ours(queue):
