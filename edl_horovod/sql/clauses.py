@@ -74,7 +74,7 @@ def read_name(cursor: Cursor, expected: str, *, reserved: Sequence[str] = _RESER
 def refuse_image(cursor: Cursor, subject: str, hint: str) -> None:
     """Refuse the address of a server or of an image, which SQLFlow allows after a name."""
     token = cursor.peek()
-    if token is not None and token.is_symbol("/", ":"):
+    if token.is_symbol("/", ":"):
         raise cursor.problem(f"{subject} is named without a server or an image.", token, hint=hint)
 
 
@@ -143,8 +143,7 @@ def read_columns(cursor: Cursor) -> tuple[ColumnClause, ...]:
 
 
 def _read_part(cursor: Cursor, expected: str, reserved: Sequence[str]) -> Token:
-    token = cursor.peek()
-    is_text = token is not None and token.kind is TokenKind.TEXT
+    is_text = cursor.peek().kind is TokenKind.TEXT
     part = cursor.take(expected) if is_text else cursor.take_name(expected, reserved=reserved)
     if not part.text:
         raise cursor.problem("A name cannot be empty.", part)
@@ -161,30 +160,24 @@ def _read_term(cursor: Cursor, depth: int) -> ColumnTerm:
     arguments: list[ColumnCall | Name | Literal] = []
     while not cursor.skip_symbol(")"):
         arguments.append(_read_argument(cursor, depth))
-        if not cursor.skip_symbol(",") and not _is_closing(cursor.peek()):
-            problem = "A comma or ) is missing after an argument."
-            raise cursor.problem(problem, cursor.peek())
+        if not cursor.skip_symbol(",") and not cursor.peek().is_symbol(")"):
+            raise cursor.problem("A comma or ) is missing after an argument.", cursor.peek())
     position = cursor.position(first)
     return ColumnCall(function=str(name), arguments=tuple(arguments), position=position)
 
 
-def _is_closing(token: Token | None) -> bool:
-    return token is not None and token.is_symbol(")")
-
-
 def _read_argument(cursor: Cursor, depth: int) -> ColumnCall | Name | Literal:
     token = cursor.peek()
-    if token is not None and token.is_name:
+    if token.is_name:
         return _read_term(cursor, depth + 1)
-    if token is not None and token.is_symbol("["):
+    if token.is_symbol("["):
         return _read_list(cursor, depth, token)
     return Literal(value=_read_value(cursor), position=cursor.position(token))
 
 
 def _read_list(cursor: Cursor, depth: int, opening: Token) -> ColumnCall | Literal:
     """Read a list of literals, or of columns: `CROSS([a, b], 100)`."""
-    following = cursor.peek(1)
-    if following is None or not following.is_name:
+    if not cursor.peek(1).is_name:
         return Literal(value=_read_value(cursor), position=cursor.position(opening))
     cursor.skip_symbol("[")
     terms: list[Any] = [_read_term(cursor, depth + 1)]
@@ -240,8 +233,7 @@ def _refuse_token(cursor: Cursor, token: Token) -> NoReturn:
 
 
 def _is_call(cursor: Cursor) -> bool:
-    following = cursor.peek()
-    return following is not None and following.is_symbol("(", ".")
+    return cursor.peek().is_symbol("(", ".")
 
 
 def _read_number(cursor: Cursor, first: Token) -> int | float:
@@ -252,10 +244,8 @@ def _read_number(cursor: Cursor, first: Token) -> int | float:
     start = token.start
     if token.is_symbol("."):
         token = cursor.take("A number")
-    following = cursor.peek()
-    while following is not None and following.start == token.end and _continues_number(following):
+    while cursor.peek().start == token.end and _continues_number(cursor.peek()):
         token = cursor.take("A number")
-        following = cursor.peek()
     written = cursor.text[start : token.end]
     try:
         number = float(written) if any(char in written for char in ".eE") else int(written)
@@ -279,9 +269,8 @@ def _read_items(cursor: Cursor, opening: Token, closing: str, read: Callable[[],
         if cursor.skip_symbol(closing):
             break
         if not cursor.skip_symbol(","):
-            following = cursor.peek()
             problem = f"A comma or {closing} is missing after a value in {opening.text}."
-            raise cursor.problem(problem, following or opening, hint=_VALUE_HINT)
+            raise cursor.problem(problem, cursor.peek(), hint=_VALUE_HINT)
     return items
 
 
@@ -289,16 +278,15 @@ def _read_dict(cursor: Cursor, opening: Token, depth: int) -> dict[str | int, An
     items: dict[str | int, Any] = {}
 
     def read_item() -> None:
-        start = cursor.peek() or opening
+        start = cursor.peek()
         key = _read_value(cursor, depth + 1)
         if isinstance(key, bool) or not isinstance(key, str | int):
             raise cursor.problem("A key is text or a whole number.", start, hint=_VALUE_HINT)
         if key in items:
             raise cursor.problem(f"The key {key!r} is repeated.", start)
         if not cursor.skip_symbol(":"):
-            raise cursor.problem(
-                "A colon is missing after a key.", cursor.peek() or start, hint=_VALUE_HINT
-            )
+            problem = "A colon is missing after a key."
+            raise cursor.problem(problem, cursor.peek(), hint=_VALUE_HINT)
         items[key] = _read_value(cursor, depth + 1)
 
     _read_items(cursor, opening, "}", read_item)
@@ -311,18 +299,12 @@ def _read_hparam(cursor: Cursor) -> Hparam | None:
     Raises:
         StatementError: Its arguments are malformed.
     """
-    first, following = cursor.peek(), cursor.peek(1)
-    if first is None or following is None:
+    first = cursor.peek()
+    if not first.is_word(*HPARAM_WORDS) or not cursor.peek(1).is_symbol("("):
         return None
-    if not first.is_word(*HPARAM_WORDS) or not following.is_symbol("("):
-        return None
-    cursor.skip_words(first.text.upper())
+    cursor.take("A call")
     cursor.skip_symbol("(")
-    return (
-        _read_range(cursor, first)
-        if first.is_word("HPARAM_RANGE")
-        else _read_candidates(cursor, first)
-    )
+    return (_read_range if first.is_word("HPARAM_RANGE") else _read_candidates)(cursor, first)
 
 
 def _read_range(cursor: Cursor, first: Token) -> HparamRange:
@@ -368,7 +350,7 @@ def _read_candidates(cursor: Cursor, first: Token) -> HparamCandidates:
 def _finish_call(cursor: Cursor, first: Token) -> str:
     """Move past the closing bracket, and return the whole call as written."""
     token = cursor.peek()
-    if token is None or not cursor.skip_symbol(")"):
+    if not cursor.skip_symbol(")"):
         problem = f") is missing after the arguments of {first.text}."
         raise cursor.problem(problem, token, hint=_HPARAM_HINT)
     return " ".join(cursor.text[first.start : token.end].split())

@@ -1,7 +1,7 @@
 """Parses a program in SQL with the added clauses into statements."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from edl_horovod.errors import did_you_mean
 from edl_horovod.sql.clauses import (
@@ -46,62 +46,28 @@ _REFUSED_VERBS = {
 }
 _SHOW_TOPICS = ("MODELS", "TRAIN", "LOG", "TRIALS", "JOBS")
 _ADDED_STATEMENTS = (*(f"SHOW {topic}" for topic in _SHOW_TOPICS), "DESCRIBE MODEL")
+_MODEL_STATEMENTS: dict[str, type[ShowTrain | ShowLog | ShowTrials | DescribeModel]] = {
+    "SHOW TRAIN": ShowTrain,
+    "SHOW LOG": ShowLog,
+    "SHOW TRIALS": ShowTrials,
+    "DESCRIBE MODEL": DescribeModel,
+    "DESC MODEL": DescribeModel,
+}
+"""Statements of some keywords and the name of a model."""
 _VERBS = ("TRAIN", "PREDICT", "EVALUATE", "EXPLAIN", "RUN", "MAXIMIZE", "MINIMIZE")
 """Keywords that begin the added clauses after a SELECT, with or without TO before them."""
 _FIRST_WORDS_OF_SELECT = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
 _OPENS, _CLOSES = ("(", "[", "{"), (")", "]", "}")
 _NEVER_BEFORE = (
-    "SELECT",
-    "DISTINCT",
-    "ALL",
-    "FROM",
-    "JOIN",
-    "AS",
-    "WHERE",
-    "AND",
-    "OR",
-    "NOT",
-    "ON",
-    "BY",
-    "HAVING",
-    "IN",
-    "LIKE",
-    "BETWEEN",
-    "IS",
-    "LIMIT",
-    "OFFSET",
-    "CASE",
-    "WHEN",
-    "THEN",
-    "ELSE",
-    "UNION",
-    "EXCEPT",
-    "INTERSECT",
+    *("SELECT", "DISTINCT", "ALL", "FROM", "JOIN", "AS", "WHERE", "AND", "OR", "NOT", "ON", "BY"),
+    *("HAVING", "IN", "LIKE", "BETWEEN", "IS", "LIMIT", "OFFSET", "CASE", "WHEN", "THEN", "ELSE"),
+    *("UNION", "EXCEPT", "INTERSECT"),
 )
 """Keywords that a column or a table follows, so that TRAIN after them is a name."""
 _NEVER_A_MODEL = (
     *_NEVER_BEFORE,
-    "LEFT",
-    "RIGHT",
-    "INNER",
-    "CROSS",
-    "FULL",
-    "NATURAL",
-    "OUTER",
-    "GROUP",
-    "ORDER",
-    "WINDOW",
-    "FETCH",
-    "FOR",
-    "SET",
-    "ASC",
-    "DESC",
-    "END",
-    "TO",
-    "WITH",
-    "COLUMN",
-    "LABEL",
-    "USING",
+    *("LEFT", "RIGHT", "INNER", "CROSS", "FULL", "NATURAL", "OUTER", "GROUP", "ORDER", "WINDOW"),
+    *("FETCH", "FOR", "SET", "ASC", "DESC", "END", "TO", "WITH", "COLUMN", "LABEL", "USING"),
     "INTO",
 )
 """Keywords that may follow a column or a table called TRAIN, and so do not name a model."""
@@ -233,21 +199,15 @@ def _statement(text: str, tokens: Sequence[Token], dialect: str) -> Statement:
 
 def _without_select(cursor: Cursor) -> Statement | None:
     """Parse an added statement without a SELECT; None if it is another statement."""
-    first = cursor.peek()
-    position = cursor.position(first)
+    position = cursor.position(cursor.peek())
     statement: Statement | None = None
-    if cursor.skip_words("SHOW", "TRAIN"):
-        statement = ShowTrain(model=read_model(cursor), position=position)
-    elif cursor.skip_words("SHOW", "LOG"):
-        statement = ShowLog(model=read_model(cursor), position=position)
-    elif cursor.skip_words("SHOW", "TRIALS"):
-        statement = ShowTrials(model=read_model(cursor), position=position)
+    kinds = (kind for words, kind in _MODEL_STATEMENTS.items() if cursor.skip_words(*words.split()))
+    if (kind := next(kinds, None)) is not None:
+        statement = kind(model=read_model(cursor), position=position)
     elif cursor.skip_words("SHOW", "MODELS"):
         statement = ShowModels(position=position)
     elif cursor.skip_words("SHOW", "JOBS"):
         statement = ShowJobs(position=position)
-    elif cursor.skip_words("DESCRIBE", "MODEL") or cursor.skip_words("DESC", "MODEL"):
-        statement = DescribeModel(model=read_model(cursor), position=position)
     elif cursor.skip_words("ALTER", "MODEL"):
         statement = _alter_model(cursor, position)
     elif cursor.skip_words("DROP", "MODEL"):
@@ -312,8 +272,7 @@ def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
     columns = columns or read_columns(cursor)
     using = read_model(cursor) if cursor.skip_words("USING") else None
     into = cursor.peek()
-    if not cursor.skip_words("INTO"):
-        _refuse_missing_clause(cursor, "INTO", "Write INTO and a name for the trained model.")
+    _take_clause(cursor, "INTO", "Write INTO and a name for the trained model.")
     or_replace = cursor.skip_words("OR", "REPLACE")
     if_not_exists = cursor.skip_words("IF", "NOT", "EXISTS")
     if or_replace and if_not_exists:
@@ -338,13 +297,11 @@ def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
 
 
 def _predict(cursor: Cursor, common: dict[str, Any]) -> Predict:
-    following = cursor.peek()
     target = None
-    if following is None or not following.is_word("WITH", "USING"):
+    if not cursor.peek().is_word("WITH", "USING"):
         target = read_name(cursor, "The table and the column of the predictions")
     attributes = read_attributes(cursor)
-    if not cursor.skip_words("USING"):
-        _refuse_missing_clause(cursor, "USING", "Write USING and the name of a trained model.")
+    _take_clause(cursor, "USING", "Write USING and the name of a trained model.")
     using = read_model(cursor)
     cursor.finish("WITH", "USING")
     return Predict(**common, target=target, attributes=attributes, using=using)
@@ -358,11 +315,9 @@ def _evaluate(cursor: Cursor, common: dict[str, Any]) -> Evaluate | EvaluateColu
         return Evaluate(**common, model=model, attributes=attributes, label=label, into=into)
     attributes = read_attributes(cursor)
     hint = "Without a model, write EVALUATE LABEL column USING column."
-    if not cursor.skip_words("LABEL"):
-        _refuse_missing_clause(cursor, "LABEL", hint)
+    _take_clause(cursor, "LABEL", hint)
     label = read_name(cursor, "A column")
-    if not cursor.skip_words("USING"):
-        _refuse_missing_clause(cursor, "USING", hint)
+    _take_clause(cursor, "USING", hint)
     predicted = read_name(cursor, "The column of the predictions")
     into = _result_table(cursor)
     cursor.finish("WITH", "LABEL", "USING", "INTO")
@@ -373,15 +328,11 @@ def _evaluate(cursor: Cursor, common: dict[str, Any]) -> Evaluate | EvaluateColu
 
 def _is_clause_next(cursor: Cursor) -> bool:
     """Whether a clause comes next, not a model, which may also be called label."""
-    first, following = cursor.peek(), cursor.peek(1)
-    if first is None or not first.is_word("WITH", "LABEL", "USING"):
-        return False
-    is_label = first.is_word("LABEL")
-    return not is_label or (
-        following is not None
-        and (following.is_name or following.kind is TokenKind.TEXT)
-        and not following.is_word("WITH", "LABEL", "INTO")
-    )
+    following = cursor.peek(1)
+    if not cursor.peek().is_word("LABEL"):
+        return cursor.peek().is_word("WITH", "USING")
+    is_column = following.is_name or following.kind is TokenKind.TEXT
+    return is_column and not following.is_word("WITH", "LABEL", "INTO")
 
 
 def _explain(cursor: Cursor, common: dict[str, Any]) -> Explain:
@@ -394,12 +345,7 @@ def _explain(cursor: Cursor, common: dict[str, Any]) -> Explain:
     into = _result_table(cursor)
     cursor.finish("WITH", "LABEL", "USING", "INTO")
     return Explain(
-        **common,
-        model=model,
-        attributes=attributes,
-        label=label,
-        explainer=explainer,
-        into=into,
+        **common, model=model, attributes=attributes, label=label, explainer=explainer, into=into
     )
 
 
@@ -415,22 +361,21 @@ def _model_and_label(cursor: Cursor) -> tuple[ModelName, tuple[Attribute, ...], 
                 raise StatementError(problem, attribute.position, hint="Leave one of them out.")
             parts = (str(attribute.value),)
             label = Name(parts=parts, folded=parts, position=attribute.position)
-    return (
-        model,
-        tuple(attribute for attribute in attributes if attribute.name not in LABEL_ATTRIBUTES),
-        label,
-    )
+    others = tuple(attribute for attribute in attributes if attribute.name not in LABEL_ATTRIBUTES)
+    return model, others, label
 
 
 def _result_table(cursor: Cursor) -> Name | None:
     return read_name(cursor, "A table") if cursor.skip_words("INTO") else None
 
 
-def _refuse_missing_clause(cursor: Cursor, clause: str, hint: str) -> NoReturn:
-    """Raise an error about a missing clause and the token found instead."""
+def _take_clause(cursor: Cursor, clause: str, hint: str) -> None:
+    """Move past the keyword of a clause, or raise an error about the token found instead."""
+    if cursor.skip_words(clause):
+        return
     token = cursor.peek()
-    if token is None:
-        raise cursor.problem(f"{clause} is missing.", None, hint=hint)
+    if token.kind is TokenKind.END:
+        raise cursor.problem(f"{clause} is missing.", token, hint=hint)
     near = did_you_mean(token.text, ("WITH", "COLUMN", "FOR", "LABEL", "USING", "INTO"))
     shown = cursor.source(token)
     problem = f"{clause}, or a clause before it, is expected instead of {shown}."
