@@ -1,9 +1,10 @@
 """Runs EVALUATE and EXPLAIN: how good a model is, and which columns it depends on."""
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,10 +72,18 @@ class _ResultTable:
     name: Name
     columns: Mapping[str, Kind]
     """The kinds of values by column."""
-    exists: bool
+    exists: bool = False
     """Whether the table exists and holds earlier results."""
     overwrite: bool
     """Whether earlier results are replaced; else rows are added."""
+
+    @property
+    def schema(self) -> str | None:
+        return self.name.parts[0] if len(self.name.parts) == 2 else None
+
+    @property
+    def table(self) -> str:
+        return self.name.parts[-1]
 
 
 def evaluate(context: StatementContext, statement: Evaluate) -> Result:
@@ -102,8 +111,7 @@ def evaluate(context: StatementContext, statement: Evaluate) -> Result:
         config = context.config("predict", values, job, job.output)
         table = _export(context, statement, stored, plan.nulls, job)
         context.run(config, table.data, job)
-        outputs = _outputs(read_predictions(job.output).batches(), classes)
-        metrics = _measure(_labels(table, stored), outputs, classes)
+        metrics = _measure(_labels(table, stored), _outputs(job.output, classes), classes)
     return _metrics_result(context, into, metrics, plan.metrics, model=str(stored))
 
 
@@ -189,12 +197,7 @@ def _metrics_result(
     """The requested metrics, as rows or written to their table."""
     rows = [row for row in metrics.rows() if _is_requested(row.metric, requested)]
     has_classes = isinstance(metrics, ClassMetrics)
-    cells = [
-        (row.metric, row.class_name, row.predicted, row.value)
-        if has_classes
-        else (row.metric, row.value)
-        for row in rows
-    ]
+    cells = [tuple(row) if has_classes else (row.metric, row.value) for row in rows]
     numbers = {row.metric: row.value for row in rows if row.class_name is None}
     known_values = {name: value for name, value in numbers.items() if value is not None}
     columns = _CLASS_COLUMNS if has_classes else _REGRESSION_COLUMNS
@@ -208,12 +211,8 @@ def explain(context: StatementContext, statement: Explain) -> Result:
         EdlError: A subclass says what went wrong.
     """
     stored = context.store.find(statement.model)
-    plan = planning.plan_evaluation(
-        statement,
-        context.columns(statement.select),
-        stored,
-        is_confined=context.settings.is_confined,
-    )
+    columns, is_confined = context.columns(statement.select), context.settings.is_confined
+    plan = planning.plan_evaluation(statement, columns, stored, is_confined=is_confined)
     into = _result_table_of(context, statement, _IMPORTANCE_COLUMNS, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     notes = plan.notes
@@ -232,17 +231,15 @@ def explain(context: StatementContext, statement: Explain) -> Result:
         context.run(config, job.validation, job)
         classes = classes_of(stored)
         labels = _labels(table, stored)[shuffled.rows]
-        column_importances = importances(
-            shuffled,
-            _outputs(read_predictions(job.output).batches(), classes),
-            _score_function(labels, classes),
-        )
-    cells = [
-        (importance.column, importance.importance, importance.deviation)
-        for importance in column_importances
-    ]
-    score = "accuracy" if classes else "R2"
-    message = f"The importance is how much {score} falls when the column is shuffled."
+
+        def score(outputs: _Arrays) -> float:
+            metrics = _measure(labels, outputs, classes)
+            return metrics.accuracy if isinstance(metrics, ClassMetrics) else metrics.r2
+
+        column_importances = importances(shuffled, _outputs(job.output, classes), score)
+    cells = list(map(astuple, column_importances))
+    score_name = "accuracy" if classes else "R2"
+    message = f"The importance is how much {score_name} falls when the column is shuffled."
     result = _deliver(context, into, _IMPORTANCE_COLUMNS, cells, model=str(stored), message=message)
     return replace(result, importances=tuple(column_importances))
 
@@ -250,14 +247,45 @@ def explain(context: StatementContext, statement: Explain) -> Result:
 def _result_table_of(
     context: StatementContext,
     statement: Evaluate | EvaluateColumns | Explain,
-    columns: Sequence[str],
+    result_columns: Sequence[str],
     *,
     overwrite: bool,
 ) -> _ResultTable | None:
-    if statement.into is None:
+    """Check that a table can be created, or that rows can be added; nothing is changed yet.
+
+    Args:
+        context: The database.
+        statement: The statement, whose INTO names the table, with or without its schema.
+        result_columns: The columns of its result.
+        overwrite: Whether earlier results in the same columns are replaced; else rows are added.
+
+    Returns:
+        None if the statement has no INTO.
+
+    Raises:
+        StatementError: The name has too many parts.
+        DataError: A table of that name has other columns, or the database does not answer.
+    """
+    name = statement.into
+    if name is None:
         return None
-    kinds = {**_LEADING_COLUMNS, **{name: _NUMBER_COLUMNS.get(name, "text") for name in columns}}
-    return _plan_result_table(context.engine, statement.into, kinds, overwrite=overwrite)
+    if len(name.parts) > 2:
+        problem = f"{name} cannot name a table."
+        raise StatementError(problem, name.position, hint="Write table or schema.table.")
+    kinds = {column: _NUMBER_COLUMNS.get(column, "text") for column in result_columns}
+    into = _ResultTable(name=name, columns={**_LEADING_COLUMNS, **kinds}, overwrite=overwrite)
+    with context.engine.connecting() as connection:
+        inspector = sa.inspect(connection)
+        if not inspector.has_table(into.table, into.schema):
+            return into
+        existing = [column["name"] for column in inspector.get_columns(into.table, into.schema)]
+    if existing != list(into.columns):
+        raise DataError(
+            f"The table {name} exists and has other columns than results of this statement.",
+            received=f"its columns {', '.join(existing)}",
+            hint="Write the name of a new table.",
+        )
+    return replace(into, exists=True)
 
 
 def _deliver(
@@ -272,18 +300,13 @@ def _deliver(
 ) -> Result:
     """The result with the rows, or with a message after writing them to their table."""
     if into is None:
-        return Result(
-            columns=tuple(columns),
-            rows=tuple(rows),
-            model=model,
-            metrics=metrics or {},
-            message=message,
-        )
+        result = Result(columns=tuple(columns), rows=tuple(rows), message=message)
+        return replace(result, model=model, metrics=metrics or {})
     now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None, microsecond=0)
-    common = {"model": model or None, "evaluated": now}
+    empty = dict.fromkeys(into.columns)
+    common = {**empty, "model": model or None, "evaluated": now}
     values = [common | dict(zip(columns, row, strict=True)) for row in rows]
-    cells = [[row.get(name) for name in into.columns] for row in values]
-    _write_result_table(context.engine, into, cells)
+    _write_result_table(context.engine, into, values)
     more = "more " if into.exists and not into.overwrite else ""
     of_model = f" of {model}" if model else ""
     sentence = f"The table {into.name} has {len(rows):,} {more}rows{of_model}."
@@ -318,10 +341,9 @@ def _labels(table: ExportedTable, stored: StoredModel) -> NDArray[Any]:
     return np.array([value for part in parts for value in part])
 
 
-def _outputs(batches: Any, classes: tuple[Any, ...]) -> dict[str, NDArray[Any]]:
+def _outputs(folder: Path, classes: tuple[Any, ...]) -> dict[str, NDArray[Any]]:
     output = PROBABILITIES if classes else VALUE
-    parts = [batch[output] for batch in batches]
-    return {output: np.concatenate(parts)}
+    return {output: np.concatenate([batch[output] for batch in read_predictions(folder).batches()])}
 
 
 def _measure(
@@ -332,14 +354,6 @@ def _measure(
     return probability_metrics(
         _class_numbers(labels.tolist(), classes), outputs[PROBABILITIES], classes
     )
-
-
-def _score_function(labels: NDArray[Any], classes: tuple[Any, ...]) -> Callable[[_Arrays], float]:
-    def score(outputs: _Arrays) -> float:
-        metrics = _measure(labels, outputs, classes)
-        return metrics.accuracy if isinstance(metrics, ClassMetrics) else metrics.r2
-
-    return score
 
 
 def _class_numbers(labels: Sequence[Any], classes: tuple[Any, ...]) -> NDArray[np.int64]:
@@ -365,41 +379,9 @@ def _is_requested(metric: str, requested: tuple[str, ...]) -> bool:
     )
 
 
-def _plan_result_table(
-    engine: Engine, name: Name, columns: Mapping[str, Kind], *, overwrite: bool
-) -> _ResultTable:
-    """Check that a table can be created, or that rows can be added; nothing is changed yet.
-
-    Args:
-        engine: The database.
-        name: The table, with or without its schema.
-        columns: The kinds of values by column.
-        overwrite: Whether earlier results in the same columns are replaced; else rows are added.
-
-    Raises:
-        StatementError: The name has too many parts.
-        DataError: A table of that name has other columns, or the database does not answer.
-    """
-    if len(name.parts) > 2:
-        problem = f"{name} cannot name a table."
-        raise StatementError(problem, name.position, hint="Write table or schema.table.")
-    schema, table = _schema_and_table(name)
-    with engine.connecting() as connection:
-        inspector = sa.inspect(connection)
-        exists = inspector.has_table(table, schema)
-        existing_columns = (
-            [column["name"] for column in inspector.get_columns(table, schema)] if exists else []
-        )
-    if exists and existing_columns != list(columns):
-        raise DataError(
-            f"The table {name} exists and has other columns than results of this statement.",
-            received=f"its columns {', '.join(existing_columns)}",
-            hint="Write the name of a new table.",
-        )
-    return _ResultTable(name=name, columns=columns, exists=exists, overwrite=overwrite)
-
-
-def _write_result_table(engine: Engine, plan: _ResultTable, rows: Sequence[Sequence[Any]]) -> None:
+def _write_result_table(
+    engine: Engine, plan: _ResultTable, rows: Sequence[Mapping[str, Any]]
+) -> None:
     """Add rows to the table, which is created if necessary, in one transaction.
 
     MariaDB commits each CREATE and DROP immediately. A process that is killed in between may leave
@@ -408,20 +390,13 @@ def _write_result_table(engine: Engine, plan: _ResultTable, rows: Sequence[Seque
     Raises:
         DataError: The database refuses a statement, or does not answer.
     """
-    schema, name = _schema_and_table(plan.name)
     columns: list[sa.Column[Any]] = [
         sa.Column(column, type_of_kind(kind)) for column, kind in plan.columns.items()
     ]
-    table = sa.Table(name, sa.MetaData(), *columns, schema=schema)
-    values = [dict(zip(plan.columns, row, strict=True)) for row in rows]
+    table = sa.Table(plan.table, sa.MetaData(), *columns, schema=plan.schema)
     with engine.connecting() as connection, engine.transaction(connection):
         if plan.exists and plan.overwrite:
             table.drop(connection, checkfirst=False)
         if plan.overwrite or not plan.exists:
             table.create(connection, checkfirst=False)
-        connection.execute(table.insert(), values)
-
-
-def _schema_and_table(name: Name) -> tuple[str | None, str]:
-    schema = name.parts[0] if len(name.parts) == 2 else None
-    return schema, name.parts[-1]
+        connection.execute(table.insert(), rows)

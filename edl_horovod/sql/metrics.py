@@ -9,6 +9,7 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -49,8 +50,7 @@ _ROW_GROUP = 20_000
 _PICTURES = (".png", ".svg", ".pdf")
 
 
-@dataclass(frozen=True)
-class MetricRow:
+class MetricRow(NamedTuple):
     """A row of the result of an evaluation."""
 
     metric: str
