@@ -51,7 +51,7 @@ class TargetPlan:
     table: TableName
     columns: tuple[str, ...]
     """Columns of predictions."""
-    new_columns: tuple[str, ...]
+    new_columns: tuple[str, ...] = ()
     """The names in `columns` that are added to the table; for `update`."""
     select: str
     """The SELECT that the export runs; keys that the user's SELECT lacks follow its columns."""
@@ -59,13 +59,13 @@ class TargetPlan:
     """The columns of the user's SELECT."""
     unread_columns: tuple[str, ...] = ()
     """The names in `selected` that the predictions replace; the records do not contain them."""
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
     """Columns that identify the table's rows; for `update`."""
-    key_positions: tuple[int, ...]
+    key_positions: tuple[int, ...] = ()
     """Positions of the keys among the columns of `select`."""
-    has_row_numbers: bool
+    has_row_numbers: bool = False
     """Whether the key is SQLite's number of a row instead of a column."""
-    one_table: OneTable | None
+    one_table: OneTable | None = None
     """The parsed SELECT if its rows are rows of the table; then changed rows can be detected."""
     guarded_columns: tuple[str, ...] = ()
     """The names in `columns` whose values PREDICT did not write and must not replace."""
@@ -202,7 +202,7 @@ def _plan(
     """The plan without checks of values, and the table if it exists."""
     table, names = _table_and_columns(target, columns)
     parts = inspect_select(select, engine.dialect)
-    selected = [column.name for column in engine.select_columns(select)]
+    selected = tuple(column.name for column in engine.select_columns(select))
     with engine.connecting() as connection:
         inspector = sa.inspect(connection)
         existing = _find_table(inspector, table)
@@ -210,40 +210,27 @@ def _plan(
             existing = replace(existing, marked_columns=_marked_columns(connection, existing))
         sources = [_find_table(inspector, source) for source in parts.sources]
         selected_table = _find_table(inspector, parts.one_table.table) if parts.one_table else None
+    plan = TargetPlan(action="create", table=table, columns=names, select=select, selected=selected)
     if existing is not None:
+        if existing.is_view:
+            raise _refused(
+                f"{existing.name} is a view, and predictions can only be written into tables",
+                table,
+                "Name a table.",
+            )
         names = tuple(_matching_name(name, existing.columns) or name for name in names)
-    if existing is not None and existing.is_view:
-        raise _refused(
-            f"{existing.name} is a view, and predictions can only be written into tables",
-            table,
-            "Name a table.",
-        )
-    if existing is not None and existing.name in [source.name for source in sources if source]:
-        plan = _update_of_source(engine, parts, selected_table, existing, names, selected, features)
-        return plan, existing
-    if (
-        existing is not None
-        and existing.key
-        and all(_matching_name(key, selected) for key in existing.key)
-    ):
-        _require_disjoint(names, existing.key, "are the primary key")
-        positions = tuple(
-            selected.index(_matching_name(key, selected) or key) for key in existing.key
-        )
-        plan = TargetPlan(
-            action="update",
-            table=existing.name,
-            columns=names,
-            new_columns=tuple(name for name in names if name not in existing.columns),
-            select=select,
-            selected=tuple(selected),
-            keys=existing.key,
-            key_positions=positions,
-            has_row_numbers=False,
-            one_table=None,
-        )
-        return plan, existing
-    if existing is not None:
+        new_columns = tuple(name for name in names if name not in existing.columns)
+        plan = replace(plan, action="replace", table=existing.name, columns=names)
+        update = replace(plan, action="update", new_columns=new_columns)
+        if existing.name in [source.name for source in sources if source]:
+            return _update_of_source(
+                engine, update, parts, selected_table, existing, features
+            ), existing
+        if existing.key and all(_matching_name(key, selected) for key in existing.key):
+            _require_disjoint(names, existing.key, "are the primary key")
+            keys = [_matching_name(key, selected) or key for key in existing.key]
+            positions = tuple(map(selected.index, keys))
+            return replace(update, keys=existing.key, key_positions=positions), existing
         _require_replaceable(engine, existing, table, sources, is_allowed=replace_table)
         if engine.dialect == "mysql":
             raise DataError(
@@ -252,20 +239,8 @@ def _plan(
                 hint="Name a new table, or DROP this one first.",
             )
     _require_disjoint(names, tuple(features), "are read by the model")
-    plan = TargetPlan(
-        action="create" if existing is None else "replace",
-        table=table if existing is None else existing.name,
-        columns=names,
-        new_columns=(),
-        unread_columns=tuple(name for name in selected if _matching_name(name, names)),
-        select=select,
-        selected=tuple(selected),
-        keys=(),
-        key_positions=(),
-        has_row_numbers=False,
-        one_table=None,
-    )
-    return plan, existing
+    unread_columns = tuple(name for name in selected if _matching_name(name, names))
+    return replace(plan, unread_columns=unread_columns), existing
 
 
 def _table_and_columns(
@@ -326,11 +301,10 @@ def _matching_name(name: str, names: Sequence[str]) -> str | None:
 
 def _update_of_source(
     engine: Engine,
+    plan: TargetPlan,
     parts: SelectParts,
     selected_table: _Table | None,
     existing: _Table,
-    names: tuple[str, ...],
-    selected: Sequence[str],
     features: Collection[str],
 ) -> TargetPlan:
     """The plan for predictions into a table that the SELECT reads."""
@@ -357,33 +331,27 @@ def _update_of_source(
             received={"target": str(existing.name)},
             hint="Give it a primary key, or predict into a new table.",
         )
-    _require_disjoint(names, keys, "are the primary key")
-    replaced = [name for name in names if name in existing.columns]
-    used = parts.column_names - {name.lower() for name in selected}
+    _require_disjoint(plan.columns, keys, "are the primary key")
+    replaced = [name for name in plan.columns if name in existing.columns]
+    used = parts.column_names - {name.lower() for name in plan.selected}
     read = [name for name in replaced if name.lower() in used]
     if read := [*read, *(name for name in replaced if name in features)]:
         raise ConfigError(
             f"The model would read the column {read[0]!r}, which the predictions would replace.",
-            received={"target": f"{existing.name}.{names[0]}"},
+            received={"target": f"{existing.name}.{plan.columns[0]}"},
             hint="Predict into another column.",
         )
     # Without such a row number SQLite would take the quoted name for a text.
     texts = keys if keys != existing.key else [engine.quoted(key) for key in keys]
-    return TargetPlan(
-        action="update",
-        table=existing.name,
-        columns=names,
-        new_columns=tuple(name for name in names if name not in existing.columns),
-        unread_columns=tuple(name for name in replaced if name in selected),
+    qualifier, num_selected = parts.one_table.qualifier, len(plan.selected)
+    return replace(
+        plan,
+        unread_columns=tuple(name for name in replaced if name in plan.selected),
         select=parts.one_table.with_columns(
-            [
-                f"{parts.one_table.qualifier}.{text} AS edl_key_{number}"
-                for number, text in enumerate(texts)
-            ]
+            [f"{qualifier}.{text} AS edl_key_{number}" for number, text in enumerate(texts)]
         ),
-        selected=tuple(selected),
         keys=keys,
-        key_positions=tuple(range(len(selected), len(selected) + len(keys))),
+        key_positions=tuple(range(num_selected, num_selected + len(keys))),
         has_row_numbers=keys != existing.key,
         one_table=parts.one_table,
     )
