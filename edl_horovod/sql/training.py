@@ -21,7 +21,7 @@ from edl_horovod.job.events import EvaluationEvent, StepEvent
 from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import framework_name
 from edl_horovod.sql import planning
-from edl_horovod.sql.baselines import Comparison, compare
+from edl_horovod.sql.baselines import compare
 from edl_horovod.sql.context import StatementContext
 from edl_horovod.sql.export import ExportedTable, records_folder
 from edl_horovod.sql.jobs import StatementJob
@@ -56,7 +56,7 @@ _BOUNDS = ("epochs", "max_steps", "max_seconds")
 _CLASS_DEFAULTS = TrainConfig()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _TrainingRows:
     """The exported rows of a training."""
 
@@ -105,7 +105,16 @@ def train(context: StatementContext, statement: Train) -> Result:
             job.version / LOG, [asdict(row) for row in _read_log(Path(outcome.config.job_dir))]
         )
         adapted = read_summary(job.version / MODEL)
-        comparison = _compare_with_baselines(adapted, outcome, rows, is_linear=plan.is_linear)
+        comparison = None
+        if rows.held_back is not None:
+            comparison = compare(
+                adapted,
+                outcome.config,
+                outcome.metrics,
+                is_linear=plan.is_linear,
+                training=rows.training,
+                held_back=rows.held_back,
+            )
         about = replace(
             _about(context, statement, plan, rows, outcome, adapted.get("read")),
             framework=framework_name(replace(outcome.config, model_zoo=str(zoo))),
@@ -229,21 +238,28 @@ def _export(
     Raises:
         DataError: The rows are not suited for a training.
     """
-    dates = dict.fromkeys(plan.possible_dates)
-    table = _export_select(context, plan, statement.select, job.data, job, dates)
+
+    def export(select: str, folder: Path, dates: Mapping[str, Kind | None]) -> ExportedTable:
+        kept_nulls = plan.filled_columns
+        return context.export(
+            select,
+            folder,
+            job,
+            plan.nulls,
+            columns=plan.columns,
+            dates=dates,
+            kept_nulls=kept_nulls,
+        )
+
+    table = export(statement.select, job.data, dict.fromkeys(plan.possible_dates))
     check_label(table.data, plan.label)
     _check_classes(plan, table)
     training, held_back, split_in_words = table.data, None, plan.split_in_words
     with_nulls = _names_with_nulls(table)
     if plan.validation_select:
-        dates = {
-            column.name: column.kind
-            for column in table.columns
-            if column.kind in ("date", "timestamp")
-        }
-        validation_table = _export_select(
-            context, plan, plan.validation_select, job.validation, job, dates
-        )
+        kinds = {column.name: column.kind for column in table.columns}
+        dates = {name: kind for name, kind in kinds.items() if kind in ("date", "timestamp")}
+        validation_table = export(plan.validation_select, job.validation, dates)
         _require_same_columns(table, validation_table, plan.filled_columns)
         with_nulls |= _names_with_nulls(validation_table)
         held_back = validation_table.data
@@ -269,48 +285,7 @@ def _export(
         if filled := [name for name in plan.filled_columns if name in with_nulls]:
             values = ", ".join(f"{name} {nulls[name]!r}" for name in filled)
             context.tell(f"NULLs are filled with the mean or the most frequent value: {values}.")
-    return _TrainingRows(
-        table=table,
-        training=training,
-        held_back=held_back,
-        split_in_words=split_in_words,
-        nulls=nulls,
-    )
-
-
-def _export_select(
-    context: StatementContext,
-    plan: TrainingPlan,
-    select: str,
-    folder: Path,
-    job: StatementJob,
-    dates: Mapping[str, Kind | None],
-) -> ExportedTable:
-    return context.export(
-        select,
-        folder,
-        job,
-        plan.nulls,
-        columns=plan.columns,
-        dates=dates,
-        kept_nulls=plan.filled_columns,
-    )
-
-
-def _compare_with_baselines(
-    adapted: Mapping[str, Any], outcome: TrainingOutcome, rows: _TrainingRows, *, is_linear: bool
-) -> Comparison | None:
-    """Compare the model with baselines; None without rows for the validation."""
-    if rows.held_back is None:
-        return None
-    return compare(
-        adapted,
-        outcome.config,
-        outcome.metrics,
-        is_linear=is_linear,
-        training=rows.training,
-        held_back=rows.held_back,
-    )
+    return _TrainingRows(table, training, held_back, split_in_words, nulls)
 
 
 def _check_classes(plan: TrainingPlan, table: ExportedTable) -> None:
@@ -323,17 +298,10 @@ def _check_classes(plan: TrainingPlan, table: ExportedTable) -> None:
         return
     label = plan.label
     files = map(pq.ParquetFile, sorted(table.data.glob("*.parquet")))
+    batches = (batch for file in files for batch in file.iter_batches(columns=[label]))
+    blocks = ({label: array_of(batch.column(label))} for batch in batches)
     summary = summarize(
-        (),
-        (
-            {label: array_of(batch.column(label))}
-            for file in files
-            for batch in file.iter_batches(columns=[label])
-        ),
-        label=label,
-        has_classes=plan.has_classes,
-        kinds={},
-        tell=lambda _: None,
+        (), blocks, label=label, has_classes=plan.has_classes, kinds={}, tell=lambda _: None
     )
     num_classes = len(summary.classes.values) if summary.classes else 0
     if plan.num_classes is not None and num_classes > plan.num_classes:
@@ -452,9 +420,8 @@ def _schedule_in_words(config: JobConfig, num_rows: int) -> str:
     stopping = train.early_stopping
     if not stopping.metric:
         return f"{steps}, for {bound}."
-    interval = (
-        f"every {train.evaluate_steps:,} steps" if train.evaluate_steps else "after each epoch"
-    )
+    num_steps = train.evaluate_steps
+    interval = f"every {num_steps:,} steps" if num_steps else "after each epoch"
     return (
         f"{steps}, until the {stopping.metric} on the rows held back, measured {interval}, has not"
         f" improved {stopping.patience} times in a row; for {bound} at most."
