@@ -81,16 +81,6 @@ class TrialsPlan:
         """The values of a trial by the names of attributes in the statement."""
         return {self.varied[key].name: value for key, value in chosen.items()}
 
-    def describe(self, num_trials: int) -> str:
-        """A sentence that describes the trials."""
-        written = ", ".join(
-            f"{attribute.name}={attribute.value.written}" for attribute in self.varied.values()
-        )
-        method = "chosen by Optuna to" if self.is_search else "one for each combination, to"
-        goal = f"{self.config.direction} {self.config.metric}"
-        trials = "1 trial" if num_trials == 1 else f"{num_trials} trials"
-        return f"{trials}, {method} {goal}: {written}."
-
     def _value(self, key: str, chosen: Any) -> Any:
         hyperparameter = self.varied[key].value
         if isinstance(hyperparameter, HparamRange):
@@ -111,7 +101,11 @@ class PreparedTrials:
     @property
     def description(self) -> str:
         """A sentence that describes the trials."""
-        return self.plan.describe(self.num_trials)
+        varied, config = self.plan.varied.values(), self.plan.config
+        written = ", ".join(f"{attribute.name}={attribute.value.written}" for attribute in varied)
+        method = "chosen by Optuna to" if self.plan.is_search else "one for each combination, to"
+        trials = "1 trial" if self.num_trials == 1 else f"{self.num_trials} trials"
+        return f"{trials}, {method} {config.direction} {config.metric}: {written}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,14 +206,12 @@ def run_trials(
         EdlError: No trial has the metric, or the statement is wrong; `Interrupted` if it was ended
             by Ctrl-C or KILL.
     """
-    runner = _TrialRunner(prepared, context, job)
+    runner, files = _TrialRunner(prepared, context, job), context.settings.files
     if isinstance(prepared.points, Search):
         from edl_horovod.sweeps import search
 
-        files = context.settings.files
         result = search.run_search(prepared.points, files, runner, may_be_submitted=True)
     else:
-        files = context.settings.files
         plan = sweeps.make_plan(prepared.points, files, may_be_submitted=True)
         result = sweeps.run(plan, runner)
     if runner.statement_error is not None:
@@ -239,7 +231,16 @@ def run_trials(
         config=runner.configs[best.name],
         metrics=best.metrics,
         chosen=prepared.plan.by_attribute(best.chosen),
-        trials=tuple(_trial_record(prepared.plan, trial) for trial in result.jobs),
+        trials=tuple(
+            Trial(
+                chosen=prepared.plan.by_attribute(trial.chosen),
+                state=trial.state,
+                metrics=trial.metrics,
+                seconds=trial.seconds,
+                error=trial.error,
+            )
+            for trial in result.jobs
+        ),
     )
 
 
@@ -359,42 +360,22 @@ class _TrialRunner:
         self._context.tell(f"{number.capitalize()}: {_values_in_words(chosen)}")
         try:
             result = self._context.run(config, Path(config.data), self._job)
-            self._check_metric(result.metrics)
+            if (metric := self._prepared.plan.config.metric) not in result.metrics:
+                problem = f"The evaluations have no metric {metric!r}."
+                hint = f"They have {', '.join(result.metrics) or 'none'}."
+                raise StatementError(problem, self._prepared.plan.metric_position, hint=hint)
         except Interrupted:
             raise
-        except ConfigError as e:
-            if not self._has_result:
+        except EdlError as e:
+            if isinstance(e, ConfigError) and not self._has_result:
                 # No trial has succeeded, so settings that all share are wrong; later, a value is.
                 self.statement_error = e
                 raise Interrupted("All trials would fail.") from e
-            self._tell_failure(number, e)
-            raise
-        except EdlError as e:
-            self._tell_failure(number, e)
+            self._context.tell(f"{number.capitalize()} failed: {e}")
             raise
         self._has_result = True
         measured = {name: f"{value:.4g}" for name, value in result.metrics.items()}
         self._context.tell(f"{number.capitalize()} has ended: {_values_in_words(measured)}")
-
-    def _check_metric(self, metrics: Mapping[str, float]) -> None:
-        metric = self._prepared.plan.config.metric
-        if metric not in metrics:
-            problem = f"The evaluations have no metric {metric!r}."
-            hint = f"They have {', '.join(metrics) or 'none'}."
-            raise StatementError(problem, self._prepared.plan.metric_position, hint=hint)
-
-    def _tell_failure(self, number: str, error: EdlError) -> None:
-        self._context.tell(f"{number.capitalize()} failed: {error}")
-
-
-def _trial_record(plan: TrialsPlan, job: sweeps.SweepJob) -> Trial:
-    return Trial(
-        chosen=plan.by_attribute(job.chosen),
-        state=job.state,
-        metrics=job.metrics,
-        seconds=job.seconds,
-        error=job.error,
-    )
 
 
 def _values_in_words(values: Mapping[str, str]) -> str:
