@@ -57,31 +57,24 @@ _ENGINE_SETTINGS = (
 """Settings and sections that attributes name with the prefix `engine`."""
 _MAX_STEPS = 1_000_000
 _MAX_TRIALS = 100
-PERMITTED_SETTINGS: dict[str, tuple[int, int] | None] = {
-    "data_plan.seed": None,
-    "data_plan.shuffle": None,
-    "framework": None,
+_BOUNDS = {
     "launch.np": (1, 8),
-    "loss": None,
-    "optimizer": None,
     "sweep.num_trials": (1, _MAX_TRIALS),
     "train.batch_size": (1, 100_000),
-    "train.class_weight": None,
-    "train.clip_norm": None,
-    "train.clip_value": None,
-    "train.early_stopping.metric": None,
-    "train.early_stopping.min_delta": None,
-    "train.early_stopping.mode": None,
-    "train.early_stopping.patience": None,
-    "train.early_stopping.restore_best": None,
     "train.epochs": (1, 1_000),
     "train.evaluate_steps": (0, _MAX_STEPS),
-    "train.learning_rate": None,
     "train.max_steps": (0, _MAX_STEPS),
-    "train.precision": None,
 }
-"""Settings of a job that clients of a service may set, with their bounds, if they are numbers.
-Clients may also set parameters of models, and the options of statements."""
+"""The bounds of numbers that clients of a service may set."""
+_STOPPING = ("metric", "min_delta", "mode", "patience", "restore_best")
+PERMITTED_SETTINGS = (
+    *_BOUNDS,
+    *("data_plan.seed", "data_plan.shuffle", "framework", "loss", "optimizer"),
+    *("train.class_weight", "train.clip_norm", "train.clip_value", "train.learning_rate"),
+    *("train.precision", *(f"train.early_stopping.{name}" for name in _STOPPING)),
+)
+"""Settings of a job that clients of a service may set. They may also set parameters of models, and
+the options of statements."""
 _FUNCTIONS: dict[str, tuple[str, ...]] = {
     "NUMERIC": ("name", "shape"),
     "DENSE": ("name", "shape", "separator"),
@@ -143,16 +136,14 @@ def sort_attributes(
     attributes_by_use = SortedAttributes()
     attributes_by_key: dict[str, Attribute] = {}
     for attribute in attributes:
-        prefix, rest = "", attribute.name
-        if "." in rest:
-            prefix, _, rest = rest.partition(".")
+        first, dot, following = attribute.name.partition(".")
+        prefix, rest = (first, following) if dot else ("", first)
         if (prefix or "model") not in prefixes:
             beginnings = [f"{known_prefix}." for known_prefix in prefixes]
             suggestion = did_you_mean(attribute.name, [*option_types, *beginnings])
-            hint = f"{suggestion} Attributes begin with {', '.join(beginnings)}"
-            raise StatementError(
-                f"There is no attribute {attribute.name} here.", attribute.position, hint=f"{hint}."
-            )
+            hint = f"{suggestion} Attributes begin with {', '.join(beginnings)}."
+            problem = f"There is no attribute {attribute.name} here."
+            raise StatementError(problem, attribute.position, hint=hint)
         if attribute.name in option_types:
             _check_type(attribute, option_types[attribute.name])
             if is_confined:
@@ -200,17 +191,11 @@ def _setting(attribute: Attribute, prefix: str, rest: str, option_types: Collect
     if key in setting_types or dict_key_of(key, setting_types):
         return key
     # The error lists the attributes with this prefix.
-    options = [name for name in option_types if name.startswith(f"{prefix}.")]
-    section_settings = [name for name in setting_types if name.startswith(f"{prefix}.")]
-    renamed_settings = [name for name in _RENAMED if name.startswith(f"{prefix}.")]
     engine_settings = [
         f"engine.{name}" for name in setting_types if name.partition(".")[0] in _ENGINE_SETTINGS
     ]
-    allowed = [
-        *options,
-        *renamed_settings,
-        *(engine_settings if prefix == "engine" else section_settings),
-    ]
+    names = (*option_types, *_RENAMED, *setting_types, *engine_settings)
+    allowed = [name for name in names if name.startswith(f"{prefix}.")]
     hint = f"{did_you_mean(attribute.name, allowed)} Allowed: {', '.join(allowed)}."
     raise StatementError(f"There is no attribute {attribute.name}.", attribute.position, hint=hint)
 
@@ -220,7 +205,7 @@ def _check_permitted(attribute: Attribute, key: str) -> None:
     if key not in PERMITTED_SETTINGS:
         permitted = (
             f"engine.{setting}" if setting.partition(".")[0] in _ENGINE_SETTINGS else setting
-            for setting in PERMITTED_SETTINGS
+            for setting in sorted(PERMITTED_SETTINGS)
         )
         raise StatementError(
             f"Clients of this service must not set {attribute.name}.",
@@ -237,10 +222,9 @@ def _check_permitted(attribute: Attribute, key: str) -> None:
 
 
 def _check_bounds(attribute: Attribute, key: str) -> None:
-    bounds = PERMITTED_SETTINGS.get(key)
-    if bounds is None:
+    if key not in _BOUNDS:
         return
-    least, most = bounds
+    least, most = _BOUNDS[key]
     for value in _values_of(attribute):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (is_number and least <= value <= most):
@@ -254,9 +238,8 @@ def _check_bounds(attribute: Attribute, key: str) -> None:
 def _check_number_of_trials(attributes: SortedAttributes) -> None:
     """Refuse a grid of too many trials; the bounds of `sweep.num_trials` are checked elsewhere."""
     grid = [attribute.value for attribute in attributes.varied.values()]
-    if "sweep.num_trials" in attributes.options or not all(
-        isinstance(values, HparamCandidates) for values in grid
-    ):
+    is_grid = all(isinstance(values, HparamCandidates) for values in grid)
+    if "sweep.num_trials" in attributes.options or not is_grid:
         return
     num_trials = math.prod(len(candidates.values) for candidates in grid)
     if num_trials > _MAX_TRIALS:
@@ -264,9 +247,8 @@ def _check_number_of_trials(attributes: SortedAttributes) -> None:
         problem = (
             f"The grid has {num_trials:,} trials, and this service runs at most {_MAX_TRIALS}."
         )
-        raise StatementError(
-            problem, last.position, hint="Write sweep.num_trials, or fewer candidates."
-        )
+        hint = "Write sweep.num_trials, or fewer candidates."
+        raise StatementError(problem, last.position, hint=hint)
 
 
 def _values_of(attribute: Attribute) -> tuple[Any, ...]:
@@ -354,9 +336,8 @@ def _term_as_dict(term: ColumnTerm) -> dict[str, Any]:
     if function not in _FUNCTIONS:
         near = did_you_mean(function, _FUNCTIONS)
         hint = f"{near} Functions: {', '.join(_FUNCTIONS)}."
-        raise StatementError(
-            f"There is no column function {term.function}.", term.position, hint=hint
-        )
+        problem = f"There is no column function {term.function}."
+        raise StatementError(problem, term.position, hint=hint)
     keys = _FUNCTIONS[function]
     if not 1 <= len(term.arguments) <= len(keys):
         hint = f"Write {function}({', '.join(keys)}); the last ones may be left out."
@@ -374,11 +355,8 @@ def _term_as_dict(term: ColumnTerm) -> dict[str, Any]:
 def _without_sqlflow_forms(call: ColumnCall) -> ColumnCall:
     """Replace SQLFlow's nested forms, such as NUMERIC(DENSE(...)), by plain functions."""
     function, arguments = call.function.upper(), call.arguments
-    inner = (
-        _without_sqlflow_forms(arguments[0])
-        if arguments and isinstance(arguments[0], ColumnCall)
-        else None
-    )
+    first = arguments[0] if arguments else None
+    inner = _without_sqlflow_forms(first) if isinstance(first, ColumnCall) else None
     inner_function = inner.function.upper() if inner is not None else ""
     if function in ("DENSE", "SPARSE") and len(arguments) > 3 and _is_type(arguments[3]):
         return _without_sqlflow_forms(replace(call, arguments=(*arguments[:3], *arguments[4:])))
@@ -426,9 +404,8 @@ def _value(key: str, argument: ColumnCall | Name | Literal) -> Any:
     if isinstance(argument, Literal):
         if key in ("name", "of"):
             problem = f"{argument.value!r} is not a column."
-            raise StatementError(
-                problem, argument.position, hint="Write its name without single quotes."
-            )
+            hint = "Write its name without single quotes."
+            raise StatementError(problem, argument.position, hint=hint)
         return argument.value
     if isinstance(argument, Name):
         name = _name(argument)
@@ -438,9 +415,8 @@ def _value(key: str, argument: ColumnCall | Name | Literal) -> Any:
             return _term_as_dict(argument)
         return [_crossed_column(term) for term in argument.arguments]
     problem = f"{argument.function or 'A list'} is not allowed here."
-    raise StatementError(
-        problem, argument.position, hint="Write the name of a column, or a number."
-    )
+    hint = "Write the name of a column, or a number."
+    raise StatementError(problem, argument.position, hint=hint)
 
 
 def _crossed_column(term: ColumnCall | Name | Literal) -> Any:
