@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from edl_horovod.errors import did_you_mean
+from edl_horovod.sql import statements
 from edl_horovod.sql.clauses import (
     read_attributes,
     read_columns,
@@ -13,27 +14,12 @@ from edl_horovod.sql.clauses import (
 )
 from edl_horovod.sql.sqlflow import EXPLAINERS, LABEL_ATTRIBUTES
 from edl_horovod.sql.statements import (
-    AlterModel,
     Attribute,
-    DescribeModel,
-    DropModel,
-    Evaluate,
-    EvaluateColumns,
-    Explain,
-    Kill,
     ModelName,
     Name,
-    Predict,
-    ShowJobs,
-    ShowLog,
-    ShowModels,
-    ShowTrain,
-    ShowTrials,
     SourcePosition,
-    Standard,
     Statement,
     StatementError,
-    Train,
 )
 from edl_horovod.sql.tokens import Cursor, Token, TokenKind, tokens_of
 
@@ -46,12 +32,12 @@ _REFUSED_VERBS = {
 }
 _SHOW_TOPICS = ("MODELS", "TRAIN", "LOG", "TRIALS", "JOBS")
 _ADDED_STATEMENTS = (*(f"SHOW {topic}" for topic in _SHOW_TOPICS), "DESCRIBE MODEL")
-_MODEL_STATEMENTS: dict[str, type[ShowTrain | ShowLog | ShowTrials | DescribeModel]] = {
-    "SHOW TRAIN": ShowTrain,
-    "SHOW LOG": ShowLog,
-    "SHOW TRIALS": ShowTrials,
-    "DESCRIBE MODEL": DescribeModel,
-    "DESC MODEL": DescribeModel,
+_MODEL_STATEMENTS: dict[str, type[statements.ModelStatement]] = {
+    "SHOW TRAIN": statements.ShowTrain,
+    "SHOW LOG": statements.ShowLog,
+    "SHOW TRIALS": statements.ShowTrials,
+    "DESCRIBE MODEL": statements.DescribeModel,
+    "DESC MODEL": statements.DescribeModel,
 }
 """Statements of some keywords and the name of a model."""
 _VERBS = ("TRAIN", "PREDICT", "EVALUATE", "EXPLAIN", "RUN", "MAXIMIZE", "MINIMIZE")
@@ -194,7 +180,7 @@ def _statement(text: str, tokens: Sequence[Token], dialect: str) -> Statement:
         )
         raise cursor.problem(problem, tokens[0], hint=hint)
     standard = text[tokens[0].start : tokens[-1].end]
-    return Standard(text=standard, position=cursor.position(tokens[0]))
+    return statements.Standard(text=standard, position=cursor.position(tokens[0]))
 
 
 def _without_select(cursor: Cursor) -> Statement | None:
@@ -205,29 +191,31 @@ def _without_select(cursor: Cursor) -> Statement | None:
     if (kind := next(kinds, None)) is not None:
         statement = kind(model=read_model(cursor), position=position)
     elif cursor.skip_words("SHOW", "MODELS"):
-        statement = ShowModels(position=position)
+        statement = statements.ShowModels(position=position)
     elif cursor.skip_words("SHOW", "JOBS"):
-        statement = ShowJobs(position=position)
+        statement = statements.ShowJobs(position=position)
     elif cursor.skip_words("ALTER", "MODEL"):
         statement = _alter_model(cursor, position)
     elif cursor.skip_words("DROP", "MODEL"):
         if_exists = cursor.skip_words("IF", "EXISTS")
-        statement = DropModel(model=read_model(cursor), if_exists=if_exists, position=position)
+        statement = statements.DropModel(
+            model=read_model(cursor), if_exists=if_exists, position=position
+        )
     elif cursor.skip_words("KILL"):
-        statement = Kill(job=_job_number(cursor), position=position)
+        statement = statements.Kill(job=_job_number(cursor), position=position)
     if statement is not None:
         cursor.finish()
     return statement
 
 
-def _alter_model(cursor: Cursor, position: SourcePosition) -> AlterModel:
+def _alter_model(cursor: Cursor, position: SourcePosition) -> statements.AlterModel:
     model = read_model(cursor)
     hint = f"Write ALTER MODEL {model.name}@1 SET LIVE: SHOW MODELS lists the versions."
     if model.version is None:
         raise StatementError("ALTER MODEL needs a version.", model.position, hint=hint)
     if not cursor.skip_words("SET", "LIVE"):
         raise cursor.problem("SET LIVE is missing.", cursor.peek(), hint=hint)
-    return AlterModel(model=model, position=position)
+    return statements.AlterModel(model=model, position=position)
 
 
 def _job_number(cursor: Cursor) -> int:
@@ -262,7 +250,7 @@ def _with_select(text: str, tokens: Sequence[Token], verb_index: int) -> Stateme
     return readers[word](cursor, common)
 
 
-def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
+def _train(cursor: Cursor, common: dict[str, Any]) -> statements.Train:
     model = read_name(cursor, "A model of the zoo, as regressor.DNN,")
     hint = "Write its name alone; the image of pods is the setting image of the command."
     refuse_image(cursor, "A model", hint)
@@ -283,7 +271,7 @@ def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
         hint = f"Write INTO {target.name}: it gets the next version."
         raise StatementError("INTO takes a name without a version.", target.position, hint=hint)
     cursor.finish("WITH", "COLUMN", "LABEL", "USING", "INTO")
-    return Train(
+    return statements.Train(
         **common,
         model=model,
         attributes=attributes,
@@ -296,7 +284,7 @@ def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
     )
 
 
-def _predict(cursor: Cursor, common: dict[str, Any]) -> Predict:
+def _predict(cursor: Cursor, common: dict[str, Any]) -> statements.Predict:
     target = None
     if not cursor.peek().is_word("WITH", "USING"):
         target = read_name(cursor, "The table and the column of the predictions")
@@ -304,15 +292,19 @@ def _predict(cursor: Cursor, common: dict[str, Any]) -> Predict:
     _take_clause(cursor, "USING", "Write USING and the name of a trained model.")
     using = read_model(cursor)
     cursor.finish("WITH", "USING")
-    return Predict(**common, target=target, attributes=attributes, using=using)
+    return statements.Predict(**common, target=target, attributes=attributes, using=using)
 
 
-def _evaluate(cursor: Cursor, common: dict[str, Any]) -> Evaluate | EvaluateColumns:
+def _evaluate(
+    cursor: Cursor, common: dict[str, Any]
+) -> statements.Evaluate | statements.EvaluateColumns:
     if not _is_clause_next(cursor):
         model, attributes, label = _model_and_label(cursor)
         into = _result_table(cursor)
         cursor.finish("WITH", "LABEL", "INTO")
-        return Evaluate(**common, model=model, attributes=attributes, label=label, into=into)
+        return statements.Evaluate(
+            **common, model=model, attributes=attributes, label=label, into=into
+        )
     attributes = read_attributes(cursor)
     hint = "Without a model, write EVALUATE LABEL column USING column."
     _take_clause(cursor, "LABEL", hint)
@@ -321,7 +313,7 @@ def _evaluate(cursor: Cursor, common: dict[str, Any]) -> Evaluate | EvaluateColu
     predicted = read_name(cursor, "The column of the predictions")
     into = _result_table(cursor)
     cursor.finish("WITH", "LABEL", "USING", "INTO")
-    return EvaluateColumns(
+    return statements.EvaluateColumns(
         **common, attributes=attributes, label=label, predicted=predicted, into=into
     )
 
@@ -335,7 +327,7 @@ def _is_clause_next(cursor: Cursor) -> bool:
     return is_column and not following.is_word("WITH", "LABEL", "INTO")
 
 
-def _explain(cursor: Cursor, common: dict[str, Any]) -> Explain:
+def _explain(cursor: Cursor, common: dict[str, Any]) -> statements.Explain:
     model, attributes, label = _model_and_label(cursor)
     explainer = read_name(cursor, "An explainer") if cursor.skip_words("USING") else None
     if explainer is not None and str(explainer) not in EXPLAINERS:
@@ -344,7 +336,7 @@ def _explain(cursor: Cursor, common: dict[str, Any]) -> Explain:
         raise StatementError(problem, explainer.position, hint=hint)
     into = _result_table(cursor)
     cursor.finish("WITH", "LABEL", "USING", "INTO")
-    return Explain(
+    return statements.Explain(
         **common, model=model, attributes=attributes, label=label, explainer=explainer, into=into
     )
 

@@ -28,6 +28,7 @@ __all__ = [
     "Kill",
     "Literal",
     "ModelName",
+    "ModelStatement",
     "Name",
     "Predict",
     "Result",
@@ -239,21 +240,21 @@ class ColumnClause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Statement:
+class Statement:
     """Any statement."""
 
     position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ModelStatement(_Statement):
+class ModelStatement(Statement):
     """A statement about a trained model."""
 
     model: ModelName
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SelectStatement(_Statement):
+class _SelectStatement(Statement):
     """A SELECT, unchanged, followed by added clauses."""
 
     text: str
@@ -321,72 +322,53 @@ class Explain(_SelectStatement):
     into: Name | None
 
 
-class ShowTrain(_ModelStatement):
+class ShowTrain(ModelStatement):
     """SHOW TRAIN name: the statement that trained a model."""
 
 
-class ShowLog(_ModelStatement):
+class ShowLog(ModelStatement):
     """SHOW LOG name: losses and metrics of the steps of a training."""
 
 
-class ShowTrials(_ModelStatement):
+class ShowTrials(ModelStatement):
     """SHOW TRIALS name: all trials of the training of a model."""
 
 
-class ShowModels(_Statement):
+class ShowModels(Statement):
     """SHOW MODELS: all versions of all trained models."""
 
 
-class AlterModel(_ModelStatement):
+class AlterModel(ModelStatement):
     """ALTER MODEL name@version SET LIVE: the version that the name alone means."""
 
 
-class DescribeModel(_ModelStatement):
+class DescribeModel(ModelStatement):
     """DESCRIBE MODEL name: everything stored about a version."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DropModel(_ModelStatement):
+class DropModel(ModelStatement):
     """DROP MODEL [IF EXISTS] name."""
 
     if_exists: bool
 
 
-class ShowJobs(_Statement):
+class ShowJobs(Statement):
     """SHOW JOBS: the jobs of statements, running and failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kill(_Statement):
+class Kill(Statement):
     """KILL number: end a job of SHOW JOBS."""
 
     job: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standard(_Statement):
+class Standard(Statement):
     """A statement in standard SQL, which the database gets unchanged."""
 
     text: str
-
-
-Statement = (
-    Train
-    | Predict
-    | Evaluate
-    | EvaluateColumns
-    | Explain
-    | ShowTrain
-    | ShowLog
-    | ShowTrials
-    | ShowModels
-    | AlterModel
-    | DescribeModel
-    | DropModel
-    | ShowJobs
-    | Kill
-    | Standard
-)
 
 
 def _printable(text: str) -> str:
