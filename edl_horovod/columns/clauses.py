@@ -59,9 +59,7 @@ class Category:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
-        return (
-            (self.name,) if self.name else tuple(name for part in self.of for name in part.columns)
-        )
+        return (self.name,) if self.name else tuple(name for of in self.of for name in of.columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,10 +128,8 @@ def _clause(value: object, parts: Sequence[str]) -> Clause:
     fields = _as_mapping(value)
     part = fields.get("for", "")
     if "for" in fields and (part not in parts or len(parts) == 1):
-        parts_text = (
-            f"Its parts are {' and '.join(parts)}." if len(parts) > 1 else "It has no parts."
-        )
-        raise _refused(value, f"The model has no part {part!r}.", hint=parts_text)
+        hint = f"Its parts are {' and '.join(parts)}." if len(parts) > 1 else "It has no parts."
+        raise _refused(value, f"The model has no part {part!r}.", hint=hint)
     kind = fields["kind"]
     if kind in ("inferred", "numeric", "dense"):
         return Clause(

@@ -203,33 +203,23 @@ class _Cells:
                 num_rows=num_rows,
                 num_empty=empty,
                 first_empty=self._first_empty if empty else None,
-                vocabulary=self._vocabulary(),
+                vocabulary=by_frequency(self._values or {}),
                 first_text=self._first_text,
                 first_text_row=self._first_text_row,
             )
-        first_rows = [
-            row
-            for row, has_empty in (
-                (self._first_empty, empty),
-                (self._first_marked_empty, self._num_marked_empty),
-            )
-            if has_empty and row is not None
-        ]
+        first_empty = (self._first_empty if empty else None, self._first_marked_empty)
         return Column(
             name=name,
             kind="number",
             num_rows=num_rows,
             num_empty=empty + self._num_marked_empty,
-            first_empty=min(first_rows, default=None),
+            first_empty=min((row for row in first_empty if row is not None), default=None),
             mean=self._mean,
             deviation=math.sqrt(self._squares / self._num_numbers) or 1.0,
             lowest=self._lowest,
             highest=self._highest,
             vocabulary=self._numbers(empty + self._num_marked_empty) if is_category else (),
         )
-
-    def _vocabulary(self) -> tuple[str, ...]:
-        return by_frequency(self._values or Counter())
 
     def _numbers(self, num_empty: int) -> tuple[str, ...]:
         """Return a vocabulary of normalized numbers; it includes NaN if there are empty cells."""

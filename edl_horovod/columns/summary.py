@@ -28,12 +28,7 @@ __all__ = [
 
 MAX_CLASSES = 1000
 _MAX_SHOWN = 10
-_DTYPES = {
-    "number": "biuf",
-    "boolean": "b",
-    "date": "iuM",
-    "text": "OS",
-}
+_DTYPES = {"number": "biuf", "boolean": "b", "date": "iuM", "text": "OS"}
 """The NumPy kinds of arrays that a column of each kind may have."""
 
 
@@ -153,13 +148,17 @@ def summarize(
             )
     for name in sorted(columns):
         tell(f"column {columns[name]}")
+    if not has_classes and columns[label].kind != "number":
+        raise DataError(
+            f"The label {label!r} of a regressor must be a number.",
+            received=str(columns[label]),
+            hint="Use a classifier, or select another label.",
+        )
+    _require_filled(columns[label])
     classes = None
     if has_classes:
-        _require_filled(columns[label])
         classes = _classes_of(columns[label], counts)
         tell(f"label {label}: classes {', '.join(map(str, classes.values))}")
-    else:
-        _require_number(columns[label])
     # The classes replace the vocabulary of the label.
     label_column = replace(columns.pop(label), vocabulary=())
     return TableSummary(label=label_column, columns=columns, classes=classes)
@@ -196,21 +195,6 @@ def _classes_of(column: Column, counts: Mapping[str, int]) -> Classes:
             hint="Use a regressor for a number, or select a label with fewer values.",
         )
     return Classes(column.name, tuple(values), tuple(counts[str(value)] for value in values))
-
-
-def _require_number(column: Column) -> None:
-    """Refuse a label that is not numeric, or that has empty cells.
-
-    Raises:
-        DataError: The label is unsuitable.
-    """
-    if column.kind != "number":
-        raise DataError(
-            f"The label {column.name!r} of a regressor must be a number.",
-            received=str(column),
-            hint="Use a classifier, or select another label.",
-        )
-    _require_filled(column)
 
 
 def _require_filled(column: Column) -> None:
