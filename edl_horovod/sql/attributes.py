@@ -14,18 +14,8 @@ from edl_horovod.columns.clauses import read_clauses
 from edl_horovod.config.fields import dict_key_of, settings
 from edl_horovod.config.schema import TARGET_SECTIONS, JobConfig
 from edl_horovod.errors import ConfigError, did_you_mean
-from edl_horovod.sql.statements import (
-    Attribute,
-    ColumnCall,
-    ColumnClause,
-    ColumnTerm,
-    Hparam,
-    HparamCandidates,
-    HparamRange,
-    Literal,
-    Name,
-    StatementError,
-)
+from edl_horovod.sql import statements
+from edl_horovod.sql.statements import Attribute, ColumnCall, Literal, Name, StatementError
 
 __all__ = [
     "PERMITTED_SETTINGS",
@@ -161,7 +151,7 @@ def sort_attributes(
             problem = f"{attribute.name} and {earlier.name} are names of the same attribute."
             raise StatementError(problem, attribute.position, hint="Leave one of them out.")
         attributes_by_key[key] = attribute
-        if isinstance(attribute.value, Hparam):
+        if isinstance(attribute.value, statements.Hparam):
             is_param = target is attributes_by_use.params
             attributes_by_use.varied[f"params.{key}" if is_param else key] = attribute
         else:
@@ -238,7 +228,7 @@ def _check_bounds(attribute: Attribute, key: str) -> None:
 def _check_number_of_trials(attributes: SortedAttributes) -> None:
     """Refuse a grid of too many trials; the bounds of `sweep.num_trials` are checked elsewhere."""
     grid = [attribute.value for attribute in attributes.varied.values()]
-    is_grid = all(isinstance(values, HparamCandidates) for values in grid)
+    is_grid = all(isinstance(values, statements.HparamCandidates) for values in grid)
     if "sweep.num_trials" in attributes.options or not is_grid:
         return
     num_trials = math.prod(len(candidates.values) for candidates in grid)
@@ -253,15 +243,15 @@ def _check_number_of_trials(attributes: SortedAttributes) -> None:
 
 def _values_of(attribute: Attribute) -> tuple[Any, ...]:
     """The value, the candidates, or the bounds of the range of an attribute."""
-    if isinstance(attribute.value, HparamCandidates):
+    if isinstance(attribute.value, statements.HparamCandidates):
         return attribute.value.values
-    if isinstance(attribute.value, HparamRange):
+    if isinstance(attribute.value, statements.HparamRange):
         return (attribute.value.low, attribute.value.high)
     return (attribute.value,)
 
 
 def _check_type(attribute: Attribute, option_type: type | UnionType) -> None:
-    if isinstance(attribute.value, Hparam):
+    if isinstance(attribute.value, statements.Hparam):
         problem = f"{attribute.name} must be the same for all trials."
         raise StatementError(problem, attribute.position, hint="Give it one value.")
     is_number = option_type is float and isinstance(attribute.value, int)
@@ -280,7 +270,7 @@ def _check_type(attribute: Attribute, option_type: type | UnionType) -> None:
         raise StatementError(problem, attribute.position, hint=f"It is {attribute.value!r}.")
 
 
-def column_dicts(clauses: Sequence[ColumnClause]) -> list[dict[str, Any]]:
+def column_dicts(clauses: Sequence[statements.ColumnClause]) -> list[dict[str, Any]]:
     """The value of the parameter `columns` of a model; docs/reference/sql.md describes it.
 
     Raises:
@@ -293,7 +283,7 @@ def column_dicts(clauses: Sequence[ColumnClause]) -> list[dict[str, Any]]:
     ]
 
 
-def _checked_dict(term: ColumnTerm) -> dict[str, Any]:
+def _checked_dict(term: statements.ColumnTerm) -> dict[str, Any]:
     column = _term_as_dict(term)
     try:
         read_clauses([column], parts=())
@@ -302,7 +292,7 @@ def _checked_dict(term: ColumnTerm) -> dict[str, Any]:
     return column
 
 
-def column_names(clauses: Sequence[ColumnClause]) -> dict[str, Name]:
+def column_names(clauses: Sequence[statements.ColumnClause]) -> dict[str, Name]:
     """The columns that the clauses read: their names, and where each is first used."""
     first_uses: dict[str, Name] = {}
 
@@ -325,7 +315,7 @@ def column_names(clauses: Sequence[ColumnClause]) -> dict[str, Name]:
     return first_uses
 
 
-def _term_as_dict(term: ColumnTerm) -> dict[str, Any]:
+def _term_as_dict(term: statements.ColumnTerm) -> dict[str, Any]:
     if isinstance(term, Name):
         return {"kind": "inferred", "name": _name(term)}
     term = _without_sqlflow_forms(term)

@@ -6,20 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from edl_horovod.errors import did_you_mean
+from edl_horovod.sql import statements
 from edl_horovod.sql.sqlflow import UNQUOTED_ATTRIBUTES
-from edl_horovod.sql.statements import (
-    Attribute,
-    ColumnCall,
-    ColumnClause,
-    ColumnTerm,
-    Hparam,
-    HparamCandidates,
-    HparamRange,
-    Literal,
-    ModelName,
-    Name,
-    StatementError,
-)
+from edl_horovod.sql.statements import Attribute, ColumnCall, ColumnClause, Literal, Name
 from edl_horovod.sql.tokens import Cursor, Token, TokenKind
 
 __all__ = [
@@ -78,7 +67,7 @@ def refuse_image(cursor: Cursor, subject: str, hint: str) -> None:
         raise cursor.problem(f"{subject} is named without a server or an image.", token, hint=hint)
 
 
-def read_model(cursor: Cursor) -> ModelName:
+def read_model(cursor: Cursor) -> statements.ModelName:
     """Read the name of a trained model, with or without a version: `m`, `m@3`."""
     first = cursor.peek()
     name = str(read_name(cursor, "The name of a trained model"))
@@ -97,7 +86,7 @@ def read_model(cursor: Cursor) -> ModelName:
             problem = f"{cursor.source(token)} is not a version."
             raise cursor.problem(problem, token, hint=f"Versions are 1, 2, ...: {name}@1.")
         version = int(digits)
-    return ModelName(name=name, version=version, position=cursor.position(first))
+    return statements.ModelName(name=name, version=version, position=cursor.position(first))
 
 
 def read_attributes(cursor: Cursor, *, may_vary: bool = False) -> tuple[Attribute, ...]:
@@ -120,7 +109,7 @@ def read_attributes(cursor: Cursor, *, may_vary: bool = False) -> tuple[Attribut
             raise cursor.problem(f"= is missing after {name}.", cursor.peek(), hint=hint)
         if str(name) in attributes:
             hint = f"It is also set on line {attributes[str(name)].position.line}. Leave one out."
-            raise StatementError(f"{name} is set twice.", name.position, hint=hint)
+            raise statements.StatementError(f"{name} is set twice.", name.position, hint=hint)
         hyperparameter = _read_hparam(cursor) if may_vary else None
         value = hyperparameter or _read_value(cursor, may_be_word=str(name) in UNQUOTED_ATTRIBUTES)
         attributes[str(name)] = Attribute(name=str(name), value=value, position=name.position)
@@ -150,7 +139,7 @@ def _read_part(cursor: Cursor, expected: str, reserved: Sequence[str]) -> Token:
     return part
 
 
-def _read_term(cursor: Cursor, depth: int) -> ColumnTerm:
+def _read_term(cursor: Cursor, depth: int) -> statements.ColumnTerm:
     first = cursor.peek()
     name = read_name(cursor, "A column, or a function of one,")
     if not cursor.skip_symbol("("):
@@ -293,7 +282,7 @@ def _read_dict(cursor: Cursor, opening: Token, depth: int) -> dict[str | int, An
     return items
 
 
-def _read_hparam(cursor: Cursor) -> Hparam | None:
+def _read_hparam(cursor: Cursor) -> statements.Hparam | None:
     """Read HPARAM_RANGE or HPARAM_CANDIDATES; None if neither begins at the cursor.
 
     Raises:
@@ -307,7 +296,7 @@ def _read_hparam(cursor: Cursor) -> Hparam | None:
     return (_read_range if first.is_word("HPARAM_RANGE") else _read_candidates)(cursor, first)
 
 
-def _read_range(cursor: Cursor, first: Token) -> HparamRange:
+def _read_range(cursor: Cursor, first: Token) -> statements.HparamRange:
     low = _read_bound(cursor)
     if not cursor.skip_symbol(","):
         problem = "A comma and the upper bound are missing after the lower bound."
@@ -327,7 +316,7 @@ def _read_range(cursor: Cursor, first: Token) -> HparamRange:
     if is_log and low <= 0:
         problem = f"The lower bound of {written} must be above 0 on a logarithmic scale."
         raise cursor.problem(problem, first, hint="Raise it, or leave 'log' out.")
-    return HparamRange(low=low, high=high, is_log=is_log, written=written)
+    return statements.HparamRange(low=low, high=high, is_log=is_log, written=written)
 
 
 def _read_bound(cursor: Cursor) -> int | float:
@@ -338,13 +327,13 @@ def _read_bound(cursor: Cursor) -> int | float:
     return value
 
 
-def _read_candidates(cursor: Cursor, first: Token) -> HparamCandidates:
+def _read_candidates(cursor: Cursor, first: Token) -> statements.HparamCandidates:
     token = cursor.peek()
     values = _read_value(cursor)
     if not isinstance(values, list) or not values:
         problem = "HPARAM_CANDIDATES takes a list of one value or more."
         raise cursor.problem(problem, token, hint=_HPARAM_HINT)
-    return HparamCandidates(values=tuple(values), written=_finish_call(cursor, first))
+    return statements.HparamCandidates(values=tuple(values), written=_finish_call(cursor, first))
 
 
 def _finish_call(cursor: Cursor, first: Token) -> str:

@@ -20,7 +20,7 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EvaluationEvent, StepEvent
 from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import framework_name
-from edl_horovod.sql import planning
+from edl_horovod.sql import planning, training_rows
 from edl_horovod.sql.baselines import compare
 from edl_horovod.sql.context import StatementContext
 from edl_horovod.sql.export import ExportedTable, records_folder
@@ -30,13 +30,6 @@ from edl_horovod.sql.models import LOG, MODEL, About, LogRow, ModelColumn, read_
 from edl_horovod.sql.planning import TrainingPlan
 from edl_horovod.sql.settings import SqlSettings
 from edl_horovod.sql.statements import Result, Train
-from edl_horovod.sql.training_rows import (
-    check_label,
-    count_rows,
-    fill_nulls,
-    part_folders,
-    split_rows,
-)
 from edl_horovod.sql.trials import TrainingOutcome, prepare_trials, run_trials
 from edl_horovod.sql.unknown_values import array_of
 from edl_horovod.supervisor.run import JobResult
@@ -72,7 +65,7 @@ class _TrainingRows:
 
     @property
     def num_learned(self) -> int:
-        return count_rows(self.training)
+        return training_rows.count_rows(self.training)
 
 
 def train(context: StatementContext, statement: Train) -> Result:
@@ -226,7 +219,7 @@ def _data_settings(plan: TrainingPlan, job: StatementJob) -> dict[str, str]:
         return {"data": str(data), "validation_data": str(validation)}
     if plan.split.kind == "none":
         return {"data": str(data)}
-    training, held_back = part_folders(job.validation)
+    training, held_back = training_rows.part_folders(job.validation)
     return {"data": str(training), "validation_data": str(held_back)}
 
 
@@ -252,7 +245,7 @@ def _export(
         )
 
     table = export(statement.select, job.data, dict.fromkeys(plan.possible_dates))
-    check_label(table.data, plan.label)
+    training_rows.check_label(table.data, plan.label)
     _check_classes(plan, table)
     training, held_back, split_in_words = table.data, None, plan.split_in_words
     with_nulls = _names_with_nulls(table)
@@ -277,11 +270,15 @@ def _export(
         )
     elif plan.split.kind != "none":
         label = plan.label if plan.has_classes else ""
-        split_rows(table.data, job.validation, plan.split, plan.split_key, label=label)
-        training, held_back = part_folders(job.validation)
+        training_rows.split_rows(
+            table.data, job.validation, plan.split, plan.split_key, label=label
+        )
+        training, held_back = training_rows.part_folders(job.validation)
     nulls = plan.nulls
     if plan.filled_columns:
-        nulls = fill_nulls(training, held_back, plan.filled_columns, columns_with_nulls=with_nulls)
+        nulls = training_rows.fill_nulls(
+            training, held_back, plan.filled_columns, columns_with_nulls=with_nulls
+        )
         if filled := [name for name in plan.filled_columns if name in with_nulls]:
             values = ", ".join(f"{name} {nulls[name]!r}" for name in filled)
             context.tell(f"NULLs are filled with the mean or the most frequent value: {values}.")

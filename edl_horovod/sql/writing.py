@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from edl_horovod.errors import DataError
+from edl_horovod.sql import target
 from edl_horovod.sql.engine import LOCK_SECONDS, Engine
 from edl_horovod.sql.export import (
     PROGRESS_SECONDS,
@@ -29,14 +30,7 @@ from edl_horovod.sql.export import (
     read_key_data,
 )
 from edl_horovod.sql.kinds import DeclaredType, exact_type, type_of_value
-from edl_horovod.sql.target import (
-    MARK,
-    TargetPlan,
-    column_definition,
-    declared_types,
-    quoted_table,
-    with_current_columns,
-)
+from edl_horovod.sql.target import MARK, TargetPlan, column_definition
 
 __all__ = ["try_writing", "write_predictions"]
 
@@ -117,7 +111,7 @@ def write_predictions(
     rows = _with_predictions(key_data, predictions, num_rows=exported.num_rows)
     if on_progress is not None:
         rows = _with_progress(rows, on_progress)
-    plan = with_current_columns(engine, plan) if plan.action == "update" else plan
+    plan = target.with_current_columns(engine, plan) if plan.action == "update" else plan
     with engine.connecting() as connection, _limited_lock_waits(engine, connection):
         writer = _TableWriter(engine, connection, plan, types)
         if plan.action == "update":
@@ -256,7 +250,7 @@ class _TableWriter:
         definitions = sa.inspect(connection).get_columns(plan.table.name, plan.table.schema or None)
         table_columns = {column["name"]: column for column in definitions}
         # Staged keys have the affinity of the table's keys; otherwise SQLite uses no index.
-        declared = declared_types(self.engine, connection, plan.table)
+        declared = target.declared_types(self.engine, connection, plan.table)
         connection.rollback()
         key_types = [
             DeclaredType(declared.get(key, "INT"))
@@ -341,7 +335,7 @@ class _TableWriter:
 
     @property
     def _table(self) -> str:
-        return quoted_table(self.engine, self.plan.table)
+        return target.quoted_table(self.engine, self.plan.table)
 
     def _run(self, text: str) -> None:
         self.engine.run_text(self.connection, text)

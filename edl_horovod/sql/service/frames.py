@@ -7,19 +7,7 @@ import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from edl_horovod.errors import (
-    ClusterError,
-    ConfigError,
-    DataError,
-    EdlError,
-    Interrupted,
-    MissingDependency,
-    NotEnoughWorkers,
-    OutputError,
-    TimedOut,
-    TrainingError,
-    UserCodeError,
-)
+from edl_horovod import errors
 from edl_horovod.sql.models import ModelNotFound
 
 __all__ = ["HEADER", "CallRequest", "FrameKind", "ServiceSettings", "status_code"]
@@ -65,21 +53,21 @@ class CallRequest:
     """Whether the client asked not to wait for jobs, which is not supported."""
 
 
-_CODES: dict[type[EdlError], str] = {
+_CODES: dict[type[errors.EdlError], str] = {
     ModelNotFound: "NOT_FOUND",
-    ConfigError: "INVALID_ARGUMENT",
-    DataError: "FAILED_PRECONDITION",
-    UserCodeError: "FAILED_PRECONDITION",
-    OutputError: "FAILED_PRECONDITION",
-    MissingDependency: "FAILED_PRECONDITION",
-    TrainingError: "FAILED_PRECONDITION",
-    NotEnoughWorkers: "RESOURCE_EXHAUSTED",
-    ClusterError: "UNAVAILABLE",
-    TimedOut: "DEADLINE_EXCEEDED",
-    Interrupted: "CANCELLED",
+    errors.ConfigError: "INVALID_ARGUMENT",
+    errors.DataError: "FAILED_PRECONDITION",
+    errors.UserCodeError: "FAILED_PRECONDITION",
+    errors.OutputError: "FAILED_PRECONDITION",
+    errors.MissingDependency: "FAILED_PRECONDITION",
+    errors.TrainingError: "FAILED_PRECONDITION",
+    errors.NotEnoughWorkers: "RESOURCE_EXHAUSTED",
+    errors.ClusterError: "UNAVAILABLE",
+    errors.TimedOut: "DEADLINE_EXCEEDED",
+    errors.Interrupted: "CANCELLED",
 }
 
 
-def status_code(error: EdlError) -> str:
+def status_code(error: errors.EdlError) -> str:
     """The name of the gRPC status code for an error."""
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), "INTERNAL")
