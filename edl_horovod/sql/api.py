@@ -140,16 +140,13 @@ def bind(text: str, parameters: Mapping[str, Any], dialect: str) -> str:
         unused.pop(name.text, None)
     if unused:
         first = next(iter(unused))
+        words = [word for word in text.split() if word.startswith(":")]
         raise ConfigError(
             f"No statement uses the parameter {first}.",
             received=f"parameters={', '.join(parameters)}",
-            hint=f"Write :{first}, without quotes around it.{_suggestion(first, text)}",
+            hint=f"Write :{first}, without quotes around it.{did_you_mean(f':{first}', words)}",
         )
     return "".join([*parts, text[end:]])
-
-
-def _suggestion(name: str, text: str) -> str:
-    return did_you_mean(f":{name}", [word for word in text.split() if word.startswith(":")])
 
 
 def _literal(value: Any, dialect: str, name: str) -> str:

@@ -333,12 +333,11 @@ def _term_as_dict(term: statements.ColumnTerm) -> dict[str, Any]:
         hint = f"Write {function}({', '.join(keys)}); the last ones may be left out."
         problem = f"{function} takes 1 to {len(keys)} arguments."
         raise StatementError(problem, term.position, hint=hint)
-    values = [_value(key, argument) for key, argument in zip(keys, term.arguments, strict=False)]
-    arguments = dict(zip(keys, values, strict=False))
+    pairs = zip(keys, term.arguments, strict=False)
+    arguments = {key: _value(key, argument) for key, argument in pairs}
     # NUMERIC(column, n) is a text of n numbers, which models call dense.
-    is_dense = function == "NUMERIC" and arguments.pop("shape", 1) != 1
-    if is_dense:
-        return {"kind": "dense", "name": arguments["name"], "shape": values[1]}
+    if function == "NUMERIC" and (shape := arguments.pop("shape", 1)) != 1:
+        return {"kind": "dense", "name": arguments["name"], "shape": shape}
     return {"kind": function.lower(), **arguments}
 
 
@@ -403,15 +402,10 @@ def _value(key: str, argument: ColumnCall | Name | Literal) -> Any:
     if key == "of":
         if argument.function:
             return _term_as_dict(argument)
-        return [_crossed_column(term) for term in argument.arguments]
+        return [_value(key, term) for term in argument.arguments]
     problem = f"{argument.function or 'A list'} is not allowed here."
     hint = "Write the name of a column, or a number."
     raise StatementError(problem, argument.position, hint=hint)
-
-
-def _crossed_column(term: ColumnCall | Name | Literal) -> Any:
-    assert not isinstance(term, Literal)
-    return _name(term) if isinstance(term, Name) else _term_as_dict(term)
 
 
 def _name(name: Name) -> str:

@@ -104,9 +104,7 @@ def read_attributes(cursor: Cursor, *, may_vary: bool = False) -> tuple[Attribut
         return ()
     while True:
         name = read_name(cursor, "The name of an attribute", reserved=())
-        if not cursor.skip_symbol("="):
-            hint = f"Write {name}=value."
-            raise cursor.problem(f"= is missing after {name}.", cursor.peek(), hint=hint)
+        cursor.require_symbol("=", f"= is missing after {name}.", hint=f"Write {name}=value.")
         if str(name) in attributes:
             hint = f"It is also set on line {attributes[str(name)].position.line}. Leave one out."
             raise statements.StatementError(f"{name} is set twice.", name.position, hint=hint)
@@ -172,8 +170,7 @@ def _read_list(cursor: Cursor, depth: int, opening: Token) -> ColumnCall | Liter
     terms: list[Any] = [_read_term(cursor, depth + 1)]
     while cursor.skip_symbol(","):
         terms.append(_read_term(cursor, depth + 1))
-    if not cursor.skip_symbol("]"):
-        raise cursor.problem("A comma or ] is missing after a column.", cursor.peek())
+    cursor.require_symbol("]", "A comma or ] is missing after a column.")
     return ColumnCall(function="", arguments=tuple(terms), position=cursor.position(opening))
 
 
@@ -257,9 +254,8 @@ def _read_items(cursor: Cursor, opening: Token, closing: str, read: Callable[[],
         items.append(read())
         if cursor.skip_symbol(closing):
             break
-        if not cursor.skip_symbol(","):
-            problem = f"A comma or {closing} is missing after a value in {opening.text}."
-            raise cursor.problem(problem, cursor.peek(), hint=_VALUE_HINT)
+        problem = f"A comma or {closing} is missing after a value in {opening.text}."
+        cursor.require_symbol(",", problem, hint=_VALUE_HINT)
     return items
 
 
@@ -273,9 +269,7 @@ def _read_dict(cursor: Cursor, opening: Token, depth: int) -> dict[str | int, An
             raise cursor.problem("A key is text or a whole number.", start, hint=_VALUE_HINT)
         if key in items:
             raise cursor.problem(f"The key {key!r} is repeated.", start)
-        if not cursor.skip_symbol(":"):
-            problem = "A colon is missing after a key."
-            raise cursor.problem(problem, cursor.peek(), hint=_VALUE_HINT)
+        cursor.require_symbol(":", "A colon is missing after a key.", hint=_VALUE_HINT)
         items[key] = _read_value(cursor, depth + 1)
 
     _read_items(cursor, opening, "}", read_item)
@@ -298,9 +292,8 @@ def _read_hparam(cursor: Cursor) -> statements.Hparam | None:
 
 def _read_range(cursor: Cursor, first: Token) -> statements.HparamRange:
     low = _read_bound(cursor)
-    if not cursor.skip_symbol(","):
-        problem = "A comma and the upper bound are missing after the lower bound."
-        raise cursor.problem(problem, cursor.peek(), hint=_HPARAM_HINT)
+    problem = "A comma and the upper bound are missing after the lower bound."
+    cursor.require_symbol(",", problem, hint=_HPARAM_HINT)
     high = _read_bound(cursor)
     is_log = False
     if cursor.skip_symbol(","):
@@ -339,7 +332,6 @@ def _read_candidates(cursor: Cursor, first: Token) -> statements.HparamCandidate
 def _finish_call(cursor: Cursor, first: Token) -> str:
     """Move past the closing bracket, and return the whole call as written."""
     token = cursor.peek()
-    if not cursor.skip_symbol(")"):
-        problem = f") is missing after the arguments of {first.text}."
-        raise cursor.problem(problem, token, hint=_HPARAM_HINT)
+    problem = f") is missing after the arguments of {first.text}."
+    cursor.require_symbol(")", problem, hint=_HPARAM_HINT)
     return " ".join(cursor.text[first.start : token.end].split())

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,12 +53,10 @@ class StatementContext:
         """
         return [column.name for column in self.engine.select_columns(select)]
 
-    @contextmanager
-    def job(self, title: str) -> Iterator[StatementJob]:
+    def job(self, title: str) -> AbstractContextManager[StatementJob]:
         """A job folder for a statement; see `open_job`."""
         self.store.claim()
-        with open_job(self.settings.models, title) as job:
-            yield job
+        return open_job(self.settings.models, title)
 
     def config(
         self, task: str, values: dict[str, Any], job: StatementJob, output: Path

@@ -131,9 +131,8 @@ def _options(database_url: DatabaseURL, *, is_confined: bool) -> dict[str, Any]:
     if database_url.dialect == "duckdb":
         # Its default pool keeps one connection, which an in-memory database needs.
         return {"connect_args": {"config": DUCKDB_CONFIG}} if is_confined else {}
-    options = (
-        {} if "connect_timeout" in database_url.url.query else {"connect_timeout": CONNECT_SECONDS}
-    )
+    has_timeout = "connect_timeout" in database_url.url.query
+    options = {} if has_timeout else {"connect_timeout": CONNECT_SECONDS}
     if is_confined and database_url.dialect == "mysql":
         options |= MYSQL_ARGUMENTS
     return {"poolclass": sa.NullPool, "connect_args": options, "isolation_level": "AUTOCOMMIT"}
@@ -153,7 +152,8 @@ class Engine:
         self._is_confined = is_confined
         self._session: sa.Connection | None = None
         """The connection of the user's own statements; None before the first."""
-        self._opened_by = ""
+        self.open_transaction = ""
+        """The statement that opened the session's transaction; empty if no transaction is open."""
         self._has_state = False
 
     def __repr__(self) -> str:
@@ -190,12 +190,11 @@ class Engine:
         """
         with self.translated_errors("run the SELECT"):
             if self.dialect == "sqlite" and not self._has_private_tables():
-                arguments, options = self._engine.dialect.create_connect_args(
-                    self._database_url.url
-                )
-                options = {**options, "timeout": LOCK_SECONDS}
+                url, dialect = self._database_url.url, self._engine.dialect
+                arguments, options = dialect.create_connect_args(url)
+                options, is_confined = {**options, "timeout": LOCK_SECONDS}, self._is_confined
                 with sqlite_rows.reading(
-                    arguments, options, select, is_confined=self._is_confined
+                    arguments, options, select, is_confined=is_confined
                 ) as rows:
                     yield rows
                 return
@@ -215,12 +214,8 @@ class Engine:
         """The driver's cursor over the rows of a SELECT, which stay in the server until fetched."""
         # SQLAlchemy's results copy every row, which halves the speed.
         driver = connection.connection
-        if self.dialect == "postgres":
-            cursor = driver.cursor("edl_rows")
-        elif self.dialect == "mysql":
-            cursor = driver.cursor(importlib.import_module("pymysql.cursors").SSCursor)
-        else:
-            cursor = driver.cursor()
+        is_named = self.dialect == "postgres"
+        cursor = driver.cursor("edl_rows") if is_named else self._unbuffered_cursor(driver)
         try:
             cursor.execute(select)
             yield cursor
@@ -253,14 +248,16 @@ class Engine:
             result = self._first_rows_in_postgres(session, text)
             if result is not None:
                 return result
-        if self.dialect == "mysql":
-            # Closing it reads and discards the remaining rows: statements always run to their end.
-            cursor = driver.cursor(importlib.import_module("pymysql.cursors").SSCursor)
-        else:
-            cursor = driver.cursor()
-        with closing(cursor):
+        # In MySQL closing it reads and discards the remaining rows: statements run to their end.
+        with closing(self._unbuffered_cursor(driver)) as cursor:
             cursor.execute(text)
             return _statement_result(cursor)
+
+    def _unbuffered_cursor(self, driver: Any) -> Any:
+        """A cursor that fetches rows when they are asked for, if the driver has such ones."""
+        if self.dialect != "mysql":
+            return driver.cursor()
+        return driver.cursor(importlib.import_module("pymysql.cursors").SSCursor)
 
     def _first_rows_in_postgres(self, session: sa.Connection, text: str) -> StatementResult | None:
         """The first rows of a SELECT in PostgreSQL; the others are never transferred.
@@ -288,8 +285,8 @@ class Engine:
     @property
     def session_state(self) -> str:
         """What the end of the session would lose, as a phrase; empty if it would lose nothing."""
-        if self._opened_by:
-            return f"the open transaction of {self._opened_by!r}"
+        if self.open_transaction:
+            return f"the open transaction of {self.open_transaction!r}"
         return "its temporary tables and settings" if self._has_state else ""
 
     @property
@@ -297,16 +294,11 @@ class Engine:
         """Whether the user's statements have opened the shared connection."""
         return self._session is not None
 
-    @property
-    def open_transaction(self) -> str:
-        """The statement that opened the session's transaction; empty if no transaction is open."""
-        return self._opened_by
-
     def end_session(self) -> None:
         """Close the connection of the user's statements; an open transaction is rolled back."""
         if self._session is not None:
             session, self._session = self._session, None
-            self._opened_by, self._has_state = "", False
+            self.open_transaction, self._has_state = "", False
             with suppress(sa.exc.SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error):
                 _driver_of(session).rollback()
             with suppress(sa.exc.SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error):
@@ -456,9 +448,9 @@ class Engine:
             # DuckDB answers no query in a failed transaction; elsewhere the connection is lost.
             is_open = self.dialect == "duckdb"
         if not is_open:
-            self._opened_by = ""
-        elif not self._opened_by:
-            self._opened_by = _shortened(text)
+            self.open_transaction = ""
+        elif not self.open_transaction:
+            self.open_transaction = _shortened(text)
 
     def _is_in_transaction(self, driver: Any) -> bool:
         if self.dialect == "sqlite":

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from edl_horovod.errors import EdlError, Interrupted, OutputError, hint_of
 from edl_horovod.files import marker
@@ -275,7 +275,9 @@ def _remove_attached(entry: JobEntry, job: StatementJob) -> bool:
 
 def _is_running(lock: Path, boot: str) -> bool:
     with lock.open("r+") as stream:
-        if not _try_to_lock(stream):
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
             return True
     is_of_this_machine = bool(boot) and boot == marker.boot_id()
     return not is_of_this_machine and time.time() - lock.stat().st_mtime < SILENT_SECONDS
@@ -296,11 +298,3 @@ def _touching(lock: Path) -> Iterator[None]:
         yield
     finally:
         ended.set()
-
-
-def _try_to_lock(stream: TextIO) -> bool:
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

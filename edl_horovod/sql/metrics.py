@@ -114,10 +114,8 @@ class ClassMetrics:
             value = getattr(self, name)
             rows.append(MetricRow(name, None, None, None if value is None else float(value)))
         for name in _METRICS_BY_CLASS:
-            values_of_classes = zip(self.classes, getattr(self, name), strict=True)
-            rows += [
-                MetricRow(name, class_name, None, value) for class_name, value in values_of_classes
-            ]
+            for class_name, value in zip(self.classes, getattr(self, name), strict=True):
+                rows.append(MetricRow(name, class_name, None, value))
         for class_name, counts in zip(self.classes, self.confusion, strict=True):
             rows += [
                 MetricRow("confusion", class_name, predicted, float(count))
@@ -339,9 +337,7 @@ def importances(
         columns_importances.append(
             Importance(column=column, importance=float(falls.mean()), deviation=float(falls.std()))
         )
-    return sorted(
-        columns_importances, key=lambda importance: (-importance.importance, importance.column)
-    )
+    return sorted(columns_importances, key=lambda measured: (-measured.importance, measured.column))
 
 
 def require_drawing(file: Path) -> None:

@@ -131,11 +131,8 @@ class About:
     @property
     def dates(self) -> dict[str, Any]:
         """The columns of dates and timestamps, with their kind."""
-        return {
-            column.name: column.kind
-            for column in self.columns
-            if column.kind in ("date", "timestamp")
-        }
+        kinds = {column.name: column.kind for column in self.columns}
+        return {name: kind for name, kind in kinds.items() if kind in ("date", "timestamp")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +194,9 @@ class ModelStore:
 
     def names(self) -> tuple[str, ...]:
         """The names of the models with a live version, sorted."""
-        return tuple(name for name in self._all_names() if self._live(name) is not None)
+        paths = sorted(self.folder.iterdir()) if self.folder.is_dir() else ()
+        folders = (path for path in paths if path.is_dir() and marker.kind_of(path) == _MODEL)
+        return tuple(folder.name for folder in folders if self.exists(folder.name))
 
     def all(self) -> tuple[StoredModel, ...]:
         """All versions of the models with a live version, sorted by name and version."""
@@ -208,14 +207,8 @@ class ModelStore:
     def versions(self, name: str) -> tuple[int, ...]:
         """The versions of a model in ascending order."""
         home = self.folder / name
-        paths = home.iterdir() if home.is_dir() else ()
-        return tuple(
-            sorted(
-                int(path.name)
-                for path in paths
-                if path.name.isdecimal() and marker.kind_of(path) == _VERSION
-            )
-        )
+        paths = [path for path in home.iterdir() if path.name.isdecimal()] if home.is_dir() else []
+        return tuple(sorted(int(path.name) for path in paths if marker.kind_of(path) == _VERSION))
 
     def find(self, named: ModelName) -> StoredModel:
         """A version of a model; the live version if the statement names no number.
@@ -331,10 +324,9 @@ class ModelStore:
                 self._remove(home, self.versions(named.name))
                 self._remove_home(home)
             elif stored.is_live:
+                problem = f"The version {named} is the live one."
                 hint = f"DROP MODEL {named.name} removes the model with all of its versions."
-                raise StatementError(
-                    f"The version {named} is the live one.", named.position, hint=hint
-                )
+                raise StatementError(problem, named.position, hint=hint)
             else:
                 self._remove(home, (stored.version,))
 
@@ -375,13 +367,6 @@ class ModelStore:
         with (self.folder / _LOCK).open("w") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
             yield
-
-    def _all_names(self) -> Iterator[str]:
-        if not self.folder.is_dir():
-            return
-        for path in sorted(self.folder.iterdir()):
-            if path.is_dir() and marker.kind_of(path) == _MODEL:
-                yield path.name
 
     def _live(self, name: str) -> int | None:
         try:

@@ -47,7 +47,6 @@ class Predictions:
     folder: Path
     shapes: dict[str, tuple[int, ...]]
     """The shape of each output for one row."""
-    num_rows: int
 
     def batches(self) -> Iterator[dict[str, NDArray[Any]]]:
         """Batches of outputs by name, each of shape (rows, ...).
@@ -82,16 +81,14 @@ def predict(context: StatementContext, statement: Predict) -> Result:
     )
     into = None
     if target is not None:
+        number = (SAMPLE_NUMBER,)
         into = plan_target(
             context.engine,
             statement.select,
             parts,
             columns=names if len(names) > 1 or plan.columns else (),
             features=stored.about.features,
-            samples=[
-                classes_of(stored) or (SAMPLE_NUMBER,),
-                *[(SAMPLE_NUMBER,)] * (len(names) - 1),
-            ],
+            samples=[classes_of(stored) or number, *[number] * (len(names) - 1)],
             replace_table=plan.replace_table,
             replace_values=plan.replace_values,
         )
@@ -129,18 +126,18 @@ def predict(context: StatementContext, statement: Predict) -> Result:
         digest = _digest(stored, table) if into is not None else ""
         is_reused = into is not None and job.take_predictions(digest)
         if is_reused:
-            context.tell(
+            sentence = (
                 "The predictions of an earlier attempt, which could not write them, are used."
             )
+            context.tell(sentence)
         else:
             context.run(config, table.data, job)
         rows_of_predictions = _predicted_rows(
             read_predictions(job.output), stored, probabilities=plan.has_probabilities
         )
         if into is not None:
-            progress = context.progress(
-                job, f"of {table.num_rows:,} predictions are sent to the database"
-            )
+            action = f"of {table.num_rows:,} predictions are sent to the database"
+            progress = context.progress(job, action)
             try:
                 counts = write_predictions(
                     context.engine,
@@ -185,7 +182,7 @@ def read_predictions(folder: Path) -> Predictions:
             received=f"shape {shapes[varying[0]]}",
             hint="Use a model of the zoo that gives one value a row.",
         )
-    return Predictions(folder, shapes, int(schema["num_records"]))
+    return Predictions(folder, shapes)
 
 
 def classes_of(stored: StoredModel) -> tuple[Any, ...]:
@@ -206,9 +203,8 @@ def report_unknown_values(
     Raises:
         DataError: The trained model is damaged.
     """
-    for unknown in unknown_values(
-        read_summary(stored.trained_model), sorted(table.data.glob("*.parquet"))
-    ):
+    shards = sorted(table.data.glob("*.parquet"))
+    for unknown in unknown_values(read_summary(stored.trained_model), shards):
         context.tell(str(unknown))
 
 
@@ -236,15 +232,14 @@ def _output_names(
         )
     # Columns of two models in the same table must have different names.
     prefix = "" if first == DEFAULT_COLUMN else f"{first}_"
-    probability_columns = (
-        [f"{prefix}probability_{label}" for label in classes] if probabilities else []
-    )
-    names = tuple(map(str, columns)) or (first, *probability_columns)
-    if len(names) != 1 + len(probability_columns):
+    labels = classes if probabilities else ()
+    usual_names = (first, *(f"{prefix}probability_{label}" for label in labels))
+    names = tuple(map(str, columns)) or usual_names
+    if len(names) != len(usual_names):
         raise ConfigError(
-            f"There are {1 + len(probability_columns)} columns of predictions, {len(names)} names.",
+            f"There are {len(usual_names)} columns of predictions, {len(names)} names.",
             received={"predict.columns": list(names)},
-            hint=f"Write a name for each of {', '.join((first, *probability_columns))}.",
+            hint=f"Write a name for each of {', '.join(usual_names)}.",
         )
     return names
 

@@ -208,14 +208,9 @@ def _index_of_from(tokens: Sequence[Token]) -> int | None:
     """The index of the FROM of the outermost SELECT, not of IS DISTINCT FROM."""
     depth = 0
     for index, token in enumerate(tokens):
-        if token.token_type == TokenType.L_PAREN:
-            depth += 1
-        elif token.token_type == TokenType.R_PAREN:
-            depth -= 1
-        elif (
-            token.token_type == TokenType.FROM
-            and not depth
-            and tokens[index - 1].token_type != TokenType.DISTINCT
-        ):
+        kind = token.token_type
+        depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
+        is_comparison = tokens[index - 1].token_type == TokenType.DISTINCT
+        if kind == TokenType.FROM and not depth and not is_comparison:
             return index
     return None

@@ -101,6 +101,11 @@ class Cursor:
         self._index += is_next
         return is_next
 
+    def require_symbol(self, symbol: str, problem: str, *, hint: str = "") -> None:
+        """Move past a symbol; `problem` is the error if it does not come next."""
+        if not self.skip_symbol(symbol):
+            raise self.problem(problem, self.peek(), hint=hint)
+
     def skip_words(self, *words: str) -> bool:
         """Move past keywords if they come next in this order; returns whether they did."""
         is_next = all(self.peek(ahead).is_word(word) for ahead, word in enumerate(words))

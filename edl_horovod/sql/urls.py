@@ -11,7 +11,7 @@ from edl_horovod.errors import ConfigError, DataError, did_you_mean
 __all__ = ["DatabaseURL", "parse_url"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Driver:
     dialect: str
     """sqlglot's name of the dialect."""
@@ -21,24 +21,19 @@ class _Driver:
     extra: str
 
 
-_SQLITE = _Driver(dialect="sqlite", full_name="sqlite+pysqlite", module="sqlite3", extra="sql")
-_POSTGRESQL = _Driver(
-    dialect="postgres", full_name="postgresql+psycopg", module="psycopg", extra="postgresql"
-)
-_MYSQL = _Driver(dialect="mysql", full_name="mysql+pymysql", module="pymysql", extra="mysql")
-_MARIADB = _Driver(dialect="mysql", full_name="mariadb+pymysql", module="pymysql", extra="mysql")
-_DUCKDB = _Driver(dialect="duckdb", full_name="duckdb", module="duckdb_engine", extra="duckdb")
+_SQLITE = _Driver("sqlite", "sqlite+pysqlite", "sqlite3", "sql")
 _DRIVERS = {
-    "sqlite": _SQLITE,
-    "sqlite+pysqlite": _SQLITE,
-    "postgresql": _POSTGRESQL,
-    "postgresql+psycopg": _POSTGRESQL,
-    "mysql": _MYSQL,
-    "mysql+pymysql": _MYSQL,
-    "mariadb": _MARIADB,
-    "mariadb+pymysql": _MARIADB,
-    "duckdb": _DUCKDB,
+    name: driver
+    for driver in (
+        _SQLITE,
+        _Driver("postgres", "postgresql+psycopg", "psycopg", "postgresql"),
+        _Driver("mysql", "mysql+pymysql", "pymysql", "mysql"),
+        _Driver("mysql", "mariadb+pymysql", "pymysql", "mysql"),
+        _Driver("duckdb", "duckdb", "duckdb_engine", "duckdb"),
+    )
+    for name in (driver.full_name.partition("+")[0], driver.full_name)
 }
+"""The drivers by the beginning of a URL, with or without the driver's name."""
 _EXAMPLES = (
     "sqlite:///hr.db, postgresql://user:password@host/database, mariadb://user:password@host/"
     "database or duckdb:///file.duckdb"
