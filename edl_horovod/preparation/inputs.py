@@ -7,6 +7,7 @@ import os
 import random
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from edl_horovod.errors import DataError
@@ -82,14 +83,12 @@ def find(data: str, *, shuffle: bool) -> Inputs:
         random.Random(_SHUFFLE_SEED).shuffle(paths)
     sizes, mtimes = array("q"), array("q")
     for path in paths:
-        try:
+        size = mtime = _MISSING
+        with suppress(OSError):
             state = os.stat(path)
-        except OSError:
-            sizes.append(_MISSING)
-            mtimes.append(_MISSING)
-        else:
-            sizes.append(state.st_size)
-            mtimes.append(state.st_mtime_ns)
+            size, mtime = state.st_size, state.st_mtime_ns
+        sizes.append(size)
+        mtimes.append(mtime)
     return Inputs(paths, sizes, mtimes)
 
 

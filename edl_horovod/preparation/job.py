@@ -88,12 +88,11 @@ def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> Prepare
             hint="Set launch=mpi, or start it without mpirun.",
         )
 
-    num_processes = config.processes or len(os.sched_getaffinity(0))
-    return run_with(
-        lambda settings, num_groups: ProcessPool(settings, min(num_processes, num_groups)),
-        config,
-        progress,
-    )
+    def open_pool(settings: GroupSettings, num_groups: int) -> ProcessPool:
+        num_processes = config.processes or len(os.sched_getaffinity(0))
+        return ProcessPool(settings, min(num_processes, num_groups))
+
+    return run_with(open_pool, config, progress)
 
 
 def describe(config: PrepareConfig) -> list[str]:
@@ -184,21 +183,14 @@ def _do_groups(
         if number not in partial.done
     )
     for done in pool.work(groups, on_work):
-        _record_group(config, inputs, partial, done)
+        if not done.bad or (config.bad_files == "skip" and not done.is_given_up):
+            for bad in done.bad:
+                log.warning("Skipped: %s: %s", bad.path, bad.reason)
+            with writing(Path(config.output)):
+                partial.add(done, inputs.digest_of_states(*partial.manifest.bounds(done.number)))
+        if done.bad:
+            _require_few_bad_files(config, [*partial.done.values(), done])
     on_work(0, 0, is_last=True)
-
-
-def _record_group(
-    config: PrepareConfig, inputs: Inputs, partial: PartialRun, done: GroupDone
-) -> None:
-    is_acceptable = not done.bad or (config.bad_files == "skip" and not done.is_given_up)
-    if is_acceptable:
-        for bad in done.bad:
-            log.warning("Skipped: %s: %s", bad.path, bad.reason)
-        with writing(Path(config.output)):
-            partial.add(done, inputs.digest_of_states(*partial.manifest.bounds(done.number)))
-    if done.bad:
-        _require_few_bad_files(config, [*partial.done.values(), done])
 
 
 def _finish(config: PrepareConfig, inputs: Inputs, partial: PartialRun) -> PrepareResult:
@@ -256,17 +248,12 @@ def _manifest(config: PrepareConfig, inputs: Inputs) -> Manifest:
 
 
 def _group_settings(config: PrepareConfig) -> GroupSettings:
+    names = ("model_zoo", "model_def", "prefix", "records_per_shard", "bytes_per_shard", "codec")
+    is_skipping = config.bad_files == "skip"
     return GroupSettings(
-        model_zoo=config.model_zoo,
-        model_def=config.model_def,
+        **{name: getattr(config, name) for name in names},
         folder=str(shards_folder(Path(config.output).absolute())),
-        prefix=config.prefix,
-        records_per_shard=config.records_per_shard,
-        bytes_per_shard=config.bytes_per_shard,
-        codec=config.codec,
-        max_bad_files=config.max_bad_files
-        if config.bad_files == "skip"
-        else _MAX_BAD_FILES_LISTED - 1,
+        max_bad_files=config.max_bad_files if is_skipping else _MAX_BAD_FILES_LISTED - 1,
     )
 
 
@@ -327,20 +314,19 @@ def _require_few_bad_files(config: PrepareConfig, groups: Sequence[GroupDone]) -
         DataError: There are too many bad files; the list has been written.
     """
     bad = list(dict.fromkeys(bad_file for group in groups for bad_file in group.bad))
-    max_bad_files = config.max_bad_files if config.bad_files == "skip" else 0
+    is_skipping = config.bad_files == "skip"
+    max_bad_files = config.max_bad_files if is_skipping else 0
     if len(bad) <= max_bad_files:
         return
     path = _write_bad_files(config.output, bad)
     bad_lines = "".join(f"\n  {bad_file.path}: {bad_file.reason}" for bad_file in bad[:_NUM_SHOWN])
     more = f"\n  and {len(bad) - _NUM_SHOWN} more" if len(bad) > _NUM_SHOWN else ""
     listing = f"All bad files so far are listed in {path}:{bad_lines}{more}"
-    if config.bad_files == "skip":
-        raise DataError(
-            f"{len(bad)} input files cannot be prepared.",
-            received={"max_bad_files": max_bad_files},
-            hint=f"Raise max_bad_files, or repair the files. {listing}",
-        )
+    advice = "Repair them, or skip them with bad_files=skip."
+    if is_skipping:
+        advice = "Raise max_bad_files, or repair the files."
     raise DataError(
         f"{len(bad)} input files cannot be prepared.",
-        hint=f"Repair them, or skip them with bad_files=skip. {listing}",
+        received={"max_bad_files": max_bad_files} if is_skipping else "",
+        hint=f"{advice} {listing}",
     )

@@ -56,12 +56,8 @@ _CLASS_COLUMNS = ("metric", "class", "predicted", "value")
 _IMPORTANCE_COLUMNS = ("column", "importance", "deviation")
 _LEADING_COLUMNS: Mapping[str, Kind] = {"model": "text", "evaluated": "timestamp"}
 """The first columns of tables of results, so that a table can hold many evaluations."""
-_NUMBER_COLUMNS: Mapping[str, Kind] = {
-    "value": "number",
-    "importance": "number",
-    "deviation": "number",
-}
-"""The kinds of columns that do not hold text."""
+_NUMBER_COLUMNS = ("value", "importance", "deviation")
+"""The columns of results that hold numbers; others hold texts."""
 _Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -177,9 +173,8 @@ def _compare(
             hint="Cast one of them in the SELECT: two columns of text are compared as classes.",
         )
     classes = tuple(sorted({str(value) for value in (*labels, *predicted)}))
-    return class_metrics(
-        _class_numbers(labels, classes), _class_numbers(predicted, classes), classes
-    )
+    truth, chosen = (_class_numbers(values, classes) for values in (labels, predicted))
+    return class_metrics(truth, chosen, classes)
 
 
 def _is_number(value: object) -> bool:
@@ -272,8 +267,10 @@ def _result_table_of(
     if len(name.parts) > 2:
         problem = f"{name} cannot name a table."
         raise StatementError(problem, name.position, hint="Write table or schema.table.")
-    kinds = {column: _NUMBER_COLUMNS.get(column, "text") for column in result_columns}
-    into = _ResultTable(name=name, columns={**_LEADING_COLUMNS, **kinds}, overwrite=overwrite)
+    kinds = dict(_LEADING_COLUMNS)
+    for column in result_columns:
+        kinds[column] = "number" if column in _NUMBER_COLUMNS else "text"
+    into = _ResultTable(name=name, columns=kinds, overwrite=overwrite)
     with context.engine.connecting() as connection:
         inspector = sa.inspect(connection)
         if not inspector.has_table(into.table, into.schema):
@@ -334,10 +331,8 @@ def _export(
 def _labels(table: ExportedTable, stored: StoredModel) -> NDArray[Any]:
     """The labels of the rows, in order."""
     name = stored.about.label
-    parts = [
-        pq.read_table(file, columns=[name]).column(0).to_pylist()
-        for file in sorted(table.data.glob("*.parquet"))
-    ]
+    files = sorted(table.data.glob("*.parquet"))
+    parts = [pq.read_table(file, columns=[name]).column(0).to_pylist() for file in files]
     return np.array([value for part in parts for value in part])
 
 
@@ -351,9 +346,8 @@ def _measure(
 ) -> ClassMetrics | RegressionMetrics:
     if not classes:
         return regression_metrics(labels.astype(np.float64), outputs[VALUE].reshape(-1))
-    return probability_metrics(
-        _class_numbers(labels.tolist(), classes), outputs[PROBABILITIES], classes
-    )
+    numbers = _class_numbers(labels.tolist(), classes)
+    return probability_metrics(numbers, outputs[PROBABILITIES], classes)
 
 
 def _class_numbers(labels: Sequence[Any], classes: tuple[Any, ...]) -> NDArray[np.int64]:

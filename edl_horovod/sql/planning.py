@@ -210,10 +210,9 @@ def plan_training(
     params = _params(statement, attributes, label)
     settings = {f"params.{name}": value for name, value in params.items()} | attributes.settings
     needed_columns = _needed_columns(statement, columns_read, label, options.get("split_column"))
+    exported = needed_columns or columns
     if split.kind == "column":
-        settings["data_plan.columns"] = [
-            name for name in needed_columns or columns if name != split.column
-        ]
+        settings["data_plan.columns"] = [name for name in exported if name != split.column]
     if len(columns) - (split.kind == "column") < 2:
         problem = f"The SELECT gives only {label!r}, and no columns to learn it from."
         raise StatementError(problem, statement.position, hint="Select some more columns.")
@@ -229,9 +228,7 @@ def plan_training(
         settings={**settings, "model_def": str(statement.model)},
         nulls={} if fills_nulls else nulls,
         filled_columns=tuple(
-            name
-            for name in needed_columns or columns
-            if fills_nulls and name not in (label, split.column)
+            name for name in exported if fills_nulls and name not in (label, split.column)
         ),
         notes=(*renaming_notes, *_notes_on_metrics(attributes), *notes),
         has_classes=_CLASSIFIER in bases if has_spec else None,
@@ -242,9 +239,7 @@ def plan_training(
         split_key=options["split_column"] if split.kind == "key" else "",
         validation_select=options.get("validation_select", ""),
         trials=plan_trials(attributes, has_validation=has_validation),
-        possible_dates=_possible_dates(statement, params, needed_columns or columns)
-        if has_spec
-        else (),
+        possible_dates=_possible_dates(statement, params, exported) if has_spec else (),
         columns=needed_columns,
     )
 
@@ -344,9 +339,8 @@ def plan_comparison(statement: EvaluateColumns, columns: Sequence[str]) -> Compa
     if sorted_attributes.settings:
         attribute = statement.attributes[0]
         problem = "Settings of jobs have no effect here, because no model is evaluated."
-        raise StatementError(
-            problem, attribute.position, hint=f"Allowed: {', '.join(_COMPARISON_OPTIONS)}."
-        )
+        hint = f"Allowed: {', '.join(_COMPARISON_OPTIONS)}."
+        raise StatementError(problem, attribute.position, hint=hint)
     for name, clause in ((statement.label, "LABEL"), (statement.predicted, "USING")):
         _check_selected(name.parts[-1], columns, name.position, clause)
     return ComparisonPlan(
@@ -485,10 +479,9 @@ def _possible_dates(
         replace(clause, terms=tuple(term for term in clause.terms if isinstance(term, ColumnCall)))
         for clause in statement.columns
     ]
-    decided = {*column_names(calls), params["label"]}
-    for name in ("numeric", "categorical"):
-        names = params.get(name, ())
-        decided.update(names if isinstance(names, list) else ())
+    lists = [params.get(name) for name in ("numeric", "categorical")]
+    named = [name for names in lists if isinstance(names, list) for name in names]
+    decided = {*column_names(calls), *named, params["label"]}
     return tuple(name for name in columns if name not in decided)
 
 
@@ -541,14 +534,10 @@ def _check_model(model: Name, zoo: Path) -> None:
     if explanation := explain_missing_model(name):
         raise StatementError(explanation[0], model.position, hint=explanation[1])
     models = _zoo_models(zoo)
-    same_class = [
-        candidate for candidate in models if candidate.rpartition(".")[2].lower() == name.lower()
-    ]
-    suggestion = (
-        f" Did you mean {' or '.join(map(repr, same_class))}?"
-        if same_class
-        else did_you_mean(name, models)
-    )
+    same_class = [model for model in models if model.rpartition(".")[2].lower() == name.lower()]
+    suggestion = did_you_mean(name, models)
+    if same_class:
+        suggestion = f" Did you mean {' or '.join(map(repr, same_class))}?"
     hint = f"{suggestion} Models: {', '.join(models)}."
     raise StatementError(f"There is no model {name} in the zoo.", model.position, hint=hint)
 
@@ -579,17 +568,15 @@ def _label(
         _check_selected(label, columns, statement.label.position, "LABEL")
         if label in columns_read:
             problem = f"{label} is the label, so the model cannot learn from it."
-            raise StatementError(
-                problem, columns_read[label].position, hint="Leave it out of COLUMN."
-            )
+            position = columns_read[label].position
+            raise StatementError(problem, position, hint="Leave it out of COLUMN.")
         return label, ()
     candidates = [name for name in columns if name not in columns_read]
     if not candidates:
         problem = "COLUMN names every column of the SELECT, so none is left as label."
         raise StatementError(problem, statement.position, hint="Write LABEL and a column.")
-    return candidates[-1], (
-        f"The label is {candidates[-1]!r}, the last column; LABEL names another.",
-    )
+    note = f"The label is {candidates[-1]!r}, the last column; LABEL names another."
+    return candidates[-1], (note,)
 
 
 def _check_selected(
