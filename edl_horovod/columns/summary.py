@@ -130,15 +130,23 @@ def summarize(
         DataError: A column is missing or cannot be used, or the label is unsuitable.
     """
     counts: Counter[str] = Counter()
+    """The number of rows with each value of the label."""
+
+    def counted(row: dict[str, str]) -> dict[str, str]:
+        if text := row.get(label):
+            counts[text] += 1
+        return row
+
+    def counted_block(block: Mapping[str, Array]) -> Mapping[str, Array]:
+        if has_classes and label in block and block[label].dtype.kind in "biuOS":
+            counts.update(keys_of(block[label]))
+        return block
+
     if blocks is not None:
-        counted_blocks = _counting(blocks, label, counts, has_classes)
-        columns = infer_typed(counted_blocks, kinds=kinds, categories=categories)
+        columns = infer_typed(map(counted_block, blocks), kinds=kinds, categories=categories)
     else:
-        text_kinds = dict(kinds)
-        if has_classes:
-            text_kinds[label] = "text"
-        counted_rows = _counting_texts(rows_of(records), label, counts)
-        columns = infer(counted_rows, kinds=text_kinds, categories=categories)
+        text_kinds: dict[str, Kind] = {**kinds, **({label: "text"} if has_classes else {})}
+        columns = infer(map(counted, rows_of(records)), kinds=text_kinds, categories=categories)
     for name in (label, *kinds):
         if name not in columns:
             raise DataError(
@@ -222,24 +230,6 @@ def _as_classes(cells: Array) -> Array:
 def _values_text(values: Sequence[object]) -> str:
     first_values = ", ".join(map(repr, values[:_MAX_SHOWN]))
     return f"{first_values}, ..." if len(values) > _MAX_SHOWN else first_values
-
-
-def _counting(
-    blocks: Iterable[Mapping[str, Array]], label: str, counts: Counter[str], has_classes: bool
-) -> Iterator[Mapping[str, Array]]:
-    for block in blocks:
-        if has_classes and label in block and block[label].dtype.kind in "biuOS":
-            counts.update(keys_of(block[label]))
-        yield block
-
-
-def _counting_texts(
-    rows: Iterable[dict[str, str]], label: str, counts: Counter[str]
-) -> Iterator[dict[str, str]]:
-    for row in rows:
-        if text := row.get(label):
-            counts[text] += 1
-        yield row
 
 
 def rows_of(records: Iterable[bytes]) -> Iterator[dict[str, str]]:

@@ -14,7 +14,6 @@ import importlib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +22,7 @@ from edl_horovod.errors import DataError, Interrupted, MissingDependency, how_to
 from edl_horovod.sql import sqlite_rows
 from edl_horovod.sql.confinement import DUCKDB_CONFIG, MYSQL_ARGUMENTS, confine_sqlite
 from edl_horovod.sql.rows import Rows, SelectColumn, first_rows, server_cursor_rows
+from edl_horovod.sql.statements import Result
 from edl_horovod.sql.urls import DatabaseURL, parse_url
 
 __all__ = ["DatabaseError", "Engine", "open_engine"]
@@ -75,19 +75,6 @@ class DatabaseError(DataError):
     """The database refused a statement or is unreachable."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StatementResult:
-    """The rows that a statement returned, or the number of rows that it changed."""
-
-    columns: tuple[str, ...] = ()
-    """Empty if the statement returns no rows."""
-    rows: tuple[tuple[Any, ...], ...] = ()
-    has_more_rows: bool = False
-    """Whether the result was cut off at the limits in `rows`."""
-    num_changed: int | None = None
-    """None if the engine does not report it."""
-
-
 @contextmanager
 def open_engine(url: str, *, is_confined: bool = False) -> Iterator["Engine"]:
     """Open a database; the end of the `with` closes it and rolls an open transaction back.
@@ -105,12 +92,12 @@ def open_engine(url: str, *, is_confined: bool = False) -> Iterator["Engine"]:
     """
     database_url = parse_url(url)
     try:
-        importlib.import_module(database_url.module)
+        importlib.import_module(database_url.driver.module)
     except ImportError as e:
         raise MissingDependency(
-            f"The driver of this database, {database_url.module}, is not installed.",
+            f"The driver of this database, {database_url.driver.module}, is not installed.",
             received={"db": database_url.label},
-            hint=f"To get it, {how_to_install(database_url.extra)}.",
+            hint=f"To get it, {how_to_install(database_url.driver.extra)}.",
         ) from e
     engine = sa.create_engine(database_url.url, **_options(database_url, is_confined=is_confined))
     if database_url.dialect == "sqlite":
@@ -202,7 +189,7 @@ class Engine:
                 driver = _driver_of(connection)
                 if self.dialect == "sqlite":
                     cursor, columns = sqlite_rows.open_select(driver, select)
-                    yield Rows(columns=sqlite_rows.columns_of(columns), fetch=cursor.fetchmany)
+                    yield Rows(columns=columns, fetch=cursor.fetchmany)
                     return
                 if self.dialect == "duckdb":
                     _require_select(driver, select)
@@ -223,7 +210,7 @@ class Engine:
             with suppress(self._engine.dialect.loaded_dbapi.Error):
                 cursor.close()
 
-    def execute(self, text: str) -> StatementResult:
+    def execute(self, text: str) -> Result:
         """Run a statement of the user unchanged, on the connection of the session.
 
         Raises:
@@ -242,7 +229,7 @@ class Engine:
                 self._has_state = True
             return result
 
-    def _execute(self, session: sa.Connection, text: str) -> StatementResult:
+    def _execute(self, session: sa.Connection, text: str) -> Result:
         driver = _driver_of(session)
         if self.dialect == "postgres" and _READS.match(text):
             result = self._first_rows_in_postgres(session, text)
@@ -259,7 +246,7 @@ class Engine:
             return driver.cursor()
         return driver.cursor(importlib.import_module("pymysql.cursors").SSCursor)
 
-    def _first_rows_in_postgres(self, session: sa.Connection, text: str) -> StatementResult | None:
+    def _first_rows_in_postgres(self, session: sa.Connection, text: str) -> Result | None:
         """The first rows of a SELECT in PostgreSQL; the others are never transferred.
 
         None, and nothing has been executed, if the statement also writes: it must then run for all
@@ -318,16 +305,6 @@ class Engine:
                 table: tuple(column["name"] for column in inspector.get_columns(table))
                 for table in sorted({*inspector.get_table_names(), *inspector.get_view_names()})
             }
-
-    def primary_key(self, table: str, *, schema: str | None = None) -> tuple[str, ...]:
-        """The columns of a table's primary key; empty if it has no primary key.
-
-        Raises:
-            DataError: The table does not exist, or the engine is unreachable.
-        """
-        with self.translated_errors("look at a table"), self._engine.connect() as connection:
-            constraint = sa.inspect(connection).get_pk_constraint(table, schema=schema)
-            return tuple(constraint["constrained_columns"])
 
     @contextmanager
     def connecting(self) -> Iterator[sa.Connection]:
@@ -489,10 +466,8 @@ class Engine:
                 received={"statement": _shortened(select)},
                 hint="Write a SELECT.",
             )
-        columns = tuple(
-            SelectColumn(name=str(column[0]), declared_type=self._type_name(column))
-            for column in cursor.description
-        )
+        description = cursor.description
+        columns = tuple(SelectColumn(str(item[0]), self._type_name(item)) for item in description)
         if self.dialect == "postgres":
             return Rows(columns=columns, fetch=server_cursor_rows(cursor))
         return Rows(columns=columns, fetch=lambda num_rows: list(cursor.fetchmany(num_rows)))
@@ -525,17 +500,16 @@ def _require_select(driver: Any, text: str) -> None:
         )
 
 
-def _statement_result(cursor: Any) -> StatementResult:
+def _statement_result(cursor: Any) -> Result:
     """The first rows of a statement, or the number of rows that it changed."""
     if cursor.description is None:
-        row_count = cursor.rowcount
-        return StatementResult(num_changed=row_count if row_count >= 0 else None)
+        num_changed = cursor.rowcount
+        return Result(
+            message=f"{num_changed:,} rows were changed." if num_changed >= 0 else "Done."
+        )
     rows, has_more_rows = first_rows(cursor.fetchmany)
-    return StatementResult(
-        columns=tuple(str(column[0]) for column in cursor.description),
-        rows=rows,
-        has_more_rows=has_more_rows,
-    )
+    columns = tuple(str(column[0]) for column in cursor.description)
+    return Result(columns=columns, rows=rows, has_more_rows=has_more_rows)
 
 
 def _shortened(text: str) -> str:

@@ -35,9 +35,9 @@ from edl_horovod.sql.planning import ComparisonPlan
 from edl_horovod.sql.prediction import (
     PROBABILITIES,
     VALUE,
+    check_rows,
     classes_of,
     read_predictions,
-    report_unknown_values,
 )
 from edl_horovod.sql.rows import BATCH_ROWS
 from edl_horovod.sql.statements import (
@@ -322,9 +322,7 @@ def _export(
     table = context.export(
         statement.select, job.data, job, nulls, columns=columns_read, dates=stored.about.dates
     )
-    kinds = {column.name: column.kind for column in table.columns}
-    planning.check_kinds(stored.about, kinds, statement.model.position)
-    report_unknown_values(context, stored, table)
+    check_rows(context, stored, table, statement.model.position)
     return table
 
 

@@ -258,7 +258,12 @@ class _Scan:
         ):
             self._begin(rows.columns)
             while block := self._read(rows, first_row=num_rows):
-                columns = self._columns_of(block, first_row=num_rows)
+                # The values of each column, before NULLs are replaced.
+                by_column = zip(*block.parts, strict=True)
+                columns = [
+                    column.concatenated(parts, first_row=num_rows)
+                    for column, parts in zip(self.columns, by_column, strict=True)
+                ]
                 num_rows += block.num_rows
                 if not self._columns_without_default():
                     shards.add(
@@ -270,7 +275,7 @@ class _Scan:
                     )
                     if key_shards is not None:
                         key_shards.add(self._key_data(block, columns))
-                del block, columns  # Free their memory before the next rows are read.
+                del block, by_column, columns  # Free their memory before the next rows are read.
                 if (now := time.monotonic()) - reported > PROGRESS_SECONDS:
                     reported = now
                     on_progress(num_rows, num_rows / (now - began))
@@ -339,14 +344,6 @@ class _Scan:
         num_rows = _BATCH_BYTES * len(batch) // max(1, num_bytes)
         self.num_requested = max(1, min(BATCH_ROWS, num_rows))
         return True
-
-    def _columns_of(self, block: "_Block", first_row: int) -> list[pa.Array]:
-        """The values of each column, before NULLs are replaced."""
-        by_column = zip(*block.parts, strict=True)
-        return [
-            column.concatenated(parts, first_row=first_row)
-            for column, parts in zip(self.columns, by_column, strict=True)
-        ]
 
     def _key_data(self, block: "_Block", columns: Sequence[pa.Array]) -> Mapping[str, pa.Array]:
         """The columns of `ExportedTable.key_data` for a block of rows."""

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, DataError, MissingDependency
 from edl_horovod.sql.export import parquet_writer
+from edl_horovod.sql.statements import Importance
 
 __all__ = [
     "CLASS_METRICS",
     "REGRESSION_METRICS",
     "ClassMetrics",
-    "Importance",
     "MetricRow",
     "RegressionMetrics",
     "class_metrics",
@@ -250,17 +250,6 @@ class ShuffledRows:
     def num_records(self) -> int:
         """The number of rows of all copies."""
         return self.num_rows * (1 + len(self.columns) * self.repeats)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Importance:
-    """The importance of a column."""
-
-    column: str
-    importance: float
-    """How much the score falls when the column is shuffled: the mean over the repeats."""
-    deviation: float
-    """The standard deviation over the repeats."""
 
 
 def write_shuffled(

@@ -19,7 +19,7 @@ from edl_horovod.sql.engine import DatabaseError
 from edl_horovod.sql.export import ExportedTable, NoRows
 from edl_horovod.sql.models import StoredModel, read_summary
 from edl_horovod.sql.rows import MOST_ROWS
-from edl_horovod.sql.statements import Predict, Result
+from edl_horovod.sql.statements import Predict, Result, SourcePosition
 from edl_horovod.sql.target import DEFAULT_COLUMN, SAMPLE_NUMBER, plan_target
 from edl_horovod.sql.unknown_values import unknown_values
 from edl_horovod.sql.writing import try_writing, write_predictions
@@ -28,10 +28,10 @@ __all__ = [
     "PROBABILITIES",
     "VALUE",
     "Predictions",
+    "check_rows",
     "classes_of",
     "predict",
     "read_predictions",
-    "report_unknown_values",
 ]
 
 VALUE, _CLASS, PROBABILITIES = "prediction", "class", "probabilities"
@@ -120,9 +120,7 @@ def predict(context: StatementContext, statement: Predict) -> Result:
             message = f"The SELECT gives no rows, so {stored} predicts nothing."
             result_columns = () if into is not None else (*columns, *names)
             return Result(columns=result_columns, message=message, model=str(stored))
-        kinds = {column.name: column.kind for column in table.columns}
-        planning.check_kinds(stored.about, kinds, statement.using.position)
-        report_unknown_values(context, stored, table)
+        check_rows(context, stored, table, statement.using.position)
         digest = _digest(stored, table) if into is not None else ""
         is_reused = into is not None and job.take_predictions(digest)
         if is_reused:
@@ -157,12 +155,10 @@ def predict(context: StatementContext, statement: Predict) -> Result:
                 raise
             message = f"{counts.num_rows:,} rows of {into.table} have predictions of {stored}."
             return Result(message=message, model=str(stored))
+        pairs = zip(table.first_rows, rows_of_predictions, strict=False)
         return Result(
             columns=(*columns, *names),
-            rows=tuple(
-                (*row, *predictions)
-                for row, predictions in zip(table.first_rows, rows_of_predictions, strict=False)
-            ),
+            rows=tuple((*row, *predictions) for row, predictions in pairs),
             has_more_rows=table.num_rows > len(table.first_rows),
             model=str(stored),
         )
@@ -195,14 +191,23 @@ def classes_of(stored: StoredModel) -> tuple[Any, ...]:
     return tuple(classes["values"]) if classes else ()
 
 
-def report_unknown_values(
-    context: StatementContext, stored: StoredModel, table: ExportedTable
+def check_rows(
+    context: StatementContext, stored: StoredModel, table: ExportedTable, position: SourcePosition
 ) -> None:
-    """Tell the user how many rows of each column have values that the training did not have.
+    """Refuse rows of other kinds than in the training, and tell the user of unknown values.
+
+    Args:
+        context: Tells how many rows of each column have values that the training did not have.
+        stored: The model.
+        table: The rows.
+        position: The position of the model in the statement.
 
     Raises:
+        StatementError: A column holds values of another kind.
         DataError: The trained model is damaged.
     """
+    kinds = {column.name: column.kind for column in table.columns}
+    planning.check_kinds(stored.about, kinds, position)
     shards = sorted(table.data.glob("*.parquet"))
     for unknown in unknown_values(read_summary(stored.trained_model), shards):
         context.tell(str(unknown))

@@ -16,7 +16,7 @@ from prompt_toolkit.output import Output
 from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted, did_you_mean
 from edl_horovod.sql.clauses import HPARAM_WORDS
 from edl_horovod.sql.session import Session
-from edl_horovod.sql.statements import Result, StatementError
+from edl_horovod.sql.statements import Result
 
 __all__ = ["Words", "names_to_complete", "run_prompt"]
 
@@ -79,7 +79,7 @@ def run_prompt(
     """
     prompt: PromptSession[str] = PromptSession(
         "edl> ",
-        multiline=Condition(lambda: _needs_more_lines(session, prompt.default_buffer.text)),
+        multiline=Condition(lambda: _needs_more_lines(prompt.default_buffer.text)),
         prompt_continuation=lambda width, *_: "...> ".rjust(width),
         completer=Words(lambda: names_to_complete(session)),
         complete_in_thread=True,
@@ -108,21 +108,12 @@ def run_prompt(
             show_error(error)
 
 
-def _needs_more_lines(session: Session, text: str) -> bool:
+def _needs_more_lines(text: str) -> bool:
     """Whether Enter begins another line, because the last statement has no semicolon yet."""
     stripped = text.strip()
-    if (
-        not stripped
-        or stripped.lower() in (*_EXIT_COMMANDS, "help")
-        or stripped.startswith(_COMMAND_PREFIXES)
-    ):
-        return False
-    try:
-        session.parse(text)
-    except StatementError:
-        # A quote may be open. An error in a complete statement is shown when it runs.
-        return not stripped.endswith(";")
-    return not stripped.endswith(";")
+    is_command = stripped.lower() in (*_EXIT_COMMANDS, "help", "")
+    is_complete = is_command or stripped.startswith(_COMMAND_PREFIXES) or stripped.endswith(";")
+    return not is_complete
 
 
 def _run_command(session: Session, text: str) -> Result | None:

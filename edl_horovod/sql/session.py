@@ -133,17 +133,7 @@ class Session:
         engine = self.context.engine
         if self.context.is_dry_run:
             return Result(message=f"This would run on {engine.label}: {statement.text}")
-        result = engine.execute(statement.text)
-        message = ""
-        if not result.columns:
-            row_count = result.num_changed
-            message = "Done." if row_count is None else f"{row_count:,} rows were changed."
-        return Result(
-            columns=result.columns,
-            rows=result.rows,
-            has_more_rows=result.has_more_rows,
-            message=message,
-        )
+        return engine.execute(statement.text)
 
 
 def _models(store: ModelStore) -> Result:

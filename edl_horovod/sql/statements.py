@@ -3,13 +3,10 @@
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edl_horovod.errors import ConfigError
 from edl_horovod.files.url_secrets import without_secrets
-
-if TYPE_CHECKING:
-    from edl_horovod.sql.metrics import Importance
 
 __all__ = [
     "AlterModel",
@@ -25,6 +22,7 @@ __all__ = [
     "Hparam",
     "HparamCandidates",
     "HparamRange",
+    "Importance",
     "Kill",
     "Literal",
     "ModelName",
@@ -46,6 +44,17 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True)
+class Importance:
+    """The importance of a column."""
+
+    column: str
+    importance: float
+    """How much the score falls when the column is shuffled: the mean over the repeats."""
+    deviation: float
+    """The standard deviation over the repeats."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """The result of a statement: rows, a trained model, or a message about what was done."""
 
@@ -59,8 +68,8 @@ class Result:
     model: str = ""
     """The version that was trained or used: `m@3`."""
     metrics: dict[str, float] = field(default_factory=dict)
-    importances: "tuple[Importance, ...]" = ()
-    """The rows of an EXPLAIN, for `importance.draw`."""
+    importances: tuple[Importance, ...] = ()
+    """The rows of an EXPLAIN, for `metrics.draw`."""
 
     def __iter__(self) -> Any:
         return iter(self.rows)

@@ -12,24 +12,27 @@ __all__ = ["DatabaseURL", "parse_url"]
 
 
 @dataclass(frozen=True)
-class _Driver:
+class Driver:
+    """An engine of databases, and how to connect to it."""
+
     dialect: str
     """sqlglot's name of the dialect."""
     full_name: str
     """SQLAlchemy's name of the dialect with its driver."""
     module: str
     extra: str
+    """The extra of this project that installs the module."""
 
 
-_SQLITE = _Driver("sqlite", "sqlite+pysqlite", "sqlite3", "sql")
+_SQLITE = Driver("sqlite", "sqlite+pysqlite", "sqlite3", "sql")
 _DRIVERS = {
     name: driver
     for driver in (
         _SQLITE,
-        _Driver("postgres", "postgresql+psycopg", "psycopg", "postgresql"),
-        _Driver("mysql", "mysql+pymysql", "pymysql", "mysql"),
-        _Driver("mysql", "mariadb+pymysql", "pymysql", "mysql"),
-        _Driver("duckdb", "duckdb", "duckdb_engine", "duckdb"),
+        Driver("postgres", "postgresql+psycopg", "psycopg", "postgresql"),
+        Driver("mysql", "mysql+pymysql", "pymysql", "mysql"),
+        Driver("mysql", "mariadb+pymysql", "pymysql", "mysql"),
+        Driver("duckdb", "duckdb", "duckdb_engine", "duckdb"),
     )
     for name in (driver.full_name.partition("+")[0], driver.full_name)
 }
@@ -46,14 +49,15 @@ class DatabaseURL:
 
     url: sa.URL = field(repr=False)
     label: str
-    dialect: str
-    """sqlglot's name of the dialect."""
-    module: str
-    """The module of the driver."""
-    extra: str
-    """The extra of this project that installs the driver."""
+    """The URL without user, password and options."""
+    driver: Driver
     secrets: tuple[str, ...] = field(repr=False)
     """Parts of the URL that no message may show."""
+
+    @property
+    def dialect(self) -> str:
+        """The name of the dialect in sqlglot."""
+        return self.driver.dialect
 
     def without_secrets(self, text: str) -> str:
         """The text with every secret of the URL replaced."""
@@ -89,14 +93,9 @@ def parse_url(text: str) -> DatabaseURL:
         ) from None
     if driver is _SQLITE:
         _require_file(url)
-    return DatabaseURL(
-        url=url,
-        label=_label(url, scheme),
-        dialect=driver.dialect,
-        module=driver.module,
-        extra=driver.extra,
-        secrets=_secrets(url),
-    )
+    port = f":{url.port}" if url.port else ""
+    label = f"{scheme.lower()}://{url.host or ''}{port}/{url.database or ''}"
+    return DatabaseURL(url=url, label=label, driver=driver, secrets=_secrets(url))
 
 
 def _secrets(url: sa.URL) -> tuple[str, ...]:
@@ -109,12 +108,6 @@ def _secrets(url: sa.URL) -> tuple[str, ...]:
     )
     secrets = (str(secret) for secret in (url.password, *options) if secret)
     return tuple(sorted(secrets, key=len, reverse=True))
-
-
-def _label(url: sa.URL, scheme: str) -> str:
-    """The URL without user, password and options."""
-    port = f":{url.port}" if url.port else ""
-    return f"{scheme.lower()}://{url.host or ''}{port}/{url.database or ''}"
 
 
 def _require_file(url: sa.URL) -> None:
