@@ -103,13 +103,9 @@ class Features:
 
     def newly_empty(self, cells: Mapping[str, Array]) -> list[str]:
         """Return the numeric columns that have an empty cell, but had none in the training."""
-        return [
-            column.name
-            for column in self.columns
-            if column.kind == "number"
-            and not column.num_empty
-            and np.isnan(cells[column.name].astype(np.float64)).any()
-        ]
+        numbers = (column for column in self.columns if column.kind == "number")
+        filled = [column.name for column in numbers if not column.num_empty]
+        return [name for name in filled if np.isnan(cells[name].astype(np.float64)).any()]
 
 
 def plan_features(

@@ -225,15 +225,12 @@ class _ClassificationBaselines:
         rows = np.arange(len(labels))
         shares = np.broadcast_to(self._shares, (len(labels), self._num_classes))
         probabilities = {"constant": shares, "linear": _softmax(features @ self._weights)}
-        return {
-            name: np.array(
-                [
-                    -np.log(np.maximum(probability[rows, labels], 1e-12)).sum(),
-                    (probability.argmax(1) == labels).sum(),
-                ]
-            )
-            for name, probability in probabilities.items()
-        }
+
+        def sums(probability: _Floats) -> _Floats:
+            losses = -np.log(np.maximum(probability[rows, labels], 1e-12))
+            return np.array([losses.sum(), (probability.argmax(1) == labels).sum()])
+
+        return {name: sums(probability) for name, probability in probabilities.items()}
 
 
 def _gram(features: _Floats, share: float = 1.0) -> _Floats:

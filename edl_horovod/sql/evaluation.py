@@ -31,7 +31,6 @@ from edl_horovod.sql.metrics import (
     write_shuffled,
 )
 from edl_horovod.sql.models import StoredModel
-from edl_horovod.sql.planning import ComparisonPlan
 from edl_horovod.sql.prediction import (
     PROBABILITIES,
     VALUE,
@@ -118,16 +117,18 @@ def evaluate_columns(context: StatementContext, statement: EvaluateColumns) -> R
         EdlError: A subclass says what went wrong.
     """
     names = context.columns(statement.select)
-    plan = planning.plan_comparison(statement, names)
-    indices = tuple(names.index(name) for name in (plan.label, plan.predicted))
+    options = planning.comparison_options(statement, names)
+    label, predicted = compared = (statement.label.parts[-1], statement.predicted.parts[-1])
     if context.is_dry_run:
-        return Result(message=f"This would compare {plan.predicted} with {plan.label}.")
-    into = _result_table_of(context, statement, _CLASS_COLUMNS, overwrite=plan.overwrite)
-    labels, predicted = _column_values(context, statement, indices)
-    metrics = _compare(labels, predicted, plan)
+        return Result(message=f"This would compare {predicted} with {label}.")
+    overwrite = "validation.overwrite" in options and options["validation.overwrite"].value
+    into = _result_table_of(context, statement, _CLASS_COLUMNS, overwrite=overwrite)
+    indices = tuple(map(names.index, compared))
+    truth, predictions = _column_values(context, statement, indices)
+    metrics = _compare(truth, predictions, compared)
     has_classes = isinstance(metrics, ClassMetrics)
     available = CLASS_METRICS if has_classes else REGRESSION_METRICS
-    requested = planning.requested_metrics(plan.metrics, available)
+    requested = planning.requested_metrics(options.get("validation.metrics"), available)
     return _metrics_result(context, into, metrics, requested, model="")
 
 
@@ -155,7 +156,7 @@ def _column_values(
 
 
 def _compare(
-    labels: list[Any], predicted: list[Any], plan: ComparisonPlan
+    labels: list[Any], predicted: list[Any], names: tuple[str, str]
 ) -> ClassMetrics | RegressionMetrics:
     """The metrics of numbers if all values are numbers, else of classes.
 
@@ -166,10 +167,10 @@ def _compare(
     if are_numbers == [True, True]:
         return regression_metrics(np.array(labels, np.float64), np.array(predicted, np.float64))
     if any(are_numbers):
-        numbers, others = (plan.label, plan.predicted)[:: 1 if are_numbers[0] else -1]
+        numbers, others = names[:: 1 if are_numbers[0] else -1]
         raise DataError(
             f"The column {numbers!r} has numbers, and {others!r} has other values.",
-            received=f"LABEL {plan.label} USING {plan.predicted}",
+            received=f"LABEL {names[0]} USING {names[1]}",
             hint="Cast one of them in the SELECT: two columns of text are compared as classes.",
         )
     classes = tuple(sorted({str(value) for value in (*labels, *predicted)}))

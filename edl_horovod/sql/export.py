@@ -347,10 +347,8 @@ class _Scan:
 
     def _key_data(self, block: "_Block", columns: Sequence[pa.Array]) -> Mapping[str, pa.Array]:
         """The columns of `ExportedTable.key_data` for a block of rows."""
-        key_columns = {
-            name: pa.concat_arrays([arrays[name] for arrays in block.key_parts])
-            for name in block.key_parts[0]
-        }
+        parts, names = block.key_parts, list(block.key_parts[0])
+        key_columns = {name: pa.concat_arrays([part[name] for part in parts]) for name in names}
         if self.exact is None:
             return key_columns
         return {f"value_{number}": values for number, values in enumerate(columns)} | key_columns
@@ -370,8 +368,7 @@ class _Scan:
                     received={"select": self.select},
                     hint="Add AS and a name to it.",
                 )
-        duplicates = [name for name, count in Counter(names).items() if count > 1]
-        if duplicates:
+        if duplicates := [name for name, count in Counter(names).items() if count > 1]:
             raise DataError(
                 f"The SELECT has more than one column {duplicates[0]!r}.",
                 received=f"the columns {', '.join(names)}",

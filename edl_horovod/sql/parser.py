@@ -86,7 +86,13 @@ def _split_statements(text: str, tokens: Sequence[Token]) -> Iterator[Sequence[T
     opened: list[Token] = []
     blocks = 0
     for token in tokens:
-        _check_brackets(text, token, opened)
+        if token.is_symbol(*_OPENS):
+            opened.append(token)
+        elif token.is_symbol(*_CLOSES):
+            opening = _OPENS[_CLOSES.index(token.text)]
+            if not opened or opened.pop().text != opening:
+                problem = f"The {token.text} has no matching {opening} before it."
+                raise StatementError(problem, SourcePosition(text, token.start))
         if token.is_symbol(";") and not opened and not blocks:
             if statement:
                 yield statement
@@ -100,24 +106,11 @@ def _split_statements(text: str, tokens: Sequence[Token]) -> Iterator[Sequence[T
             blocks += token.is_word("BEGIN", "CASE") - token.is_word("END")
             blocks = max(0, blocks)
     if opened:
-        hint = f"Write {_CLOSES[_OPENS.index(opened[-1].text)]} where it ends."
-        raise StatementError(
-            f"The {opened[-1].text} is not closed.",
-            SourcePosition(text, opened[-1].start),
-            hint=hint,
-        )
+        last, position = opened[-1].text, SourcePosition(text, opened[-1].start)
+        hint = f"Write {_CLOSES[_OPENS.index(last)]} where it ends."
+        raise StatementError(f"The {last} is not closed.", position, hint=hint)
     if statement:
         yield statement
-
-
-def _check_brackets(text: str, token: Token, opened: list[Token]) -> None:
-    if token.is_symbol(*_OPENS):
-        opened.append(token)
-    elif token.is_symbol(*_CLOSES):
-        opening = _OPENS[_CLOSES.index(token.text)]
-        if not opened or opened.pop().text != opening:
-            problem = f"The {token.text} has no matching {opening} before it."
-            raise StatementError(problem, SourcePosition(text, token.start))
 
 
 def _find_verb(tokens: Sequence[Token]) -> int | None:
@@ -165,19 +158,13 @@ def _statement(text: str, tokens: Sequence[Token], dialect: str) -> Statement:
     if statement := _without_select(cursor):
         return statement
     if tokens[0].is_word("TRAIN", "PREDICT", "EVALUATE", "MAXIMIZE", "MINIMIZE"):
-        raise cursor.problem(
-            f"{tokens[0].text} has no SELECT before it.",
-            tokens[0],
-            hint=f"Write SELECT ... FROM ... {tokens[0].text.upper()} ... .",
-        )
+        hint = f"Write SELECT ... FROM ... {tokens[0].text.upper()} ... ."
+        raise cursor.problem(f"{tokens[0].text} has no SELECT before it.", tokens[0], hint=hint)
     if dialect == "sqlite" and tokens[0].is_word("SHOW", "DESCRIBE"):
-        beginning = " ".join(token.text for token in tokens[:2])
-        problem = (
-            f"There is no statement {beginning}, and SQLite has no {tokens[0].text} statements."
-        )
-        hint = (
-            f"{did_you_mean(beginning, _ADDED_STATEMENTS)} Allowed: {', '.join(_ADDED_STATEMENTS)}."
-        )
+        first, words = tokens[0].text, " ".join(token.text for token in tokens[:2])
+        problem = f"There is no statement {words}, and SQLite has no {first} statements."
+        suggestion = did_you_mean(words, _ADDED_STATEMENTS)
+        hint = f"{suggestion} Allowed: {', '.join(_ADDED_STATEMENTS)}."
         raise cursor.problem(problem, tokens[0], hint=hint)
     standard = text[tokens[0].start : tokens[-1].end]
     return statements.Standard(text=standard, position=cursor.position(tokens[0]))

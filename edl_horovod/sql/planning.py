@@ -36,10 +36,9 @@ from edl_horovod.sql.training_rows import Split
 from edl_horovod.sql.trials import SWEEP_OPTIONS, TrialsPlan, plan_trials
 
 __all__ = [
-    "ComparisonPlan",
     "TrainingPlan",
     "check_kinds",
-    "plan_comparison",
+    "comparison_options",
     "plan_evaluation",
     "plan_prediction",
     "plan_training",
@@ -156,20 +155,6 @@ class EvaluationPlan:
     """Whether earlier results in the table are replaced."""
     notes: tuple[str, ...]
     """Sentences about attributes without effect."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparisonPlan:
-    """A comparison of two columns as its statement describes it."""
-
-    label: str
-    """The column with the true values."""
-    predicted: str
-    """The column with the predictions."""
-    metrics: Attribute | None
-    """The attribute that names the requested metrics; None for all."""
-    overwrite: bool
-    """Whether earlier results in the table are replaced."""
 
 
 def plan_training(
@@ -327,8 +312,10 @@ def plan_evaluation(
     )
 
 
-def plan_comparison(statement: EvaluateColumns, columns: Sequence[str]) -> ComparisonPlan:
-    """Plan a comparison of two columns.
+def comparison_options(
+    statement: EvaluateColumns, columns: Sequence[str]
+) -> Mapping[str, Attribute]:
+    """Check a comparison of two columns; returns its options by name.
 
     Raises:
         StatementError: The SELECT lacks one of them, or an attribute is for models.
@@ -343,12 +330,7 @@ def plan_comparison(statement: EvaluateColumns, columns: Sequence[str]) -> Compa
         raise StatementError(problem, attribute.position, hint=hint)
     for name, clause in ((statement.label, "LABEL"), (statement.predicted, "USING")):
         _check_selected(name.parts[-1], columns, name.position, clause)
-    return ComparisonPlan(
-        label=statement.label.parts[-1],
-        predicted=statement.predicted.parts[-1],
-        metrics=sorted_attributes.options.get("validation.metrics"),
-        overwrite=_options(sorted_attributes, "validation").get("overwrite", False),
-    )
+    return sorted_attributes.options
 
 
 def check_columns(

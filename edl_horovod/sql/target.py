@@ -159,8 +159,8 @@ def plan_target(
     _require_fitting_columns(engine, plan, existing)
     if replace_values:
         return plan
-    guarded = [name for name in plan.columns if name in existing.columns]
-    guarded = [name for name in guarded if name not in existing.marked_columns]
+    unmarked = {*existing.columns} - existing.marked_columns
+    guarded = [name for name in plan.columns if name in unmarked]
     _require_no_values(engine, plan, guarded)
     return replace(plan, guarded_columns=tuple(guarded))
 
@@ -173,21 +173,15 @@ def with_current_columns(engine: Engine, plan: TargetPlan) -> TargetPlan:
     """
     with engine.connecting() as connection:
         existing = _find_table(sa.inspect(connection), plan.table)
-        added = [
-            name for name in plan.new_columns if existing is not None and name in existing.columns
-        ]
+        columns = existing.columns if existing is not None else ()
+        added = [name for name in plan.new_columns if name in columns]
         if existing is None or not added:
             return plan
         marked_columns = _marked_columns(connection, existing)
     _require_fitting_columns(engine, plan, existing)
-    return replace(
-        plan,
-        new_columns=tuple(name for name in plan.new_columns if name not in added),
-        guarded_columns=(
-            *plan.guarded_columns,
-            *(name for name in added if name not in marked_columns),
-        ),
-    )
+    new_columns = tuple(name for name in plan.new_columns if name not in added)
+    guarded = (*plan.guarded_columns, *(name for name in added if name not in marked_columns))
+    return replace(plan, new_columns=new_columns, guarded_columns=guarded)
 
 
 def _plan(
@@ -375,14 +369,12 @@ def _marked_columns(connection: sa.Connection, table: _Table) -> frozenset[str]:
         query = f"SELECT sql FROM {schema}.sqlite_schema WHERE type = 'table' AND name = ?"
         definition = connection.exec_driver_sql(query, (table.name.name,)).scalar() or ""
         mark = re.compile(rf" \w+ /\* {MARK} \*/")
-        return frozenset(
-            name
-            for name in table.columns
-            if any(
-                mark.match(definition, match.end())
-                for match in re.finditer(re.escape(quoted(name)), definition)
-            )
-        )
+
+        def is_marked(name: str) -> bool:
+            places = re.finditer(re.escape(quoted(name)), definition)
+            return any(mark.match(definition, place.end()) for place in places)
+
+        return frozenset(filter(is_marked, table.columns))
     return frozenset(
         name for name, column in table.definitions.items() if column.get("comment") == MARK
     )

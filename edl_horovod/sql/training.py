@@ -108,25 +108,20 @@ def train(context: StatementContext, statement: Train) -> Result:
                 training=rows.training,
                 held_back=rows.held_back,
             )
-        about = replace(
-            _about(context, statement, plan, rows, outcome, adapted.get("read")),
-            framework=framework_name(replace(outcome.config, model_zoo=str(zoo))),
-            seconds=round(time.monotonic() - start, 1),
-            baselines=comparison.metrics if comparison else {},
-        )
+        measured = {
+            "framework": framework_name(replace(outcome.config, model_zoo=str(zoo))),
+            "seconds": round(time.monotonic() - start, 1),
+            "baselines": comparison.metrics if comparison else {},
+        }
+        about = _about(context, statement, plan, rows, outcome, adapted.get("read"), **measured)
         stored = context.store.add(name, job.version, about, replace=statement.or_replace)
     held_back = rows.table.num_rows - about.num_rows
     remark = f", with {held_back:,} held back" if held_back else ""
-    outcome_in_words = (
-        f"{stored} is trained on {about.num_rows:,} rows{remark}{outcome.choice_in_words},"
-        " and it is live."
-    )
-    comparison_in_words = [str(comparison), comparison.warning] if comparison else []
-    return Result(
-        message="\n".join(filter(None, [outcome_in_words, *comparison_in_words])),
-        model=str(stored),
-        metrics=outcome.metrics,
-    )
+    rows_in_words = f"{about.num_rows:,} rows{remark}{outcome.choice_in_words}"
+    sentences = [f"{stored} is trained on {rows_in_words}, and it is live."]
+    sentences += [str(comparison), comparison.warning] if comparison else []
+    message = "\n".join(filter(None, sentences))
+    return Result(message=message, model=str(stored), metrics=outcome.metrics)
 
 
 def _dry_run(context: StatementContext, plan: TrainingPlan, values: dict[str, Any]) -> Result:
@@ -316,13 +311,13 @@ def _about(
     rows: _TrainingRows,
     outcome: TrainingOutcome,
     columns_read: Collection[str] | None,
+    **measured: Any,
 ) -> About:
     excluded = (plan.split.column,) if plan.split.kind == "column" else ()
     return About(
         statement=without_secrets(statement.text),
         select=without_secrets(statement.select),
         model_def=outcome.config.model_def,
-        framework="",
         label=plan.label,
         columns=tuple(
             ModelColumn(name=column.name, kind=column.kind, declared_type=column.declared_type)
@@ -336,10 +331,10 @@ def _about(
         metrics=outcome.metrics,
         database=context.engine.label,
         trained=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        seconds=0.0,
         notes=plan.notes,
         chosen=outcome.chosen,
         trials=outcome.trials,
+        **measured,
     )
 
 

@@ -53,21 +53,20 @@ class CallRequest:
     """Whether the client asked not to wait for jobs, which is not supported."""
 
 
-_CODES: dict[type[errors.EdlError], str] = {
-    ModelNotFound: "NOT_FOUND",
-    errors.ConfigError: "INVALID_ARGUMENT",
-    errors.DataError: "FAILED_PRECONDITION",
-    errors.UserCodeError: "FAILED_PRECONDITION",
-    errors.OutputError: "FAILED_PRECONDITION",
-    errors.MissingDependency: "FAILED_PRECONDITION",
-    errors.TrainingError: "FAILED_PRECONDITION",
-    errors.NotEnoughWorkers: "RESOURCE_EXHAUSTED",
-    errors.ClusterError: "UNAVAILABLE",
-    errors.TimedOut: "DEADLINE_EXCEEDED",
-    errors.Interrupted: "CANCELLED",
+_CODES: dict[str, tuple[type[errors.EdlError], ...]] = {
+    "NOT_FOUND": (ModelNotFound,),  # Also a ConfigError.
+    "INVALID_ARGUMENT": (errors.ConfigError,),
+    "FAILED_PRECONDITION": (
+        *(errors.DataError, errors.UserCodeError, errors.OutputError),
+        *(errors.MissingDependency, errors.TrainingError),
+    ),
+    "RESOURCE_EXHAUSTED": (errors.NotEnoughWorkers,),
+    "UNAVAILABLE": (errors.ClusterError,),
+    "DEADLINE_EXCEEDED": (errors.TimedOut,),
+    "CANCELLED": (errors.Interrupted,),
 }
 
 
 def status_code(error: errors.EdlError) -> str:
     """The name of the gRPC status code for an error."""
-    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), "INTERNAL")
+    return next((code for code, kinds in _CODES.items() if isinstance(error, kinds)), "INTERNAL")
