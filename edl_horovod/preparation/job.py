@@ -102,10 +102,7 @@ def describe(config: PrepareConfig) -> list[str]:
         DataError: There are no input files.
         OutputError: The output exists and may not be replaced.
     """
-    check_output(Path(config.output), config.overwrite)
-    inputs = _inputs(config)
-    _check_paths(config, inputs)
-    manifest = _manifest(config, inputs)
+    inputs, manifest = _plan(config)
     num_groups = len(manifest.group_starts)
     lines = [
         f"input files: {len(inputs.paths):,} ({inputs.num_bytes / 2**20:,.1f} MiB)",
@@ -118,10 +115,7 @@ def describe(config: PrepareConfig) -> list[str]:
 def run_with(open_pool: OpenPool, config: PrepareConfig, on_progress: OnProgress) -> PrepareResult:
     """Prepare files as `run` does, with the caller's pool."""
     output = Path(config.output).absolute()
-    check_output(output, config.overwrite)
-    inputs = _inputs(config)
-    _check_paths(config, inputs)
-    manifest = _manifest(config, inputs)
+    inputs, manifest = _plan(config)
     config = replace(config, model_zoo=str(git_zoo.ensure_local(config.model_zoo).path))
     lookup.file_groups(lookup.require_zoo(config.model_zoo), config.model_def)
     with open_pool(_group_settings(config), len(manifest.group_starts)) as pool:
@@ -218,7 +212,9 @@ def _finish(config: PrepareConfig, inputs: Inputs, partial: PartialRun) -> Prepa
     )
 
 
-def _inputs(config: PrepareConfig) -> Inputs:
+def _plan(config: PrepareConfig) -> tuple[Inputs, Manifest]:
+    """Find the input files, check the paths, and cut the files into groups."""
+    check_output(Path(config.output), config.overwrite)
     inputs = find(config.data, shuffle=config.shuffle)
     if inputs.missing and config.bad_files == "raise":
         raise DataError(
@@ -227,23 +223,16 @@ def _inputs(config: PrepareConfig) -> Inputs:
             received={"data": config.data},
             hint="Correct the list, or skip them with bad_files=skip.",
         )
-    return inputs
-
-
-def _manifest(config: PrepareConfig, inputs: Inputs) -> Manifest:
-    names = ("model_def", "shuffle", "records_per_shard", "bytes_per_shard", "files_per_group")
-    settings = {name: getattr(config, name) for name in (*names, "prefix", "codec")}
-    return Manifest(
+    _check_paths(config, inputs)
+    cuts = ("records_per_shard", "bytes_per_shard", "files_per_group")
+    names = ("model_def", "shuffle", *cuts, "prefix", "codec")
+    settings = {name: getattr(config, name) for name in names}
+    return inputs, Manifest(
         settings=settings,
         paths_digest=inputs.digest_of_paths(),
         num_files=len(inputs.paths),
         source="",
-        group_starts=cut(
-            inputs.sizes,
-            files_per_group=config.files_per_group,
-            records_per_shard=config.records_per_shard,
-            bytes_per_shard=config.bytes_per_shard,
-        ),
+        group_starts=cut(inputs.sizes, **{name: settings[name] for name in cuts}),
     )
 
 

@@ -134,6 +134,10 @@ class Engine:
     """An open database, created by `open_engine`."""
 
     def __init__(self, engine: sa.Engine, database_url: DatabaseURL, *, is_confined: bool) -> None:
+        self.label = database_url.label
+        """The URL without user, password and options."""
+        self.dialect = database_url.dialect
+        """The engine's SQL dialect by its name in sqlglot."""
         self._engine = engine
         self._database_url = database_url
         self._is_confined = is_confined
@@ -145,16 +149,6 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"Engine({self.label!r})"
-
-    @property
-    def label(self) -> str:
-        """The URL without user, password and options."""
-        return self._database_url.label
-
-    @property
-    def dialect(self) -> str:
-        """The engine's SQL dialect by its name in sqlglot."""
-        return self._database_url.dialect
 
     def select_columns(self, select: str) -> tuple[SelectColumn, ...]:
         """The columns of a SELECT, without reading its rows.

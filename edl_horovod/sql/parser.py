@@ -1,6 +1,6 @@
 """Parses a program in SQL with the added clauses into statements."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from edl_horovod.errors import did_you_mean
@@ -40,7 +40,7 @@ _MODEL_STATEMENTS: dict[str, type[statements.ModelStatement]] = {
     "DESC MODEL": statements.DescribeModel,
 }
 """Statements of some keywords and the name of a model."""
-_VERBS = ("TRAIN", "PREDICT", "EVALUATE", "EXPLAIN", "RUN", "MAXIMIZE", "MINIMIZE")
+_VERBS = ("TRAIN", "PREDICT", "EVALUATE", "EXPLAIN", *_REFUSED_VERBS)
 """Keywords that begin the added clauses after a SELECT, with or without TO before them."""
 _FIRST_WORDS_OF_SELECT = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
 _OPENS, _CLOSES = ("(", "[", "{"), (")", "]", "}")
@@ -227,14 +227,14 @@ def _with_select(text: str, tokens: Sequence[Token], verb_index: int) -> Stateme
         "select": text[tokens[0].start : tokens[verb_index - 1].end],
         "position": cursor.position(verb),
     }
-    readers: dict[str, Callable[[Cursor, dict[str, Any]], Statement]] = {
-        "TRAIN": _train,
-        "PREDICT": _predict,
-        "EVALUATE": _evaluate,
-        "EXPLAIN": _explain,
-    }
-    assert set(readers) | set(_REFUSED_VERBS) == set(_VERBS)
-    return readers[word](cursor, common)
+    match word:
+        case "TRAIN":
+            return _train(cursor, common)
+        case "PREDICT":
+            return _predict(cursor, common)
+        case "EVALUATE":
+            return _evaluate(cursor, common)
+    return _explain(cursor, common)
 
 
 def _train(cursor: Cursor, common: dict[str, Any]) -> statements.Train:

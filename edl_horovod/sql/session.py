@@ -27,14 +27,6 @@ from edl_horovod.sql.training import train
 
 __all__ = ["Session", "open_session"]
 
-_SELECTING = (
-    statements.Train,
-    statements.Predict,
-    statements.Evaluate,
-    statements.EvaluateColumns,
-    statements.Explain,
-)
-"""Statements that read the rows of a SELECT."""
 KILL_SECONDS = 120.0
 """The time that KILL waits for a statement to end."""
 _POLL_SECONDS = 0.5
@@ -88,7 +80,8 @@ class Session:
             EdlError: The statement failed; `Interrupted` after Ctrl-C or KILL.
         """
         context, store = self.context, self.context.store
-        if isinstance(statement, _SELECTING) and (opened_by := context.engine.open_transaction):
+        opened_by = context.engine.open_transaction
+        if opened_by and isinstance(statement, statements.SelectStatement):
             # These statements read rows in a transaction of their own.
             verb = type(statement).__name__.removesuffix("Columns").upper()
             raise StatementError(
@@ -137,39 +130,28 @@ class Session:
 
 
 def _models(store: ModelStore) -> Result:
-    rows = [
-        (
-            stored.name,
-            stored.version,
-            stored.is_live,
-            stored.about.model_def,
-            stored.about.framework,
-            stored.about.label,
-            stored.about.num_rows,
-            _metrics_in_words(stored.about.metrics),
-            stored.about.trained,
-        )
-        for stored in store.all()
-    ]
+    rows = []
+    for stored in store.all():
+        about = stored.about
+        training = (about.model_def, about.framework, about.label, about.num_rows)
+        metrics = _metrics_in_words(about.metrics)
+        version = (stored.name, stored.version, stored.is_live)
+        rows.append((*version, *training, metrics, about.trained))
     columns = ("name", "version", "live", "model", "framework", "label", "rows", "metrics")
     return Result(columns=(*columns, "trained"), rows=tuple(rows))
 
 
 def _training(stored: StoredModel) -> Result:
-    return Result(
-        columns=("model", "statement"),
-        rows=((str(stored), stored.about.statement),),
-        model=str(stored),
-        metrics=stored.about.metrics,
-    )
+    about, row = stored.about, (str(stored), stored.about.statement)
+    columns = ("model", "statement")
+    return Result(columns=columns, rows=(row,), model=str(stored), metrics=about.metrics)
 
 
 def _log(stored: StoredModel, store: ModelStore) -> Result:
     log = store.log(stored)
     names = tuple(dict.fromkeys(name for row in log for name in row.validation))
     rows = [
-        (row.step, row.epoch, row.seconds, row.loss, *(row.validation.get(name) for name in names))
-        for row in log
+        (row.step, row.epoch, row.seconds, row.loss, *map(row.validation.get, names)) for row in log
     ]
     columns = ("step", "epoch", "seconds", "loss", *(f"validation_{name}" for name in names))
     message = "" if log else f"{stored} has no log, because an earlier release trained it."
@@ -185,8 +167,8 @@ def _trials(stored: StoredModel) -> Result:
             number,
             trial.state,
             trial.chosen == stored.about.chosen,
-            *(trial.chosen.get(name) for name in chosen),
-            *(trial.metrics.get(name) for name in metrics),
+            *map(trial.chosen.get, chosen),
+            *map(trial.metrics.get, metrics),
             trial.seconds,
             trial.error or None,
         )
@@ -225,22 +207,13 @@ def _description(stored: StoredModel, store: ModelStore) -> Result:
         rows.append((role, column.name, f"{column.kind}{declared}"))
     rows += [("null", name, f"counts as {value!r}") for name, value in about.nulls.items()]
     rows += [("metric", name, value) for name, value in about.metrics.items()]
-    rows += [
-        ("held back", f"{metric} of {name}", value)
-        for name, metrics in about.baselines.items()
-        for metric, value in metrics.items()
-    ]
+    for name, metrics in about.baselines.items():
+        rows += [("held back", f"{metric} of {name}", value) for metric, value in metrics.items()]
     rows += [("chosen", name, value) for name, value in about.chosen.items()]
-    rows += [
-        ("trial", str(number), _trial_in_words(trial))
-        for number, trial in enumerate(about.trials, start=1)
-    ]
-    return Result(
-        columns=("part", "name", "value"),
-        rows=tuple(rows),
-        model=str(stored),
-        metrics=about.metrics,
-    )
+    for number, trial in enumerate(about.trials, start=1):
+        rows.append(("trial", str(number), _trial_in_words(trial)))
+    columns = ("part", "name", "value")
+    return Result(columns=columns, rows=tuple(rows), model=str(stored), metrics=about.metrics)
 
 
 def _trial_in_words(trial: Trial) -> str:

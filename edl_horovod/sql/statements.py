@@ -30,6 +30,7 @@ __all__ = [
     "Name",
     "Predict",
     "Result",
+    "SelectStatement",
     "ShowJobs",
     "ShowLog",
     "ShowModels",
@@ -263,7 +264,7 @@ class ModelStatement(Statement):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SelectStatement(Statement):
+class SelectStatement(Statement):
     """A SELECT, unchanged, followed by added clauses."""
 
     text: str
@@ -278,7 +279,7 @@ class _SelectStatement(Statement):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(_SelectStatement):
+class Train(SelectStatement):
     """SELECT ... TRAIN model [WITH] [COLUMN ...] [LABEL] [USING] INTO name."""
 
     model: Name
@@ -293,7 +294,7 @@ class Train(_SelectStatement):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(_SelectStatement):
+class Predict(SelectStatement):
     """SELECT ... PREDICT [table.column] [WITH] USING name."""
 
     target: Name | None
@@ -302,7 +303,7 @@ class Predict(_SelectStatement):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(_SelectStatement):
+class Evaluate(SelectStatement):
     """SELECT ... EVALUATE name [WITH] [LABEL] [INTO table]."""
 
     model: ModelName
@@ -312,7 +313,7 @@ class Evaluate(_SelectStatement):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateColumns(_SelectStatement):
+class EvaluateColumns(SelectStatement):
     """SELECT ... EVALUATE [WITH] LABEL column USING column [INTO table]."""
 
     label: Name
@@ -321,7 +322,7 @@ class EvaluateColumns(_SelectStatement):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain(_SelectStatement):
+class Explain(SelectStatement):
     """SELECT ... EXPLAIN name [WITH] [LABEL] [USING explainer] [INTO table]."""
 
     model: ModelName
