@@ -132,8 +132,7 @@ def sort_attributes(
             beginnings = [f"{known_prefix}." for known_prefix in prefixes]
             suggestion = did_you_mean(attribute.name, [*option_types, *beginnings])
             hint = f"{suggestion} Attributes begin with {', '.join(beginnings)}."
-            problem = f"There is no attribute {attribute.name} here."
-            raise StatementError(problem, attribute.position, hint=hint)
+            raise attribute.error(f"There is no attribute {attribute.name} here.", hint)
         if attribute.name in option_types:
             _check_type(attribute, option_types[attribute.name])
             if is_confined:
@@ -149,7 +148,7 @@ def sort_attributes(
             _check_permitted(attribute, key)
         if earlier := attributes_by_key.get(key):
             problem = f"{attribute.name} and {earlier.name} are names of the same attribute."
-            raise StatementError(problem, attribute.position, hint="Leave one of them out.")
+            raise attribute.error(problem, "Leave one of them out.")
         attributes_by_key[key] = attribute
         if isinstance(attribute.value, statements.Hparam):
             is_param = target is attributes_by_use.params
@@ -167,7 +166,7 @@ def _model_target(
     """The values that an attribute of the model belongs to, and its key among them."""
     if "." in name:
         problem = f"Names of model parameters have no dots: {name} has one."
-        raise StatementError(problem, attribute.position, hint="Write model.name=value.")
+        raise attribute.error(problem, "Write model.name=value.")
     is_setting = name in _MODEL_SETTINGS
     return (sorted_attributes.settings if is_setting else sorted_attributes.params), name
 
@@ -187,7 +186,7 @@ def _setting(attribute: Attribute, prefix: str, rest: str, option_types: Collect
     names = (*option_types, *_RENAMED, *setting_types, *engine_settings)
     allowed = [name for name in names if name.startswith(f"{prefix}.")]
     hint = f"{did_you_mean(attribute.name, allowed)} Allowed: {', '.join(allowed)}."
-    raise StatementError(f"There is no attribute {attribute.name}.", attribute.position, hint=hint)
+    raise attribute.error(f"There is no attribute {attribute.name}.", hint)
 
 
 def _check_permitted(attribute: Attribute, key: str) -> None:
@@ -197,17 +196,12 @@ def _check_permitted(attribute: Attribute, key: str) -> None:
             f"engine.{setting}" if setting.partition(".")[0] in _ENGINE_SETTINGS else setting
             for setting in sorted(PERMITTED_SETTINGS)
         )
-        raise StatementError(
-            f"Clients of this service must not set {attribute.name}.",
-            attribute.position,
-            hint=f"They may set model parameters, {', '.join(permitted)}.",
-        )
+        hint = f"They may set model parameters, {', '.join(permitted)}."
+        raise attribute.error(f"Clients of this service must not set {attribute.name}.", hint)
     if key in _MODEL_SETTINGS and any("." in str(value) for value in _values_of(attribute)):
-        raise StatementError(
-            f"Clients of this service must not set {attribute.name} to a function.",
-            attribute.position,
-            hint="Write a name of Keras or PyTorch, for example 'mse' or 'adam'.",
-        )
+        problem = f"Clients of this service must not set {attribute.name} to a function."
+        hint = "Write a name of Keras or PyTorch, for example 'mse' or 'adam'."
+        raise attribute.error(problem, hint)
     _check_bounds(attribute, key)
 
 
@@ -218,11 +212,8 @@ def _check_bounds(attribute: Attribute, key: str) -> None:
     for value in _values_of(attribute):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (is_number and least <= value <= most):
-            raise StatementError(
-                f"{attribute.name} must be from {least:,} to {most:,} in this service.",
-                attribute.position,
-                hint=f"It is {value!r}.",
-            )
+            problem = f"{attribute.name} must be from {least:,} to {most:,} in this service."
+            raise attribute.error(problem, f"It is {value!r}.")
 
 
 def _check_number_of_trials(attributes: SortedAttributes) -> None:
@@ -237,8 +228,7 @@ def _check_number_of_trials(attributes: SortedAttributes) -> None:
         problem = (
             f"The grid has {num_trials:,} trials, and this service runs at most {_MAX_TRIALS}."
         )
-        hint = "Write sweep.num_trials, or fewer candidates."
-        raise StatementError(problem, last.position, hint=hint)
+        raise last.error(problem, "Write sweep.num_trials, or fewer candidates.")
 
 
 def _values_of(attribute: Attribute) -> tuple[Any, ...]:
@@ -253,7 +243,7 @@ def _values_of(attribute: Attribute) -> tuple[Any, ...]:
 def _check_type(attribute: Attribute, option_type: type | UnionType) -> None:
     if isinstance(attribute.value, statements.Hparam):
         problem = f"{attribute.name} must be the same for all trials."
-        raise StatementError(problem, attribute.position, hint="Give it one value.")
+        raise attribute.error(problem, "Give it one value.")
     is_number = option_type is float and isinstance(attribute.value, int)
     if not (is_number or isinstance(attribute.value, option_type)) or (
         isinstance(attribute.value, bool) and option_type is not bool
@@ -267,7 +257,7 @@ def _check_type(attribute: Attribute, option_type: type | UnionType) -> None:
             dict | str: "a {dict} or 'mean'",
         }
         problem = f"{attribute.name} must be {names.get(option_type, 'a number')}."
-        raise StatementError(problem, attribute.position, hint=f"It is {attribute.value!r}.")
+        raise attribute.error(problem, f"It is {attribute.value!r}.")
 
 
 def column_dicts(clauses: Sequence[statements.ColumnClause]) -> list[dict[str, Any]]:
@@ -321,18 +311,15 @@ def _term_as_dict(term: statements.ColumnTerm) -> dict[str, Any]:
     term = _without_sqlflow_forms(term)
     function = term.function.upper()
     if function == "WEIGHTED_CATEGORY":
-        problem = "No model of the zoo takes weights of categories."
-        raise StatementError(problem, term.position, hint=_WEIGHTS_HINT)
+        raise term.error("No model of the zoo takes weights of categories.", _WEIGHTS_HINT)
     if function not in _FUNCTIONS:
         near = did_you_mean(function, _FUNCTIONS)
-        hint = f"{near} Functions: {', '.join(_FUNCTIONS)}."
         problem = f"There is no column function {term.function}."
-        raise StatementError(problem, term.position, hint=hint)
+        raise term.error(problem, f"{near} Functions: {', '.join(_FUNCTIONS)}.")
     keys = _FUNCTIONS[function]
     if not 1 <= len(term.arguments) <= len(keys):
         hint = f"Write {function}({', '.join(keys)}); the last ones may be left out."
-        problem = f"{function} takes 1 to {len(keys)} arguments."
-        raise StatementError(problem, term.position, hint=hint)
+        raise term.error(f"{function} takes 1 to {len(keys)} arguments.", hint)
     pairs = zip(keys, term.arguments, strict=False)
     arguments = {key: _value(key, argument) for key, argument in pairs}
     # NUMERIC(column, n) is a text of n numbers, which models call dense.
@@ -377,10 +364,9 @@ def _sequence_of_categories(sparse: ColumnCall) -> ColumnCall:
     """
     if len(sparse.arguments) < 2:
         problem = "SPARSE needs the number of different numbers in its texts."
-        raise StatementError(problem, sparse.position, hint="Write SPARSE(column, number).")
+        raise sparse.error(problem, "Write SPARSE(column, number).")
     if len(sparse.arguments) > 3:
-        problem = "No model of the zoo takes weights of categories."
-        raise StatementError(problem, sparse.position, hint=_WEIGHTS_HINT)
+        raise sparse.error("No model of the zoo takes weights of categories.", _WEIGHTS_HINT)
     return replace(sparse, function="SEQ_CATEGORY_ID")
 
 
@@ -393,8 +379,7 @@ def _value(key: str, argument: ColumnCall | Name | Literal) -> Any:
     if isinstance(argument, Literal):
         if key in ("name", "of"):
             problem = f"{argument.value!r} is not a column."
-            hint = "Write its name without single quotes."
-            raise StatementError(problem, argument.position, hint=hint)
+            raise argument.error(problem, "Write its name without single quotes.")
         return argument.value
     if isinstance(argument, Name):
         name = _name(argument)
@@ -404,12 +389,11 @@ def _value(key: str, argument: ColumnCall | Name | Literal) -> Any:
             return _term_as_dict(argument)
         return [_value(key, term) for term in argument.arguments]
     problem = f"{argument.function or 'A list'} is not allowed here."
-    hint = "Write the name of a column, or a number."
-    raise StatementError(problem, argument.position, hint=hint)
+    raise argument.error(problem, "Write the name of a column, or a number.")
 
 
 def _name(name: Name) -> str:
     if len(name.parts) > 1:
         problem = f"COLUMN takes names of columns of the SELECT, without dots: {name} has one."
-        raise StatementError(problem, name.position, hint=f"Write {name.parts[-1]}.")
+        raise name.error(problem, f"Write {name.parts[-1]}.")
     return name.parts[0]

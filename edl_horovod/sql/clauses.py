@@ -107,7 +107,7 @@ def read_attributes(cursor: Cursor, *, may_vary: bool = False) -> tuple[Attribut
         cursor.require_symbol("=", f"= is missing after {name}.", hint=f"Write {name}=value.")
         if str(name) in attributes:
             hint = f"It is also set on line {attributes[str(name)].position.line}. Leave one out."
-            raise statements.StatementError(f"{name} is set twice.", name.position, hint=hint)
+            raise name.error(f"{name} is set twice.", hint)
         hyperparameter = _read_hparam(cursor) if may_vary else None
         value = hyperparameter or _read_value(cursor, may_be_word=str(name) in UNQUOTED_ATTRIBUTES)
         attributes[str(name)] = Attribute(name=str(name), value=value, position=name.position)

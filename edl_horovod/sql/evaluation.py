@@ -45,7 +45,6 @@ from edl_horovod.sql.statements import (
     Explain,
     Name,
     Result,
-    StatementError,
 )
 
 __all__ = ["evaluate", "evaluate_columns", "explain"]
@@ -266,8 +265,7 @@ def _result_table_of(
     if name is None:
         return None
     if len(name.parts) > 2:
-        problem = f"{name} cannot name a table."
-        raise StatementError(problem, name.position, hint="Write table or schema.table.")
+        raise name.error(f"{name} cannot name a table.", "Write table or schema.table.")
     kinds = dict(_LEADING_COLUMNS)
     for column in result_columns:
         kinds[column] = "number" if column in _NUMBER_COLUMNS else "text"

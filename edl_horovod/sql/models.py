@@ -324,9 +324,8 @@ class ModelStore:
                 self._remove(home, self.versions(named.name))
                 self._remove_home(home)
             elif stored.is_live:
-                problem = f"The version {named} is the live one."
                 hint = f"DROP MODEL {named.name} removes the model with all of its versions."
-                raise StatementError(problem, named.position, hint=hint)
+                raise named.error(f"The version {named} is the live one.", hint)
             else:
                 self._remove(home, (stored.version,))
 

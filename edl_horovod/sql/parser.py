@@ -199,7 +199,7 @@ def _alter_model(cursor: Cursor, position: SourcePosition) -> statements.AlterMo
     model = read_model(cursor)
     hint = f"Write ALTER MODEL {model.name}@1 SET LIVE: SHOW MODELS lists the versions."
     if model.version is None:
-        raise StatementError("ALTER MODEL needs a version.", model.position, hint=hint)
+        raise model.error("ALTER MODEL needs a version.", hint)
     if not cursor.skip_words("SET", "LIVE"):
         raise cursor.problem("SET LIVE is missing.", cursor.peek(), hint=hint)
     return statements.AlterModel(model=model, position=position)
@@ -256,7 +256,7 @@ def _train(cursor: Cursor, common: dict[str, Any]) -> statements.Train:
     target = read_model(cursor)
     if target.version is not None:
         hint = f"Write INTO {target.name}: it gets the next version."
-        raise StatementError("INTO takes a name without a version.", target.position, hint=hint)
+        raise target.error("INTO takes a name without a version.", hint)
     cursor.finish("WITH", "COLUMN", "LABEL", "USING", "INTO")
     return statements.Train(
         **common,
@@ -318,9 +318,8 @@ def _explain(cursor: Cursor, common: dict[str, Any]) -> statements.Explain:
     model, attributes, label = _model_and_label(cursor)
     explainer = read_name(cursor, "An explainer") if cursor.skip_words("USING") else None
     if explainer is not None and str(explainer) not in EXPLAINERS:
-        problem = f"There is no explainer {explainer}."
         hint = "Leave USING out: columns are shuffled, which works with any model."
-        raise StatementError(problem, explainer.position, hint=hint)
+        raise explainer.error(f"There is no explainer {explainer}.", hint)
     into = _result_table(cursor)
     cursor.finish("WITH", "LABEL", "USING", "INTO")
     return statements.Explain(
@@ -337,7 +336,7 @@ def _model_and_label(cursor: Cursor) -> tuple[ModelName, tuple[Attribute, ...], 
         if attribute.name in LABEL_ATTRIBUTES:
             if label is not None:
                 problem = f"{attribute.name} and LABEL both name the label."
-                raise StatementError(problem, attribute.position, hint="Leave one of them out.")
+                raise attribute.error(problem, "Leave one of them out.")
             parts = (str(attribute.value),)
             label = Name(parts=parts, folded=parts, position=attribute.position)
     others = tuple(attribute for attribute in attributes if attribute.name not in LABEL_ATTRIBUTES)

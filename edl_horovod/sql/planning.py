@@ -200,14 +200,13 @@ def plan_training(
         settings["data_plan.columns"] = [name for name in exported if name != split.column]
     if len(columns) - (split.kind == "column") < 2:
         problem = f"The SELECT gives only {label!r}, and no columns to learn it from."
-        raise StatementError(problem, statement.position, hint="Select some more columns.")
+        raise statement.error(problem, "Select some more columns.")
     has_validation = split.kind != "none" or bool(options.get("validation_select"))
     nulls = options.get("nulls", {})
     fills_nulls = isinstance(nulls, str)
     if fills_nulls and nulls != "mean":
         problem = "train.nulls must be a {dict} or 'mean'."
-        position = attributes.options["train.nulls"].position
-        raise StatementError(problem, position, hint=f"It is {nulls!r}.")
+        raise attributes.options["train.nulls"].error(problem, f"It is {nulls!r}.")
     return TrainingPlan(
         label=label,
         settings={**settings, "model_def": str(statement.model)},
@@ -240,10 +239,9 @@ def plan_prediction(
     """
     for attribute in statement.attributes:
         if attribute.name == "predict.overwrite":
-            raise StatementError(
+            raise attribute.error(
                 "There is no attribute predict.overwrite: it would not say what may be lost.",
-                attribute.position,
-                hint="Write predict.replace_values to replace the values of a column, or"
+                "Write predict.replace_values to replace the values of a column, or"
                 " predict.replace_table to drop a whole table and make a new one.",
             )
     attributes = sort_attributes(
@@ -295,10 +293,9 @@ def plan_evaluation(
     )
     label = stored.about.label
     if statement.label is not None and str(statement.label) != label:
-        raise StatementError(
+        raise statement.label.error(
             f"The model {stored} learned {label!r}, not {str(statement.label)!r}.",
-            statement.label.position,
-            hint=f"Write LABEL {label}, and select that column: AS gives a column another name.",
+            f"Write LABEL {label}, and select that column: AS gives a column another name.",
         )
     check_columns(stored, columns, statement.model.position, needs_label=True)
     options = _options(sorted_attributes, "validation")
@@ -326,8 +323,7 @@ def comparison_options(
     if sorted_attributes.settings:
         attribute = statement.attributes[0]
         problem = "Settings of jobs have no effect here, because no model is evaluated."
-        hint = f"Allowed: {', '.join(_COMPARISON_OPTIONS)}."
-        raise StatementError(problem, attribute.position, hint=hint)
+        raise attribute.error(problem, f"Allowed: {', '.join(_COMPARISON_OPTIONS)}.")
     for name, clause in ((statement.label, "LABEL"), (statement.predicted, "USING")):
         _check_selected(name.parts[-1], columns, name.position, clause)
     return sorted_attributes.options
@@ -367,12 +363,9 @@ def check_kinds(about: About, kinds: Mapping[str, str], position: SourcePosition
         kind = kinds.get(column.name, column.kind)
         is_number = {kind, column.kind} <= {"integer", "number"}
         if kind != column.kind and not is_number:
-            raise StatementError(
-                f"The column {column.name!r} holds {kind} values, and the model was trained with"
-                f" {column.kind} values.",
-                position,
-                hint="Cast it in the SELECT.",
-            )
+            difference = f"{kind} values, and the model was trained with {column.kind} values"
+            problem = f"The column {column.name!r} holds {difference}."
+            raise StatementError(problem, position, hint="Cast it in the SELECT.")
 
 
 def requested_metrics(attribute: Attribute | None, available: Sequence[str]) -> tuple[str, ...]:
@@ -391,11 +384,8 @@ def requested_metrics(attribute: Attribute | None, available: Sequence[str]) -> 
     metrics = tuple(METRIC_NAMES.get(text, text) for text in texts)
     for name in metrics:
         if name not in available:
-            raise StatementError(
-                f"There is no metric {name!r}.",
-                attribute.position,
-                hint=f"{did_you_mean(name, available)} Metrics: {', '.join(available)}.",
-            )
+            hint = f"{did_you_mean(name, available)} Metrics: {', '.join(available)}."
+            raise attribute.error(f"There is no metric {name!r}.", hint)
     return metrics
 
 
@@ -435,16 +425,13 @@ def _params(statement: Train, attributes: SortedAttributes, label: str) -> dict[
     clauses = {"label": "LABEL"} | ({"columns": "COLUMN"} if statement.columns else {})
     for name, clause in clauses.items():
         if name in attributes.param_names:
-            raise StatementError(
-                f"The attribute {name} and {clause} exclude each other.",
-                _position_of(statement, name),
-                hint=f"Write {clause} alone.",
-            )
+            problem = f"The attribute {name} and {clause} exclude each other."
+            raise _attribute_of(statement, name).error(problem, f"Write {clause} alone.")
     for name in RATE_NAMES:
         rate = attributes.params.get(name, 1.0)
         if isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0:
             problem = f"{name} must be a number above 0."
-            raise StatementError(problem, _position_of(statement, name), hint=f"It is {rate!r}.")
+            raise _attribute_of(statement, name).error(problem, f"It is {rate!r}.")
     params = {**attributes.params, "label": label}
     if statement.columns:
         params["columns"] = column_dicts(statement.columns)
@@ -484,12 +471,12 @@ def _split(statement: Train, attributes: SortedAttributes, columns: Sequence[str
     kind, column = options.get("split", default), options.get("split_column", "")
     if options.get("validation_select") and kind != "none":
         problem = "train.validation_select and train.split both choose the rows for the validation."
-        raise StatementError(problem, statement.position, hint="Leave one of them out.")
+        raise statement.error(problem, "Leave one of them out.")
     if (kind in ("key", "column")) != bool(column):
         problem = (
             "train.split_column is for train.split='key' and train.split='column', which need it."
         )
-        raise StatementError(problem, statement.position, hint=f"train.split is {kind!r}.")
+        raise statement.error(problem, f"train.split is {kind!r}.")
     if column:
         position = attributes.options["train.split_column"].position
         _check_selected(column, columns, position, "train.split_column")
@@ -514,14 +501,14 @@ def _check_model(model: Name, zoo: Path) -> None:
     if _is_in_zoo(name, zoo):
         return
     if explanation := explain_missing_model(name):
-        raise StatementError(explanation[0], model.position, hint=explanation[1])
+        raise model.error(explanation[0], explanation[1])
     models = _zoo_models(zoo)
     same_class = [model for model in models if model.rpartition(".")[2].lower() == name.lower()]
     suggestion = did_you_mean(name, models)
     if same_class:
         suggestion = f" Did you mean {' or '.join(map(repr, same_class))}?"
     hint = f"{suggestion} Models: {', '.join(models)}."
-    raise StatementError(f"There is no model {name} in the zoo.", model.position, hint=hint)
+    raise model.error(f"There is no model {name} in the zoo.", hint)
 
 
 def _check_params(
@@ -533,12 +520,9 @@ def _check_params(
     allowed = {*parameters, *RATE_NAMES} if {*parameters} & {*RATE_NAMES} else {*parameters}
     for name in attributes.param_names:
         if name not in allowed:
-            suggestion = did_you_mean(name, sorted(allowed)).strip()
-            raise StatementError(
-                f"The model {statement.model} has no parameter {name}.",
-                _position_of(statement, name),
-                hint=PARAMETER_HINTS.get(name, suggestion),
-            )
+            problem = f"The model {statement.model} has no parameter {name}."
+            hint = PARAMETER_HINTS.get(name, did_you_mean(name, sorted(allowed)).strip())
+            raise _attribute_of(statement, name).error(problem, hint)
 
 
 def _label(
@@ -550,13 +534,12 @@ def _label(
         _check_selected(label, columns, statement.label.position, "LABEL")
         if label in columns_read:
             problem = f"{label} is the label, so the model cannot learn from it."
-            position = columns_read[label].position
-            raise StatementError(problem, position, hint="Leave it out of COLUMN.")
+            raise columns_read[label].error(problem, "Leave it out of COLUMN.")
         return label, ()
     candidates = [name for name in columns if name not in columns_read]
     if not candidates:
         problem = "COLUMN names every column of the SELECT, so none is left as label."
-        raise StatementError(problem, statement.position, hint="Write LABEL and a column.")
+        raise statement.error(problem, "Write LABEL and a column.")
     note = f"The label is {candidates[-1]!r}, the last column; LABEL names another."
     return candidates[-1], (note,)
 
@@ -570,9 +553,9 @@ def _check_selected(
         raise StatementError(problem, position, hint=hint)
 
 
-def _position_of(statement: Train, name: str) -> SourcePosition:
+def _attribute_of(statement: Train, name: str) -> Attribute:
     names = (f"model.{name}", name)
-    return next(attribute.position for attribute in statement.attributes if attribute.name in names)
+    return next(attribute for attribute in statement.attributes if attribute.name in names)
 
 
 def _options(attributes: SortedAttributes, prefix: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from edl_horovod.sql.models import ModelStore, StoredModel, Trial
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.prediction import predict
 from edl_horovod.sql.settings import SqlSettings
-from edl_horovod.sql.statements import Result, Statement, StatementError
+from edl_horovod.sql.statements import Result, Statement
 from edl_horovod.sql.training import train
 
 __all__ = ["Session", "open_session"]
@@ -84,11 +84,8 @@ class Session:
         if opened_by and isinstance(statement, statements.SelectStatement):
             # These statements read rows in a transaction of their own.
             verb = type(statement).__name__.removesuffix("Columns").upper()
-            raise StatementError(
-                f"{verb} cannot run within a transaction, and {opened_by!r} has opened one.",
-                statement.position,
-                hint="COMMIT or ROLLBACK it first.",
-            )
+            problem = f"{verb} cannot run within a transaction, and {opened_by!r} has opened one."
+            raise statement.error(problem, "COMMIT or ROLLBACK it first.")
         match statement:
             case statements.Train():
                 return train(context, statement)
@@ -279,7 +276,7 @@ def _kill(context: StatementContext, statement: statements.Kill) -> Result:
     store, running = context.store, _running_jobs(context.store)
     if statement.job not in running:
         hint = f"Running jobs: {', '.join(map(str, running)) or 'none'}."
-        raise StatementError(f"No job {statement.job} is running.", statement.position, hint=hint)
+        raise statement.error(f"No job {statement.job} is running.", hint)
     job = running[statement.job]
     if context.is_dry_run:
         return Result(message=f"This would end {job.title}.")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from edl_horovod.sql.statements import Attribute, StatementError
+from edl_horovod.sql.statements import Attribute
 
 __all__ = [
     "EXPLAINERS",
@@ -131,9 +131,8 @@ def translate(
         if name.removeprefix("model.") not in parameters:
             name = _ATTRIBUTES.get(name, name)
         if name in translated:
-            problem = f"{attribute.name} is set twice, under two names."
             hint = f"It is on line {translated[name].position.line}. Leave one of them out."
-            raise StatementError(problem, attribute.position, hint=hint)
+            raise attribute.error(f"{attribute.name} is set twice, under two names.", hint)
         value = attribute.value
         if name in ("optimizer", "model.optimizer") and isinstance(value, str):
             value = value.removesuffix("Optimizer")  # `AdagradOptimizer` becomes `Adagrad`.

@@ -155,27 +155,36 @@ class StatementError(ConfigError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Name:
+class _Part:
+    """A part of a program."""
+
+    position: SourcePosition
+
+    def error(self, problem: str, hint: str) -> StatementError:
+        """An error in this part; see `StatementError`."""
+        return StatementError(problem, self.position, hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Name(_Part):
     """A name of one part, or of several parts with dots between them."""
 
     parts: tuple[str, ...]
     """Without quotes."""
     folded: tuple[str, ...]
     """The parts as PostgreSQL reads them: in lower case unless quoted."""
-    position: SourcePosition
 
     def __str__(self) -> str:
         return ".".join(self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelName:
+class ModelName(_Part):
     """A trained model by its name, `m`, or one version of it, `m@3`."""
 
     name: str
     version: int | None
     """None for the live version."""
-    position: SourcePosition
 
     def __str__(self) -> str:
         return self.name if self.version is None else f"{self.name}@{self.version}"
@@ -207,7 +216,7 @@ Hparam = HparamRange | HparamCandidates
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attribute:
+class Attribute(_Part):
     """One `name=value` of a WITH clause."""
 
     name: str
@@ -215,45 +224,39 @@ class Attribute:
     value: Any
     """A literal: a number, text, True, False, None, or a list or dict of these; for TRAIN also an
     `Hparam`."""
-    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnCall:
+class ColumnCall(_Part):
     """A function of a COLUMN clause: `BUCKET(age, [18, 65])`."""
 
     function: str
     """As written; empty for a list of columns."""
     arguments: "tuple[ColumnCall | Name | Literal, ...]"
-    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
-class Literal:
+class Literal(_Part):
     """A number, text or list in a COLUMN function."""
 
     value: Any
-    position: SourcePosition
 
 
 ColumnTerm = ColumnCall | Name
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnClause:
+class ColumnClause(_Part):
     """One COLUMN clause: terms for one part of the model."""
 
     terms: tuple[ColumnTerm, ...]
     part: str
     """The part that FOR names, for example `deep`; empty without FOR."""
-    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statement:
+class Statement(_Part):
     """Any statement."""
-
-    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)

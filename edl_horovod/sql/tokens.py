@@ -166,11 +166,9 @@ def tokens_of(text: str, dialect: str) -> list[Token]:
     try:
         tokens = _tokenizer(dialect)().tokenize(text)
     except TokenError as e:
-        raise StatementError(
-            "A quote or a comment is not closed.",
-            SourcePosition(text, _unclosed_offset(text)),
-            hint="Close it. A quote within text is written twice.",
-        ) from e
+        position = SourcePosition(text, _unclosed_offset(text))
+        hint = "Close it. A quote within text is written twice."
+        raise StatementError("A quote or a comment is not closed.", position, hint=hint) from e
     return [Token(*_kind_and_text(text, token), token.start, token.end + 1) for token in tokens]
 
 

@@ -144,15 +144,14 @@ def plan_trials(attributes: SortedAttributes, *, has_validation: bool) -> Trials
         for attribute in options.values():
             problem = f"{attribute.name} is for sweeps, and no attribute has several values."
             hint = "Write HPARAM_RANGE(low, high) or HPARAM_CANDIDATES([a, b]), or leave it out."
-            raise StatementError(problem, attribute.position, hint=hint)
+            raise attribute.error(problem, hint)
         return None
     first = next(iter(attributes.varied.values()))
     if not has_validation:
         problem = (
             f"{first.name} has several values, and there are no rows to compare the trials on."
         )
-        hint = "Write train.split='random', or train.validation_select."
-        raise StatementError(problem, first.position, hint=hint)
+        raise first.error(problem, "Write train.split='random', or train.validation_select.")
     is_search = "sweep.num_trials" in options
     for key, attribute in attributes.varied.items():
         if isinstance(attribute.value, HparamRange):
@@ -256,23 +255,21 @@ def _search_config(options: Mapping[str, Attribute], *, is_search: bool) -> Sear
     if "metric" in attributes and metric != "loss" and "direction" not in attributes:
         problem = f"It is unknown whether {metric!r} should be high or low."
         hint = "Add sweep.direction='maximize' or sweep.direction='minimize'."
-        raise StatementError(problem, attributes["metric"].position, hint=hint)
+        raise attributes["metric"].error(problem, hint)
     for name, allowed in (("direction", _DIRECTIONS), ("sampler", SAMPLERS)):
         if name in attributes and values[name] not in allowed:
             hint = f"{did_you_mean(values[name], allowed)} Allowed: {', '.join(allowed)}."
-            problem = f"sweep.{name} cannot be {values[name]!r}."
-            raise StatementError(problem, attributes[name].position, hint=hint)
+            raise attributes[name].error(f"sweep.{name} cannot be {values[name]!r}.", hint)
     for name, least in (("num_trials", 1), ("seed", 0)):
         if name in attributes and values[name] < least:
             problem = f"sweep.{name} must be {least} or more."
-            raise StatementError(problem, attributes[name].position, hint=f"It is {values[name]}.")
+            raise attributes[name].error(problem, f"It is {values[name]}.")
     for name in ("sampler", "seed"):
         if name in attributes and not is_search:
             problem = (
                 f"sweep.{name} is for searches, and here each combination of values is a trial."
             )
-            hint = "Leave it out, or add sweep.num_trials."
-            raise StatementError(problem, attributes[name].position, hint=hint)
+            raise attributes[name].error(problem, "Leave it out, or add sweep.num_trials.")
     return SearchConfig(
         metric=metric,
         direction=values.get("direction", SearchConfig.direction),
@@ -294,11 +291,10 @@ def _check_range(key: str, attribute: Attribute) -> None:
         return
     if not types & {int, float}:
         problem = f"{attribute.name} takes no numbers, and so no range."
-        raise StatementError(problem, attribute.position, hint="Write HPARAM_CANDIDATES([a, b]).")
+        raise attribute.error(problem, "Write HPARAM_CANDIDATES([a, b]).")
     if float not in types and not _is_whole(attribute.value):
-        problem = f"{attribute.name} takes whole numbers."
         hint = f"Write whole numbers as the bounds of {attribute.value.written}."
-        raise StatementError(problem, attribute.position, hint=hint)
+        raise attribute.error(f"{attribute.name} takes whole numbers.", hint)
 
 
 def _check_candidates(attribute: Attribute) -> None:
@@ -306,7 +302,7 @@ def _check_candidates(attribute: Attribute) -> None:
     for index, text in enumerate(texts):
         if text in texts[:index]:
             problem = f"{attribute.name} has the candidate {text} twice."
-            raise StatementError(problem, attribute.position, hint="Leave one out.")
+            raise attribute.error(problem, "Leave one out.")
 
 
 def _search_space(key: str, attribute: Attribute) -> Interval | Candidates:
