@@ -17,13 +17,7 @@ from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.sql import statements
 from edl_horovod.sql.statements import Attribute, ColumnCall, Literal, Name, StatementError
 
-__all__ = [
-    "PERMITTED_SETTINGS",
-    "SortedAttributes",
-    "column_dicts",
-    "column_names",
-    "sort_attributes",
-]
+__all__ = ["SortedAttributes", "column_dicts", "column_names", "sort_attributes"]
 
 _MODEL_SETTINGS = ("loss", "optimizer")
 """Attributes with the prefix `model` that are settings of a job."""
@@ -57,7 +51,7 @@ _BOUNDS = {
 }
 """The bounds of numbers that clients of a service may set."""
 _STOPPING = ("metric", "min_delta", "mode", "patience", "restore_best")
-PERMITTED_SETTINGS = (
+_PERMITTED_SETTINGS = (
     *_BOUNDS,
     *("data_plan.seed", "data_plan.shuffle", "framework", "loss", "optimizer"),
     *("train.class_weight", "train.clip_norm", "train.clip_value", "train.learning_rate"),
@@ -117,7 +111,7 @@ def sort_attributes(
         attributes: The attributes as written.
         prefixes: The allowed prefixes; `model` may also be left out.
         option_types: The options of the statement with their types.
-        is_confined: Whether only `PERMITTED_SETTINGS` may be set.
+        is_confined: Whether only the settings that clients of a service may set are allowed.
 
     Raises:
         StatementError: An attribute is unknown, not permitted, of the wrong type, or set twice
@@ -191,10 +185,10 @@ def _setting(attribute: Attribute, prefix: str, rest: str, option_types: Collect
 
 def _check_permitted(attribute: Attribute, key: str) -> None:
     """Refuse a setting that clients of a service may not set, or a value out of bounds."""
-    if key not in PERMITTED_SETTINGS:
+    if key not in _PERMITTED_SETTINGS:
         permitted = (
             f"engine.{setting}" if setting.partition(".")[0] in _ENGINE_SETTINGS else setting
-            for setting in sorted(PERMITTED_SETTINGS)
+            for setting in sorted(_PERMITTED_SETTINGS)
         )
         hint = f"They may set model parameters, {', '.join(permitted)}."
         raise attribute.error(f"Clients of this service must not set {attribute.name}.", hint)

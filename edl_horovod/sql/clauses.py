@@ -11,14 +11,7 @@ from edl_horovod.sql.sqlflow import UNQUOTED_ATTRIBUTES
 from edl_horovod.sql.statements import Attribute, ColumnCall, ColumnClause, Literal, Name
 from edl_horovod.sql.tokens import Cursor, Token, TokenKind
 
-__all__ = [
-    "HPARAM_WORDS",
-    "read_attributes",
-    "read_columns",
-    "read_model",
-    "read_name",
-    "refuse_image",
-]
+__all__ = ["read_attributes", "read_columns", "read_model", "read_name", "refuse_image"]
 
 _RESERVED = ("WITH", "USING", "INTO")
 """Keywords that are no names without quotes. LABEL and COLUMN are: columns may be called so."""
@@ -32,7 +25,7 @@ _VALUE_HINT = (
 )
 _MAX_BRACKET_DEPTH = 50
 """Depth of nested brackets; no parameter of a model needs more."""
-HPARAM_WORDS = ("HPARAM_RANGE", "HPARAM_CANDIDATES")
+_HPARAM_WORDS = ("HPARAM_RANGE", "HPARAM_CANDIDATES")
 _HPARAM_HINT = (
     "Write HPARAM_RANGE(low, high), HPARAM_RANGE(low, high, 'log') or"
     " HPARAM_CANDIDATES([value, value])."
@@ -283,7 +276,7 @@ def _read_hparam(cursor: Cursor) -> statements.Hparam | None:
         StatementError: Its arguments are malformed.
     """
     first = cursor.peek()
-    if not first.is_word(*HPARAM_WORDS) or not cursor.peek(1).is_symbol("("):
+    if not first.is_word(*_HPARAM_WORDS) or not cursor.peek(1).is_symbol("("):
         return None
     cursor.take("A call")
     cursor.skip_symbol("(")

@@ -153,12 +153,7 @@ class StatementContext:
         return on_progress
 
     def export(
-        self,
-        select: str,
-        folder: Path,
-        job: StatementJob,
-        nulls: Mapping[str, Any],
-        **options: Any,
+        self, select: str, folder: Path, job: StatementJob, nulls: Mapping[str, Any], **options: Any
     ) -> ExportedTable:
         """Export the rows of a SELECT for a job, with progress; see `export.export`."""
         began = time.monotonic()

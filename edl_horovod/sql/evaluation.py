@@ -39,13 +39,7 @@ from edl_horovod.sql.prediction import (
     read_predictions,
 )
 from edl_horovod.sql.rows import BATCH_ROWS
-from edl_horovod.sql.statements import (
-    Evaluate,
-    EvaluateColumns,
-    Explain,
-    Name,
-    Result,
-)
+from edl_horovod.sql.statements import Evaluate, EvaluateColumns, Explain, Name, Result
 
 __all__ = ["evaluate", "evaluate_columns", "explain"]
 

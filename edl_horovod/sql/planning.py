@@ -64,10 +64,7 @@ _PREDICT_OPTIONS: dict[str, type] = {
     "predict.replace_table": bool,
     "predict.replace_values": bool,
 }
-_EXPLAIN_OPTIONS: dict[str, type] = {
-    "validation.nulls": dict,
-    "validation.overwrite": bool,
-}
+_EXPLAIN_OPTIONS: dict[str, type] = {"validation.nulls": dict, "validation.overwrite": bool}
 _EVALUATE_OPTIONS: dict[str, type] = {"validation.metrics": str, **_EXPLAIN_OPTIONS}
 _COMPARISON_OPTIONS: dict[str, type] = {"validation.metrics": str, "validation.overwrite": bool}
 
@@ -166,7 +163,7 @@ def plan_training(
         statement: The statement.
         columns: The columns of its SELECT.
         zoo: The folder of models.
-        is_confined: Whether only `PERMITTED_SETTINGS` may be set.
+        is_confined: Whether only the settings that a service permits may be set.
 
     Raises:
         StatementError: The zoo lacks the model, the model lacks a parameter, the SELECT lacks a
@@ -278,7 +275,7 @@ def plan_evaluation(
         columns: The columns of its SELECT.
         stored: The model.
         metrics: The metrics available for the model; only for an evaluation.
-        is_confined: Whether only `PERMITTED_SETTINGS` may be set.
+        is_confined: Whether only the settings that a service permits may be set.
 
     Raises:
         StatementError: The SELECT lacks a column that the model was trained with, LABEL is not the

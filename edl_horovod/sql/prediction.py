@@ -24,15 +24,7 @@ from edl_horovod.sql.target import DEFAULT_COLUMN, SAMPLE_NUMBER, plan_target
 from edl_horovod.sql.unknown_values import unknown_values
 from edl_horovod.sql.writing import try_writing, write_predictions
 
-__all__ = [
-    "PROBABILITIES",
-    "VALUE",
-    "Predictions",
-    "check_rows",
-    "classes_of",
-    "predict",
-    "read_predictions",
-]
+__all__ = ["PROBABILITIES", "VALUE", "check_rows", "classes_of", "predict", "read_predictions"]
 
 VALUE, _CLASS, PROBABILITIES = "prediction", "class", "probabilities"
 """The outputs of the zoo's models of tables."""
@@ -41,7 +33,7 @@ _SCHEMA = "schema.json"
 
 
 @dataclass(frozen=True)
-class Predictions:
+class _Predictions:
     """The outputs of a model for the rows of a SELECT."""
 
     folder: Path
@@ -164,7 +156,7 @@ def predict(context: StatementContext, statement: Predict) -> Result:
         )
 
 
-def read_predictions(folder: Path) -> Predictions:
+def read_predictions(folder: Path) -> _Predictions:
     """Open the predictions in a folder.
 
     Raises:
@@ -178,7 +170,7 @@ def read_predictions(folder: Path) -> Predictions:
             received=f"shape {shapes[varying[0]]}",
             hint="Use a model of the zoo that gives one value a row.",
         )
-    return Predictions(folder, shapes)
+    return _Predictions(folder, shapes)
 
 
 def classes_of(stored: StoredModel) -> tuple[Any, ...]:
@@ -250,7 +242,7 @@ def _output_names(
 
 
 def _predicted_rows(
-    predictions: Predictions, stored: StoredModel, *, probabilities: bool
+    predictions: _Predictions, stored: StoredModel, *, probabilities: bool
 ) -> Iterator[tuple[Any, ...]]:
     """The predictions for each row, in order: the number, or the class and its probabilities.
 

@@ -14,7 +14,6 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.output import Output
 
 from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted, did_you_mean
-from edl_horovod.sql.clauses import HPARAM_WORDS
 from edl_horovod.sql.session import Session
 from edl_horovod.sql.statements import Result
 
@@ -22,10 +21,10 @@ __all__ = ["Words", "names_to_complete", "run_prompt"]
 
 KEYWORDS = (
     *("ALTER", "COLUMN", "DESCRIBE", "DROP", "EVALUATE", "EXISTS", "EXPLAIN"),
-    *("FOR", "FROM", "GROUP", "IF", "INTO", "JOBS"),
+    *("FOR", "FROM", "GROUP", "HPARAM_CANDIDATES", "HPARAM_RANGE", "IF", "INTO", "JOBS"),
     *("JOIN", "KILL", "LABEL", "LIMIT", "LIVE", "LOG", "MODEL", "MODELS"),
     *("NOT", "ORDER", "PREDICT", "REPLACE", "SELECT", "SET", "SHOW"),
-    *("TO", "TRAIN", "TRIALS", "USING", "WHERE", "WITH", *HPARAM_WORDS),
+    *("TO", "TRAIN", "TRIALS", "USING", "WHERE", "WITH"),
 )
 _WORD = re.compile(r"[\w.]+")
 _EXIT_COMMANDS = ("exit", "quit", "\\q", ".exit", ".quit")

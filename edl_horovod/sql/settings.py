@@ -52,7 +52,7 @@ class SqlSettings:
     files: ConfigFiles = NO_FILES
     is_confined: bool = False
     """Whether the statements come from clients of a service, who may access only the database, and
-    set only `attributes.PERMITTED_SETTINGS` of the settings of jobs."""
+    set only those settings of jobs that `attributes` permits."""
 
     def __repr__(self) -> str:
         return f"SqlSettings(models={str(self.models)!r}, overrides={self.overrides!r})"
