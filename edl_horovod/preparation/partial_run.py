@@ -81,18 +81,18 @@ class Manifest:
         return differences
 
 
+@dataclass
 class PartialRun:
     """The finished groups of a run; created by `open_partial_run`, which holds the lock."""
 
-    def __init__(
-        self, folder: Path, manifest: Manifest, done: dict[int, GroupDone], lines: TextIO
-    ) -> None:
-        self.folder = folder
-        self.manifest = manifest
-        self.done = done
-        self.num_files = sum(group.num_files for group in done.values())
-        self.num_records = sum(group.num_records for group in done.values())
-        self._lines = lines
+    folder: Path
+    manifest: Manifest
+    done: dict[int, GroupDone]
+    lines: TextIO
+
+    def __post_init__(self) -> None:
+        self.num_files = sum(group.num_files for group in self.done.values())
+        self.num_records = sum(group.num_records for group in self.done.values())
 
     def add(self, done: GroupDone, states_digest: str) -> None:
         """Record that a group is done.
@@ -100,8 +100,8 @@ class PartialRun:
         Its shards are synced to disk, but the line is not, because all processes would wait for the
         disk. If the line is lost, the group is processed again.
         """
-        self._lines.write(json.dumps({"states": states_digest, **asdict(done)}) + "\n")
-        self._lines.flush()
+        self.lines.write(json.dumps({"states": states_digest, **asdict(done)}) + "\n")
+        self.lines.flush()
         self.done[done.number] = done
         self.num_files += done.num_files
         self.num_records += done.num_records

@@ -329,18 +329,18 @@ def _is_whole(bounds: HparamRange) -> bool:
     return isinstance(bounds.low, int) and isinstance(bounds.high, int)
 
 
+@dataclass
 class _TrialRunner:
     """Runs one trial after another, and reports how each ends."""
 
-    def __init__(
-        self, prepared: PreparedTrials, context: StatementContext, job: StatementJob
-    ) -> None:
-        self.configs: dict[str, JobConfig] = {}
-        """Settings of the trials that began, by name."""
-        self.statement_error: EdlError | None = None
-        """An error that all trials of the statement would have; ends all of them."""
-        self._prepared, self._context, self._job = prepared, context, job
-        self._has_result = False
+    prepared: PreparedTrials
+    context: StatementContext
+    job: StatementJob
+    configs: dict[str, JobConfig] = field(default_factory=dict)
+    """Settings of the trials that began, by name."""
+    statement_error: EdlError | None = None
+    """An error that all trials of the statement would have; ends all of them."""
+    has_result: bool = False
 
     def __call__(self, sweep_job: sweeps.SweepJob, config: JobConfig) -> None:
         """Run a trial.
@@ -348,30 +348,30 @@ class _TrialRunner:
         Raises:
             EdlError: The trial failed; `Interrupted` if no other one should begin.
         """
-        self._job.check()
+        self.job.check()
         self.configs[sweep_job.name] = config
-        number = f"trial {len(self.configs)} of {self._prepared.num_trials}"
-        self._job.note_training(number, Path(config.job_dir))
-        chosen = self._prepared.plan.by_attribute(sweep_job.chosen)
-        self._context.tell(f"{number.capitalize()}: {_values_in_words(chosen)}")
+        number = f"trial {len(self.configs)} of {self.prepared.num_trials}"
+        self.job.note_training(number, Path(config.job_dir))
+        chosen = self.prepared.plan.by_attribute(sweep_job.chosen)
+        self.context.tell(f"{number.capitalize()}: {_values_in_words(chosen)}")
         try:
-            result = self._context.run(config, Path(config.data), self._job)
-            if (metric := self._prepared.plan.config.metric) not in result.metrics:
+            result = self.context.run(config, Path(config.data), self.job)
+            if (metric := self.prepared.plan.config.metric) not in result.metrics:
                 problem = f"The evaluations have no metric {metric!r}."
                 hint = f"They have {', '.join(result.metrics) or 'none'}."
-                raise StatementError(problem, self._prepared.plan.metric_position, hint=hint)
+                raise StatementError(problem, self.prepared.plan.metric_position, hint=hint)
         except Interrupted:
             raise
         except EdlError as e:
-            if isinstance(e, ConfigError) and not self._has_result:
+            if isinstance(e, ConfigError) and not self.has_result:
                 # No trial has succeeded, so settings that all share are wrong; later, a value is.
                 self.statement_error = e
                 raise Interrupted("All trials would fail.") from e
-            self._context.tell(f"{number.capitalize()} failed: {e}")
+            self.context.tell(f"{number.capitalize()} failed: {e}")
             raise
-        self._has_result = True
+        self.has_result = True
         measured = {name: f"{value:.4g}" for name, value in result.metrics.items()}
-        self._context.tell(f"{number.capitalize()} has ended: {_values_in_words(measured)}")
+        self.context.tell(f"{number.capitalize()} has ended: {_values_in_words(measured)}")
 
 
 def _values_in_words(values: Mapping[str, str]) -> str:

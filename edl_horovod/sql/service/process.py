@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from google.protobuf import wrappers_pb2
@@ -160,24 +160,22 @@ class _RequestQueue:
         os.killpg(0, signal.SIGKILL)
 
 
+@dataclass
 class _SessionRunner:
     """Runs the calls of one session, which have the same database and settings."""
 
-    def __init__(
-        self, frames: _FrameWriter, requests: _RequestQueue, stack: contextlib.ExitStack
-    ) -> None:
-        self._frames = frames
-        self._requests = requests
-        self._stack = stack
-        self._session: Session | None = None
-        self.is_interrupted = False
+    frames: _FrameWriter
+    requests: _RequestQueue
+    stack: contextlib.ExitStack
+    session: Session | None = None
+    is_interrupted: bool = False
 
     @property
     def state(self) -> str:
         """What the end of this process would lose; empty if it should end."""
-        if self._session is None or self.is_interrupted:
+        if self.session is None or self.is_interrupted:
             return ""
-        return self._session.context.engine.session_state
+        return self.session.context.engine.session_state
 
     def run(self, request: CallRequest) -> None:
         """Run the statements of a call.
@@ -185,25 +183,25 @@ class _SessionRunner:
         Raises:
             EdlError: A statement failed.
         """
-        if self._session is None:
-            self._session = self._open(request)
-        program = self._session.parse(request.sql)
+        if self.session is None:
+            self.session = self._open(request)
+        program = self.session.parse(request.sql)
         if request.exit_on_submit and any(
             isinstance(statement, _RUN_JOBS) for statement in program
         ):
             self._tell("exit_on_submit is not supported: the call lasts as long as its jobs.")
         for statement in program:
             began = time.monotonic()
-            self._requests.is_in_database = isinstance(statement, statements.Standard)
+            self.requests.is_in_database = isinstance(statement, statements.Standard)
             try:
-                result = self._session.run(statement)
+                result = self.session.run(statement)
             finally:
-                self._requests.is_in_database = False
+                self.requests.is_in_database = False
             for response in responses_of(result):
-                self._frames.respond(response)
+                self.frames.respond(response)
             seconds = int(time.monotonic() - began)
             end = EndOfExecution(sql=_statement_text(statement), spent_time_seconds=seconds)
-            self._frames.respond(Response(eoe=end))
+            self.frames.respond(Response(eoe=end))
 
     def _open(self, request: CallRequest) -> Session:
         values = {"db": request.db}
@@ -212,17 +210,17 @@ class _SessionRunner:
         files = ConfigFiles(request.settings.config_dir, request.settings.config_name)
         settings = read_settings(request.settings.overrides, values, files)
         settings = replace(settings, is_confined=True)
-        messages = _MessageStream(self._frames)
+        messages = _MessageStream(self.frames)
 
         def run_job(config: JobConfig) -> JobResult:
             with PlainDisplay(messages) as display:
                 return api.run(config, on_events=display, warm=warm)
 
-        warm = self._stack.enter_context(WarmServer())
-        return self._stack.enter_context(open_session(settings, run_job, tell=self._tell))
+        warm = self.stack.enter_context(WarmServer())
+        return self.stack.enter_context(open_session(settings, run_job, tell=self._tell))
 
     def _tell(self, sentence: str) -> None:
-        self._frames.respond(_message(sentence))
+        self.frames.respond(_message(sentence))
 
 
 def _statement_text(statement: Statement) -> str:

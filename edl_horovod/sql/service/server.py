@@ -167,28 +167,18 @@ class Session:
     timer: asyncio.TimerHandle | None = None
 
 
+@dataclass
 class Sessions:
     """The sessions with calls, and those that wait for their next call."""
 
-    def __init__(
-        self,
-        max_sessions: int,
-        *,
-        end: Callable[[SessionProcess], None],
-        idle_seconds: float = IDLE_SECONDS,
-    ) -> None:
-        """Start without sessions.
-
-        Args:
-            max_sessions: Maximum number of sessions at the same time.
-            end: Ends the process of a session that stops waiting.
-            idle_seconds: How long a session waits for its next call.
-        """
-        self._max_sessions = max_sessions
-        self._end = end
-        self._idle_seconds = idle_seconds
-        self._sessions: dict[Hashable, Session] = {}
-        self._lost: dict[Hashable, str] = {}
+    max_sessions: int
+    """The maximum number of sessions at the same time."""
+    end: Callable[[SessionProcess], None]
+    """Ends the process of a session that stops waiting."""
+    idle_seconds: float = IDLE_SECONDS
+    """How long a session waits for its next call."""
+    _sessions: dict[Hashable, Session] = field(default_factory=dict, init=False)
+    _lost: dict[Hashable, str] = field(default_factory=dict, init=False)
 
     @asynccontextmanager
     async def turn(self, name: Hashable) -> AsyncIterator[Session]:
@@ -240,19 +230,19 @@ class Sessions:
             return
         # The order of the dictionary is the order of waiting, the longest first.
         self._sessions[name] = self._sessions.pop(name)
-        reason = f"it had no call for {self._idle_seconds:.0f} s"
+        reason = f"it had no call for {self.idle_seconds:.0f} s"
         session.timer = asyncio.get_running_loop().call_later(
-            self._idle_seconds, self._end_session, name, reason
+            self.idle_seconds, self._end_session, name, reason
         )
 
     def _make_room(self) -> None:
-        if len(self._sessions) < self._max_sessions:
+        if len(self._sessions) < self.max_sessions:
             return
         for name, session in self._sessions.items():
             if not session.num_calls:
                 self._end_session(name, "other sessions needed its place")
                 return
-        problem = f"All {self._max_sessions} sessions are busy. Try again later."
+        problem = f"All {self.max_sessions} sessions are busy. Try again later."
         raise CallFailed("RESOURCE_EXHAUSTED", problem)
 
     def _end_session(self, name: Hashable, reason: str) -> None:
@@ -261,7 +251,7 @@ class Sessions:
         assert session.timer is not None
         session.timer.cancel()
         self._note_lost(name, session.state, reason)
-        self._end(session.process)
+        self.end(session.process)
 
     def _note_lost(self, name: Hashable, state: str, reason: str) -> None:
         if not state:
