@@ -41,7 +41,7 @@ class Column:
     """The NumPy unit of a date or timestamp, which counts from 1970."""
     num_rows: int
     num_empty: int
-    """Number of rows without a value, which is replaced by `default`."""
+    """Number of rows without a value, which counts as the mean or as an empty text."""
     first_empty: int | None = None
     """The first row without a value, counted from 0; None if there is none."""
     mean: float = 0.0
@@ -61,11 +61,6 @@ class Column:
     """The first value of a column of texts that is not a number."""
     first_text_row: int | None = None
     """The row of `first_text`, counted from 0; None if there is none."""
-
-    @property
-    def default(self) -> float | str:
-        """The value of an empty cell: the mean, or an empty text."""
-        return self.mean if self.kind == "number" else ""
 
     def __str__(self) -> str:
         """Describe the column in one line."""
