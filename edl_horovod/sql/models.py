@@ -34,6 +34,7 @@ __all__ = [
     "Trial",
     "default_folder",
     "read_summary",
+    "write_errors",
 ]
 
 MODEL = "model"
@@ -42,6 +43,7 @@ _STORE, _MODEL, _VERSION = "folder of models", "model of statements", "version o
 _ABOUT, _LIVE, _LOCK = "about.json", "live", ".lock"
 LOG = "log.json"
 """The log of the training in the folder of a version, a list of `LogRow`."""
+_CANNOT_WRITE = "The folder of models cannot be written"
 _REMOVED = ".removed-"
 """Prefix of the folder of a version that is being removed."""
 
@@ -189,7 +191,7 @@ class ModelStore:
         Raises:
             OutputError: The folder holds other files or cannot be created.
         """
-        with _write_errors(self.folder):
+        with write_errors(_CANNOT_WRITE, self.folder):
             marker.claim(self.folder, _STORE, received=f"models={self.folder}")
 
     def names(self) -> tuple[str, ...]:
@@ -271,7 +273,7 @@ class ModelStore:
             OutputError: The store cannot be written, or its folder holds other files.
         """
         home = self.folder / name
-        with _write_errors(home):
+        with write_errors(_CANNOT_WRITE, home):
             self.claim()
             (new_version / _ABOUT).write_text(json_text.dumps(_to_json(about)), encoding="utf-8")
             marker.write(new_version, _VERSION)
@@ -300,7 +302,7 @@ class ModelStore:
         """
         self.find(named)
         home = self.folder / named.name
-        with _write_errors(home), self._locked():
+        with write_errors(_CANNOT_WRITE, home), self._locked():
             # It may have been dropped while this process waited for the lock.
             stored = self.find(named)
             write_text(home / _LIVE, str(stored.version))
@@ -315,7 +317,7 @@ class ModelStore:
         """
         self.find(named)
         home = self.folder / named.name
-        with _write_errors(home), self._locked():
+        with write_errors(_CANNOT_WRITE, home), self._locked():
             # It may have been dropped while this process waited for the lock.
             stored = self.find(named)
             if named.version is None:
@@ -409,12 +411,9 @@ def _from_json(values: dict[str, Any]) -> About:
 
 
 @contextlib.contextmanager
-def _write_errors(folder: Path) -> Iterator[None]:
+def write_errors(problem: str, folder: Path) -> Iterator[None]:
+    """Replace errors of the file system by an `OutputError` that begins with a problem."""
     try:
         yield
     except OSError as e:
-        raise OutputError(
-            f"The folder of models cannot be written: {e}.",
-            received={"models": folder},
-            hint=hint_of(e),
-        ) from e
+        raise OutputError(f"{problem}: {e}.", received={"models": folder}, hint=hint_of(e)) from e
