@@ -151,10 +151,8 @@ def require_dates(values: Array, name: str) -> None:
         DataError: A date is empty.
     """
     if np.isnat(values).any():
-        raise DataError(
-            f"The column {name!r} has an empty date (NaT), which has no default value.",
-            hint="Remove such rows, or replace the date by another value.",
-        )
+        problem = f"The column {name!r} has an empty date (NaT), which has no default value."
+        raise DataError(problem, hint="Remove such rows, or replace the date by another value.")
 
 
 def _cells_for(
@@ -163,10 +161,8 @@ def _cells_for(
     with naming_column(name, _NOT_FOR_TRAINING):
         data_type = type_of(values)
     if kind == "number" and data_type not in ("integer", "number", "boolean"):
-        raise DataError(
-            f"The column {name!r} must be numeric, but it contains {data_type}s.",
-            hint="Use a model for texts, or cast the column in the SELECT.",
-        )
+        problem = f"The column {name!r} must be numeric, but it contains {data_type}s."
+        raise DataError(problem, hint="Use a model for texts, or cast the column in the SELECT.")
     if kind == "text" or data_type == "text":
         return _Texts(name, "text", data_type)
     if data_type in ("date", "timestamp"):
@@ -221,10 +217,8 @@ class _Numbers(_Cells):
             numbers = numbers[~is_empty]
         if np.isinf(numbers).any():
             row = first_row + int(np.argmax(np.isinf(values))) + 1
-            raise DataError(
-                f"The column {self.name!r} has an infinite number in row {row}.",
-                hint="Remove the row, or replace the number in the SELECT.",
-            )
+            problem = f"The column {self.name!r} has an infinite number in row {row}."
+            raise DataError(problem, hint="Remove the row, or replace the number in the SELECT.")
         if not len(numbers):
             return
         # Chan's algorithm: combine the mean and the sum of squared deviations of two parts.
@@ -321,8 +315,5 @@ def naming_column(name: str, consequence: str) -> Iterator[None]:
         yield
     except DataError as error:
         problem = f"{error.problem[:1].lower()}{error.problem[1:]}"
-        raise DataError(
-            f"The column {name!r} {consequence}: {problem}",
-            received=error.received,
-            hint=error.hint,
-        ) from error
+        problem = f"The column {name!r} {consequence}: {problem}"
+        raise DataError(problem, received=error.received, hint=error.hint) from error

@@ -184,10 +184,8 @@ def _literal(value: Any, dialect: str, name: str) -> str:
 
 def _text(value: str, dialect: str, name: str) -> str:
     if "\0" in value:
-        raise ConfigError(
-            f"The parameter {name} contains a NUL character, which databases refuse in texts.",
-            received=repr(value[:60]),
-        )
+        problem = f"The parameter {name} contains a NUL character, which databases refuse in texts."
+        raise ConfigError(problem, received=repr(value[:60]))
     quoted = "'" + value.replace("'", "''") + "'"
     if "\\" not in value:
         return quoted

@@ -65,11 +65,8 @@ def read_model(cursor: Cursor) -> statements.ModelName:
     first = cursor.peek()
     name = str(read_name(cursor, "The name of a trained model"))
     if not _MODEL_NAME.fullmatch(name) or len(name) > _MAX_CHARACTERS:
-        raise cursor.problem(
-            f"{name[:40]!r} cannot name a trained model.",
-            first,
-            hint=f"Use letters, digits, _ and -, and dots between them; at most {_MAX_CHARACTERS}.",
-        )
+        hint = f"Use letters, digits, _ and -, and dots between them; at most {_MAX_CHARACTERS}."
+        raise cursor.problem(f"{name[:40]!r} cannot name a trained model.", first, hint=hint)
     refuse_image(cursor, "A trained model", "Models are in the folder that models=DIR names.")
     version = None
     if cursor.skip_symbol("@"):

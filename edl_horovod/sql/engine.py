@@ -353,11 +353,8 @@ class Engine:
             message = " ".join(str(error).split()) or type(error).__name__
             message = self._database_url.without_secrets(message)[:_SHOWN_CHARACTERS]
             # Without its cause, which may show the password in the URL.
-            raise DatabaseError(
-                f"The database could not {action}: {message.rstrip('.')}.",
-                received={"db": self.label},
-                hint=self._hint(),
-            ) from None
+            problem = f"The database could not {action}: {message.rstrip('.')}."
+            raise DatabaseError(problem, received={"db": self.label}, hint=self._hint()) from None
         except KeyboardInterrupt:
             if self._drop_lost_session():
                 raise Interrupted("The statement was interrupted.", hint=_LOST) from None
@@ -487,11 +484,8 @@ def _require_select(driver: Any, text: str) -> None:
     """
     kinds = [statement.type.name for statement in driver.extract_statements(text)]
     if kinds != ["SELECT"]:
-        raise DataError(
-            "The statement is not a SELECT.",
-            received={"statement": _shortened(text)},
-            hint="Write a SELECT.",
-        )
+        problem = "The statement is not a SELECT."
+        raise DataError(problem, received={"statement": _shortened(text)}, hint="Write a SELECT.")
 
 
 def _statement_result(cursor: Any) -> Result:

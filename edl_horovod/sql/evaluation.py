@@ -161,11 +161,9 @@ def _compare(
         return regression_metrics(np.array(labels, np.float64), np.array(predicted, np.float64))
     if any(are_numbers):
         numbers, others = names[:: 1 if are_numbers[0] else -1]
-        raise DataError(
-            f"The column {numbers!r} has numbers, and {others!r} has other values.",
-            received=f"LABEL {names[0]} USING {names[1]}",
-            hint="Cast one of them in the SELECT: two columns of text are compared as classes.",
-        )
+        problem = f"The column {numbers!r} has numbers, and {others!r} has other values."
+        hint = "Cast one of them in the SELECT: two columns of text are compared as classes."
+        raise DataError(problem, received=f"LABEL {names[0]} USING {names[1]}", hint=hint)
     classes = tuple(sorted({str(value) for value in (*labels, *predicted)}))
     truth, chosen = (_class_numbers(values, classes) for values in (labels, predicted))
     return class_metrics(truth, chosen, classes)
@@ -270,11 +268,9 @@ def _result_table_of(
             return into
         existing = [column["name"] for column in inspector.get_columns(into.table, into.schema)]
     if existing != list(into.columns):
-        raise DataError(
-            f"The table {name} exists and has other columns than results of this statement.",
-            received=f"its columns {', '.join(existing)}",
-            hint="Write the name of a new table.",
-        )
+        problem = f"The table {name} exists and has other columns than results of this statement."
+        hint = "Write the name of a new table."
+        raise DataError(problem, received=f"its columns {', '.join(existing)}", hint=hint)
     return replace(into, exists=True)
 
 

@@ -403,11 +403,8 @@ class _Scan:
 
     def _check(self, num_rows: int) -> None:
         if not num_rows:
-            raise NoRows(
-                "The SELECT returns no rows.",
-                received={"select": self.select},
-                hint="Check its WHERE and the table.",
-            )
+            hint = "Check its WHERE and the table."
+            raise NoRows("The SELECT returns no rows.", received={"select": self.select}, hint=hint)
         if columns := self._columns_without_default():
             null_counts = "; ".join(
                 f"{column.name!r} in {column.num_nulls:,} of {num_rows:,} rows, first in row"

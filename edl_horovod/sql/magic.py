@@ -56,11 +56,8 @@ def _keywords_of(line: str) -> dict[str, str]:
     for word in shlex.split(line):
         key, equals, value = word.partition("=")
         if not equals:
-            raise ConfigError(
-                "A setting is written key=value.",
-                received=repr(word),
-                hint="Write for example %%edl db=sqlite:///hr.db.",
-            )
+            hint = "Write for example %%edl db=sqlite:///hr.db."
+            raise ConfigError("A setting is written key=value.", received=repr(word), hint=hint)
         keywords[key] = value
     return keywords
 

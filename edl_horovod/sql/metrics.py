@@ -278,11 +278,8 @@ def write_shuffled(
     counts = [pq.read_metadata(shard).num_rows for shard in shards]
     total = sum(counts)
     if total < 2:
-        raise DataError(
-            "The importance of columns can only be measured on two rows or more.",
-            received=f"{total} rows",
-            hint="Select more rows.",
-        )
+        problem = "The importance of columns can only be measured on two rows or more."
+        raise DataError(problem, received=f"{total} rows", hint="Select more rows.")
     random = np.random.default_rng(seed)
     rows = np.sort(random.choice(total, min(total, max_rows), replace=False))
     table = _take_rows(shards, counts, rows)

@@ -247,11 +247,9 @@ class ModelStore:
         except FileNotFoundError:
             return ()
         except (ValueError, TypeError) as e:
-            raise DataError(
-                f"The log of {stored} is damaged: {e}.",
-                received={"file": stored.folder / LOG},
-                hint="Train the model again.",
-            ) from e
+            problem = f"The log of {stored} is damaged: {e}."
+            hint = "Train the model again."
+            raise DataError(problem, received={"file": stored.folder / LOG}, hint=hint) from e
 
     def exists(self, name: str) -> bool:
         """Whether a model has a live version."""
@@ -375,11 +373,9 @@ class ModelStore:
         except (FileNotFoundError, NotADirectoryError):
             return None
         if not text.isdecimal():
-            raise DataError(
-                f"{self.folder / name / _LIVE} is damaged.",
-                received=repr(text[:40]),
-                hint="Write the number of the version that should be live into this file.",
-            )
+            problem = f"{self.folder / name / _LIVE} is damaged."
+            hint = "Write the number of the version that should be live into this file."
+            raise DataError(problem, received=repr(text[:40]), hint=hint)
         return int(text)
 
     def _read(self, name: str, version: int) -> StoredModel:
@@ -387,11 +383,9 @@ class ModelStore:
         try:
             about = _from_json(json.loads((folder / _ABOUT).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError) as e:
-            raise DataError(
-                f"The model {name}@{version} is damaged: {e}.",
-                received={"folder": folder},
-                hint="Train the model again.",
-            ) from e
+            problem = f"The model {name}@{version} is damaged: {e}."
+            hint = "Train the model again."
+            raise DataError(problem, received={"folder": folder}, hint=hint) from e
         is_live = version == self._live(name)
         return StoredModel(name=name, version=version, is_live=is_live, folder=folder, about=about)
 

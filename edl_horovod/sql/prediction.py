@@ -165,11 +165,9 @@ def read_predictions(folder: Path) -> _Predictions:
     schema = json.loads((folder / _SCHEMA).read_bytes())
     shapes = {name: tuple(feature["shape"]) for name, feature in schema["features"].items()}
     if varying := [name for name, shape in shapes.items() if None in shape]:
-        raise DataError(
-            f"The output {varying[0]!r} of the model differs in size from row to row.",
-            received=f"shape {shapes[varying[0]]}",
-            hint="Use a model of the zoo that gives one value a row.",
-        )
+        problem = f"The output {varying[0]!r} of the model differs in size from row to row."
+        hint = "Use a model of the zoo that gives one value a row."
+        raise DataError(problem, received=f"shape {shapes[varying[0]]}", hint=hint)
     return _Predictions(folder, shapes)
 
 
@@ -222,22 +220,17 @@ def _output_names(
     """
     classes = classes_of(stored)
     if probabilities and not classes:
-        raise ConfigError(
-            f"predict.probabilities is only for classifiers, and {stored} predicts a number.",
-            received={"predict.probabilities": True},
-            hint="Leave it out.",
-        )
+        problem = f"predict.probabilities is only for classifiers, and {stored} predicts a number."
+        raise ConfigError(problem, received={"predict.probabilities": True}, hint="Leave it out.")
     # Columns of two models in the same table must have different names.
     prefix = "" if first == DEFAULT_COLUMN else f"{first}_"
     labels = classes if probabilities else ()
     usual_names = (first, *(f"{prefix}probability_{label}" for label in labels))
     names = tuple(map(str, columns)) or usual_names
     if len(names) != len(usual_names):
-        raise ConfigError(
-            f"There are {len(usual_names)} columns of predictions, {len(names)} names.",
-            received={"predict.columns": list(names)},
-            hint=f"Write a name for each of {', '.join(usual_names)}.",
-        )
+        problem = f"There are {len(usual_names)} columns of predictions, {len(names)} names."
+        hint = f"Write a name for each of {', '.join(usual_names)}."
+        raise ConfigError(problem, received={"predict.columns": list(names)}, hint=hint)
     return names
 
 
@@ -252,11 +245,9 @@ def _predicted_rows(
     classes = classes_of(stored)
     outputs = (_CLASS, PROBABILITIES) if classes else (VALUE,)
     if missing := [name for name in outputs if name not in predictions.shapes]:
-        raise DataError(
-            f"The model {stored} has no output {missing[0]!r}.",
-            received=f"{', '.join(predictions.shapes)}",
-            hint="Use a regressor or a classifier of the zoo.",
-        )
+        problem = f"The model {stored} has no output {missing[0]!r}."
+        hint = "Use a regressor or a classifier of the zoo."
+        raise DataError(problem, received=f"{', '.join(predictions.shapes)}", hint=hint)
     for batch in predictions.batches():
         if not classes:
             columns = [batch[VALUE].reshape(-1).tolist()]

@@ -296,10 +296,8 @@ def _wait_for_end(store: ModelStore, job: JobEntry) -> None:
         while job.number in (running := _running_jobs(store)):
             job = running[job.number]  # The statement may have begun its next training.
             if time.monotonic() > deadline:
-                raise TimedOut(
-                    f"Job {job.number} ({job.title}) did not end within {KILL_SECONDS:.0f} s.",
-                    hint=f"Look into {job.job_dir}, or try again.",
-                )
+                problem = f"Job {job.number} ({job.title}) did not end within {KILL_SECONDS:.0f} s."
+                raise TimedOut(problem, hint=f"Look into {job.job_dir}, or try again.")
             # The training may not have begun yet, or may have ended.
             with contextlib.suppress(EdlError, OSError):
                 if job.attached is None and job.job_dir.exists():

@@ -145,11 +145,9 @@ def plan_target(
             engine refuses the SELECT.
     """
     if engine.dialect == "duckdb":
-        raise DataError(
-            "Predictions cannot be written into a database of DuckDB.",
-            received={"target": ".".join(target)},
-            hint="Leave the target out; the predictions are then returned as rows.",
-        )
+        problem = "Predictions cannot be written into a database of DuckDB."
+        hint = "Leave the target out; the predictions are then returned as rows."
+        raise DataError(problem, received={"target": ".".join(target)}, hint=hint)
     plan, existing = _plan(
         engine, select, target, columns, features=features, replace_table=replace_table
     )
@@ -227,11 +225,9 @@ def _plan(
             return replace(update, keys=existing.key, key_positions=positions), existing
         _require_replaceable(engine, existing, table, sources, is_allowed=replace_table)
         if engine.dialect == "mysql":
-            raise DataError(
-                f"{existing.name} cannot be replaced: DROP TABLE is not transactional here.",
-                received={"target": str(table)},
-                hint="Name a new table, or DROP this one first.",
-            )
+            problem = f"{existing.name} cannot be replaced: DROP TABLE is not transactional here."
+            hint = "Name a new table, or DROP this one first."
+            raise DataError(problem, received={"target": str(table)}, hint=hint)
     _require_disjoint(names, tuple(features), "are read by the model")
     unread_columns = tuple(name for name in selected if _matching_name(name, names))
     return replace(plan, unread_columns=unread_columns), existing
@@ -241,27 +237,21 @@ def _table_and_columns(
     target: Sequence[str], columns: Sequence[str]
 ) -> tuple[TableName, tuple[str, ...]]:
     if not 1 <= len(target) <= 3:
-        raise ConfigError(
-            "The target of a PREDICT is a table or a column.",
-            received=".".join(target),
-            hint="Write it as table, table.column or schema.table.column.",
-        )
+        problem = "The target of a PREDICT is a table or a column."
+        hint = "Write it as table, table.column or schema.table.column."
+        raise ConfigError(problem, received=".".join(target), hint=hint)
     *schemas, table, column = (*target, "") if len(target) == 1 else target
     schema = schemas[0] if schemas else ""
     names = tuple(columns) or (column or DEFAULT_COLUMN,)
     if column and column not in names:
-        raise ConfigError(
-            f"The target names the column {column!r}, which is not one of predict.columns.",
-            received={"predict.columns": list(names)},
-            hint="Name the same column in both, or only the table in the target.",
-        )
+        problem = f"The target names the column {column!r}, which is not one of predict.columns."
+        hint = "Name the same column in both, or only the table in the target."
+        raise ConfigError(problem, received={"predict.columns": list(names)}, hint=hint)
     counts = Counter(name.lower() for name in names)
     if duplicates := [name for name in names if counts[name.lower()] > 1]:
-        raise ConfigError(
-            f"Two columns of predictions have the name {duplicates[0]!r}.",
-            received={"columns": list(names)},
-            hint="Give them different names by predict.columns.",
-        )
+        problem = f"Two columns of predictions have the name {duplicates[0]!r}."
+        hint = "Give them different names by predict.columns."
+        raise ConfigError(problem, received={"columns": list(names)}, hint=hint)
     return TableName(schema=schema, name=table), names
 
 
@@ -304,27 +294,21 @@ def _update_of_source(
     """The plan for predictions into a table that the SELECT reads."""
     reason = f"The SELECT reads {existing.name}, so the table must not be replaced"
     if parts.one_table is None:
-        raise DataError(
-            f"{reason}, and its rows cannot be matched with the SELECT's: {parts.obstacle}.",
-            received={"target": str(existing.name)},
-            hint="Select from this table alone, without aggregates; or predict into a new table.",
-        )
+        problem = f"{reason}, and its rows cannot be matched with the SELECT's: {parts.obstacle}."
+        hint = "Select from this table alone, without aggregates; or predict into a new table."
+        raise DataError(problem, received={"target": str(existing.name)}, hint=hint)
     if selected_table is None or selected_table.name != existing.name:
-        raise DataError(
-            f"{reason}, and the rows of the SELECT are rows of {parts.one_table.table}.",
-            received={"target": str(existing.name)},
-            hint=f"Select from {existing.name} alone, or predict into a new table.",
-        )
+        problem = f"{reason}, and the rows of the SELECT are rows of {parts.one_table.table}."
+        hint = f"Select from {existing.name} alone, or predict into a new table."
+        raise DataError(problem, received={"target": str(existing.name)}, hint=hint)
     keys = existing.key
     if not keys and engine.dialect == "sqlite":
         columns = [column.lower() for column in existing.columns]
         keys = tuple(name for name in _ROW_NUMBERS if name not in columns)[:1]
     if not keys:
-        raise DataError(
-            f"{reason}, and it has no primary key that identifies its rows.",
-            received={"target": str(existing.name)},
-            hint="Give it a primary key, or predict into a new table.",
-        )
+        problem = f"{reason}, and it has no primary key that identifies its rows."
+        hint = "Give it a primary key, or predict into a new table."
+        raise DataError(problem, received={"target": str(existing.name)}, hint=hint)
     _require_disjoint(plan.columns, keys, "are the primary key")
     replaced = [name for name in plan.columns if name in existing.columns]
     used = parts.column_names - {name.lower() for name in plan.selected}

@@ -254,11 +254,9 @@ def _export(
     elif plan.is_split_default and table.num_rows < _LEAST_ROWS:
         split_in_words = "none"
         if plan.trials is not None:
-            raise DataError(
-                f"There are {table.num_rows} rows, which is too few to compare trials.",
-                received=f"{_LEAST_ROWS} rows are the minimum",
-                hint="Select more rows, or write train.split or train.validation_select.",
-            )
+            problem = f"There are {table.num_rows} rows, which is too few to compare trials."
+            hint = "Select more rows, or write train.split or train.validation_select."
+            raise DataError(problem, received=f"{_LEAST_ROWS} rows are the minimum", hint=hint)
         context.tell(
             f"{table.num_rows} rows are too few to hold some back, so it is unknown how good the"
             " model is on other rows."
@@ -297,11 +295,9 @@ def _check_classes(plan: TrainingPlan, table: ExportedTable) -> None:
     )
     num_classes = len(summary.classes.values) if summary.classes else 0
     if plan.num_classes is not None and num_classes > plan.num_classes:
-        raise DataError(
-            f"The label {label!r} has {num_classes} classes: n_classes is {plan.num_classes}.",
-            received={"n_classes": plan.num_classes},
-            hint="Leave n_classes out: the classes are determined from the rows.",
-        )
+        problem = f"The label {label!r} has {num_classes} classes: n_classes is {plan.num_classes}."
+        hint = "Leave n_classes out: the classes are determined from the rows."
+        raise DataError(problem, received={"n_classes": plan.num_classes}, hint=hint)
 
 
 def _about(

@@ -48,15 +48,11 @@ class Split:
                 hint=did_you_mean(self.kind, _SPLITS),
             )
         if not 0 < self.fraction < 1:
-            raise ConfigError(
-                "The share of rows for the validation must be above 0 and below 1.",
-                received={"fraction": self.fraction},
-            )
+            problem = "The share of rows for the validation must be above 0 and below 1."
+            raise ConfigError(problem, received={"fraction": self.fraction})
         if (self.kind == "column") != bool(self.column):
-            raise ConfigError(
-                "train.split=column needs train.split_column, which other splits do not take.",
-                received={"train.split": self.kind, "column": self.column},
-            )
+            problem = "train.split=column needs train.split_column, which other splits do not take."
+            raise ConfigError(problem, received={"train.split": self.kind, "column": self.column})
 
     def by_number(self, first_row: int, count: int, *, num_rows: int = 0) -> _Mask:
         """Which of consecutive rows are held back, for `random` and `sequential`.
@@ -115,11 +111,8 @@ def check_label(records: Path, label: str) -> None:
     """
     files = _files(records)
     if (num_rows := _num_rows(files)) == 1:
-        raise DataError(
-            "The SELECT gives 1 row, and a model learns from differences between rows.",
-            received=f"the label {label!r}",
-            hint="Select more rows.",
-        )
+        problem = "The SELECT gives 1 row, and a model learns from differences between rows."
+        raise DataError(problem, received=f"the label {label!r}", hint="Select more rows.")
     first = None
     for batch in _batches(files, [label]):
         values = pc.unique(batch.column(label))

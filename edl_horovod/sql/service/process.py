@@ -69,11 +69,11 @@ def main() -> None:
 
 
 def _run_calls(frames: "_FrameWriter", requests: "_RequestQueue") -> None:
-    requests.start()
+    threading.Thread(target=requests.read, name="requests", daemon=True).start()
     with contextlib.ExitStack() as stack:
         runner = _SessionRunner(frames, requests, stack)
         while True:
-            failure = _run_call(runner, requests.next())
+            failure = _run_call(runner, requests.queue.get())
             state = runner.state
             if not state:
                 # The service closes stdin as soon as it has read the last frame.
@@ -140,19 +140,11 @@ class _RequestQueue:
     def __init__(self) -> None:
         self.is_in_database = False
         """Whether a statement of the database itself is running."""
-        self._queue: queue.SimpleQueue[CallRequest] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._read, name="requests", daemon=True)
+        self.queue: queue.SimpleQueue[CallRequest] = queue.SimpleQueue()
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def next(self) -> CallRequest:
-        """Wait for the next request."""
-        return self._queue.get()
-
-    def _read(self) -> None:
+    def read(self) -> None:
         for line in sys.stdin.buffer:
-            self._queue.put(_request_from_json(line))
+            self.queue.put(_request_from_json(line))
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(DATABASE_SECONDS)
         if not self.is_in_database:

@@ -271,10 +271,8 @@ def _lost_message(state: str, reason: str) -> str:
 try:
     import grpc
 except ImportError as e:
-    raise MissingDependency(
-        "The SQL service needs the package grpcio, which is not installed.",
-        hint=f"To get it, {how_to_install('sqlflow')}.",
-    ) from e
+    problem = "The SQL service needs the package grpcio, which is not installed."
+    raise MissingDependency(problem, hint=f"To get it, {how_to_install('sqlflow')}.") from e
 
 
 log = logging.getLogger(__name__)
