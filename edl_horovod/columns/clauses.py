@@ -117,11 +117,9 @@ def require_columns(clauses: Sequence[Clause], columns: Collection[str]) -> None
     for clause in clauses:
         for name in clause.columns:
             if name not in columns:
-                raise ConfigError(
-                    f"COLUMN names {name!r}, which is not a column of the data.",
-                    received={"columns": sorted(columns)},
-                    hint=did_you_mean(name, columns) or "Select the column, or remove the clause.",
-                )
+                problem = f"COLUMN names {name!r}, which is not a column of the data."
+                hint = did_you_mean(name, columns) or "Select the column, or remove the clause."
+                raise ConfigError(problem, received={"columns": sorted(columns)}, hint=hint)
 
 
 def _clause(value: object, parts: Sequence[str]) -> Clause:

@@ -225,11 +225,9 @@ def _vocabulary(column: Column) -> Codes:
 
 def _require(column: Column, kinds: Sequence[str], expected: str) -> None:
     if column.kind not in kinds:
-        raise ConfigError(
-            f"According to COLUMN, {column.name!r} {expected}, but the data has another type.",
-            received=str(column),
-            hint="Remove the clause, or select another column.",
-        )
+        problem = f"According to COLUMN, {column.name!r} {expected}, but the data has another type."
+        hint = "Remove the clause, or select another column."
+        raise ConfigError(problem, received=str(column), hint=hint)
 
 
 def _require_ids(column: Column, num_buckets: int) -> None:

@@ -53,11 +53,9 @@ class Classes:
         keys = keys_of(_as_classes(cells))
         row_classes = np.fromiter((numbers.get(key, -1) for key in keys), np.int64, len(keys))
         if (row_classes < 0).any():
-            raise DataError(
-                f"The label {self.name!r} has a class that did not occur in the training.",
-                received=repr(keys[int(np.argmin(row_classes))]),
-                hint=f"Its classes are {_values_text(self.values)}. Remove such rows.",
-            )
+            problem = f"The label {self.name!r} has a class that did not occur in the training."
+            hint = f"Its classes are {_values_text(self.values)}. Remove such rows."
+            raise DataError(problem, received=repr(keys[int(np.argmin(row_classes))]), hint=hint)
         return row_classes
 
     def weights(self) -> NDArray[np.float32]:
@@ -157,11 +155,9 @@ def summarize(
     for name in sorted(columns):
         tell(f"column {columns[name]}")
     if not has_classes and columns[label].kind != "number":
-        raise DataError(
-            f"The label {label!r} of a regressor must be a number.",
-            received=str(columns[label]),
-            hint="Use a classifier, or select another label.",
-        )
+        problem = f"The label {label!r} of a regressor must be a number."
+        hint = "Use a classifier, or select another label."
+        raise DataError(problem, received=str(columns[label]), hint=hint)
     _require_filled(columns[label])
     classes = None
     if has_classes:
@@ -268,11 +264,9 @@ def require_types(dtypes: Mapping[str, np.dtype], columns: Sequence[Column]) -> 
     """
     for column in columns:
         if column.name not in dtypes:
-            raise DataError(
-                f"The data has no column {column.name!r}, which the model was trained with.",
-                received=f"columns {', '.join(sorted(dtypes))}",
-                hint=did_you_mean(column.name, dtypes) or "Select it.",
-            )
+            problem = f"The data has no column {column.name!r}, which the model was trained with."
+            hint = did_you_mean(column.name, dtypes) or "Select it."
+            raise DataError(problem, received=f"columns {', '.join(sorted(dtypes))}", hint=hint)
         allowed = _DTYPES[column.kind]
         if column.kind == "text" and column.data_type in ("integer", "number", "boolean"):
             allowed = "b" if column.data_type == "boolean" else "iuf"

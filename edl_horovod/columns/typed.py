@@ -102,11 +102,9 @@ def keys_of(values: Array, data_type: DataType | None = None) -> list[str]:
         try:
             return [value.decode() for value in values.tolist()]
         except UnicodeDecodeError as error:
-            raise DataError(
-                "It contains bytes that are not UTF-8 text.",
-                received=repr(error.object[:20]),
-                hint="Remove the column, or select a text instead.",
-            ) from error
+            problem = "It contains bytes that are not UTF-8 text."
+            hint = "Remove the column, or select a text instead."
+            raise DataError(problem, received=repr(error.object[:20]), hint=hint) from error
     if data_type == "integer" and values.dtype.kind in "bf":
         _require_exact(values)
         numbers = values.astype(np.float64).tolist()
@@ -233,11 +231,9 @@ class _Numbers(_Cells):
 
     def column(self, num_rows: int) -> Column:
         if not self.num_filled:
-            raise DataError(
-                f"The column {self.name!r} has no numbers.",
-                received=f"{num_rows} rows, all empty",
-                hint="Remove the column.",
-            )
+            problem = f"The column {self.name!r} has no numbers."
+            hint = "Remove the column."
+            raise DataError(problem, received=f"{num_rows} rows, all empty", hint=hint)
         return self._column(
             num_rows,
             num_empty=self.num_empty,

@@ -118,11 +118,9 @@ def cut(
 def _matches(part: str) -> Iterator[str]:
     """Yield the absolute paths of the matching files; folders and globs are sorted."""
     if list(kind_of(part).local_patterns(part)) != [part]:
-        raise DataError(
-            "prepare_data_for_a_single_file can only read files of this machine.",
-            received={"data": part},
-            hint="Mount or copy the files, and use their local path.",
-        )
+        problem = "prepare_data_for_a_single_file can only read files of this machine."
+        hint = "Mount or copy the files, and use their local path."
+        raise DataError(problem, received={"data": part}, hint=hint)
     if part.startswith(LIST_MARK) and not os.path.exists(part):
         yield from _read_list(os.path.expanduser(part.removeprefix(LIST_MARK)))
         return
@@ -156,11 +154,9 @@ def _files_below(folder: str) -> Iterator[str]:
                     elif entry.is_file():
                         yield entry.path
         except OSError as e:
-            raise DataError(
-                f"{e.filename} cannot be listed: {e.strerror}.",
-                received={"data": folder},
-                hint="Check that this user may read it.",
-            ) from e
+            problem = f"{e.filename} cannot be listed: {e.strerror}."
+            hint = "Check that this user may read it."
+            raise DataError(problem, received={"data": folder}, hint=hint) from e
 
 
 def _read_list(path: str) -> Iterator[str]:
@@ -170,11 +166,9 @@ def _read_list(path: str) -> Iterator[str]:
                 if name := line.rstrip("\r\n"):
                     yield os.path.abspath(os.path.expanduser(name))
     except OSError as e:
-        raise DataError(
-            f"The list of input files cannot be read: {e.strerror}.",
-            received={"data": f"@{path}"},
-            hint="@ must be followed by the path of a text file with a path on each line.",
-        ) from e
+        problem = f"The list of input files cannot be read: {e.strerror}."
+        hint = "@ must be followed by the path of a text file with a path on each line."
+        raise DataError(problem, received={"data": f"@{path}"}, hint=hint) from e
 
 
 def _no_file(part: str) -> DataError:

@@ -82,11 +82,9 @@ def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> Prepare
     if config.launch == "mpi":
         return on_all_ranks(lambda open_pool: run_with(open_pool, config, progress))
     if int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            "Under mpirun with launch=local each rank would prepare all files.",
-            received="launch=local",
-            hint="Set launch=mpi, or start it without mpirun.",
-        )
+        problem = "Under mpirun with launch=local each rank would prepare all files."
+        hint = "Set launch=mpi, or start it without mpirun."
+        raise ConfigError(problem, received="launch=local", hint=hint)
 
     def open_pool(settings: GroupSettings, num_groups: int) -> ProcessPool:
         num_processes = config.processes or len(os.sched_getaffinity(0))
@@ -195,11 +193,9 @@ def _finish(config: PrepareConfig, inputs: Inputs, partial: PartialRun) -> Prepa
     if not num_records:
         partial.discard()
         partial.done.clear()
-        raise DataError(
-            f"{FUNCTION} returned no record for any of {len(inputs.paths)} files.",
-            received={"data": config.data},
-            hint="Check that it returns bytes for these files.",
-        )
+        problem = f"{FUNCTION} returned no record for any of {len(inputs.paths)} files."
+        hint = "Check that it returns bytes for these files."
+        raise DataError(problem, received={"data": config.data}, hint=hint)
     with writing(output):
         names = partial.finish(output, overwrite=config.overwrite)
     return PrepareResult(

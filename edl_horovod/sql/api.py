@@ -141,11 +141,9 @@ def bind(text: str, parameters: Mapping[str, Any], dialect: str) -> str:
     if unused:
         first = next(iter(unused))
         words = [word for word in text.split() if word.startswith(":")]
-        raise ConfigError(
-            f"No statement uses the parameter {first}.",
-            received=f"parameters={', '.join(parameters)}",
-            hint=f"Write :{first}, without quotes around it.{did_you_mean(f':{first}', words)}",
-        )
+        problem = f"No statement uses the parameter {first}."
+        hint = f"Write :{first}, without quotes around it.{did_you_mean(f':{first}', words)}"
+        raise ConfigError(problem, received=f"parameters={', '.join(parameters)}", hint=hint)
     return "".join([*parts, text[end:]])
 
 
@@ -175,11 +173,9 @@ def _literal(value: Any, dialect: str, name: str) -> str:
         case dict():
             items = (f"{nested(key)}: {nested(item)}" for key, item in value.items())
             return f"{{{', '.join(items)}}}"
-    raise ConfigError(
-        f"The parameter {name} cannot be written as a literal of SQL.",
-        received=f"{type(value).__name__} {value!r:.60}",
-        hint="Give a text, a finite number, a boolean, a date, None, or for WITH a list or a dict.",
-    )
+    problem = f"The parameter {name} cannot be written as a literal of SQL."
+    hint = "Give a text, a finite number, a boolean, a date, None, or for WITH a list or a dict."
+    raise ConfigError(problem, received=f"{type(value).__name__} {value!r:.60}", hint=hint)
 
 
 def _text(value: str, dialect: str, name: str) -> str:

@@ -94,11 +94,9 @@ def open_engine(url: str, *, is_confined: bool = False) -> Iterator["Engine"]:
     try:
         importlib.import_module(database_url.driver.module)
     except ImportError as e:
-        raise MissingDependency(
-            f"The driver of this database, {database_url.driver.module}, is not installed.",
-            received={"db": database_url.label},
-            hint=f"To get it, {how_to_install(database_url.driver.extra)}.",
-        ) from e
+        problem = f"The driver of this database, {database_url.driver.module}, is not installed."
+        hint = f"To get it, {how_to_install(database_url.driver.extra)}."
+        raise MissingDependency(problem, received={"db": database_url.label}, hint=hint) from e
     engine = sa.create_engine(database_url.url, **_options(database_url, is_confined=is_confined))
     if database_url.dialect == "sqlite":
         sa.event.listen(engine, "connect", _disable_implicit_transactions)
@@ -452,11 +450,9 @@ class Engine:
 
     def _rows(self, cursor: Any, select: str) -> Rows:
         if cursor.description is None:
-            raise DataError(
-                "The statement returns no rows.",
-                received={"statement": _shortened(select)},
-                hint="Write a SELECT.",
-            )
+            problem = "The statement returns no rows."
+            hint = "Write a SELECT."
+            raise DataError(problem, received={"statement": _shortened(select)}, hint=hint)
         description = cursor.description
         columns = tuple(SelectColumn(str(item[0]), self._type_name(item)) for item in description)
         if self.dialect == "postgres":

@@ -363,24 +363,18 @@ class _Scan:
         names = [column.name for column in columns]
         for position, name in enumerate(names):
             if name in ("", "?column?"):
-                raise DataError(
-                    f"Column {position + 1} of the SELECT has no name.",
-                    received={"select": self.select},
-                    hint="Add AS and a name to it.",
-                )
+                problem = f"Column {position + 1} of the SELECT has no name."
+                hint = "Add AS and a name to it."
+                raise DataError(problem, received={"select": self.select}, hint=hint)
         if duplicates := [name for name, count in Counter(names).items() if count > 1]:
-            raise DataError(
-                f"The SELECT has more than one column {duplicates[0]!r}.",
-                received=f"the columns {', '.join(names)}",
-                hint="Rename one of them by AS, or leave it out.",
-            )
+            problem = f"The SELECT has more than one column {duplicates[0]!r}."
+            hint = "Rename one of them by AS, or leave it out."
+            raise DataError(problem, received=f"the columns {', '.join(names)}", hint=hint)
         for name in self.defaults:
             if name not in names:
-                raise ConfigError(
-                    f"There is a default for {name!r}, which is not a column of the SELECT.",
-                    received=f"the columns {', '.join(names)}",
-                    hint=f"Name one of its columns.{did_you_mean(name, names)}",
-                )
+                problem = f"There is a default for {name!r}, which is not a column of the SELECT."
+                hint = f"Name one of its columns.{did_you_mean(name, names)}"
+                raise ConfigError(problem, received=f"the columns {', '.join(names)}", hint=hint)
         return [
             ScannedColumn(
                 column,

@@ -42,11 +42,9 @@ class Split:
     def __post_init__(self) -> None:
         """Check the values of the fields."""
         if self.kind not in _SPLITS:
-            raise ConfigError(
-                f"train.split must be one of {', '.join(_SPLITS)}.",
-                received={"train.split": self.kind},
-                hint=did_you_mean(self.kind, _SPLITS),
-            )
+            problem = f"train.split must be one of {', '.join(_SPLITS)}."
+            hint = did_you_mean(self.kind, _SPLITS)
+            raise ConfigError(problem, received={"train.split": self.kind}, hint=hint)
         if not 0 < self.fraction < 1:
             problem = "The share of rows for the validation must be above 0 and below 1."
             raise ConfigError(problem, received={"fraction": self.fraction})

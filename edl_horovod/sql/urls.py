@@ -77,20 +77,16 @@ def parse_url(text: str) -> DatabaseURL:
     driver = _DRIVERS.get(scheme.lower())
     if driver is None:
         shown = f"db={scheme}://..." if re.fullmatch(r"[\w+.-]+", scheme) else "a db without ://"
-        raise ConfigError(
-            f"db= must name a supported engine: {', '.join(sorted(_DRIVERS))}.",
-            received=shown,
-            hint=f"Write it as {_EXAMPLES}.{did_you_mean(scheme, _DRIVERS)}",
-        )
+        problem = f"db= must name a supported engine: {', '.join(sorted(_DRIVERS))}."
+        hint = f"Write it as {_EXAMPLES}.{did_you_mean(scheme, _DRIVERS)}"
+        raise ConfigError(problem, received=shown, hint=hint)
     try:
         url = sa.make_url(text).set(drivername=driver.full_name)
     except (sa.exc.ArgumentError, ValueError):
         # Without its cause, which shows parts of the URL.
-        raise ConfigError(
-            "db= cannot be read as a database URL.",
-            received=f"db={scheme}://...",
-            hint=f"Write it as {_EXAMPLES}; %40 stands for an @ in a password, %3A for a colon.",
-        ) from None
+        problem = "db= cannot be read as a database URL."
+        hint = f"Write it as {_EXAMPLES}; %40 stands for an @ in a password, %3A for a colon."
+        raise ConfigError(problem, received=f"db={scheme}://...", hint=hint) from None
     if driver is _SQLITE:
         _require_file(url)
     port = f":{url.port}" if url.port else ""
@@ -119,8 +115,6 @@ def _require_file(url: sa.URL) -> None:
             " absolute one.",
         )
     if not Path(url.database).is_file():
-        raise DataError(
-            f"There is no database file {url.database}.",
-            received={"db": f"sqlite:///{url.database}"},
-            hint="Name a file that exists; a relative path starts in the current folder.",
-        )
+        problem = f"There is no database file {url.database}."
+        hint = "Name a file that exists; a relative path starts in the current folder."
+        raise DataError(problem, received={"db": f"sqlite:///{url.database}"}, hint=hint)
