@@ -310,13 +310,9 @@ def _array(cells: Array, column: Column) -> Array:
 
 
 def _type_differs(column: Column, dtype: np.dtype) -> DataError:
+    names = {"b": "booleans", "i": "integers", "u": "integers", "f": "numbers", "M": "dates"}
     return DataError(
         f"The type of the column {column.name!r} differs from the training.",
-        received=f"{_type_name(dtype)}; in the training: {column}",
+        received=f"{names.get(dtype.kind, 'texts')}; in the training: {column}",
         hint="Cast it in the SELECT, or train again.",
     )
-
-
-def _type_name(dtype: np.dtype) -> str:
-    names = {"b": "booleans", "i": "integers", "u": "integers", "f": "numbers", "M": "dates"}
-    return names.get(dtype.kind, "texts")

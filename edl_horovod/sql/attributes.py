@@ -134,7 +134,12 @@ def sort_attributes(
             attributes_by_use.options[attribute.name] = attribute
             continue
         if prefix in ("", "model"):
-            target, key = _model_target(attributes_by_use, rest, attribute)
+            if "." in rest:
+                problem = f"Names of model parameters have no dots: {rest} has one."
+                raise attribute.error(problem, "Write model.name=value.")
+            is_setting = rest in _MODEL_SETTINGS
+            target = attributes_by_use.settings if is_setting else attributes_by_use.params
+            key = rest
         else:
             target = attributes_by_use.settings
             key = _setting(attribute, prefix, rest, option_types)
@@ -152,17 +157,6 @@ def sort_attributes(
     if is_confined:
         _check_number_of_trials(attributes_by_use)
     return attributes_by_use
-
-
-def _model_target(
-    sorted_attributes: SortedAttributes, name: str, attribute: Attribute
-) -> tuple[dict[str, Any], str]:
-    """The values that an attribute of the model belongs to, and its key among them."""
-    if "." in name:
-        problem = f"Names of model parameters have no dots: {name} has one."
-        raise attribute.error(problem, "Write model.name=value.")
-    is_setting = name in _MODEL_SETTINGS
-    return (sorted_attributes.settings if is_setting else sorted_attributes.params), name
 
 
 def _setting(attribute: Attribute, prefix: str, rest: str, option_types: Collection[str]) -> str:

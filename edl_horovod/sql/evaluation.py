@@ -18,7 +18,7 @@ from edl_horovod.sql.context import StatementContext
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.export import ExportedTable
 from edl_horovod.sql.jobs import StatementJob
-from edl_horovod.sql.kinds import Kind, type_of_kind
+from edl_horovod.sql.kinds import SQL_TYPES, Kind
 from edl_horovod.sql.metrics import (
     CLASS_METRICS,
     REGRESSION_METRICS,
@@ -372,7 +372,7 @@ def _write_result_table(
         DataError: The database refuses a statement, or does not answer.
     """
     columns: list[sa.Column[Any]] = [
-        sa.Column(column, type_of_kind(kind)) for column, kind in plan.columns.items()
+        sa.Column(column, SQL_TYPES[kind]) for column, kind in plan.columns.items()
     ]
     table = sa.Table(plan.table, sa.MetaData(), *columns, schema=plan.schema)
     with engine.connecting() as connection, engine.transaction(connection):

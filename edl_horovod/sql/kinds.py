@@ -20,7 +20,7 @@ from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.rows import SelectColumn
 
-__all__ = ["DeclaredType", "Kind", "ScannedColumn", "exact_type", "type_of_kind", "type_of_value"]
+__all__ = ["SQL_TYPES", "DeclaredType", "Kind", "ScannedColumn", "exact_type", "type_of_value"]
 
 Kind = Literal["integer", "number", "text", "date", "timestamp", "bytes", "boolean"]
 
@@ -60,7 +60,7 @@ _SHOWN_CHARACTERS = 40
 _CONVERSION_ERRORS = (pa.ArrowInvalid, OverflowError, UnicodeEncodeError)
 _NULL = type(None)
 _ONLY_NULL = {_NULL}
-_SQL_TYPES: Mapping[Kind, sa.types.TypeEngine[Any]] = {
+SQL_TYPES: Mapping[Kind, sa.types.TypeEngine[Any]] = {
     "boolean": sa.Boolean(),
     "integer": sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
     "number": sa.Double().with_variant(sa.REAL(), "sqlite"),
@@ -69,6 +69,7 @@ _SQL_TYPES: Mapping[Kind, sa.types.TypeEngine[Any]] = {
     "date": sa.Date(),
     "timestamp": sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb"),
 }
+"""The types of new columns, by the kind of their values."""
 _MYSQL_DIGITS = 65
 """Maximum digits of a DECIMAL."""
 _TYPES_OF_PREDICTIONS = (bool, int, float, str)
@@ -367,11 +368,6 @@ class DeclaredType(sa.types.UserDefinedType[Any]):
         return f'"{quoted}"' if quoted else ""
 
 
-def type_of_kind(kind: Kind) -> sa.types.TypeEngine[Any]:
-    """The type of a new column for values of a kind."""
-    return _SQL_TYPES[kind]
-
-
 def exact_type(engine: Engine, kind: Kind, declared: str, scale: int | None) -> Any:
     """The type of a new column that holds selected values with all of their digits.
 
@@ -384,7 +380,7 @@ def exact_type(engine: Engine, kind: Kind, declared: str, scale: int | None) -> 
     if engine.dialect == "sqlite" and kind in ("integer", "number"):
         return DeclaredType("" if scale is not None else declared)
     if kind != "number" or scale is None:
-        return _SQL_TYPES[kind]
+        return SQL_TYPES[kind]
     return mysql.DECIMAL(_MYSQL_DIGITS, scale) if engine.dialect == "mysql" else sa.Numeric()
 
 
@@ -397,7 +393,7 @@ def type_of_value(value: object) -> sa.types.TypeEngine[Any]:
     kind = type(value)
     if kind not in _TYPES_OF_PREDICTIONS:
         raise DataError("A prediction is neither a number nor a text.", received=kind.__name__)
-    return _SQL_TYPES[_KINDS[kind]]
+    return SQL_TYPES[_KINDS[kind]]
 
 
 def _has_format(texts: pa.Array, date_format: str) -> bool:

@@ -187,6 +187,9 @@ def plan_training(
     for name, name_in_statement in columns_read.items():
         _check_selected(name, columns, name_in_statement.position, "COLUMN")
     label, notes = _label(statement, columns, columns_read)
+    if metrics := attributes.options.get("validation.metrics"):
+        note = f"A training measures the metrics of its model, not {metrics.value}: EVALUATE does."
+        notes = (note, *notes)
     options = _options(attributes, "train")
     split = _split(statement, attributes, columns)
     params = _params(statement, attributes, label)
@@ -211,7 +214,7 @@ def plan_training(
         filled_columns=tuple(
             name for name in exported if fills_nulls and name not in (label, split.column)
         ),
-        notes=(*renaming_notes, *_notes_on_metrics(attributes), *notes),
+        notes=(*renaming_notes, *notes),
         has_classes=_CLASSIFIER in bases if has_spec else None,
         is_linear=_LINEAR in bases,
         num_classes=options.get("model.n_classes"),
@@ -408,13 +411,6 @@ def _translate_sqlflow(statement: Train, zoo: Path) -> tuple[Train, tuple[str, .
     )
     translated = replace(statement, model=model, attributes=attributes, columns=columns)
     return translated, (*notes, *without_effect)
-
-
-def _notes_on_metrics(attributes: SortedAttributes) -> tuple[str, ...]:
-    attribute = attributes.options.get("validation.metrics")
-    if attribute is None:
-        return ()
-    return (f"A training measures the metrics of its model, not {attribute.value}: EVALUATE does.",)
 
 
 def _params(statement: Train, attributes: SortedAttributes, label: str) -> dict[str, Any]:
