@@ -258,7 +258,6 @@ def write_shuffled(
     columns: Sequence[str],
     *,
     repeats: int = 5,
-    seed: int = 0,
     max_rows: int = MAX_ROWS,
 ) -> ShuffledRows:
     """Write the copies of sampled rows as one Parquet file.
@@ -268,7 +267,6 @@ def write_shuffled(
         file: The new file.
         columns: The columns to shuffle, one at a time.
         repeats: The number of times that each is shuffled.
-        seed: The seed of the sampling and of the shuffling.
         max_rows: The maximum number of sampled rows.
 
     Raises:
@@ -280,7 +278,7 @@ def write_shuffled(
     if total < 2:
         problem = "The importance of columns can only be measured on two rows or more."
         raise DataError(problem, received=f"{total} rows", hint="Select more rows.")
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)  # The same rows and orders for the same SELECT.
     rows = np.sort(random.choice(total, min(total, max_rows), replace=False))
     table = _take_rows(shards, counts, rows)
     with parquet_writer(file, table.schema) as writer:
