@@ -6,7 +6,7 @@ of any job accepts them.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -59,9 +59,7 @@ class Category:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
-        return (
-            (self.name,) if self.name else tuple(name for part in self.of for name in part.columns)
-        )
+        return (self.name,) if self.name else tuple(name for of in self.of for name in of.columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,30 +117,21 @@ def require_columns(clauses: Sequence[Clause], columns: Collection[str]) -> None
     for clause in clauses:
         for name in clause.columns:
             if name not in columns:
-                raise ConfigError(
-                    f"COLUMN names {name!r}, which is not a column of the data.",
-                    received={"columns": sorted(columns)},
-                    hint=did_you_mean(name, columns) or "Select the column, or remove the clause.",
-                )
+                problem = f"COLUMN names {name!r}, which is not a column of the data."
+                hint = did_you_mean(name, columns) or "Select the column, or remove the clause."
+                raise ConfigError(problem, received={"columns": sorted(columns)}, hint=hint)
 
 
 def _clause(value: object, parts: Sequence[str]) -> Clause:
     fields = _as_mapping(value)
     part = fields.get("for", "")
     if "for" in fields and (part not in parts or len(parts) == 1):
-        parts_text = (
-            f"Its parts are {' and '.join(parts)}." if len(parts) > 1 else "It has no parts."
-        )
-        raise _refused(value, f"The model has no part {part!r}.", hint=parts_text)
+        hint = f"Its parts are {' and '.join(parts)}." if len(parts) > 1 else "It has no parts."
+        raise _refused(value, f"The model has no part {part!r}.", hint=hint)
     kind = fields["kind"]
     if kind in ("inferred", "numeric", "dense"):
-        return Clause(
-            kind=kind,
-            part=part,
-            name=fields["name"],
-            size=_size(fields.get("shape", 1), value),
-            separator=_separator(fields, value),
-        )
+        size, separator = _size(fields.get("shape", 1), value), _separator(fields, value)
+        return Clause(kind=kind, part=part, name=fields["name"], size=size, separator=separator)
     if kind in _CATEGORIES:
         return Clause(kind=kind, part=part, category=_category(value))
     combiner = fields.get("combiner", "mean")
@@ -150,18 +139,13 @@ def _clause(value: object, parts: Sequence[str]) -> Clause:
         raise _refused(value, f"A combiner must be one of {', '.join(COMBINERS)}.")
     category = _category(fields["of"])
     if kind == "indicator" and category.num_buckets > _MAX_INDICATOR:
-        raise _refused(
-            value,
-            f"An indicator has one number for each category, at most {_MAX_INDICATOR:,} numbers.",
-            hint="Use an embedding.",
-        )
-    return Clause(
-        kind=kind,
-        part=part,
-        category=category,
-        dimension=_count(fields, "dimension", value) if kind == "embedding" else 0,
-        combiner=combiner,
-    )
+        limit = f"at most {_MAX_INDICATOR:,} numbers"
+        problem = f"An indicator has one number for each category, {limit}."
+        raise _refused(value, problem, hint="Use an embedding.")
+    clause = Clause(kind=kind, part=part, category=category, combiner=combiner)
+    if kind == "indicator":
+        return clause
+    return replace(clause, dimension=_count(fields, "dimension", value))
 
 
 def _category(value: object) -> Category:
@@ -204,12 +188,8 @@ def _as_mapping(value: object) -> Mapping[str, Any]:
     if kind in _REFUSED:
         raise _refused(value, f"No model of the zoo supports {_REFUSED[kind]}.")
     if kind not in _KEYS:
-        suggestion = did_you_mean(str(kind), _KEYS)
-        raise _refused(
-            value,
-            f"There is no kind {kind!r} of clauses.",
-            hint=f"Kinds: {', '.join(_KEYS)}.{suggestion}",
-        )
+        hint = f"Kinds: {', '.join(_KEYS)}.{did_you_mean(str(kind), _KEYS)}"
+        raise _refused(value, f"There is no kind {kind!r} of clauses.", hint=hint)
     needed, allowed = _KEYS[kind]
     if "of" in needed and "name" in fields and "of" not in fields:
         fields["of"] = fields.pop("name")

@@ -2,18 +2,20 @@
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.columns.infer import DataType
-from edl_horovod.columns.typed import DATE_PARTS, Array, date_parts, keys_of
+from edl_horovod.columns.infer import Column, DataType
+from edl_horovod.columns.typed import Array, date_parts, keys_of, naming_column
 from edl_horovod.errors import DataError
 
 __all__ = [
+    "FIRST_OF_SEQUENCE",
     "Buckets",
     "Codes",
     "Crossed",
@@ -23,7 +25,6 @@ __all__ = [
     "Indicator",
     "Numbers",
     "Scaled",
-    "ScaledYear",
     "Sequences",
     "Vector",
     "Vocabulary",
@@ -31,12 +32,15 @@ __all__ = [
 
 UNKNOWN = 0
 """The code of a value that did not occur in the training."""
-_PADDING, _FIRST_OF_SEQUENCE = 0, 2
+_PADDING = 0
+FIRST_OF_SEQUENCE = 2
+"""The code of the number 0 in a sequence."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _Integers = NDArray[np.int64]
 _Floats = NDArray[np.float32]
 
 
+@dataclass(frozen=True)
 class Codes(ABC):
     """A method to convert cells to codes."""
 
@@ -44,9 +48,9 @@ class Codes(ABC):
     """Name of the column; the names of all columns joined by * for a cross."""
     num_codes: int
     """One more than the largest code."""
-    is_sequence = False
+    is_sequence: ClassVar[bool] = False
     """Whether a row has several codes, which end before the first 0."""
-    unknown: int | None = None
+    unknown: ClassVar[int | None] = None
     """The code of values that did not occur in the training; None if every value is known."""
 
     @abstractmethod
@@ -58,16 +62,16 @@ class Codes(ABC):
 class Vocabulary(Codes):
     """Codes of the values of the training, the most frequent first; 0 for any other value."""
 
-    name: str
     values: tuple[str, ...]
-    data_type: DataType | None = None
+    data_type: DataType
     """The column's type in the training."""
     unknown = UNKNOWN
 
-    @property
-    def num_codes(self) -> int:  # type: ignore[override]
-        """The values and one for unknown values."""
-        return len(self.values) + 1
+    @classmethod
+    def of(cls, column: Column) -> Self:
+        """The codes of a column that has a vocabulary."""
+        values = column.vocabulary
+        return cls(column.name, len(values) + 1, values, column.data_type)
 
     @cached_property
     def _codes(self) -> dict[str, int]:
@@ -85,9 +89,7 @@ class Vocabulary(Codes):
 class Hashed(Codes):
     """A hash of the value that is the same on every machine."""
 
-    name: str
-    num_codes: int = field()
-    data_type: DataType | None = None
+    data_type: DataType
     """The column's type in the training."""
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
@@ -99,39 +101,28 @@ class Hashed(Codes):
 
 @dataclass(frozen=True)
 class Ids(Codes):
-    """Integers from 0 to a bound (exclusive); any other number is unknown."""
+    """Integers from 0, each with one more as its code; any other number is unknown."""
 
-    name: str
-    num_buckets: int
     unknown = UNKNOWN
-
-    @property
-    def num_codes(self) -> int:  # type: ignore[override]
-        """The numbers and one for unknown values."""
-        return self.num_buckets + 1
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
         """Use each number as its own code, plus one."""
         numbers = cells[self.name].astype(np.float64)
-        is_known = (numbers >= 0) & (numbers < self.num_buckets) & (numbers == np.floor(numbers))
+        is_known = (numbers >= 0) & (numbers < self.num_codes - 1) & (numbers == np.floor(numbers))
         codes = np.where(is_known, np.where(is_known, numbers, 0).astype(np.int64) + 1, UNKNOWN)
         return codes[:, np.newaxis]
 
 
 @dataclass(frozen=True)
 class Sequences(Codes):
-    """Texts that contain sequences of integers of any length."""
+    """Texts that contain sequences of integers of any length.
 
-    name: str
-    num_buckets: int
+    Code 0 ends a sequence, and code 1 stands for unknown values.
+    """
+
     separator: str
     is_sequence = True
-    unknown = _FIRST_OF_SEQUENCE - 1
-
-    @property
-    def num_codes(self) -> int:  # type: ignore[override]
-        """The numbers, one for unknown values and one for the end of a sequence."""
-        return self.num_buckets + _FIRST_OF_SEQUENCE
+    unknown = FIRST_OF_SEQUENCE - 1
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
         """Split each text; shorter rows are padded with 0."""
@@ -143,9 +134,10 @@ class Sequences(Codes):
 
     def _codes(self, key: str) -> list[int]:
         numbers = (number.strip() for number in key.split(self.separator) if number.strip())
+        num_known = self.num_codes - FIRST_OF_SEQUENCE
         return [
-            int(number) + _FIRST_OF_SEQUENCE
-            if number.isdecimal() and int(number) < self.num_buckets
+            int(number) + FIRST_OF_SEQUENCE
+            if number.isdecimal() and int(number) < num_known
             else self.unknown
             for number in numbers
         ]
@@ -155,14 +147,8 @@ class Sequences(Codes):
 class Buckets(Codes):
     """The interval between borders that contains a number; an empty cell counts as the mean."""
 
-    name: str
     borders: tuple[float, ...]
     mean: float
-
-    @property
-    def num_codes(self) -> int:  # type: ignore[override]
-        """One more than the number of borders."""
-        return len(self.borders) + 1
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
         """Find the bucket of each number."""
@@ -175,13 +161,7 @@ class Buckets(Codes):
 class DatePart(Codes):
     """The month, the day of the week or the hour of a date."""
 
-    name: str
     part: str
-
-    @property
-    def num_codes(self) -> int:  # type: ignore[override]
-        """One more than the largest number of the part."""
-        return DATE_PARTS[self.part]
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
         """Return the part of each date."""
@@ -192,13 +172,7 @@ class DatePart(Codes):
 class Crossed(Codes):
     """A hash of the combination of values of several columns."""
 
-    of: Sequence[Codes]
-    num_codes: int = field()
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The names of all columns."""
-        return " * ".join(part.name for part in self.of)
+    of: tuple[Codes, ...]
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
         """Hash the codes of each row."""
@@ -209,6 +183,7 @@ class Crossed(Codes):
         return (mixed % np.uint64(self.num_codes)).astype(np.int64)[:, np.newaxis]
 
 
+@dataclass(frozen=True)
 class Numbers(ABC):
     """A method to convert cells to numbers."""
 
@@ -227,27 +202,15 @@ class Scaled(Numbers):
     name: str
     mean: float
     deviation: float
-    width = 1
+    is_year: bool = False
+    """Whether the number is the year of a date."""
 
     def encode(self, cells: Mapping[str, Array]) -> _Floats:
         """Scale each number."""
-        scaled = (cells[self.name].astype(np.float64) - self.mean) / self.deviation
+        values = cells[self.name]
+        numbers = date_parts(values)["year"] if self.is_year else values.astype(np.float64)
+        scaled = (numbers - self.mean) / self.deviation
         return np.nan_to_num(scaled, nan=0.0).astype(np.float32)[:, np.newaxis]
-
-
-@dataclass(frozen=True)
-class ScaledYear(Numbers):
-    """The year of a date minus the mean, divided by the deviation."""
-
-    name: str
-    mean: float
-    deviation: float
-    width = 1
-
-    def encode(self, cells: Mapping[str, Array]) -> _Floats:
-        """Scale each year."""
-        years = date_parts(cells[self.name])["year"]
-        return ((years - self.mean) / self.deviation).astype(np.float32)[:, np.newaxis]
 
 
 @dataclass(frozen=True)
@@ -255,7 +218,6 @@ class Vector(Numbers):
     """A text that contains several numbers."""
 
     name: str
-    width: int
     separator: str
 
     def encode(self, cells: Mapping[str, Array]) -> _Floats:
@@ -281,14 +243,9 @@ class Vector(Numbers):
 
 @dataclass(frozen=True)
 class Indicator(Numbers):
-    """A number for each category: how often it occurs in the row."""
+    """A number for each code: how often it occurs in the row."""
 
     codes: Codes
-
-    @property
-    def width(self) -> int:  # type: ignore[override]
-        """One number for each code."""
-        return self.codes.num_codes
 
     def encode(self, cells: Mapping[str, Array]) -> _Floats:
         """Count the codes of each row."""
@@ -300,14 +257,7 @@ class Indicator(Numbers):
         return counts
 
 
-def _category_keys(cells: Mapping[str, Array], name: str, data_type: DataType | None) -> list[str]:
+def _category_keys(cells: Mapping[str, Array], name: str, data_type: DataType) -> list[str]:
     """The keys of a column's values in vocabularies and hashes; errors name the column."""
-    try:
+    with naming_column(name, "cannot be read as categories"):
         return keys_of(cells[name], data_type)
-    except DataError as error:
-        problem = f"{error.problem[:1].lower()}{error.problem[1:]}"
-        raise DataError(
-            f"The column {name!r} cannot be read as categories: {problem}",
-            received=error.received,
-            hint=error.hint,
-        ) from error

@@ -8,24 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edl_horovod.columns import encoders
 from edl_horovod.columns.clauses import Category, Clause
-from edl_horovod.columns.encoders import (
-    Buckets,
-    Codes,
-    Crossed,
-    DatePart,
-    Hashed,
-    Ids,
-    Indicator,
-    Numbers,
-    Scaled,
-    ScaledYear,
-    Sequences,
-    Vector,
-    Vocabulary,
-)
+from edl_horovod.columns.encoders import Codes, Numbers
 from edl_horovod.columns.infer import Column
-from edl_horovod.columns.typed import Array, keys_of
+from edl_horovod.columns.typed import DATE_PARTS, Array, keys_of
 from edl_horovod.errors import ConfigError
 
 __all__ = ["Features", "Table", "plan_features"]
@@ -116,13 +103,9 @@ class Features:
 
     def newly_empty(self, cells: Mapping[str, Array]) -> list[str]:
         """Return the numeric columns that have an empty cell, but had none in the training."""
-        return [
-            column.name
-            for column in self.columns
-            if column.kind == "number"
-            and not column.num_empty
-            and np.isnan(cells[column.name].astype(np.float64)).any()
-        ]
+        numbers = (column for column in self.columns if column.kind == "number")
+        filled = [column.name for column in numbers if not column.num_empty]
+        return [name for name in filled if np.isnan(cells[name].astype(np.float64)).any()]
 
 
 def plan_features(
@@ -143,17 +126,15 @@ def plan_features(
     plans = {}
     for part in parts:
         part_clauses = [clause for clause in clauses if clause.part in ("", part)]
-        part_clauses = part_clauses or [
-            Clause(kind="inferred", name=name) for name in sorted(columns)
-        ]
-        plans[part] = planner.part(part_clauses)
+        inferred = [Clause(kind="inferred", name=name) for name in sorted(columns)]
+        plans[part] = planner.part(part_clauses or inferred)
         if not plans[part].numbers and not plans[part].tables:
             raise ConfigError(
                 "There is no column to train with.",
                 received=", ".join(map(str, columns.values())) or "only the label",
                 hint="Select columns whose values differ.",
             )
-    return Features(plans, planner.codes, tuple(columns[name] for name in planner.names))
+    return Features(plans, planner.codes, tuple(columns[name] for name in sorted(planner.names)))
 
 
 class _Planner:
@@ -163,33 +144,30 @@ class _Planner:
         self._columns = columns
         self._inputs: dict[Codes, str] = {}
         self.codes: dict[str, Codes] = {}
-        self._names: set[str] = set()
-
-    @property
-    def names(self) -> list[str]:
+        self.names: set[str] = set()
         """The names of the columns that are read."""
-        return sorted(self._names)
 
     def part(self, clauses: Sequence[Clause]) -> PartPlan:
         numbers: list[Numbers] = []
         tables: list[Table] = []
         for clause in clauses:
-            self._names.update(clause.columns)
-            encoders = self._encoders_of(clause)
-            numbers += [encoder for encoder in encoders if isinstance(encoder, Numbers)]
-            tables += [
-                self._table(encoder, clause) for encoder in encoders if isinstance(encoder, Codes)
-            ]
+            self.names.update(clause.columns)
+            for encoder in self._encoders_of(clause):
+                if isinstance(encoder, Numbers):
+                    numbers.append(encoder)
+                else:
+                    tables.append(self._table(encoder, clause))
         return PartPlan(tuple(numbers), tuple(tables))
 
     def _encoders_of(self, clause: Clause) -> Sequence[Numbers | Codes]:
         if clause.category is not None:
             codes = self._codes(clause.category)
-            return [Indicator(codes)] if clause.kind == "indicator" else [codes]
+            is_indicator = clause.kind == "indicator"
+            return [encoders.Indicator(codes.num_codes, codes)] if is_indicator else [codes]
         column = self._columns[clause.name]
         if clause.kind == "dense" or (clause.kind == "numeric" and clause.size > 1):
             _require(column, ("text",), "is a text with several numbers")
-            return [Vector(column.name, clause.size, clause.separator)]
+            return [encoders.Vector(clause.size, column.name, clause.separator)]
         if clause.kind == "numeric":
             _require(column, ("number", "boolean"), "is a number")
         return _inferred(column)
@@ -202,55 +180,54 @@ class _Planner:
     def _codes(self, category: Category, *, is_crossed: bool = False) -> Codes:
         if category.kind == "cross":
             of = tuple(self._codes(part, is_crossed=True) for part in category.of)
-            return Crossed(of, category.num_buckets)
-        column = self._columns[category.name]
+            names = " * ".join(codes.name for codes in of)
+            return encoders.Crossed(names, category.num_buckets, of)
+        column, num_buckets = self._columns[category.name], category.num_buckets
         if category.kind == "category_hash":
-            return Hashed(column.name, category.num_buckets, column.data_type)
+            return encoders.Hashed(column.name, num_buckets, column.data_type)
         if category.kind == "category_id":
             _require(column, ("number",), "contains whole numbers")
-            _require_ids(column, category.num_buckets)
-            return Ids(column.name, category.num_buckets)
+            _require_ids(column, num_buckets)
+            return encoders.Ids(column.name, num_buckets + 1)
         if category.kind == "seq_category_id":
             _require(column, ("text",), "is a text with whole numbers")
-            return Sequences(column.name, category.num_buckets, category.separator)
+            num_codes = num_buckets + encoders.FIRST_OF_SEQUENCE
+            return encoders.Sequences(column.name, num_codes, category.separator)
         if category.kind == "bucket":
             _require(column, ("number",), "is a number")
-            return Buckets(column.name, category.borders, column.mean)
+            borders = category.borders
+            return encoders.Buckets(column.name, len(borders) + 1, borders, column.mean)
         if is_crossed:
-            return Hashed(column.name, _CROSSED_BINS, column.data_type)
+            return encoders.Hashed(column.name, _CROSSED_BINS, column.data_type)
         return _vocabulary(column)
 
 
 def _inferred(column: Column) -> Sequence[Numbers | Codes]:
     if column.kind == "number":
-        return [Scaled(column.name, column.mean, column.deviation)]
+        return [encoders.Scaled(1, column.name, column.mean, column.deviation)]
     if column.kind == "boolean":
-        return [Scaled(column.name, 0.0, 1.0)]
+        return [encoders.Scaled(1, column.name, 0.0, 1.0)]
     if column.kind == "text":
         return [_vocabulary(column)]
     return [
-        ScaledYear(column.name, column.mean, column.deviation)
+        encoders.Scaled(1, column.name, column.mean, column.deviation, is_year=True)
         if part == "year"
-        else DatePart(column.name, part)
+        else encoders.DatePart(column.name, DATE_PARTS[part], part)
         for part in column.parts
     ]
 
 
 def _vocabulary(column: Column) -> Codes:
-    return (
-        Vocabulary(column.name, column.vocabulary, column.data_type)
-        if column.vocabulary
-        else Hashed(column.name, HASH_BINS, column.data_type)
-    )
+    if column.vocabulary:
+        return encoders.Vocabulary.of(column)
+    return encoders.Hashed(column.name, HASH_BINS, column.data_type)
 
 
 def _require(column: Column, kinds: Sequence[str], expected: str) -> None:
     if column.kind not in kinds:
-        raise ConfigError(
-            f"According to COLUMN, {column.name!r} {expected}, but the data has another type.",
-            received=str(column),
-            hint="Remove the clause, or select another column.",
-        )
+        problem = f"According to COLUMN, {column.name!r} {expected}, but the data has another type."
+        hint = "Remove the clause, or select another column."
+        raise ConfigError(problem, received=str(column), hint=hint)
 
 
 def _require_ids(column: Column, num_buckets: int) -> None:

@@ -41,7 +41,7 @@ class Column:
     """The NumPy unit of a date or timestamp, which counts from 1970."""
     num_rows: int
     num_empty: int
-    """Number of rows without a value, which is replaced by `default`."""
+    """Number of rows without a value, which counts as the mean or as an empty text."""
     first_empty: int | None = None
     """The first row without a value, counted from 0; None if there is none."""
     mean: float = 0.0
@@ -61,11 +61,6 @@ class Column:
     """The first value of a column of texts that is not a number."""
     first_text_row: int | None = None
     """The row of `first_text`, counted from 0; None if there is none."""
-
-    @property
-    def default(self) -> float | str:
-        """The value of an empty cell: the mean, or an empty text."""
-        return self.mean if self.kind == "number" else ""
 
     def __str__(self) -> str:
         """Describe the column in one line."""
@@ -203,33 +198,23 @@ class _Cells:
                 num_rows=num_rows,
                 num_empty=empty,
                 first_empty=self._first_empty if empty else None,
-                vocabulary=self._vocabulary(),
+                vocabulary=by_frequency(self._values or {}),
                 first_text=self._first_text,
                 first_text_row=self._first_text_row,
             )
-        first_rows = [
-            row
-            for row, has_empty in (
-                (self._first_empty, empty),
-                (self._first_marked_empty, self._num_marked_empty),
-            )
-            if has_empty and row is not None
-        ]
+        first_empty = (self._first_empty if empty else None, self._first_marked_empty)
         return Column(
             name=name,
             kind="number",
             num_rows=num_rows,
             num_empty=empty + self._num_marked_empty,
-            first_empty=min(first_rows, default=None),
+            first_empty=min((row for row in first_empty if row is not None), default=None),
             mean=self._mean,
             deviation=math.sqrt(self._squares / self._num_numbers) or 1.0,
             lowest=self._lowest,
             highest=self._highest,
             vocabulary=self._numbers(empty + self._num_marked_empty) if is_category else (),
         )
-
-    def _vocabulary(self) -> tuple[str, ...]:
-        return by_frequency(self._values or Counter())
 
     def _numbers(self, num_empty: int) -> tuple[str, ...]:
         """Return a vocabulary of normalized numbers; it includes NaN if there are empty cells."""

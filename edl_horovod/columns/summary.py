@@ -28,12 +28,7 @@ __all__ = [
 
 MAX_CLASSES = 1000
 _MAX_SHOWN = 10
-_DTYPES = {
-    "number": "biuf",
-    "boolean": "b",
-    "date": "iuM",
-    "text": "OS",
-}
+_DTYPES = {"number": "biuf", "boolean": "b", "date": "iuM", "text": "OS"}
 """The NumPy kinds of arrays that a column of each kind may have."""
 
 
@@ -58,11 +53,9 @@ class Classes:
         keys = keys_of(_as_classes(cells))
         row_classes = np.fromiter((numbers.get(key, -1) for key in keys), np.int64, len(keys))
         if (row_classes < 0).any():
-            raise DataError(
-                f"The label {self.name!r} has a class that did not occur in the training.",
-                received=repr(keys[int(np.argmin(row_classes))]),
-                hint=f"Its classes are {_values_text(self.values)}. Remove such rows.",
-            )
+            problem = f"The label {self.name!r} has a class that did not occur in the training."
+            hint = f"Its classes are {_values_text(self.values)}. Remove such rows."
+            raise DataError(problem, received=repr(keys[int(np.argmin(row_classes))]), hint=hint)
         return row_classes
 
     def weights(self) -> NDArray[np.float32]:
@@ -135,15 +128,23 @@ def summarize(
         DataError: A column is missing or cannot be used, or the label is unsuitable.
     """
     counts: Counter[str] = Counter()
+    """The number of rows with each value of the label."""
+
+    def counted(row: dict[str, str]) -> dict[str, str]:
+        if text := row.get(label):
+            counts[text] += 1
+        return row
+
+    def counted_block(block: Mapping[str, Array]) -> Mapping[str, Array]:
+        if has_classes and label in block and block[label].dtype.kind in "biuOS":
+            counts.update(keys_of(block[label]))
+        return block
+
     if blocks is not None:
-        counted_blocks = _counting(blocks, label, counts, has_classes)
-        columns = infer_typed(counted_blocks, kinds=kinds, categories=categories)
+        columns = infer_typed(map(counted_block, blocks), kinds=kinds, categories=categories)
     else:
-        text_kinds = dict(kinds)
-        if has_classes:
-            text_kinds[label] = "text"
-        counted_rows = _counting_texts(rows_of(records), label, counts)
-        columns = infer(counted_rows, kinds=text_kinds, categories=categories)
+        text_kinds: dict[str, Kind] = {**kinds, **({label: "text"} if has_classes else {})}
+        columns = infer(map(counted, rows_of(records)), kinds=text_kinds, categories=categories)
     for name in (label, *kinds):
         if name not in columns:
             raise DataError(
@@ -153,13 +154,15 @@ def summarize(
             )
     for name in sorted(columns):
         tell(f"column {columns[name]}")
+    if not has_classes and columns[label].kind != "number":
+        problem = f"The label {label!r} of a regressor must be a number."
+        hint = "Use a classifier, or select another label."
+        raise DataError(problem, received=str(columns[label]), hint=hint)
+    _require_filled(columns[label])
     classes = None
     if has_classes:
-        _require_filled(columns[label])
         classes = _classes_of(columns[label], counts)
         tell(f"label {label}: classes {', '.join(map(str, classes.values))}")
-    else:
-        _require_number(columns[label])
     # The classes replace the vocabulary of the label.
     label_column = replace(columns.pop(label), vocabulary=())
     return TableSummary(label=label_column, columns=columns, classes=classes)
@@ -198,21 +201,6 @@ def _classes_of(column: Column, counts: Mapping[str, int]) -> Classes:
     return Classes(column.name, tuple(values), tuple(counts[str(value)] for value in values))
 
 
-def _require_number(column: Column) -> None:
-    """Refuse a label that is not numeric, or that has empty cells.
-
-    Raises:
-        DataError: The label is unsuitable.
-    """
-    if column.kind != "number":
-        raise DataError(
-            f"The label {column.name!r} of a regressor must be a number.",
-            received=str(column),
-            hint="Use a classifier, or select another label.",
-        )
-    _require_filled(column)
-
-
 def _require_filled(column: Column) -> None:
     """Refuse a label that has empty cells.
 
@@ -238,24 +226,6 @@ def _as_classes(cells: Array) -> Array:
 def _values_text(values: Sequence[object]) -> str:
     first_values = ", ".join(map(repr, values[:_MAX_SHOWN]))
     return f"{first_values}, ..." if len(values) > _MAX_SHOWN else first_values
-
-
-def _counting(
-    blocks: Iterable[Mapping[str, Array]], label: str, counts: Counter[str], has_classes: bool
-) -> Iterator[Mapping[str, Array]]:
-    for block in blocks:
-        if has_classes and label in block and block[label].dtype.kind in "biuOS":
-            counts.update(keys_of(block[label]))
-        yield block
-
-
-def _counting_texts(
-    rows: Iterable[dict[str, str]], label: str, counts: Counter[str]
-) -> Iterator[dict[str, str]]:
-    for row in rows:
-        if text := row.get(label):
-            counts[text] += 1
-        yield row
 
 
 def rows_of(records: Iterable[bytes]) -> Iterator[dict[str, str]]:
@@ -294,11 +264,9 @@ def require_types(dtypes: Mapping[str, np.dtype], columns: Sequence[Column]) -> 
     """
     for column in columns:
         if column.name not in dtypes:
-            raise DataError(
-                f"The data has no column {column.name!r}, which the model was trained with.",
-                received=f"columns {', '.join(sorted(dtypes))}",
-                hint=did_you_mean(column.name, dtypes) or "Select it.",
-            )
+            problem = f"The data has no column {column.name!r}, which the model was trained with."
+            hint = did_you_mean(column.name, dtypes) or "Select it."
+            raise DataError(problem, received=f"columns {', '.join(sorted(dtypes))}", hint=hint)
         allowed = _DTYPES[column.kind]
         if column.kind == "text" and column.data_type in ("integer", "number", "boolean"):
             allowed = "b" if column.data_type == "boolean" else "iuf"
@@ -342,13 +310,9 @@ def _array(cells: Array, column: Column) -> Array:
 
 
 def _type_differs(column: Column, dtype: np.dtype) -> DataError:
+    names = {"b": "booleans", "i": "integers", "u": "integers", "f": "numbers", "M": "dates"}
     return DataError(
         f"The type of the column {column.name!r} differs from the training.",
-        received=f"{_type_name(dtype)}; in the training: {column}",
+        received=f"{names.get(dtype.kind, 'texts')}; in the training: {column}",
         hint="Cast it in the SELECT, or train again.",
     )
-
-
-def _type_name(dtype: np.dtype) -> str:
-    names = {"b": "booleans", "i": "integers", "u": "integers", "f": "numbers", "M": "dates"}
-    return names.get(dtype.kind, "texts")

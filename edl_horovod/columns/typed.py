@@ -6,7 +6,9 @@ The types are known, so a text that looks like a number remains a text.
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,18 @@ from numpy.typing import NDArray
 from edl_horovod.columns.infer import MAX_VALUES, Column, DataType, Kind, by_frequency
 from edl_horovod.errors import DataError
 
-__all__ = ["DATE_PARTS", "Array", "date_parts", "infer_typed", "keys_of", "require_dates"]
+__all__ = [
+    "DATE_PARTS",
+    "Array",
+    "date_parts",
+    "infer_typed",
+    "keys_of",
+    "naming_column",
+    "require_dates",
+]
 
 Array = NDArray[Any]
+_NOT_FOR_TRAINING = "cannot be used for training"
 DATE_PARTS = {"year": 0, "month": 13, "weekday": 7, "hour": 24}
 """The parts of dates, with one more than their largest number; 0 if it is unbounded."""
 
@@ -47,10 +58,7 @@ def infer_typed(
         size = 0
         for name, values in block.items():
             if name not in cells_by_column:
-                is_category = name in categories
-                cells_by_column[name] = _cells_for(
-                    name, values, kinds.get(name), is_category=is_category
-                )
+                cells_by_column[name] = _cells_for(name, values, kinds.get(name), categories)
             cells_by_column[name].add(values, num_rows)
             size = len(values)
         num_rows += size
@@ -94,11 +102,9 @@ def keys_of(values: Array, data_type: DataType | None = None) -> list[str]:
         try:
             return [value.decode() for value in values.tolist()]
         except UnicodeDecodeError as error:
-            raise DataError(
-                "It contains bytes that are not UTF-8 text.",
-                received=repr(error.object[:20]),
-                hint="Remove the column, or select a text instead.",
-            ) from error
+            problem = "It contains bytes that are not UTF-8 text."
+            hint = "Remove the column, or select a text instead."
+            raise DataError(problem, received=repr(error.object[:20]), hint=hint) from error
     if data_type == "integer" and values.dtype.kind in "bf":
         _require_exact(values)
         numbers = values.astype(np.float64).tolist()
@@ -143,38 +149,34 @@ def require_dates(values: Array, name: str) -> None:
         DataError: A date is empty.
     """
     if np.isnat(values).any():
-        raise DataError(
-            f"The column {name!r} has an empty date (NaT), which has no default value.",
-            hint="Remove such rows, or replace the date by another value.",
-        )
+        problem = f"The column {name!r} has an empty date (NaT), which has no default value."
+        raise DataError(problem, hint="Remove such rows, or replace the date by another value.")
 
 
-def _cells_for(name: str, values: Array, kind: Kind | None, *, is_category: bool) -> "_Cells":
-    try:
+def _cells_for(
+    name: str, values: Array, kind: Kind | None, categories: Collection[str]
+) -> "_Cells":
+    with naming_column(name, _NOT_FOR_TRAINING):
         data_type = type_of(values)
-    except DataError as error:
-        raise _for_column(name, error) from error
     if kind == "number" and data_type not in ("integer", "number", "boolean"):
-        raise DataError(
-            f"The column {name!r} must be numeric, but it contains {data_type}s.",
-            hint="Use a model for texts, or cast the column in the SELECT.",
-        )
-    natural: Kind = "date" if data_type in ("date", "timestamp") else "number"
-    if data_type in ("text", "boolean"):
-        natural = data_type
-    if kind == "text" or natural == "text":
-        return _Texts(name, "text", data_type, values)
-    if natural == "date":
-        return _Dates(name, natural, data_type, values)
-    return _Numbers(name, kind or natural, data_type, values, is_category=is_category)
+        problem = f"The column {name!r} must be numeric, but it contains {data_type}s."
+        raise DataError(problem, hint="Use a model for texts, or cast the column in the SELECT.")
+    if kind == "text" or data_type == "text":
+        return _Texts(name, "text", data_type)
+    if data_type in ("date", "timestamp"):
+        return _Dates(name, "date", data_type, unit=np.datetime_data(values.dtype)[0])
+    natural: Kind = "boolean" if data_type == "boolean" else "number"
+    counts: Counter[str] | None = Counter() if name in categories else None
+    return _Numbers(name, kind or natural, data_type, counts)
 
 
+@dataclass
 class _Cells(ABC):
     """The statistics of a column over the rows so far."""
 
-    def __init__(self, name: str, kind: Kind, data_type: DataType, values: Array) -> None:
-        self.name, self.kind, self.data_type = name, kind, data_type
-        self.unit = np.datetime_data(values.dtype)[0] if values.dtype.kind == "M" else ""
+    name: str
+    kind: Kind
+    data_type: DataType
 
     @abstractmethod
     def add(self, values: Array, first_row: int) -> None:
@@ -184,79 +186,73 @@ class _Cells(ABC):
     def column(self, num_rows: int) -> Column:
         """Return the column after the last block."""
 
+    def _column(self, num_rows: int, *, num_empty: int = 0, **statistics: Any) -> Column:
+        column = Column(name=self.name, kind=self.kind, num_rows=num_rows, num_empty=num_empty)
+        return replace(column, data_type=self.data_type, **statistics)
 
+
+@dataclass
 class _Numbers(_Cells):
-    def __init__(
-        self,
-        name: str,
-        kind: Kind,
-        data_type: DataType,
-        values: Array,
-        *,
-        is_category: bool = False,
-    ) -> None:
-        super().__init__(name, kind, data_type, values)
-        self._values: Counter[str] | None = Counter() if is_category else None
-        self._count, self._num_empty = 0, 0
-        self._first_empty: int | None = None
-        self._mean = self._squares = 0.0
-        self._lowest, self._highest = math.inf, -math.inf
+    counts: Counter[str] | None = None
+    """The number of rows with each value; None without a vocabulary."""
+    num_filled: int = 0
+    num_empty: int = 0
+    first_empty: int | None = None
+    mean: float = 0.0
+    squares: float = 0.0
+    lowest: float = math.inf
+    highest: float = -math.inf
 
     def add(self, values: Array, first_row: int) -> None:
-        if self._values is not None:
-            self._values = _counted(self._values, keys_of(values))
+        if self.counts is not None:
+            self.counts = _counted(self.counts, keys_of(values))
         numbers = values.astype(np.float64)
         is_empty = np.isnan(numbers)
         if is_empty.any():
-            self._num_empty += int(is_empty.sum())
-            if self._first_empty is None:
-                self._first_empty = first_row + int(np.argmax(is_empty))
+            self.num_empty += int(is_empty.sum())
+            if self.first_empty is None:
+                self.first_empty = first_row + int(np.argmax(is_empty))
             numbers = numbers[~is_empty]
         if np.isinf(numbers).any():
             row = first_row + int(np.argmax(np.isinf(values))) + 1
-            raise DataError(
-                f"The column {self.name!r} has an infinite number in row {row}.",
-                hint="Remove the row, or replace the number in the SELECT.",
-            )
+            problem = f"The column {self.name!r} has an infinite number in row {row}."
+            raise DataError(problem, hint="Remove the row, or replace the number in the SELECT.")
         if not len(numbers):
             return
         # Chan's algorithm: combine the mean and the sum of squared deviations of two parts.
         count, mean = len(numbers), float(numbers.mean())
-        total, difference = self._count + count, mean - self._mean
-        self._squares += float(np.square(numbers - mean).sum())
-        self._squares += difference * difference * self._count * count / total
-        self._mean += difference * count / total
-        self._count = total
-        self._lowest = min(self._lowest, float(numbers.min()))
-        self._highest = max(self._highest, float(numbers.max()))
+        total, difference = self.num_filled + count, mean - self.mean
+        self.squares += float(np.square(numbers - mean).sum())
+        self.squares += difference * difference * self.num_filled * count / total
+        self.mean += difference * count / total
+        self.num_filled = total
+        self.lowest = min(self.lowest, float(numbers.min()))
+        self.highest = max(self.highest, float(numbers.max()))
 
     def column(self, num_rows: int) -> Column:
-        if not self._count:
-            raise DataError(
-                f"The column {self.name!r} has no numbers.",
-                received=f"{num_rows} rows, all empty",
-                hint="Remove the column.",
-            )
-        return Column(
-            name=self.name,
-            kind=self.kind,
-            data_type=self.data_type,
-            num_rows=num_rows,
-            num_empty=self._num_empty,
-            first_empty=self._first_empty,
-            mean=self._mean,
-            deviation=math.sqrt(self._squares / self._count) or 1.0,
-            lowest=self._lowest,
-            highest=self._highest,
-            vocabulary=by_frequency(self._values or {}),
+        if not self.num_filled:
+            problem = f"The column {self.name!r} has no numbers."
+            hint = "Remove the column."
+            raise DataError(problem, received=f"{num_rows} rows, all empty", hint=hint)
+        return self._column(
+            num_rows,
+            num_empty=self.num_empty,
+            first_empty=self.first_empty,
+            mean=self.mean,
+            deviation=math.sqrt(self.squares / self.num_filled) or 1.0,
+            lowest=self.lowest,
+            highest=self.highest,
+            vocabulary=by_frequency(self.counts or {}),
         )
 
 
+@dataclass
 class _Dates(_Cells):
-    def __init__(self, name: str, kind: Kind, data_type: DataType, values: Array) -> None:
-        super().__init__(name, kind, data_type, values)
-        self._bounds: dict[str, tuple[int, int]] = {}
-        self._years = _Numbers(name, "number", "integer", np.zeros(0))
+    unit: str = ""
+    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._years = _Numbers(self.name, "number", "integer")
 
     def add(self, values: Array, first_row: int) -> None:
         if not len(values):
@@ -264,50 +260,37 @@ class _Dates(_Cells):
         require_dates(values, self.name)
         for part, numbers in date_parts(values).items():
             low, high = int(numbers.min()), int(numbers.max())
-            bounds = self._bounds.get(part, (low, high))
-            self._bounds[part] = min(low, bounds[0]), max(high, bounds[1])
+            bounds = self.bounds.get(part, (low, high))
+            self.bounds[part] = min(low, bounds[0]), max(high, bounds[1])
             if part == "year":
                 self._years.add(numbers, first_row)
 
     def column(self, num_rows: int) -> Column:
         years = self._years.column(num_rows)
-        return Column(
-            name=self.name,
-            kind=self.kind,
-            data_type=self.data_type,
+        return self._column(
+            num_rows,
             unit=self.unit,
-            num_rows=num_rows,
-            num_empty=0,
             mean=years.mean,
             deviation=years.deviation,
             lowest=years.lowest,
             highest=years.highest,
-            parts=tuple(part for part, (low, high) in self._bounds.items() if low != high),
+            parts=tuple(part for part, (low, high) in self.bounds.items() if low != high),
         )
 
 
+@dataclass
 class _Texts(_Cells):
-    def __init__(self, name: str, kind: Kind, data_type: DataType, values: Array) -> None:
-        super().__init__(name, kind, data_type, values)
-        self._values: Counter[str] | None = Counter()
+    counts: Counter[str] | None = field(default_factory=Counter)
+    """The number of rows with each value; None if there are too many values."""
 
     def add(self, values: Array, first_row: int) -> None:
-        try:
+        with naming_column(self.name, _NOT_FOR_TRAINING):
             keys = keys_of(values)
-        except DataError as error:
-            raise _for_column(self.name, error) from error
-        if self._values is not None:
-            self._values = _counted(self._values, keys)
+        if self.counts is not None:
+            self.counts = _counted(self.counts, keys)
 
     def column(self, num_rows: int) -> Column:
-        return Column(
-            name=self.name,
-            kind=self.kind,
-            data_type=self.data_type,
-            num_rows=num_rows,
-            num_empty=0,
-            vocabulary=by_frequency(self._values or {}),
-        )
+        return self._column(num_rows, vocabulary=by_frequency(self.counts or {}))
 
 
 def _counted(counts: Counter[str], keys: Iterable[str]) -> Counter[str] | None:
@@ -316,10 +299,17 @@ def _counted(counts: Counter[str], keys: Iterable[str]) -> Counter[str] | None:
     return counts if len(counts) <= MAX_VALUES else None
 
 
-def _for_column(name: str, error: DataError) -> DataError:
-    problem = f"{error.problem[:1].lower()}{error.problem[1:]}"
-    return DataError(
-        f"The column {name!r} cannot be used for training: {problem}",
-        received=error.received,
-        hint=error.hint,
-    )
+@contextmanager
+def naming_column(name: str, consequence: str) -> Iterator[None]:
+    """Begin the messages of errors about values with the name of their column.
+
+    Args:
+        name: The name of the column.
+        consequence: What is impossible, as a phrase that follows the name.
+    """
+    try:
+        yield
+    except DataError as error:
+        problem = f"{error.problem[:1].lower()}{error.problem[1:]}"
+        problem = f"The column {name!r} {consequence}: {problem}"
+        raise DataError(problem, received=error.received, hint=error.hint) from error

@@ -255,11 +255,8 @@ class _Shards:
             self._complete(self._writer)
         if self._writer is None:
             name = f"{self._settings.prefix}-{self._group_number:05d}-{len(self.done):05d}.recordio"
-            self._writer = Writer(
-                os.path.join(self._settings.folder, name),
-                codec=Codec[self._settings.codec.upper()],
-                chunk_bytes=_CHUNK_BYTES,
-            )
+            path, codec = os.path.join(self._settings.folder, name), self._settings.codec.upper()
+            self._writer = Writer(path, codec=Codec[codec], chunk_bytes=_CHUNK_BYTES)
         self._writer.write(record)
         self._shard_records += 1
         self._shard_bytes += len(record)
@@ -267,10 +264,8 @@ class _Shards:
 
     def _complete(self, writer: Writer) -> None:
         writer.close()
-        name = os.path.basename(writer.path)
-        self.done.append(
-            Shard(name=name, num_records=self._shard_records, num_bytes=self._shard_bytes)
-        )
+        name, counts = os.path.basename(writer.path), (self._shard_records, self._shard_bytes)
+        self.done.append(Shard(name=name, num_records=counts[0], num_bytes=counts[1]))
         self._writer, self._shard_records, self._shard_bytes = None, 0, 0
 
     def __enter__(self) -> Self:

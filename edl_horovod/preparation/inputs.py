@@ -7,6 +7,7 @@ import os
 import random
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from edl_horovod.errors import DataError
@@ -82,14 +83,12 @@ def find(data: str, *, shuffle: bool) -> Inputs:
         random.Random(_SHUFFLE_SEED).shuffle(paths)
     sizes, mtimes = array("q"), array("q")
     for path in paths:
-        try:
+        size = mtime = _MISSING
+        with suppress(OSError):
             state = os.stat(path)
-        except OSError:
-            sizes.append(_MISSING)
-            mtimes.append(_MISSING)
-        else:
-            sizes.append(state.st_size)
-            mtimes.append(state.st_mtime_ns)
+            size, mtime = state.st_size, state.st_mtime_ns
+        sizes.append(size)
+        mtimes.append(mtime)
     return Inputs(paths, sizes, mtimes)
 
 
@@ -119,11 +118,9 @@ def cut(
 def _matches(part: str) -> Iterator[str]:
     """Yield the absolute paths of the matching files; folders and globs are sorted."""
     if list(kind_of(part).local_patterns(part)) != [part]:
-        raise DataError(
-            "prepare_data_for_a_single_file can only read files of this machine.",
-            received={"data": part},
-            hint="Mount or copy the files, and use their local path.",
-        )
+        problem = "prepare_data_for_a_single_file can only read files of this machine."
+        hint = "Mount or copy the files, and use their local path."
+        raise DataError(problem, received={"data": part}, hint=hint)
     if part.startswith(LIST_MARK) and not os.path.exists(part):
         yield from _read_list(os.path.expanduser(part.removeprefix(LIST_MARK)))
         return
@@ -157,11 +154,9 @@ def _files_below(folder: str) -> Iterator[str]:
                     elif entry.is_file():
                         yield entry.path
         except OSError as e:
-            raise DataError(
-                f"{e.filename} cannot be listed: {e.strerror}.",
-                received={"data": folder},
-                hint="Check that this user may read it.",
-            ) from e
+            problem = f"{e.filename} cannot be listed: {e.strerror}."
+            hint = "Check that this user may read it."
+            raise DataError(problem, received={"data": folder}, hint=hint) from e
 
 
 def _read_list(path: str) -> Iterator[str]:
@@ -171,11 +166,9 @@ def _read_list(path: str) -> Iterator[str]:
                 if name := line.rstrip("\r\n"):
                     yield os.path.abspath(os.path.expanduser(name))
     except OSError as e:
-        raise DataError(
-            f"The list of input files cannot be read: {e.strerror}.",
-            received={"data": f"@{path}"},
-            hint="@ must be followed by the path of a text file with a path on each line.",
-        ) from e
+        problem = f"The list of input files cannot be read: {e.strerror}."
+        hint = "@ must be followed by the path of a text file with a path on each line."
+        raise DataError(problem, received={"data": f"@{path}"}, hint=hint) from e
 
 
 def _no_file(part: str) -> DataError:

@@ -82,18 +82,15 @@ def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> Prepare
     if config.launch == "mpi":
         return on_all_ranks(lambda open_pool: run_with(open_pool, config, progress))
     if int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            "Under mpirun with launch=local each rank would prepare all files.",
-            received="launch=local",
-            hint="Set launch=mpi, or start it without mpirun.",
-        )
+        problem = "Under mpirun with launch=local each rank would prepare all files."
+        hint = "Set launch=mpi, or start it without mpirun."
+        raise ConfigError(problem, received="launch=local", hint=hint)
 
-    num_processes = config.processes or len(os.sched_getaffinity(0))
-    return run_with(
-        lambda settings, num_groups: ProcessPool(settings, min(num_processes, num_groups)),
-        config,
-        progress,
-    )
+    def open_pool(settings: GroupSettings, num_groups: int) -> ProcessPool:
+        num_processes = config.processes or len(os.sched_getaffinity(0))
+        return ProcessPool(settings, min(num_processes, num_groups))
+
+    return run_with(open_pool, config, progress)
 
 
 def describe(config: PrepareConfig) -> list[str]:
@@ -103,10 +100,7 @@ def describe(config: PrepareConfig) -> list[str]:
         DataError: There are no input files.
         OutputError: The output exists and may not be replaced.
     """
-    check_output(Path(config.output), config.overwrite)
-    inputs = _inputs(config)
-    _check_paths(config, inputs)
-    manifest = _manifest(config, inputs)
+    inputs, manifest = _plan(config)
     num_groups = len(manifest.group_starts)
     lines = [
         f"input files: {len(inputs.paths):,} ({inputs.num_bytes / 2**20:,.1f} MiB)",
@@ -119,10 +113,7 @@ def describe(config: PrepareConfig) -> list[str]:
 def run_with(open_pool: OpenPool, config: PrepareConfig, on_progress: OnProgress) -> PrepareResult:
     """Prepare files as `run` does, with the caller's pool."""
     output = Path(config.output).absolute()
-    check_output(output, config.overwrite)
-    inputs = _inputs(config)
-    _check_paths(config, inputs)
-    manifest = _manifest(config, inputs)
+    inputs, manifest = _plan(config)
     config = replace(config, model_zoo=str(git_zoo.ensure_local(config.model_zoo).path))
     lookup.file_groups(lookup.require_zoo(config.model_zoo), config.model_def)
     with open_pool(_group_settings(config), len(manifest.group_starts)) as pool:
@@ -184,21 +175,14 @@ def _do_groups(
         if number not in partial.done
     )
     for done in pool.work(groups, on_work):
-        _record_group(config, inputs, partial, done)
+        if not done.bad or (config.bad_files == "skip" and not done.is_given_up):
+            for bad in done.bad:
+                log.warning("Skipped: %s: %s", bad.path, bad.reason)
+            with writing(Path(config.output)):
+                partial.add(done, inputs.digest_of_states(*partial.manifest.bounds(done.number)))
+        if done.bad:
+            _require_few_bad_files(config, [*partial.done.values(), done])
     on_work(0, 0, is_last=True)
-
-
-def _record_group(
-    config: PrepareConfig, inputs: Inputs, partial: PartialRun, done: GroupDone
-) -> None:
-    is_acceptable = not done.bad or (config.bad_files == "skip" and not done.is_given_up)
-    if is_acceptable:
-        for bad in done.bad:
-            log.warning("Skipped: %s: %s", bad.path, bad.reason)
-        with writing(Path(config.output)):
-            partial.add(done, inputs.digest_of_states(*partial.manifest.bounds(done.number)))
-    if done.bad:
-        _require_few_bad_files(config, [*partial.done.values(), done])
 
 
 def _finish(config: PrepareConfig, inputs: Inputs, partial: PartialRun) -> PrepareResult:
@@ -209,11 +193,9 @@ def _finish(config: PrepareConfig, inputs: Inputs, partial: PartialRun) -> Prepa
     if not num_records:
         partial.discard()
         partial.done.clear()
-        raise DataError(
-            f"{FUNCTION} returned no record for any of {len(inputs.paths)} files.",
-            received={"data": config.data},
-            hint="Check that it returns bytes for these files.",
-        )
+        problem = f"{FUNCTION} returned no record for any of {len(inputs.paths)} files."
+        hint = "Check that it returns bytes for these files."
+        raise DataError(problem, received={"data": config.data}, hint=hint)
     with writing(output):
         names = partial.finish(output, overwrite=config.overwrite)
     return PrepareResult(
@@ -226,7 +208,9 @@ def _finish(config: PrepareConfig, inputs: Inputs, partial: PartialRun) -> Prepa
     )
 
 
-def _inputs(config: PrepareConfig) -> Inputs:
+def _plan(config: PrepareConfig) -> tuple[Inputs, Manifest]:
+    """Find the input files, check the paths, and cut the files into groups."""
+    check_output(Path(config.output), config.overwrite)
     inputs = find(config.data, shuffle=config.shuffle)
     if inputs.missing and config.bad_files == "raise":
         raise DataError(
@@ -235,38 +219,26 @@ def _inputs(config: PrepareConfig) -> Inputs:
             received={"data": config.data},
             hint="Correct the list, or skip them with bad_files=skip.",
         )
-    return inputs
-
-
-def _manifest(config: PrepareConfig, inputs: Inputs) -> Manifest:
-    names = ("model_def", "shuffle", "records_per_shard", "bytes_per_shard", "files_per_group")
-    settings = {name: getattr(config, name) for name in (*names, "prefix", "codec")}
-    return Manifest(
+    _check_paths(config, inputs)
+    cuts = ("records_per_shard", "bytes_per_shard", "files_per_group")
+    names = ("model_def", "shuffle", *cuts, "prefix", "codec")
+    settings = {name: getattr(config, name) for name in names}
+    return inputs, Manifest(
         settings=settings,
         paths_digest=inputs.digest_of_paths(),
         num_files=len(inputs.paths),
         source="",
-        group_starts=cut(
-            inputs.sizes,
-            files_per_group=config.files_per_group,
-            records_per_shard=config.records_per_shard,
-            bytes_per_shard=config.bytes_per_shard,
-        ),
+        group_starts=cut(inputs.sizes, **{name: settings[name] for name in cuts}),
     )
 
 
 def _group_settings(config: PrepareConfig) -> GroupSettings:
+    names = ("model_zoo", "model_def", "prefix", "records_per_shard", "bytes_per_shard", "codec")
+    is_skipping = config.bad_files == "skip"
     return GroupSettings(
-        model_zoo=config.model_zoo,
-        model_def=config.model_def,
+        **{name: getattr(config, name) for name in names},
         folder=str(shards_folder(Path(config.output).absolute())),
-        prefix=config.prefix,
-        records_per_shard=config.records_per_shard,
-        bytes_per_shard=config.bytes_per_shard,
-        codec=config.codec,
-        max_bad_files=config.max_bad_files
-        if config.bad_files == "skip"
-        else _MAX_BAD_FILES_LISTED - 1,
+        max_bad_files=config.max_bad_files if is_skipping else _MAX_BAD_FILES_LISTED - 1,
     )
 
 
@@ -327,20 +299,19 @@ def _require_few_bad_files(config: PrepareConfig, groups: Sequence[GroupDone]) -
         DataError: There are too many bad files; the list has been written.
     """
     bad = list(dict.fromkeys(bad_file for group in groups for bad_file in group.bad))
-    max_bad_files = config.max_bad_files if config.bad_files == "skip" else 0
+    is_skipping = config.bad_files == "skip"
+    max_bad_files = config.max_bad_files if is_skipping else 0
     if len(bad) <= max_bad_files:
         return
     path = _write_bad_files(config.output, bad)
     bad_lines = "".join(f"\n  {bad_file.path}: {bad_file.reason}" for bad_file in bad[:_NUM_SHOWN])
     more = f"\n  and {len(bad) - _NUM_SHOWN} more" if len(bad) > _NUM_SHOWN else ""
     listing = f"All bad files so far are listed in {path}:{bad_lines}{more}"
-    if config.bad_files == "skip":
-        raise DataError(
-            f"{len(bad)} input files cannot be prepared.",
-            received={"max_bad_files": max_bad_files},
-            hint=f"Raise max_bad_files, or repair the files. {listing}",
-        )
+    advice = "Repair them, or skip them with bad_files=skip."
+    if is_skipping:
+        advice = "Raise max_bad_files, or repair the files."
     raise DataError(
         f"{len(bad)} input files cannot be prepared.",
-        hint=f"Repair them, or skip them with bad_files=skip. {listing}",
+        received={"max_bad_files": max_bad_files} if is_skipping else "",
+        hint=f"{advice} {listing}",
     )

@@ -81,18 +81,18 @@ class Manifest:
         return differences
 
 
+@dataclass
 class PartialRun:
     """The finished groups of a run; created by `open_partial_run`, which holds the lock."""
 
-    def __init__(
-        self, folder: Path, manifest: Manifest, done: dict[int, GroupDone], lines: TextIO
-    ) -> None:
-        self.folder = folder
-        self.manifest = manifest
-        self.done = done
-        self.num_files = sum(group.num_files for group in done.values())
-        self.num_records = sum(group.num_records for group in done.values())
-        self._lines = lines
+    folder: Path
+    manifest: Manifest
+    done: dict[int, GroupDone]
+    lines: TextIO
+
+    def __post_init__(self) -> None:
+        self.num_files = sum(group.num_files for group in self.done.values())
+        self.num_records = sum(group.num_records for group in self.done.values())
 
     def add(self, done: GroupDone, states_digest: str) -> None:
         """Record that a group is done.
@@ -100,15 +100,11 @@ class PartialRun:
         Its shards are synced to disk, but the line is not, because all processes would wait for the
         disk. If the line is lost, the group is processed again.
         """
-        self._lines.write(json.dumps({"states": states_digest, **asdict(done)}) + "\n")
-        self._lines.flush()
+        self.lines.write(json.dumps({"states": states_digest, **asdict(done)}) + "\n")
+        self.lines.flush()
         self.done[done.number] = done
         self.num_files += done.num_files
         self.num_records += done.num_records
-
-    def shards(self) -> list[Shard]:
-        """Return the shards of all finished groups, in order."""
-        return [shard for number in sorted(self.done) for shard in self.done[number].shards]
 
     def finish(self, output: Path, *, overwrite: bool) -> list[str]:
         """Merge the shards into the output, and remove the rest.
@@ -119,24 +115,21 @@ class PartialRun:
         Raises:
             OutputError: The output exists and may not be replaced, or cannot be written.
         """
-        merged = self.folder / _MERGED
+        merged, settings = self.folder / _MERGED, self.manifest.settings
+        shards = [shard for number in sorted(self.done) for shard in self.done[number].shards]
+        files = [[shard] for shard in shards]
+        if not settings["files_per_group"]:
+            bounds = {name: settings[name] for name in ("records_per_shard", "bytes_per_shard")}
+            files = combine(shards, **bounds)
         with writing(output):
             shutil.rmtree(merged, ignore_errors=True)
             merged.mkdir()
-            names = merge(self._files(), self.folder / _SHARDS, merged)
+            names = merge(files, self.folder / _SHARDS, merged)
         # Store an index beside the records, so that no rank of a job has to scan them.
         Index.open([str(merged / name) for name in names], folder=merged)
         publish(merged, output, "prepared records", overwrite=overwrite, old=self.folder / _OLD)
         self.discard()
         return names
-
-    def _files(self) -> list[list[Shard]]:
-        """Return the shards of each output file; with `files_per_group` set, one shard per file."""
-        settings = self.manifest.settings
-        if settings["files_per_group"]:
-            return [[shard] for shard in self.shards()]
-        bounds = {name: settings[name] for name in ("records_per_shard", "bytes_per_shard")}
-        return combine(self.shards(), **bounds)
 
     def discard(self) -> None:
         """Remove the folder, except files that are not ours."""
@@ -190,8 +183,10 @@ def open_partial_run(
                 done = {}
             else:
                 manifest = saved
-                finished_shards = [shard for _, group in done.values() for shard in group.shards]
-                _remove_unfinished(folder / _SHARDS, finished_shards)
+                finished = {shard.name for _, group in done.values() for shard in group.shards}
+                for path in (folder / _SHARDS).iterdir():
+                    if path.name not in finished:
+                        path.unlink()
             saved_lines = [
                 json.dumps({"states": states, **asdict(group)}) for states, group in done.values()
             ]
@@ -310,14 +305,6 @@ def _mismatches(manifest: Manifest, saved: Manifest, done: _Done, inputs: Inputs
     return mismatches
 
 
-def _remove_unfinished(folder: Path, shards: list[Shard]) -> None:
-    """Remove the files of groups that were not finished."""
-    names = {shard.name for shard in shards}
-    for path in folder.iterdir():
-        if path.name not in names:
-            path.unlink()
-
-
 def combine(
     shards: Sequence[Shard], *, records_per_shard: int, bytes_per_shard: int
 ) -> list[list[Shard]]:
@@ -351,19 +338,13 @@ def merge(files: Sequence[Sequence[Shard]], source: Path, target: Path) -> list[
     """
     for shards in files:
         path = target / shards[0].name
-        if len(shards) == 1 and _link(source / shards[0].name, path):
-            continue
+        if len(shards) == 1:
+            # Some network file systems do not support hard links.
+            with contextlib.suppress(OSError):
+                os.link(source / shards[0].name, path)
+                continue
         with path.open("xb") as file:
             for shard in shards:
                 with (source / shard.name).open("rb") as part:
                     shutil.copyfileobj(part, file, 1 << 20)
     return [shards[0].name for shards in files]
-
-
-def _link(source: Path, target: Path) -> bool:
-    """Try to create a hard link, which some network file systems do not support."""
-    try:
-        os.link(source, target)
-    except OSError:
-        return False
-    return True

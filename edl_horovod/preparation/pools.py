@@ -224,18 +224,14 @@ def _death_error(process: _PoolProcess, num_processes: int) -> JobFailed:
         f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
     )
     location = "before it received a file"
-    if process.group is not None:
-        files, number = process.group.files, process.position()[0]
-        location = (
-            f"at {files[number]} (file {number + 1} of {len(files)} of group"
-            f" {process.group.number})"
-        )
-    advice = (
-        " It may have run out of memory; use fewer processes." if code == -signal.SIGKILL else ""
-    )
-    return JobFailed(
-        f"A process {description} {location}.", received={"processes": num_processes}, hint=advice
-    )
+    if (group := process.group) is not None:
+        number, num_files = process.position()[0], len(group.files)
+        place = f"file {number + 1} of {num_files} of group {group.number}"
+        location = f"at {group.files[number]} ({place})"
+    problem, advice = f"A process {description} {location}.", ""
+    if code == -signal.SIGKILL:
+        advice = " It may have run out of memory; use fewer processes."
+    return JobFailed(problem, received={"processes": num_processes}, hint=advice)
 
 
 def is_first_rank() -> bool:
@@ -280,24 +276,23 @@ def on_all_ranks(lead: Callable[[OpenPool], ResultT]) -> ResultT:
     return outcome
 
 
+@dataclass
 class _MpiPool:
-    # The executor is untyped: mpi4py does not declare it as a concurrent.futures.Executor.
-    def __init__(self, executor: Any, settings: GroupSettings, num_workers: int) -> None:
-        self._executor = executor
-        self._settings = settings
-        self._num_workers = num_workers
+    executor: Any
+    """Untyped, because mpi4py does not declare it as a `concurrent.futures.Executor`."""
+    settings: GroupSettings
+    num_workers: int
 
     def source(self) -> str:
-        settings = self._settings
-        loading = self._executor.submit(source_digest, settings.model_zoo, settings.model_def)
-        return str(loading.result())
+        model_zoo, model_def = self.settings.model_zoo, self.settings.model_def
+        return str(self.executor.submit(source_digest, model_zoo, model_def).result())
 
     def work(self, groups: Iterator[Group], on_work: OnWork) -> Iterator[GroupDone]:
         running: set[Future[GroupDone]] = set()
         try:
             while True:
-                while len(running) < self._num_workers and (group := next(groups, None)):
-                    running.add(self._executor.submit(prepare_group, self._settings, group))
+                while len(running) < self.num_workers and (group := next(groups, None)):
+                    running.add(self.executor.submit(prepare_group, self.settings, group))
                 if not running:
                     return
                 done, running = wait(running, _WAIT_SECONDS, return_when=FIRST_COMPLETED)

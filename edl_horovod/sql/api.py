@@ -140,16 +140,11 @@ def bind(text: str, parameters: Mapping[str, Any], dialect: str) -> str:
         unused.pop(name.text, None)
     if unused:
         first = next(iter(unused))
-        raise ConfigError(
-            f"No statement uses the parameter {first}.",
-            received=f"parameters={', '.join(parameters)}",
-            hint=f"Write :{first}, without quotes around it.{_suggestion(first, text)}",
-        )
+        words = [word for word in text.split() if word.startswith(":")]
+        problem = f"No statement uses the parameter {first}."
+        hint = f"Write :{first}, without quotes around it.{did_you_mean(f':{first}', words)}"
+        raise ConfigError(problem, received=f"parameters={', '.join(parameters)}", hint=hint)
     return "".join([*parts, text[end:]])
-
-
-def _suggestion(name: str, text: str) -> str:
-    return did_you_mean(f":{name}", [word for word in text.split() if word.startswith(":")])
 
 
 def _literal(value: Any, dialect: str, name: str) -> str:
@@ -178,19 +173,15 @@ def _literal(value: Any, dialect: str, name: str) -> str:
         case dict():
             items = (f"{nested(key)}: {nested(item)}" for key, item in value.items())
             return f"{{{', '.join(items)}}}"
-    raise ConfigError(
-        f"The parameter {name} cannot be written as a literal of SQL.",
-        received=f"{type(value).__name__} {value!r:.60}",
-        hint="Give a text, a finite number, a boolean, a date, None, or for WITH a list or a dict.",
-    )
+    problem = f"The parameter {name} cannot be written as a literal of SQL."
+    hint = "Give a text, a finite number, a boolean, a date, None, or for WITH a list or a dict."
+    raise ConfigError(problem, received=f"{type(value).__name__} {value!r:.60}", hint=hint)
 
 
 def _text(value: str, dialect: str, name: str) -> str:
     if "\0" in value:
-        raise ConfigError(
-            f"The parameter {name} contains a NUL character, which databases refuse in texts.",
-            received=repr(value[:60]),
-        )
+        problem = f"The parameter {name} contains a NUL character, which databases refuse in texts."
+        raise ConfigError(problem, received=repr(value[:60]))
     quoted = "'" + value.replace("'", "''") + "'"
     if "\\" not in value:
         return quoted

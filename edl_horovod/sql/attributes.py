@@ -14,26 +14,10 @@ from edl_horovod.columns.clauses import read_clauses
 from edl_horovod.config.fields import dict_key_of, settings
 from edl_horovod.config.schema import TARGET_SECTIONS, JobConfig
 from edl_horovod.errors import ConfigError, did_you_mean
-from edl_horovod.sql.statements import (
-    Attribute,
-    ColumnCall,
-    ColumnClause,
-    ColumnTerm,
-    Hparam,
-    HparamCandidates,
-    HparamRange,
-    Literal,
-    Name,
-    StatementError,
-)
+from edl_horovod.sql import statements
+from edl_horovod.sql.statements import Attribute, ColumnCall, Literal, Name, StatementError
 
-__all__ = [
-    "PERMITTED_SETTINGS",
-    "SortedAttributes",
-    "column_dicts",
-    "column_names",
-    "sort_attributes",
-]
+__all__ = ["SortedAttributes", "column_dicts", "column_names", "sort_attributes"]
 
 _MODEL_SETTINGS = ("loss", "optimizer")
 """Attributes with the prefix `model` that are settings of a job."""
@@ -57,31 +41,24 @@ _ENGINE_SETTINGS = (
 """Settings and sections that attributes name with the prefix `engine`."""
 _MAX_STEPS = 1_000_000
 _MAX_TRIALS = 100
-PERMITTED_SETTINGS: dict[str, tuple[int, int] | None] = {
-    "data_plan.seed": None,
-    "data_plan.shuffle": None,
-    "framework": None,
+_BOUNDS = {
     "launch.np": (1, 8),
-    "loss": None,
-    "optimizer": None,
     "sweep.num_trials": (1, _MAX_TRIALS),
     "train.batch_size": (1, 100_000),
-    "train.class_weight": None,
-    "train.clip_norm": None,
-    "train.clip_value": None,
-    "train.early_stopping.metric": None,
-    "train.early_stopping.min_delta": None,
-    "train.early_stopping.mode": None,
-    "train.early_stopping.patience": None,
-    "train.early_stopping.restore_best": None,
     "train.epochs": (1, 1_000),
     "train.evaluate_steps": (0, _MAX_STEPS),
-    "train.learning_rate": None,
     "train.max_steps": (0, _MAX_STEPS),
-    "train.precision": None,
 }
-"""Settings of a job that clients of a service may set, with their bounds, if they are numbers.
-Clients may also set parameters of models, and the options of statements."""
+"""The bounds of numbers that clients of a service may set."""
+_STOPPING = ("metric", "min_delta", "mode", "patience", "restore_best")
+_PERMITTED_SETTINGS = (
+    *_BOUNDS,
+    *("data_plan.seed", "data_plan.shuffle", "framework", "loss", "optimizer"),
+    *("train.class_weight", "train.clip_norm", "train.clip_value", "train.learning_rate"),
+    *("train.precision", *(f"train.early_stopping.{name}" for name in _STOPPING)),
+)
+"""Settings of a job that clients of a service may set. They may also set parameters of models, and
+the options of statements."""
 _FUNCTIONS: dict[str, tuple[str, ...]] = {
     "NUMERIC": ("name", "shape"),
     "DENSE": ("name", "shape", "separator"),
@@ -134,7 +111,7 @@ def sort_attributes(
         attributes: The attributes as written.
         prefixes: The allowed prefixes; `model` may also be left out.
         option_types: The options of the statement with their types.
-        is_confined: Whether only `PERMITTED_SETTINGS` may be set.
+        is_confined: Whether only the settings that clients of a service may set are allowed.
 
     Raises:
         StatementError: An attribute is unknown, not permitted, of the wrong type, or set twice
@@ -143,16 +120,13 @@ def sort_attributes(
     attributes_by_use = SortedAttributes()
     attributes_by_key: dict[str, Attribute] = {}
     for attribute in attributes:
-        prefix, rest = "", attribute.name
-        if "." in rest:
-            prefix, _, rest = rest.partition(".")
+        first, dot, following = attribute.name.partition(".")
+        prefix, rest = (first, following) if dot else ("", first)
         if (prefix or "model") not in prefixes:
             beginnings = [f"{known_prefix}." for known_prefix in prefixes]
             suggestion = did_you_mean(attribute.name, [*option_types, *beginnings])
-            hint = f"{suggestion} Attributes begin with {', '.join(beginnings)}"
-            raise StatementError(
-                f"There is no attribute {attribute.name} here.", attribute.position, hint=f"{hint}."
-            )
+            hint = f"{suggestion} Attributes begin with {', '.join(beginnings)}."
+            raise attribute.error(f"There is no attribute {attribute.name} here.", hint)
         if attribute.name in option_types:
             _check_type(attribute, option_types[attribute.name])
             if is_confined:
@@ -160,7 +134,12 @@ def sort_attributes(
             attributes_by_use.options[attribute.name] = attribute
             continue
         if prefix in ("", "model"):
-            target, key = _model_target(attributes_by_use, rest, attribute)
+            if "." in rest:
+                problem = f"Names of model parameters have no dots: {rest} has one."
+                raise attribute.error(problem, "Write model.name=value.")
+            is_setting = rest in _MODEL_SETTINGS
+            target = attributes_by_use.settings if is_setting else attributes_by_use.params
+            key = rest
         else:
             target = attributes_by_use.settings
             key = _setting(attribute, prefix, rest, option_types)
@@ -168,9 +147,9 @@ def sort_attributes(
             _check_permitted(attribute, key)
         if earlier := attributes_by_key.get(key):
             problem = f"{attribute.name} and {earlier.name} are names of the same attribute."
-            raise StatementError(problem, attribute.position, hint="Leave one of them out.")
+            raise attribute.error(problem, "Leave one of them out.")
         attributes_by_key[key] = attribute
-        if isinstance(attribute.value, Hparam):
+        if isinstance(attribute.value, statements.Hparam):
             is_param = target is attributes_by_use.params
             attributes_by_use.varied[f"params.{key}" if is_param else key] = attribute
         else:
@@ -178,17 +157,6 @@ def sort_attributes(
     if is_confined:
         _check_number_of_trials(attributes_by_use)
     return attributes_by_use
-
-
-def _model_target(
-    sorted_attributes: SortedAttributes, name: str, attribute: Attribute
-) -> tuple[dict[str, Any], str]:
-    """The values that an attribute of the model belongs to, and its key among them."""
-    if "." in name:
-        problem = f"Names of model parameters have no dots: {name} has one."
-        raise StatementError(problem, attribute.position, hint="Write model.name=value.")
-    is_setting = name in _MODEL_SETTINGS
-    return (sorted_attributes.settings if is_setting else sorted_attributes.params), name
 
 
 def _setting(attribute: Attribute, prefix: str, rest: str, option_types: Collection[str]) -> str:
@@ -200,63 +168,47 @@ def _setting(attribute: Attribute, prefix: str, rest: str, option_types: Collect
     if key in setting_types or dict_key_of(key, setting_types):
         return key
     # The error lists the attributes with this prefix.
-    options = [name for name in option_types if name.startswith(f"{prefix}.")]
-    section_settings = [name for name in setting_types if name.startswith(f"{prefix}.")]
-    renamed_settings = [name for name in _RENAMED if name.startswith(f"{prefix}.")]
     engine_settings = [
         f"engine.{name}" for name in setting_types if name.partition(".")[0] in _ENGINE_SETTINGS
     ]
-    allowed = [
-        *options,
-        *renamed_settings,
-        *(engine_settings if prefix == "engine" else section_settings),
-    ]
+    names = (*option_types, *_RENAMED, *setting_types, *engine_settings)
+    allowed = [name for name in names if name.startswith(f"{prefix}.")]
     hint = f"{did_you_mean(attribute.name, allowed)} Allowed: {', '.join(allowed)}."
-    raise StatementError(f"There is no attribute {attribute.name}.", attribute.position, hint=hint)
+    raise attribute.error(f"There is no attribute {attribute.name}.", hint)
 
 
 def _check_permitted(attribute: Attribute, key: str) -> None:
     """Refuse a setting that clients of a service may not set, or a value out of bounds."""
-    if key not in PERMITTED_SETTINGS:
+    if key not in _PERMITTED_SETTINGS:
         permitted = (
             f"engine.{setting}" if setting.partition(".")[0] in _ENGINE_SETTINGS else setting
-            for setting in PERMITTED_SETTINGS
+            for setting in sorted(_PERMITTED_SETTINGS)
         )
-        raise StatementError(
-            f"Clients of this service must not set {attribute.name}.",
-            attribute.position,
-            hint=f"They may set model parameters, {', '.join(permitted)}.",
-        )
+        hint = f"They may set model parameters, {', '.join(permitted)}."
+        raise attribute.error(f"Clients of this service must not set {attribute.name}.", hint)
     if key in _MODEL_SETTINGS and any("." in str(value) for value in _values_of(attribute)):
-        raise StatementError(
-            f"Clients of this service must not set {attribute.name} to a function.",
-            attribute.position,
-            hint="Write a name of Keras or PyTorch, for example 'mse' or 'adam'.",
-        )
+        problem = f"Clients of this service must not set {attribute.name} to a function."
+        hint = "Write a name of Keras or PyTorch, for example 'mse' or 'adam'."
+        raise attribute.error(problem, hint)
     _check_bounds(attribute, key)
 
 
 def _check_bounds(attribute: Attribute, key: str) -> None:
-    bounds = PERMITTED_SETTINGS.get(key)
-    if bounds is None:
+    if key not in _BOUNDS:
         return
-    least, most = bounds
+    least, most = _BOUNDS[key]
     for value in _values_of(attribute):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (is_number and least <= value <= most):
-            raise StatementError(
-                f"{attribute.name} must be from {least:,} to {most:,} in this service.",
-                attribute.position,
-                hint=f"It is {value!r}.",
-            )
+            problem = f"{attribute.name} must be from {least:,} to {most:,} in this service."
+            raise attribute.error(problem, f"It is {value!r}.")
 
 
 def _check_number_of_trials(attributes: SortedAttributes) -> None:
     """Refuse a grid of too many trials; the bounds of `sweep.num_trials` are checked elsewhere."""
     grid = [attribute.value for attribute in attributes.varied.values()]
-    if "sweep.num_trials" in attributes.options or not all(
-        isinstance(values, HparamCandidates) for values in grid
-    ):
+    is_grid = all(isinstance(values, statements.HparamCandidates) for values in grid)
+    if "sweep.num_trials" in attributes.options or not is_grid:
         return
     num_trials = math.prod(len(candidates.values) for candidates in grid)
     if num_trials > _MAX_TRIALS:
@@ -264,24 +216,22 @@ def _check_number_of_trials(attributes: SortedAttributes) -> None:
         problem = (
             f"The grid has {num_trials:,} trials, and this service runs at most {_MAX_TRIALS}."
         )
-        raise StatementError(
-            problem, last.position, hint="Write sweep.num_trials, or fewer candidates."
-        )
+        raise last.error(problem, "Write sweep.num_trials, or fewer candidates.")
 
 
 def _values_of(attribute: Attribute) -> tuple[Any, ...]:
     """The value, the candidates, or the bounds of the range of an attribute."""
-    if isinstance(attribute.value, HparamCandidates):
+    if isinstance(attribute.value, statements.HparamCandidates):
         return attribute.value.values
-    if isinstance(attribute.value, HparamRange):
+    if isinstance(attribute.value, statements.HparamRange):
         return (attribute.value.low, attribute.value.high)
     return (attribute.value,)
 
 
 def _check_type(attribute: Attribute, option_type: type | UnionType) -> None:
-    if isinstance(attribute.value, Hparam):
+    if isinstance(attribute.value, statements.Hparam):
         problem = f"{attribute.name} must be the same for all trials."
-        raise StatementError(problem, attribute.position, hint="Give it one value.")
+        raise attribute.error(problem, "Give it one value.")
     is_number = option_type is float and isinstance(attribute.value, int)
     if not (is_number or isinstance(attribute.value, option_type)) or (
         isinstance(attribute.value, bool) and option_type is not bool
@@ -295,10 +245,10 @@ def _check_type(attribute: Attribute, option_type: type | UnionType) -> None:
             dict | str: "a {dict} or 'mean'",
         }
         problem = f"{attribute.name} must be {names.get(option_type, 'a number')}."
-        raise StatementError(problem, attribute.position, hint=f"It is {attribute.value!r}.")
+        raise attribute.error(problem, f"It is {attribute.value!r}.")
 
 
-def column_dicts(clauses: Sequence[ColumnClause]) -> list[dict[str, Any]]:
+def column_dicts(clauses: Sequence[statements.ColumnClause]) -> list[dict[str, Any]]:
     """The value of the parameter `columns` of a model; docs/reference/sql.md describes it.
 
     Raises:
@@ -311,7 +261,7 @@ def column_dicts(clauses: Sequence[ColumnClause]) -> list[dict[str, Any]]:
     ]
 
 
-def _checked_dict(term: ColumnTerm) -> dict[str, Any]:
+def _checked_dict(term: statements.ColumnTerm) -> dict[str, Any]:
     column = _term_as_dict(term)
     try:
         read_clauses([column], parts=())
@@ -320,7 +270,7 @@ def _checked_dict(term: ColumnTerm) -> dict[str, Any]:
     return column
 
 
-def column_names(clauses: Sequence[ColumnClause]) -> dict[str, Name]:
+def column_names(clauses: Sequence[statements.ColumnClause]) -> dict[str, Name]:
     """The columns that the clauses read: their names, and where each is first used."""
     first_uses: dict[str, Name] = {}
 
@@ -343,42 +293,34 @@ def column_names(clauses: Sequence[ColumnClause]) -> dict[str, Name]:
     return first_uses
 
 
-def _term_as_dict(term: ColumnTerm) -> dict[str, Any]:
+def _term_as_dict(term: statements.ColumnTerm) -> dict[str, Any]:
     if isinstance(term, Name):
         return {"kind": "inferred", "name": _name(term)}
     term = _without_sqlflow_forms(term)
     function = term.function.upper()
     if function == "WEIGHTED_CATEGORY":
-        problem = "No model of the zoo takes weights of categories."
-        raise StatementError(problem, term.position, hint=_WEIGHTS_HINT)
+        raise term.error("No model of the zoo takes weights of categories.", _WEIGHTS_HINT)
     if function not in _FUNCTIONS:
         near = did_you_mean(function, _FUNCTIONS)
-        hint = f"{near} Functions: {', '.join(_FUNCTIONS)}."
-        raise StatementError(
-            f"There is no column function {term.function}.", term.position, hint=hint
-        )
+        problem = f"There is no column function {term.function}."
+        raise term.error(problem, f"{near} Functions: {', '.join(_FUNCTIONS)}.")
     keys = _FUNCTIONS[function]
     if not 1 <= len(term.arguments) <= len(keys):
         hint = f"Write {function}({', '.join(keys)}); the last ones may be left out."
-        problem = f"{function} takes 1 to {len(keys)} arguments."
-        raise StatementError(problem, term.position, hint=hint)
-    values = [_value(key, argument) for key, argument in zip(keys, term.arguments, strict=False)]
-    arguments = dict(zip(keys, values, strict=False))
+        raise term.error(f"{function} takes 1 to {len(keys)} arguments.", hint)
+    pairs = zip(keys, term.arguments, strict=False)
+    arguments = {key: _value(key, argument) for key, argument in pairs}
     # NUMERIC(column, n) is a text of n numbers, which models call dense.
-    is_dense = function == "NUMERIC" and arguments.pop("shape", 1) != 1
-    if is_dense:
-        return {"kind": "dense", "name": arguments["name"], "shape": values[1]}
+    if function == "NUMERIC" and (shape := arguments.pop("shape", 1)) != 1:
+        return {"kind": "dense", "name": arguments["name"], "shape": shape}
     return {"kind": function.lower(), **arguments}
 
 
 def _without_sqlflow_forms(call: ColumnCall) -> ColumnCall:
     """Replace SQLFlow's nested forms, such as NUMERIC(DENSE(...)), by plain functions."""
     function, arguments = call.function.upper(), call.arguments
-    inner = (
-        _without_sqlflow_forms(arguments[0])
-        if arguments and isinstance(arguments[0], ColumnCall)
-        else None
-    )
+    first = arguments[0] if arguments else None
+    inner = _without_sqlflow_forms(first) if isinstance(first, ColumnCall) else None
     inner_function = inner.function.upper() if inner is not None else ""
     if function in ("DENSE", "SPARSE") and len(arguments) > 3 and _is_type(arguments[3]):
         return _without_sqlflow_forms(replace(call, arguments=(*arguments[:3], *arguments[4:])))
@@ -410,10 +352,9 @@ def _sequence_of_categories(sparse: ColumnCall) -> ColumnCall:
     """
     if len(sparse.arguments) < 2:
         problem = "SPARSE needs the number of different numbers in its texts."
-        raise StatementError(problem, sparse.position, hint="Write SPARSE(column, number).")
+        raise sparse.error(problem, "Write SPARSE(column, number).")
     if len(sparse.arguments) > 3:
-        problem = "No model of the zoo takes weights of categories."
-        raise StatementError(problem, sparse.position, hint=_WEIGHTS_HINT)
+        raise sparse.error("No model of the zoo takes weights of categories.", _WEIGHTS_HINT)
     return replace(sparse, function="SEQ_CATEGORY_ID")
 
 
@@ -426,9 +367,7 @@ def _value(key: str, argument: ColumnCall | Name | Literal) -> Any:
     if isinstance(argument, Literal):
         if key in ("name", "of"):
             problem = f"{argument.value!r} is not a column."
-            raise StatementError(
-                problem, argument.position, hint="Write its name without single quotes."
-            )
+            raise argument.error(problem, "Write its name without single quotes.")
         return argument.value
     if isinstance(argument, Name):
         name = _name(argument)
@@ -436,20 +375,13 @@ def _value(key: str, argument: ColumnCall | Name | Literal) -> Any:
     if key == "of":
         if argument.function:
             return _term_as_dict(argument)
-        return [_crossed_column(term) for term in argument.arguments]
+        return [_value(key, term) for term in argument.arguments]
     problem = f"{argument.function or 'A list'} is not allowed here."
-    raise StatementError(
-        problem, argument.position, hint="Write the name of a column, or a number."
-    )
-
-
-def _crossed_column(term: ColumnCall | Name | Literal) -> Any:
-    assert not isinstance(term, Literal)
-    return _name(term) if isinstance(term, Name) else _term_as_dict(term)
+    raise argument.error(problem, "Write the name of a column, or a number.")
 
 
 def _name(name: Name) -> str:
     if len(name.parts) > 1:
         problem = f"COLUMN takes names of columns of the SELECT, without dots: {name} has one."
-        raise StatementError(problem, name.position, hint=f"Write {name.parts[-1]}.")
+        raise name.error(problem, f"Write {name.parts[-1]}.")
     return name.parts[0]

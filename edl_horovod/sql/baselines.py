@@ -100,11 +100,8 @@ def compare(
     if not is_of_zoo or config.loss or not {"loss", second_metric} <= metrics.keys():
         return None
     table = _TableReader(adapted, config.params)
-    baselines = (
-        _RegressionBaselines()
-        if table.summary.classes is None
-        else _ClassificationBaselines(table.num_classes)
-    )
+    num_classes = table.num_classes
+    baselines = _ClassificationBaselines(num_classes) if num_classes else _RegressionBaselines()
     baselines.fit(*table.sample(training))
     totals: dict[str, _Floats] = {}
     num_rows = 0
@@ -113,23 +110,17 @@ def compare(
         for name, total in baselines.errors(features, labels).items():
             totals[name] = totals.get(name, np.zeros(2)) + total
     scale = table.summary.label.deviation
-    model_means = np.array(
-        [metrics["loss"], metrics[second_metric] / (1.0 if table.num_classes else scale)]
-    )
-    means = {"model": model_means, **{name: total / num_rows for name, total in totals.items()}}
-    if table.num_classes:
-        metrics_by_model = {
-            name: {"loss": float(values[0]), "accuracy": float(values[1])}
-            for name, values in means.items()
-        }
-    else:
-        metrics_by_model = {
-            name: {
-                "rmse": scale * float(values[0]) ** 0.5,
-                "absolute_error": scale * float(values[1]),
-            }
-            for name, values in means.items()
-        }
+    unit = 1.0 if num_classes else scale
+    means = {"model": np.array([metrics["loss"], metrics[second_metric] / unit])}
+    means |= {name: total / num_rows for name, total in totals.items()}
+
+    def metrics_of(values: _Floats) -> dict[str, float]:
+        first, second = map(float, values)
+        if num_classes:
+            return {"loss": first, "accuracy": second}
+        return {"rmse": scale * first**0.5, "absolute_error": scale * second}
+
+    metrics_by_model = {name: metrics_of(values) for name, values in means.items()}
     return Comparison(num_rows=num_rows, is_linear=is_linear, metrics=metrics_by_model)
 
 
@@ -234,15 +225,12 @@ class _ClassificationBaselines:
         rows = np.arange(len(labels))
         shares = np.broadcast_to(self._shares, (len(labels), self._num_classes))
         probabilities = {"constant": shares, "linear": _softmax(features @ self._weights)}
-        return {
-            name: np.array(
-                [
-                    -np.log(np.maximum(probability[rows, labels], 1e-12)).sum(),
-                    (probability.argmax(1) == labels).sum(),
-                ]
-            )
-            for name, probability in probabilities.items()
-        }
+
+        def sums(probability: _Floats) -> _Floats:
+            losses = -np.log(np.maximum(probability[rows, labels], 1e-12))
+            return np.array([losses.sum(), (probability.argmax(1) == labels).sum()])
+
+        return {name: sums(probability) for name, probability in probabilities.items()}
 
 
 def _gram(features: _Floats, share: float = 1.0) -> _Floats:

@@ -6,30 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from edl_horovod.errors import did_you_mean
+from edl_horovod.sql import statements
 from edl_horovod.sql.sqlflow import UNQUOTED_ATTRIBUTES
-from edl_horovod.sql.statements import (
-    Attribute,
-    ColumnCall,
-    ColumnClause,
-    ColumnTerm,
-    Hparam,
-    HparamCandidates,
-    HparamRange,
-    Literal,
-    ModelName,
-    Name,
-    StatementError,
-)
+from edl_horovod.sql.statements import Attribute, ColumnCall, ColumnClause, Literal, Name
 from edl_horovod.sql.tokens import Cursor, Token, TokenKind
 
-__all__ = [
-    "HPARAM_WORDS",
-    "read_attributes",
-    "read_columns",
-    "read_model",
-    "read_name",
-    "refuse_image",
-]
+__all__ = ["read_attributes", "read_columns", "read_model", "read_name", "refuse_image"]
 
 _RESERVED = ("WITH", "USING", "INTO")
 """Keywords that are no names without quotes. LABEL and COLUMN are: columns may be called so."""
@@ -43,7 +25,7 @@ _VALUE_HINT = (
 )
 _MAX_BRACKET_DEPTH = 50
 """Depth of nested brackets; no parameter of a model needs more."""
-HPARAM_WORDS = ("HPARAM_RANGE", "HPARAM_CANDIDATES")
+_HPARAM_WORDS = ("HPARAM_RANGE", "HPARAM_CANDIDATES")
 _HPARAM_HINT = (
     "Write HPARAM_RANGE(low, high), HPARAM_RANGE(low, high, 'log') or"
     " HPARAM_CANDIDATES([value, value])."
@@ -74,20 +56,17 @@ def read_name(cursor: Cursor, expected: str, *, reserved: Sequence[str] = _RESER
 def refuse_image(cursor: Cursor, subject: str, hint: str) -> None:
     """Refuse the address of a server or of an image, which SQLFlow allows after a name."""
     token = cursor.peek()
-    if token is not None and token.is_symbol("/", ":"):
+    if token.is_symbol("/", ":"):
         raise cursor.problem(f"{subject} is named without a server or an image.", token, hint=hint)
 
 
-def read_model(cursor: Cursor) -> ModelName:
+def read_model(cursor: Cursor) -> statements.ModelName:
     """Read the name of a trained model, with or without a version: `m`, `m@3`."""
     first = cursor.peek()
     name = str(read_name(cursor, "The name of a trained model"))
     if not _MODEL_NAME.fullmatch(name) or len(name) > _MAX_CHARACTERS:
-        raise cursor.problem(
-            f"{name[:40]!r} cannot name a trained model.",
-            first,
-            hint=f"Use letters, digits, _ and -, and dots between them; at most {_MAX_CHARACTERS}.",
-        )
+        hint = f"Use letters, digits, _ and -, and dots between them; at most {_MAX_CHARACTERS}."
+        raise cursor.problem(f"{name[:40]!r} cannot name a trained model.", first, hint=hint)
     refuse_image(cursor, "A trained model", "Models are in the folder that models=DIR names.")
     version = None
     if cursor.skip_symbol("@"):
@@ -97,7 +76,7 @@ def read_model(cursor: Cursor) -> ModelName:
             problem = f"{cursor.source(token)} is not a version."
             raise cursor.problem(problem, token, hint=f"Versions are 1, 2, ...: {name}@1.")
         version = int(digits)
-    return ModelName(name=name, version=version, position=cursor.position(first))
+    return statements.ModelName(name=name, version=version, position=cursor.position(first))
 
 
 def read_attributes(cursor: Cursor, *, may_vary: bool = False) -> tuple[Attribute, ...]:
@@ -115,12 +94,10 @@ def read_attributes(cursor: Cursor, *, may_vary: bool = False) -> tuple[Attribut
         return ()
     while True:
         name = read_name(cursor, "The name of an attribute", reserved=())
-        if not cursor.skip_symbol("="):
-            hint = f"Write {name}=value."
-            raise cursor.problem(f"= is missing after {name}.", cursor.peek(), hint=hint)
+        cursor.require_symbol("=", f"= is missing after {name}.", hint=f"Write {name}=value.")
         if str(name) in attributes:
             hint = f"It is also set on line {attributes[str(name)].position.line}. Leave one out."
-            raise StatementError(f"{name} is set twice.", name.position, hint=hint)
+            raise name.error(f"{name} is set twice.", hint)
         hyperparameter = _read_hparam(cursor) if may_vary else None
         value = hyperparameter or _read_value(cursor, may_be_word=str(name) in UNQUOTED_ATTRIBUTES)
         attributes[str(name)] = Attribute(name=str(name), value=value, position=name.position)
@@ -143,15 +120,14 @@ def read_columns(cursor: Cursor) -> tuple[ColumnClause, ...]:
 
 
 def _read_part(cursor: Cursor, expected: str, reserved: Sequence[str]) -> Token:
-    token = cursor.peek()
-    is_text = token is not None and token.kind is TokenKind.TEXT
+    is_text = cursor.peek().kind is TokenKind.TEXT
     part = cursor.take(expected) if is_text else cursor.take_name(expected, reserved=reserved)
     if not part.text:
         raise cursor.problem("A name cannot be empty.", part)
     return part
 
 
-def _read_term(cursor: Cursor, depth: int) -> ColumnTerm:
+def _read_term(cursor: Cursor, depth: int) -> statements.ColumnTerm:
     first = cursor.peek()
     name = read_name(cursor, "A column, or a function of one,")
     if not cursor.skip_symbol("("):
@@ -161,37 +137,30 @@ def _read_term(cursor: Cursor, depth: int) -> ColumnTerm:
     arguments: list[ColumnCall | Name | Literal] = []
     while not cursor.skip_symbol(")"):
         arguments.append(_read_argument(cursor, depth))
-        if not cursor.skip_symbol(",") and not _is_closing(cursor.peek()):
-            problem = "A comma or ) is missing after an argument."
-            raise cursor.problem(problem, cursor.peek())
+        if not cursor.skip_symbol(",") and not cursor.peek().is_symbol(")"):
+            raise cursor.problem("A comma or ) is missing after an argument.", cursor.peek())
     position = cursor.position(first)
     return ColumnCall(function=str(name), arguments=tuple(arguments), position=position)
 
 
-def _is_closing(token: Token | None) -> bool:
-    return token is not None and token.is_symbol(")")
-
-
 def _read_argument(cursor: Cursor, depth: int) -> ColumnCall | Name | Literal:
     token = cursor.peek()
-    if token is not None and token.is_name:
+    if token.is_name:
         return _read_term(cursor, depth + 1)
-    if token is not None and token.is_symbol("["):
+    if token.is_symbol("["):
         return _read_list(cursor, depth, token)
     return Literal(value=_read_value(cursor), position=cursor.position(token))
 
 
 def _read_list(cursor: Cursor, depth: int, opening: Token) -> ColumnCall | Literal:
     """Read a list of literals, or of columns: `CROSS([a, b], 100)`."""
-    following = cursor.peek(1)
-    if following is None or not following.is_name:
+    if not cursor.peek(1).is_name:
         return Literal(value=_read_value(cursor), position=cursor.position(opening))
     cursor.skip_symbol("[")
     terms: list[Any] = [_read_term(cursor, depth + 1)]
     while cursor.skip_symbol(","):
         terms.append(_read_term(cursor, depth + 1))
-    if not cursor.skip_symbol("]"):
-        raise cursor.problem("A comma or ] is missing after a column.", cursor.peek())
+    cursor.require_symbol("]", "A comma or ] is missing after a column.")
     return ColumnCall(function="", arguments=tuple(terms), position=cursor.position(opening))
 
 
@@ -240,8 +209,7 @@ def _refuse_token(cursor: Cursor, token: Token) -> NoReturn:
 
 
 def _is_call(cursor: Cursor) -> bool:
-    following = cursor.peek()
-    return following is not None and following.is_symbol("(", ".")
+    return cursor.peek().is_symbol("(", ".")
 
 
 def _read_number(cursor: Cursor, first: Token) -> int | float:
@@ -252,10 +220,8 @@ def _read_number(cursor: Cursor, first: Token) -> int | float:
     start = token.start
     if token.is_symbol("."):
         token = cursor.take("A number")
-    following = cursor.peek()
-    while following is not None and following.start == token.end and _continues_number(following):
+    while cursor.peek().start == token.end and _continues_number(cursor.peek()):
         token = cursor.take("A number")
-        following = cursor.peek()
     written = cursor.text[start : token.end]
     try:
         number = float(written) if any(char in written for char in ".eE") else int(written)
@@ -278,10 +244,8 @@ def _read_items(cursor: Cursor, opening: Token, closing: str, read: Callable[[],
         items.append(read())
         if cursor.skip_symbol(closing):
             break
-        if not cursor.skip_symbol(","):
-            following = cursor.peek()
-            problem = f"A comma or {closing} is missing after a value in {opening.text}."
-            raise cursor.problem(problem, following or opening, hint=_VALUE_HINT)
+        problem = f"A comma or {closing} is missing after a value in {opening.text}."
+        cursor.require_symbol(",", problem, hint=_VALUE_HINT)
     return items
 
 
@@ -289,47 +253,37 @@ def _read_dict(cursor: Cursor, opening: Token, depth: int) -> dict[str | int, An
     items: dict[str | int, Any] = {}
 
     def read_item() -> None:
-        start = cursor.peek() or opening
+        start = cursor.peek()
         key = _read_value(cursor, depth + 1)
         if isinstance(key, bool) or not isinstance(key, str | int):
             raise cursor.problem("A key is text or a whole number.", start, hint=_VALUE_HINT)
         if key in items:
             raise cursor.problem(f"The key {key!r} is repeated.", start)
-        if not cursor.skip_symbol(":"):
-            raise cursor.problem(
-                "A colon is missing after a key.", cursor.peek() or start, hint=_VALUE_HINT
-            )
+        cursor.require_symbol(":", "A colon is missing after a key.", hint=_VALUE_HINT)
         items[key] = _read_value(cursor, depth + 1)
 
     _read_items(cursor, opening, "}", read_item)
     return items
 
 
-def _read_hparam(cursor: Cursor) -> Hparam | None:
+def _read_hparam(cursor: Cursor) -> statements.Hparam | None:
     """Read HPARAM_RANGE or HPARAM_CANDIDATES; None if neither begins at the cursor.
 
     Raises:
         StatementError: Its arguments are malformed.
     """
-    first, following = cursor.peek(), cursor.peek(1)
-    if first is None or following is None:
+    first = cursor.peek()
+    if not first.is_word(*_HPARAM_WORDS) or not cursor.peek(1).is_symbol("("):
         return None
-    if not first.is_word(*HPARAM_WORDS) or not following.is_symbol("("):
-        return None
-    cursor.skip_words(first.text.upper())
+    cursor.take("A call")
     cursor.skip_symbol("(")
-    return (
-        _read_range(cursor, first)
-        if first.is_word("HPARAM_RANGE")
-        else _read_candidates(cursor, first)
-    )
+    return (_read_range if first.is_word("HPARAM_RANGE") else _read_candidates)(cursor, first)
 
 
-def _read_range(cursor: Cursor, first: Token) -> HparamRange:
+def _read_range(cursor: Cursor, first: Token) -> statements.HparamRange:
     low = _read_bound(cursor)
-    if not cursor.skip_symbol(","):
-        problem = "A comma and the upper bound are missing after the lower bound."
-        raise cursor.problem(problem, cursor.peek(), hint=_HPARAM_HINT)
+    problem = "A comma and the upper bound are missing after the lower bound."
+    cursor.require_symbol(",", problem, hint=_HPARAM_HINT)
     high = _read_bound(cursor)
     is_log = False
     if cursor.skip_symbol(","):
@@ -345,7 +299,7 @@ def _read_range(cursor: Cursor, first: Token) -> HparamRange:
     if is_log and low <= 0:
         problem = f"The lower bound of {written} must be above 0 on a logarithmic scale."
         raise cursor.problem(problem, first, hint="Raise it, or leave 'log' out.")
-    return HparamRange(low=low, high=high, is_log=is_log, written=written)
+    return statements.HparamRange(low=low, high=high, is_log=is_log, written=written)
 
 
 def _read_bound(cursor: Cursor) -> int | float:
@@ -356,19 +310,18 @@ def _read_bound(cursor: Cursor) -> int | float:
     return value
 
 
-def _read_candidates(cursor: Cursor, first: Token) -> HparamCandidates:
+def _read_candidates(cursor: Cursor, first: Token) -> statements.HparamCandidates:
     token = cursor.peek()
     values = _read_value(cursor)
     if not isinstance(values, list) or not values:
         problem = "HPARAM_CANDIDATES takes a list of one value or more."
         raise cursor.problem(problem, token, hint=_HPARAM_HINT)
-    return HparamCandidates(values=tuple(values), written=_finish_call(cursor, first))
+    return statements.HparamCandidates(values=tuple(values), written=_finish_call(cursor, first))
 
 
 def _finish_call(cursor: Cursor, first: Token) -> str:
     """Move past the closing bracket, and return the whole call as written."""
     token = cursor.peek()
-    if token is None or not cursor.skip_symbol(")"):
-        problem = f") is missing after the arguments of {first.text}."
-        raise cursor.problem(problem, token, hint=_HPARAM_HINT)
+    problem = f") is missing after the arguments of {first.text}."
+    cursor.require_symbol(")", problem, hint=_HPARAM_HINT)
     return " ".join(cursor.text[first.start : token.end].split())

@@ -54,7 +54,9 @@ def _authorize(action: int, first: str | None, second: str | None, *_: str | Non
             # VACUUM attaches a database without a name, and VACUUM INTO one with a name.
             is_allowed = first == ""
         case sqlite3.SQLITE_PRAGMA:
-            is_allowed = _is_allowed_pragma(str(first).lower(), second)
+            pragma = str(first).lower()
+            is_read = pragma in _READ_ONLY_PRAGMAS and second is None
+            is_allowed = is_read or pragma in (*_TABLE_PRAGMAS, *_CONNECTION_PRAGMAS)
         case sqlite3.SQLITE_FUNCTION:
             is_allowed = str(second).lower() not in _REFUSED_FUNCTIONS
         case sqlite3.SQLITE_CREATE_VTABLE:
@@ -62,11 +64,3 @@ def _authorize(action: int, first: str | None, second: str | None, *_: str | Non
         case _:
             is_allowed = True
     return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
-
-
-def _is_allowed_pragma(pragma: str, value: str | None) -> bool:
-    return (
-        pragma in _TABLE_PRAGMAS
-        or pragma in _CONNECTION_PRAGMAS
-        or (pragma in _READ_ONLY_PRAGMAS and value is None)
-    )

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,9 @@ from edl_horovod.launch.target import find as find_target
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.export import ExportedTable, Progress, export
 from edl_horovod.sql.jobs import StatementJob, open_job
-from edl_horovod.sql.kinds import Kind
 from edl_horovod.sql.models import ModelStore
 from edl_horovod.sql.settings import SqlSettings
 from edl_horovod.sql.statements import Result
-from edl_horovod.sql.target import TargetPlan
 from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["RunJob", "StatementContext"]
@@ -55,12 +53,10 @@ class StatementContext:
         """
         return [column.name for column in self.engine.select_columns(select)]
 
-    @contextmanager
-    def job(self, title: str) -> Iterator[StatementJob]:
+    def job(self, title: str) -> AbstractContextManager[StatementJob]:
         """A job folder for a statement; see `open_job`."""
         self.store.claim()
-        with open_job(self.settings.models, title) as job:
-            yield job
+        return open_job(self.settings.models, title)
 
     def config(
         self, task: str, values: dict[str, Any], job: StatementJob, output: Path
@@ -132,9 +128,7 @@ class StatementContext:
     ) -> Result:
         """The settings of the job that a statement would start."""
         job = self.placeholder_job()
-        config = self.settings.job(task, self.folder_settings(job, job.output) | values)
-        self.check_target(config)
-        return self.settings_as_result(config, notes)
+        return self.settings_as_result(self.config(task, values, job, job.output), notes)
 
     @staticmethod
     def settings_as_result(config: JobConfig, notes: tuple[str, ...]) -> Result:
@@ -159,17 +153,7 @@ class StatementContext:
         return on_progress
 
     def export(
-        self,
-        select: str,
-        folder: Path,
-        job: StatementJob,
-        nulls: Mapping[str, Any],
-        *,
-        target: TargetPlan | None = None,
-        columns: Collection[str] | None = None,
-        num_first_rows: int = 0,
-        dates: Mapping[str, Kind | None] | None = None,
-        kept_nulls: Collection[str] = (),
+        self, select: str, folder: Path, job: StatementJob, nulls: Mapping[str, Any], **options: Any
     ) -> ExportedTable:
         """Export the rows of a SELECT for a job, with progress; see `export.export`."""
         began = time.monotonic()
@@ -180,11 +164,7 @@ class StatementContext:
             nulls=nulls,
             tell=self.tell,
             on_progress=self.progress(job, "rows are read"),
-            target=target,
-            columns=columns,
-            num_first_rows=num_first_rows,
-            dates=dates,
-            kept_nulls=kept_nulls,
+            **options,
         )
         self.tell(f"{table.num_rows:,} rows were read in {time.monotonic() - began:.1f} s.")
         return table

@@ -14,7 +14,6 @@ import importlib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +22,7 @@ from edl_horovod.errors import DataError, Interrupted, MissingDependency, how_to
 from edl_horovod.sql import sqlite_rows
 from edl_horovod.sql.confinement import DUCKDB_CONFIG, MYSQL_ARGUMENTS, confine_sqlite
 from edl_horovod.sql.rows import Rows, SelectColumn, first_rows, server_cursor_rows
+from edl_horovod.sql.statements import Result
 from edl_horovod.sql.urls import DatabaseURL, parse_url
 
 __all__ = ["DatabaseError", "Engine", "open_engine"]
@@ -75,19 +75,6 @@ class DatabaseError(DataError):
     """The database refused a statement or is unreachable."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StatementResult:
-    """The rows that a statement returned, or the number of rows that it changed."""
-
-    columns: tuple[str, ...] = ()
-    """Empty if the statement returns no rows."""
-    rows: tuple[tuple[Any, ...], ...] = ()
-    has_more_rows: bool = False
-    """Whether the result was cut off at the limits in `rows`."""
-    num_changed: int | None = None
-    """None if the engine does not report it."""
-
-
 @contextmanager
 def open_engine(url: str, *, is_confined: bool = False) -> Iterator["Engine"]:
     """Open a database; the end of the `with` closes it and rolls an open transaction back.
@@ -105,13 +92,11 @@ def open_engine(url: str, *, is_confined: bool = False) -> Iterator["Engine"]:
     """
     database_url = parse_url(url)
     try:
-        importlib.import_module(database_url.module)
+        importlib.import_module(database_url.driver.module)
     except ImportError as e:
-        raise MissingDependency(
-            f"The driver of this database, {database_url.module}, is not installed.",
-            received={"db": database_url.label},
-            hint=f"To get it, {how_to_install(database_url.extra)}.",
-        ) from e
+        problem = f"The driver of this database, {database_url.driver.module}, is not installed."
+        hint = f"To get it, {how_to_install(database_url.driver.extra)}."
+        raise MissingDependency(problem, received={"db": database_url.label}, hint=hint) from e
     engine = sa.create_engine(database_url.url, **_options(database_url, is_confined=is_confined))
     if database_url.dialect == "sqlite":
         sa.event.listen(engine, "connect", _disable_implicit_transactions)
@@ -131,9 +116,8 @@ def _options(database_url: DatabaseURL, *, is_confined: bool) -> dict[str, Any]:
     if database_url.dialect == "duckdb":
         # Its default pool keeps one connection, which an in-memory database needs.
         return {"connect_args": {"config": DUCKDB_CONFIG}} if is_confined else {}
-    options = (
-        {} if "connect_timeout" in database_url.url.query else {"connect_timeout": CONNECT_SECONDS}
-    )
+    has_timeout = "connect_timeout" in database_url.url.query
+    options = {} if has_timeout else {"connect_timeout": CONNECT_SECONDS}
     if is_confined and database_url.dialect == "mysql":
         options |= MYSQL_ARGUMENTS
     return {"poolclass": sa.NullPool, "connect_args": options, "isolation_level": "AUTOCOMMIT"}
@@ -148,26 +132,21 @@ class Engine:
     """An open database, created by `open_engine`."""
 
     def __init__(self, engine: sa.Engine, database_url: DatabaseURL, *, is_confined: bool) -> None:
+        self.label = database_url.label
+        """The URL without user, password and options."""
+        self.dialect = database_url.dialect
+        """The engine's SQL dialect by its name in sqlglot."""
         self._engine = engine
         self._database_url = database_url
         self._is_confined = is_confined
         self._session: sa.Connection | None = None
         """The connection of the user's own statements; None before the first."""
-        self._opened_by = ""
+        self.open_transaction = ""
+        """The statement that opened the session's transaction; empty if no transaction is open."""
         self._has_state = False
 
     def __repr__(self) -> str:
         return f"Engine({self.label!r})"
-
-    @property
-    def label(self) -> str:
-        """The URL without user, password and options."""
-        return self._database_url.label
-
-    @property
-    def dialect(self) -> str:
-        """The engine's SQL dialect by its name in sqlglot."""
-        return self._database_url.dialect
 
     def select_columns(self, select: str) -> tuple[SelectColumn, ...]:
         """The columns of a SELECT, without reading its rows.
@@ -190,12 +169,11 @@ class Engine:
         """
         with self.translated_errors("run the SELECT"):
             if self.dialect == "sqlite" and not self._has_private_tables():
-                arguments, options = self._engine.dialect.create_connect_args(
-                    self._database_url.url
-                )
-                options = {**options, "timeout": LOCK_SECONDS}
+                url, dialect = self._database_url.url, self._engine.dialect
+                arguments, options = dialect.create_connect_args(url)
+                options, is_confined = {**options, "timeout": LOCK_SECONDS}, self._is_confined
                 with sqlite_rows.reading(
-                    arguments, options, select, is_confined=self._is_confined
+                    arguments, options, select, is_confined=is_confined
                 ) as rows:
                     yield rows
                 return
@@ -203,7 +181,7 @@ class Engine:
                 driver = _driver_of(connection)
                 if self.dialect == "sqlite":
                     cursor, columns = sqlite_rows.open_select(driver, select)
-                    yield Rows(columns=sqlite_rows.columns_of(columns), fetch=cursor.fetchmany)
+                    yield Rows(columns=columns, fetch=cursor.fetchmany)
                     return
                 if self.dialect == "duckdb":
                     _require_select(driver, select)
@@ -215,12 +193,8 @@ class Engine:
         """The driver's cursor over the rows of a SELECT, which stay in the server until fetched."""
         # SQLAlchemy's results copy every row, which halves the speed.
         driver = connection.connection
-        if self.dialect == "postgres":
-            cursor = driver.cursor("edl_rows")
-        elif self.dialect == "mysql":
-            cursor = driver.cursor(importlib.import_module("pymysql.cursors").SSCursor)
-        else:
-            cursor = driver.cursor()
+        is_named = self.dialect == "postgres"
+        cursor = driver.cursor("edl_rows") if is_named else self._unbuffered_cursor(driver)
         try:
             cursor.execute(select)
             yield cursor
@@ -228,7 +202,7 @@ class Engine:
             with suppress(self._engine.dialect.loaded_dbapi.Error):
                 cursor.close()
 
-    def execute(self, text: str) -> StatementResult:
+    def execute(self, text: str) -> Result:
         """Run a statement of the user unchanged, on the connection of the session.
 
         Raises:
@@ -247,22 +221,24 @@ class Engine:
                 self._has_state = True
             return result
 
-    def _execute(self, session: sa.Connection, text: str) -> StatementResult:
+    def _execute(self, session: sa.Connection, text: str) -> Result:
         driver = _driver_of(session)
         if self.dialect == "postgres" and _READS.match(text):
             result = self._first_rows_in_postgres(session, text)
             if result is not None:
                 return result
-        if self.dialect == "mysql":
-            # Closing it reads and discards the remaining rows: statements always run to their end.
-            cursor = driver.cursor(importlib.import_module("pymysql.cursors").SSCursor)
-        else:
-            cursor = driver.cursor()
-        with closing(cursor):
+        # In MySQL closing it reads and discards the remaining rows: statements run to their end.
+        with closing(self._unbuffered_cursor(driver)) as cursor:
             cursor.execute(text)
             return _statement_result(cursor)
 
-    def _first_rows_in_postgres(self, session: sa.Connection, text: str) -> StatementResult | None:
+    def _unbuffered_cursor(self, driver: Any) -> Any:
+        """A cursor that fetches rows when they are asked for, if the driver has such ones."""
+        if self.dialect != "mysql":
+            return driver.cursor()
+        return driver.cursor(importlib.import_module("pymysql.cursors").SSCursor)
+
+    def _first_rows_in_postgres(self, session: sa.Connection, text: str) -> Result | None:
         """The first rows of a SELECT in PostgreSQL; the others are never transferred.
 
         None, and nothing has been executed, if the statement also writes: it must then run for all
@@ -288,8 +264,8 @@ class Engine:
     @property
     def session_state(self) -> str:
         """What the end of the session would lose, as a phrase; empty if it would lose nothing."""
-        if self._opened_by:
-            return f"the open transaction of {self._opened_by!r}"
+        if self.open_transaction:
+            return f"the open transaction of {self.open_transaction!r}"
         return "its temporary tables and settings" if self._has_state else ""
 
     @property
@@ -297,16 +273,11 @@ class Engine:
         """Whether the user's statements have opened the shared connection."""
         return self._session is not None
 
-    @property
-    def open_transaction(self) -> str:
-        """The statement that opened the session's transaction; empty if no transaction is open."""
-        return self._opened_by
-
     def end_session(self) -> None:
         """Close the connection of the user's statements; an open transaction is rolled back."""
         if self._session is not None:
             session, self._session = self._session, None
-            self._opened_by, self._has_state = "", False
+            self.open_transaction, self._has_state = "", False
             with suppress(sa.exc.SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error):
                 _driver_of(session).rollback()
             with suppress(sa.exc.SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error):
@@ -326,16 +297,6 @@ class Engine:
                 table: tuple(column["name"] for column in inspector.get_columns(table))
                 for table in sorted({*inspector.get_table_names(), *inspector.get_view_names()})
             }
-
-    def primary_key(self, table: str, *, schema: str | None = None) -> tuple[str, ...]:
-        """The columns of a table's primary key; empty if it has no primary key.
-
-        Raises:
-            DataError: The table does not exist, or the engine is unreachable.
-        """
-        with self.translated_errors("look at a table"), self._engine.connect() as connection:
-            constraint = sa.inspect(connection).get_pk_constraint(table, schema=schema)
-            return tuple(constraint["constrained_columns"])
 
     @contextmanager
     def connecting(self) -> Iterator[sa.Connection]:
@@ -390,11 +351,8 @@ class Engine:
             message = " ".join(str(error).split()) or type(error).__name__
             message = self._database_url.without_secrets(message)[:_SHOWN_CHARACTERS]
             # Without its cause, which may show the password in the URL.
-            raise DatabaseError(
-                f"The database could not {action}: {message.rstrip('.')}.",
-                received={"db": self.label},
-                hint=self._hint(),
-            ) from None
+            problem = f"The database could not {action}: {message.rstrip('.')}."
+            raise DatabaseError(problem, received={"db": self.label}, hint=self._hint()) from None
         except KeyboardInterrupt:
             if self._drop_lost_session():
                 raise Interrupted("The statement was interrupted.", hint=_LOST) from None
@@ -456,9 +414,9 @@ class Engine:
             # DuckDB answers no query in a failed transaction; elsewhere the connection is lost.
             is_open = self.dialect == "duckdb"
         if not is_open:
-            self._opened_by = ""
-        elif not self._opened_by:
-            self._opened_by = _shortened(text)
+            self.open_transaction = ""
+        elif not self.open_transaction:
+            self.open_transaction = _shortened(text)
 
     def _is_in_transaction(self, driver: Any) -> bool:
         if self.dialect == "sqlite":
@@ -492,15 +450,11 @@ class Engine:
 
     def _rows(self, cursor: Any, select: str) -> Rows:
         if cursor.description is None:
-            raise DataError(
-                "The statement returns no rows.",
-                received={"statement": _shortened(select)},
-                hint="Write a SELECT.",
-            )
-        columns = tuple(
-            SelectColumn(name=str(column[0]), declared_type=self._type_name(column))
-            for column in cursor.description
-        )
+            problem = "The statement returns no rows."
+            hint = "Write a SELECT."
+            raise DataError(problem, received={"statement": _shortened(select)}, hint=hint)
+        description = cursor.description
+        columns = tuple(SelectColumn(str(item[0]), self._type_name(item)) for item in description)
         if self.dialect == "postgres":
             return Rows(columns=columns, fetch=server_cursor_rows(cursor))
         return Rows(columns=columns, fetch=lambda num_rows: list(cursor.fetchmany(num_rows)))
@@ -526,24 +480,20 @@ def _require_select(driver: Any, text: str) -> None:
     """
     kinds = [statement.type.name for statement in driver.extract_statements(text)]
     if kinds != ["SELECT"]:
-        raise DataError(
-            "The statement is not a SELECT.",
-            received={"statement": _shortened(text)},
-            hint="Write a SELECT.",
-        )
+        problem = "The statement is not a SELECT."
+        raise DataError(problem, received={"statement": _shortened(text)}, hint="Write a SELECT.")
 
 
-def _statement_result(cursor: Any) -> StatementResult:
+def _statement_result(cursor: Any) -> Result:
     """The first rows of a statement, or the number of rows that it changed."""
     if cursor.description is None:
-        row_count = cursor.rowcount
-        return StatementResult(num_changed=row_count if row_count >= 0 else None)
+        num_changed = cursor.rowcount
+        return Result(
+            message=f"{num_changed:,} rows were changed." if num_changed >= 0 else "Done."
+        )
     rows, has_more_rows = first_rows(cursor.fetchmany)
-    return StatementResult(
-        columns=tuple(str(column[0]) for column in cursor.description),
-        rows=rows,
-        has_more_rows=has_more_rows,
-    )
+    columns = tuple(str(column[0]) for column in cursor.description)
+    return Result(columns=columns, rows=rows, has_more_rows=has_more_rows)
 
 
 def _shortened(text: str) -> str:

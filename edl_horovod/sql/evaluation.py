@@ -1,9 +1,10 @@
 """Runs EVALUATE and EXPLAIN: how good a model is, and which columns it depends on."""
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from edl_horovod.sql.context import StatementContext
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.export import ExportedTable
 from edl_horovod.sql.jobs import StatementJob
-from edl_horovod.sql.kinds import Kind, type_of_kind
+from edl_horovod.sql.kinds import SQL_TYPES, Kind
 from edl_horovod.sql.metrics import (
     CLASS_METRICS,
     REGRESSION_METRICS,
@@ -30,23 +31,15 @@ from edl_horovod.sql.metrics import (
     write_shuffled,
 )
 from edl_horovod.sql.models import StoredModel
-from edl_horovod.sql.planning import ComparisonPlan
 from edl_horovod.sql.prediction import (
     PROBABILITIES,
     VALUE,
+    check_rows,
     classes_of,
     read_predictions,
-    report_unknown_values,
 )
 from edl_horovod.sql.rows import BATCH_ROWS
-from edl_horovod.sql.statements import (
-    Evaluate,
-    EvaluateColumns,
-    Explain,
-    Name,
-    Result,
-    StatementError,
-)
+from edl_horovod.sql.statements import Evaluate, EvaluateColumns, Explain, Name, Result
 
 __all__ = ["evaluate", "evaluate_columns", "explain"]
 
@@ -55,12 +48,8 @@ _CLASS_COLUMNS = ("metric", "class", "predicted", "value")
 _IMPORTANCE_COLUMNS = ("column", "importance", "deviation")
 _LEADING_COLUMNS: Mapping[str, Kind] = {"model": "text", "evaluated": "timestamp"}
 """The first columns of tables of results, so that a table can hold many evaluations."""
-_NUMBER_COLUMNS: Mapping[str, Kind] = {
-    "value": "number",
-    "importance": "number",
-    "deviation": "number",
-}
-"""The kinds of columns that do not hold text."""
+_NUMBER_COLUMNS = ("value", "importance", "deviation")
+"""The columns of results that hold numbers; others hold texts."""
 _Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -71,10 +60,18 @@ class _ResultTable:
     name: Name
     columns: Mapping[str, Kind]
     """The kinds of values by column."""
-    exists: bool
+    exists: bool = False
     """Whether the table exists and holds earlier results."""
     overwrite: bool
     """Whether earlier results are replaced; else rows are added."""
+
+    @property
+    def schema(self) -> str | None:
+        return self.name.parts[0] if len(self.name.parts) == 2 else None
+
+    @property
+    def table(self) -> str:
+        return self.name.parts[-1]
 
 
 def evaluate(context: StatementContext, statement: Evaluate) -> Result:
@@ -102,8 +99,7 @@ def evaluate(context: StatementContext, statement: Evaluate) -> Result:
         config = context.config("predict", values, job, job.output)
         table = _export(context, statement, stored, plan.nulls, job)
         context.run(config, table.data, job)
-        outputs = _outputs(read_predictions(job.output).batches(), classes)
-        metrics = _measure(_labels(table, stored), outputs, classes)
+        metrics = _measure(_labels(table, stored), _outputs(job.output, classes), classes)
     return _metrics_result(context, into, metrics, plan.metrics, model=str(stored))
 
 
@@ -114,16 +110,18 @@ def evaluate_columns(context: StatementContext, statement: EvaluateColumns) -> R
         EdlError: A subclass says what went wrong.
     """
     names = context.columns(statement.select)
-    plan = planning.plan_comparison(statement, names)
-    indices = tuple(names.index(name) for name in (plan.label, plan.predicted))
+    options = planning.comparison_options(statement, names)
+    label, predicted = compared = (statement.label.parts[-1], statement.predicted.parts[-1])
     if context.is_dry_run:
-        return Result(message=f"This would compare {plan.predicted} with {plan.label}.")
-    into = _result_table_of(context, statement, _CLASS_COLUMNS, overwrite=plan.overwrite)
-    labels, predicted = _column_values(context, statement, indices)
-    metrics = _compare(labels, predicted, plan)
+        return Result(message=f"This would compare {predicted} with {label}.")
+    overwrite = "validation.overwrite" in options and options["validation.overwrite"].value
+    into = _result_table_of(context, statement, _CLASS_COLUMNS, overwrite=overwrite)
+    indices = tuple(map(names.index, compared))
+    truth, predictions = _column_values(context, statement, indices)
+    metrics = _compare(truth, predictions, compared)
     has_classes = isinstance(metrics, ClassMetrics)
     available = CLASS_METRICS if has_classes else REGRESSION_METRICS
-    requested = planning.requested_metrics(plan.metrics, available)
+    requested = planning.requested_metrics(options.get("validation.metrics"), available)
     return _metrics_result(context, into, metrics, requested, model="")
 
 
@@ -151,7 +149,7 @@ def _column_values(
 
 
 def _compare(
-    labels: list[Any], predicted: list[Any], plan: ComparisonPlan
+    labels: list[Any], predicted: list[Any], names: tuple[str, str]
 ) -> ClassMetrics | RegressionMetrics:
     """The metrics of numbers if all values are numbers, else of classes.
 
@@ -162,16 +160,13 @@ def _compare(
     if are_numbers == [True, True]:
         return regression_metrics(np.array(labels, np.float64), np.array(predicted, np.float64))
     if any(are_numbers):
-        numbers, others = (plan.label, plan.predicted)[:: 1 if are_numbers[0] else -1]
-        raise DataError(
-            f"The column {numbers!r} has numbers, and {others!r} has other values.",
-            received=f"LABEL {plan.label} USING {plan.predicted}",
-            hint="Cast one of them in the SELECT: two columns of text are compared as classes.",
-        )
+        numbers, others = names[:: 1 if are_numbers[0] else -1]
+        problem = f"The column {numbers!r} has numbers, and {others!r} has other values."
+        hint = "Cast one of them in the SELECT: two columns of text are compared as classes."
+        raise DataError(problem, received=f"LABEL {names[0]} USING {names[1]}", hint=hint)
     classes = tuple(sorted({str(value) for value in (*labels, *predicted)}))
-    return class_metrics(
-        _class_numbers(labels, classes), _class_numbers(predicted, classes), classes
-    )
+    truth, chosen = (_class_numbers(values, classes) for values in (labels, predicted))
+    return class_metrics(truth, chosen, classes)
 
 
 def _is_number(value: object) -> bool:
@@ -189,12 +184,7 @@ def _metrics_result(
     """The requested metrics, as rows or written to their table."""
     rows = [row for row in metrics.rows() if _is_requested(row.metric, requested)]
     has_classes = isinstance(metrics, ClassMetrics)
-    cells = [
-        (row.metric, row.class_name, row.predicted, row.value)
-        if has_classes
-        else (row.metric, row.value)
-        for row in rows
-    ]
+    cells = [tuple(row) if has_classes else (row.metric, row.value) for row in rows]
     numbers = {row.metric: row.value for row in rows if row.class_name is None}
     known_values = {name: value for name, value in numbers.items() if value is not None}
     columns = _CLASS_COLUMNS if has_classes else _REGRESSION_COLUMNS
@@ -208,12 +198,8 @@ def explain(context: StatementContext, statement: Explain) -> Result:
         EdlError: A subclass says what went wrong.
     """
     stored = context.store.find(statement.model)
-    plan = planning.plan_evaluation(
-        statement,
-        context.columns(statement.select),
-        stored,
-        is_confined=context.settings.is_confined,
-    )
+    columns, is_confined = context.columns(statement.select), context.settings.is_confined
+    plan = planning.plan_evaluation(statement, columns, stored, is_confined=is_confined)
     into = _result_table_of(context, statement, _IMPORTANCE_COLUMNS, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     notes = plan.notes
@@ -232,17 +218,15 @@ def explain(context: StatementContext, statement: Explain) -> Result:
         context.run(config, job.validation, job)
         classes = classes_of(stored)
         labels = _labels(table, stored)[shuffled.rows]
-        column_importances = importances(
-            shuffled,
-            _outputs(read_predictions(job.output).batches(), classes),
-            _score_function(labels, classes),
-        )
-    cells = [
-        (importance.column, importance.importance, importance.deviation)
-        for importance in column_importances
-    ]
-    score = "accuracy" if classes else "R2"
-    message = f"The importance is how much {score} falls when the column is shuffled."
+
+        def score(outputs: _Arrays) -> float:
+            metrics = _measure(labels, outputs, classes)
+            return metrics.accuracy if isinstance(metrics, ClassMetrics) else metrics.r2
+
+        column_importances = importances(shuffled, _outputs(job.output, classes), score)
+    cells = list(map(astuple, column_importances))
+    score_name = "accuracy" if classes else "R2"
+    message = f"The importance is how much {score_name} falls when the column is shuffled."
     result = _deliver(context, into, _IMPORTANCE_COLUMNS, cells, model=str(stored), message=message)
     return replace(result, importances=tuple(column_importances))
 
@@ -250,14 +234,44 @@ def explain(context: StatementContext, statement: Explain) -> Result:
 def _result_table_of(
     context: StatementContext,
     statement: Evaluate | EvaluateColumns | Explain,
-    columns: Sequence[str],
+    result_columns: Sequence[str],
     *,
     overwrite: bool,
 ) -> _ResultTable | None:
-    if statement.into is None:
+    """Check that a table can be created, or that rows can be added; nothing is changed yet.
+
+    Args:
+        context: The database.
+        statement: The statement, whose INTO names the table, with or without its schema.
+        result_columns: The columns of its result.
+        overwrite: Whether earlier results in the same columns are replaced; else rows are added.
+
+    Returns:
+        None if the statement has no INTO.
+
+    Raises:
+        StatementError: The name has too many parts.
+        DataError: A table of that name has other columns, or the database does not answer.
+    """
+    name = statement.into
+    if name is None:
         return None
-    kinds = {**_LEADING_COLUMNS, **{name: _NUMBER_COLUMNS.get(name, "text") for name in columns}}
-    return _plan_result_table(context.engine, statement.into, kinds, overwrite=overwrite)
+    if len(name.parts) > 2:
+        raise name.error(f"{name} cannot name a table.", "Write table or schema.table.")
+    kinds = dict(_LEADING_COLUMNS)
+    for column in result_columns:
+        kinds[column] = "number" if column in _NUMBER_COLUMNS else "text"
+    into = _ResultTable(name=name, columns=kinds, overwrite=overwrite)
+    with context.engine.connecting() as connection:
+        inspector = sa.inspect(connection)
+        if not inspector.has_table(into.table, into.schema):
+            return into
+        existing = [column["name"] for column in inspector.get_columns(into.table, into.schema)]
+    if existing != list(into.columns):
+        problem = f"The table {name} exists and has other columns than results of this statement."
+        hint = "Write the name of a new table."
+        raise DataError(problem, received=f"its columns {', '.join(existing)}", hint=hint)
+    return replace(into, exists=True)
 
 
 def _deliver(
@@ -272,18 +286,13 @@ def _deliver(
 ) -> Result:
     """The result with the rows, or with a message after writing them to their table."""
     if into is None:
-        return Result(
-            columns=tuple(columns),
-            rows=tuple(rows),
-            model=model,
-            metrics=metrics or {},
-            message=message,
-        )
+        result = Result(columns=tuple(columns), rows=tuple(rows), message=message)
+        return replace(result, model=model, metrics=metrics or {})
     now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None, microsecond=0)
-    common = {"model": model or None, "evaluated": now}
+    empty = dict.fromkeys(into.columns)
+    common = {**empty, "model": model or None, "evaluated": now}
     values = [common | dict(zip(columns, row, strict=True)) for row in rows]
-    cells = [[row.get(name) for name in into.columns] for row in values]
-    _write_result_table(context.engine, into, cells)
+    _write_result_table(context.engine, into, values)
     more = "more " if into.exists and not into.overwrite else ""
     of_model = f" of {model}" if model else ""
     sentence = f"The table {into.name} has {len(rows):,} {more}rows{of_model}."
@@ -302,26 +311,21 @@ def _export(
     table = context.export(
         statement.select, job.data, job, nulls, columns=columns_read, dates=stored.about.dates
     )
-    kinds = {column.name: column.kind for column in table.columns}
-    planning.check_kinds(stored.about, kinds, statement.model.position)
-    report_unknown_values(context, stored, table)
+    check_rows(context, stored, table, statement.model.position)
     return table
 
 
 def _labels(table: ExportedTable, stored: StoredModel) -> NDArray[Any]:
     """The labels of the rows, in order."""
     name = stored.about.label
-    parts = [
-        pq.read_table(file, columns=[name]).column(0).to_pylist()
-        for file in sorted(table.data.glob("*.parquet"))
-    ]
+    files = sorted(table.data.glob("*.parquet"))
+    parts = [pq.read_table(file, columns=[name]).column(0).to_pylist() for file in files]
     return np.array([value for part in parts for value in part])
 
 
-def _outputs(batches: Any, classes: tuple[Any, ...]) -> dict[str, NDArray[Any]]:
+def _outputs(folder: Path, classes: tuple[Any, ...]) -> dict[str, NDArray[Any]]:
     output = PROBABILITIES if classes else VALUE
-    parts = [batch[output] for batch in batches]
-    return {output: np.concatenate(parts)}
+    return {output: np.concatenate([batch[output] for batch in read_predictions(folder).batches()])}
 
 
 def _measure(
@@ -329,17 +333,8 @@ def _measure(
 ) -> ClassMetrics | RegressionMetrics:
     if not classes:
         return regression_metrics(labels.astype(np.float64), outputs[VALUE].reshape(-1))
-    return probability_metrics(
-        _class_numbers(labels.tolist(), classes), outputs[PROBABILITIES], classes
-    )
-
-
-def _score_function(labels: NDArray[Any], classes: tuple[Any, ...]) -> Callable[[_Arrays], float]:
-    def score(outputs: _Arrays) -> float:
-        metrics = _measure(labels, outputs, classes)
-        return metrics.accuracy if isinstance(metrics, ClassMetrics) else metrics.r2
-
-    return score
+    numbers = _class_numbers(labels.tolist(), classes)
+    return probability_metrics(numbers, outputs[PROBABILITIES], classes)
 
 
 def _class_numbers(labels: Sequence[Any], classes: tuple[Any, ...]) -> NDArray[np.int64]:
@@ -365,41 +360,9 @@ def _is_requested(metric: str, requested: tuple[str, ...]) -> bool:
     )
 
 
-def _plan_result_table(
-    engine: Engine, name: Name, columns: Mapping[str, Kind], *, overwrite: bool
-) -> _ResultTable:
-    """Check that a table can be created, or that rows can be added; nothing is changed yet.
-
-    Args:
-        engine: The database.
-        name: The table, with or without its schema.
-        columns: The kinds of values by column.
-        overwrite: Whether earlier results in the same columns are replaced; else rows are added.
-
-    Raises:
-        StatementError: The name has too many parts.
-        DataError: A table of that name has other columns, or the database does not answer.
-    """
-    if len(name.parts) > 2:
-        problem = f"{name} cannot name a table."
-        raise StatementError(problem, name.position, hint="Write table or schema.table.")
-    schema, table = _schema_and_table(name)
-    with engine.connecting() as connection:
-        inspector = sa.inspect(connection)
-        exists = inspector.has_table(table, schema)
-        existing_columns = (
-            [column["name"] for column in inspector.get_columns(table, schema)] if exists else []
-        )
-    if exists and existing_columns != list(columns):
-        raise DataError(
-            f"The table {name} exists and has other columns than results of this statement.",
-            received=f"its columns {', '.join(existing_columns)}",
-            hint="Write the name of a new table.",
-        )
-    return _ResultTable(name=name, columns=columns, exists=exists, overwrite=overwrite)
-
-
-def _write_result_table(engine: Engine, plan: _ResultTable, rows: Sequence[Sequence[Any]]) -> None:
+def _write_result_table(
+    engine: Engine, plan: _ResultTable, rows: Sequence[Mapping[str, Any]]
+) -> None:
     """Add rows to the table, which is created if necessary, in one transaction.
 
     MariaDB commits each CREATE and DROP immediately. A process that is killed in between may leave
@@ -408,20 +371,13 @@ def _write_result_table(engine: Engine, plan: _ResultTable, rows: Sequence[Seque
     Raises:
         DataError: The database refuses a statement, or does not answer.
     """
-    schema, name = _schema_and_table(plan.name)
     columns: list[sa.Column[Any]] = [
-        sa.Column(column, type_of_kind(kind)) for column, kind in plan.columns.items()
+        sa.Column(column, SQL_TYPES[kind]) for column, kind in plan.columns.items()
     ]
-    table = sa.Table(name, sa.MetaData(), *columns, schema=schema)
-    values = [dict(zip(plan.columns, row, strict=True)) for row in rows]
+    table = sa.Table(plan.table, sa.MetaData(), *columns, schema=plan.schema)
     with engine.connecting() as connection, engine.transaction(connection):
         if plan.exists and plan.overwrite:
             table.drop(connection, checkfirst=False)
         if plan.overwrite or not plan.exists:
             table.create(connection, checkfirst=False)
-        connection.execute(table.insert(), values)
-
-
-def _schema_and_table(name: Name) -> tuple[str | None, str]:
-    schema = name.parts[0] if len(name.parts) == 2 else None
-    return schema, name.parts[-1]
+        connection.execute(table.insert(), rows)

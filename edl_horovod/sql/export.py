@@ -15,7 +15,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
@@ -150,7 +149,7 @@ def export(
             select,
             defaults=nulls,
             target=target,
-            read=columns,
+            read_by_job=columns,
             num_first_rows=num_first_rows,
             date_columns=dates if engine.dialect == "sqlite" and dates else {},
             kept_nulls=kept_nulls,
@@ -168,7 +167,14 @@ def export(
         folder=folder,
         data=records_folder(folder),
         columns=tuple(
-            _exported_column(column, scale)
+            ExportedColumn(
+                name=column.name,
+                # A column that no job reads may consist of NULLs, which have no kind.
+                kind=column.kind or "text",
+                declared_type=column.declared_type,
+                num_nulls=column.num_nulls,
+                scale=scale,
+            )
             for column, scale in zip(scan.columns, scan.scales, strict=True)
         ),
         num_rows=num_rows,
@@ -199,17 +205,6 @@ def digest_of(row: Sequence[Any]) -> int:
     return int.from_bytes(digest.digest(), signed=True)
 
 
-def _exported_column(column: ScannedColumn, scale: int | None) -> ExportedColumn:
-    return ExportedColumn(
-        name=column.name,
-        # A column that no job reads may consist of NULLs, which have no kind.
-        kind=column.kind or "text",
-        declared_type=column.declared_type,
-        num_nulls=column.num_nulls,
-        scale=scale,
-    )
-
-
 @dataclass
 class _Block:
     """Consecutive rows that are written together."""
@@ -222,38 +217,27 @@ class _Block:
     """For each batch the keys, or the exact numbers."""
 
 
+@dataclass
 class _Scan:
     """One pass over the rows of a SELECT."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        select: str,
-        *,
-        defaults: Mapping[str, object],
-        target: TargetPlan | None,
-        read: Collection[str] | None,
-        num_first_rows: int,
-        date_columns: Mapping[str, Kind | None],
-        kept_nulls: Collection[str],
-    ) -> None:
-        self._engine = engine
-        self._select = select
-        self._defaults = defaults
-        """The values that replace NULLs, by column name."""
-        self._target = target
-        self._read_by_job = read
-        self._num_first_rows = num_first_rows
-        self._date_columns = date_columns
-        """The kind of the columns whose texts may be dates; None if the texts decide it."""
-        self._kept_nulls = kept_nulls
-        self._keys: _KeyReader | None = None
-        self._exact: _ExactReader | None = None
-        self._num_requested = _FIRST_BATCH_ROWS
-        self.first_rows: list[tuple[Any, ...]] = []
-        self.columns: list[ScannedColumn] = []
-        self._positions: list[int] = []
-        """Positions of `columns` in a row of the database; other positions are keys or unread."""
+    engine: Engine
+    select: str
+    defaults: Mapping[str, object]
+    """The values that replace NULLs, by column name."""
+    target: TargetPlan | None
+    read_by_job: Collection[str] | None
+    num_first_rows: int
+    date_columns: Mapping[str, Kind | None]
+    """The kind of the columns whose texts may be dates; None if the texts decide it."""
+    kept_nulls: Collection[str]
+    keys: "_KeyReader | None" = None
+    exact: "_ExactReader | None" = None
+    num_requested: int = _FIRST_BATCH_ROWS
+    first_rows: list[tuple[Any, ...]] = field(default_factory=list)
+    columns: list[ScannedColumn] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    """Positions of `columns` in a row of the database; other positions are keys or unread."""
 
     @property
     def record_columns(self) -> list[ScannedColumn]:
@@ -261,20 +245,25 @@ class _Scan:
         return [column for column in self.columns if self._is_record(column.name)]
 
     def _is_record(self, name: str) -> bool:
-        return self._read_by_job is None or name in self._read_by_job
+        return self.read_by_job is None or name in self.read_by_job
 
     def write(self, folder: Path, on_progress: Progress) -> int:
         """Write the shards; returns the number of rows."""
         num_rows = 0
         began = reported = time.monotonic()
         with (
-            self._engine.reading(self._select) as rows,
+            self.engine.reading(self.select) as rows,
             _ShardWriter(folder / _RECORDS) as shards,
-            _ShardWriter(folder / _KEY_DATA) if self._target else nullcontext() as key_shards,
+            _ShardWriter(folder / _KEY_DATA) if self.target else nullcontext() as key_shards,
         ):
             self._begin(rows.columns)
             while block := self._read(rows, first_row=num_rows):
-                columns = self._columns_of(block, first_row=num_rows)
+                # The values of each column, before NULLs are replaced.
+                by_column = zip(*block.parts, strict=True)
+                columns = [
+                    column.concatenated(parts, first_row=num_rows)
+                    for column, parts in zip(self.columns, by_column, strict=True)
+                ]
                 num_rows += block.num_rows
                 if not self._columns_without_default():
                     shards.add(
@@ -286,7 +275,7 @@ class _Scan:
                     )
                     if key_shards is not None:
                         key_shards.add(self._key_data(block, columns))
-                del block, columns  # Free their memory before the next rows are read.
+                del block, by_column, columns  # Free their memory before the next rows are read.
                 if (now := time.monotonic()) - reported > PROGRESS_SECONDS:
                     reported = now
                     on_progress(num_rows, num_rows / (now - began))
@@ -301,25 +290,25 @@ class _Scan:
     @property
     def scales(self) -> Sequence[int | None]:
         """Decimal places of each column; see `_ExactReader`."""
-        return self._exact.scales if self._exact is not None else [None] * len(self.columns)
+        return self.exact.scales if self.exact is not None else [None] * len(self.columns)
 
     def _begin(self, columns: Sequence[SelectColumn]) -> None:
-        plan = self._target
+        plan = self.target
         selected = columns[: len(plan.selected)] if plan else columns
         unread = plan.unread_columns if plan else ()
         stores_values = plan is not None and plan.action != "update"
-        self._positions = [
+        self.positions = [
             position
             for position, column in enumerate(selected)
             if column.name not in unread and (stores_values or self._is_record(column.name))
         ]
         scanned = self._scanned_columns(selected)
-        self.columns = [scanned[position] for position in self._positions]
+        self.columns = [scanned[position] for position in self.positions]
         if plan is not None and plan.action == "update":
             keys = [ScannedColumn(columns[position]) for position in plan.key_positions]
-            self._keys = _KeyReader(keys, plan.key_positions, num_selected=len(selected))
+            self.keys = _KeyReader(keys, plan.key_positions, num_selected=len(selected))
         elif plan is not None:
-            self._exact = _ExactReader(len(self.columns))
+            self.exact = _ExactReader(len(self.columns))
 
     def _read(self, rows: Rows, first_row: int) -> "_Block | None":
         """The next rows as arrays; None at the end."""
@@ -327,7 +316,7 @@ class _Scan:
         while block.num_rows < _BLOCK_ROWS and block.num_bytes < _BLOCK_BYTES:
             # No variable keeps a batch alive, so that the next one reuses its memory.
             if not self._add_batch(
-                rows.fetch(self._num_requested), block, first_row + block.num_rows
+                rows.fetch(self.num_requested), block, first_row + block.num_rows
             ):
                 break
         return block if block.num_rows else None
@@ -336,41 +325,31 @@ class _Scan:
         """Add rows to a block; returns whether there were any."""
         if not batch:
             return False
-        self.first_rows += batch[: max(0, self._num_first_rows - len(self.first_rows))]
+        self.first_rows += batch[: max(0, self.num_first_rows - len(self.first_rows))]
         by_column = list(zip(*batch, strict=True))
-        values = [by_column[position] for position in self._positions]
+        values = [by_column[position] for position in self.positions]
         arrays = [
             column.read(cells, first_row=first_row)
             for column, cells in zip(self.columns, values, strict=True)
         ]
         block.parts.append(arrays)
-        if self._keys is not None:
-            block.key_parts.append(self._keys.read(batch, first_row=first_row))
-        elif self._exact is not None:
-            block.key_parts.append(self._exact.read(values))
+        if self.keys is not None:
+            block.key_parts.append(self.keys.read(batch, first_row=first_row))
+        elif self.exact is not None:
+            block.key_parts.append(self.exact.read(values))
         num_bytes = sum(array.nbytes for array in arrays)
         block.num_rows += len(batch)
         block.num_bytes += num_bytes
         # The next batch has as many rows as fit into `_BATCH_BYTES`, by the size of these.
         num_rows = _BATCH_BYTES * len(batch) // max(1, num_bytes)
-        self._num_requested = max(1, min(BATCH_ROWS, num_rows))
+        self.num_requested = max(1, min(BATCH_ROWS, num_rows))
         return True
-
-    def _columns_of(self, block: "_Block", first_row: int) -> list[pa.Array]:
-        """The values of each column, before NULLs are replaced."""
-        by_column = zip(*block.parts, strict=True)
-        return [
-            column.concatenated(parts, first_row=first_row)
-            for column, parts in zip(self.columns, by_column, strict=True)
-        ]
 
     def _key_data(self, block: "_Block", columns: Sequence[pa.Array]) -> Mapping[str, pa.Array]:
         """The columns of `ExportedTable.key_data` for a block of rows."""
-        key_columns = {
-            name: pa.concat_arrays([arrays[name] for arrays in block.key_parts])
-            for name in block.key_parts[0]
-        }
-        if self._exact is None:
+        parts, names = block.key_parts, list(block.key_parts[0])
+        key_columns = {name: pa.concat_arrays([part[name] for part in parts]) for name in names}
+        if self.exact is None:
             return key_columns
         return {f"value_{number}": values for number, values in enumerate(columns)} | key_columns
 
@@ -384,31 +363,24 @@ class _Scan:
         names = [column.name for column in columns]
         for position, name in enumerate(names):
             if name in ("", "?column?"):
-                raise DataError(
-                    f"Column {position + 1} of the SELECT has no name.",
-                    received={"select": self._select},
-                    hint="Add AS and a name to it.",
-                )
-        duplicates = [name for name, count in Counter(names).items() if count > 1]
-        if duplicates:
-            raise DataError(
-                f"The SELECT has more than one column {duplicates[0]!r}.",
-                received=f"the columns {', '.join(names)}",
-                hint="Rename one of them by AS, or leave it out.",
-            )
-        for name in self._defaults:
+                problem = f"Column {position + 1} of the SELECT has no name."
+                hint = "Add AS and a name to it."
+                raise DataError(problem, received={"select": self.select}, hint=hint)
+        if duplicates := [name for name, count in Counter(names).items() if count > 1]:
+            problem = f"The SELECT has more than one column {duplicates[0]!r}."
+            hint = "Rename one of them by AS, or leave it out."
+            raise DataError(problem, received=f"the columns {', '.join(names)}", hint=hint)
+        for name in self.defaults:
             if name not in names:
-                raise ConfigError(
-                    f"There is a default for {name!r}, which is not a column of the SELECT.",
-                    received=f"the columns {', '.join(names)}",
-                    hint=f"Name one of its columns.{did_you_mean(name, names)}",
-                )
+                problem = f"There is a default for {name!r}, which is not a column of the SELECT."
+                hint = f"Name one of its columns.{did_you_mean(name, names)}"
+                raise ConfigError(problem, received=f"the columns {', '.join(names)}", hint=hint)
         return [
             ScannedColumn(
                 column,
-                default=self._defaults.get(column.name),
-                kind_of_texts=self._date_columns.get(column.name),
-                may_be_dates=column.name in self._date_columns,
+                default=self.defaults.get(column.name),
+                kind_of_texts=self.date_columns.get(column.name),
+                may_be_dates=column.name in self.date_columns,
             )
             for column in columns
         ]
@@ -419,17 +391,14 @@ class _Scan:
             column
             for column in self.record_columns
             if column.num_nulls
-            and self._defaults.get(column.name) is None
-            and column.name not in self._kept_nulls
+            and self.defaults.get(column.name) is None
+            and column.name not in self.kept_nulls
         ]
 
     def _check(self, num_rows: int) -> None:
         if not num_rows:
-            raise NoRows(
-                "The SELECT returns no rows.",
-                received={"select": self._select},
-                hint="Check its WHERE and the table.",
-            )
+            hint = "Check its WHERE and the table."
+            raise NoRows("The SELECT returns no rows.", received={"select": self.select}, hint=hint)
         if columns := self._columns_without_default():
             null_counts = "; ".join(
                 f"{column.name!r} in {column.num_nulls:,} of {num_rows:,} rows, first in row"
@@ -438,21 +407,19 @@ class _Scan:
             )
             raise DataError(
                 f"The SELECT returns NULL: {null_counts}.",
-                received={"select": self._select},
+                received={"select": self.select},
                 hint="Give a default for each of these columns, use COALESCE in the SELECT, or"
                 " leave such rows out by WHERE.",
             )
 
 
+@dataclass(frozen=True)
 class _KeyReader:
     """Reads the keys of rows, and a digest of the selected values of each row."""
 
-    def __init__(
-        self, columns: Sequence[ScannedColumn], positions: Sequence[int], *, num_selected: int
-    ) -> None:
-        self._columns = columns
-        self._positions = positions
-        self._num_selected = num_selected
+    columns: Sequence[ScannedColumn]
+    positions: Sequence[int]
+    num_selected: int
 
     def read(self, batch: Sequence[tuple[Any, ...]], *, first_row: int) -> dict[str, pa.Array]:
         """The keys and digests of consecutive rows.
@@ -461,9 +428,7 @@ class _KeyReader:
             DataError: A key is NULL or has a type that cannot identify rows.
         """
         keys_and_digest = {}
-        for number, (column, position) in enumerate(
-            zip(self._columns, self._positions, strict=True)
-        ):
+        for number, (column, position) in enumerate(zip(self.columns, self.positions, strict=True)):
             values = [row[position] for row in batch]
             if isinstance(values[0], uuid.UUID):
                 values = [None if value is None else str(value) for value in values]
@@ -475,7 +440,7 @@ class _KeyReader:
                     hint="Predict into a new table.",
                 )
             keys_and_digest[f"key_{number}"] = key_values
-        digests = [digest_of(row[: self._num_selected]) for row in batch]
+        digests = [digest_of(row[: self.num_selected]) for row in batch]
         return {**keys_and_digest, "digest": pa.array(digests, pa.int64())}
 
 
@@ -497,31 +462,22 @@ class _ExactReader:
         """
         texts = {}
         for number, values in enumerate(columns):
-            # Empty for a column of other types: then there are no digits below.
-            lossy = (
-                [_is_lossy(value) for value in values]
-                if _EXACT_TYPES & {*map(type, values)}
-                else ()
-            )
-            if any(lossy):
-                scales = [
-                    -int(value.as_tuple().exponent)
-                    for value in values
-                    if isinstance(value, Decimal)
-                ]
+            digits: list[str | None] = [None] * len(values)
+            if _EXACT_TYPES & {*map(type, values)}:
+                digits = list(map(_lossy_digits, values))
+            if any(digits):
+                decimals = [value for value in values if isinstance(value, Decimal)]
+                scales = [-int(value.as_tuple().exponent) for value in decimals]
                 self.scales[number] = max(self.scales[number] or 0, *scales, 0)
-            digits = [
-                format(value, "f" if isinstance(value, Decimal) else "d") if is_lossy else None
-                for value, is_lossy in zip(values, lossy, strict=False)
-            ]
-            texts[f"exact_{number}"] = pa.array(digits or [None] * len(values), pa.string())
+            texts[f"exact_{number}"] = pa.array(digits, pa.string())
         return texts
 
 
-def _is_lossy(value: object) -> bool:
-    return isinstance(value, Decimal) or (
-        isinstance(value, int) and abs(value) > _LARGEST_EXACT_DOUBLE
-    )
+def _lossy_digits(value: object) -> str | None:
+    """The digits of a value that floating point does not hold exactly; None for other values."""
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return f"{value:d}" if isinstance(value, int) and abs(value) > _LARGEST_EXACT_DOUBLE else None
 
 
 class _ShardWriter:
@@ -545,12 +501,7 @@ class _ShardWriter:
         self._folder.mkdir()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._thread.shutdown(wait=True)
         if self._writer is not None:
             with suppress(OSError):  # The files are removed; the first error is reported.
@@ -610,8 +561,7 @@ class _ShardWriter:
             self._writer = parquet_writer(self._path(len(self._schemas)), schema)
             self._schemas.append(schema)
             self._shard_bytes = 0
-        for rows in _row_groups(pa.Table.from_batches(group)):
-            self._writer.write_table(rows, row_group_size=GROUP_ROWS)
+        self._writer.write_table(pa.Table.from_batches(group), row_group_size=GROUP_ROWS)
         self._shard_bytes += num_bytes
 
     def _close_shard(self) -> None:
@@ -650,10 +600,6 @@ def rewrite_file(path: Path, schema: pa.Schema, change: Callable[[pa.Table], pa.
             table = change(old_file.read_row_group(number, use_threads=False))
             new_file.write_table(table, row_group_size=GROUP_ROWS)
     new_path.replace(path)
-
-
-def _row_groups(table: pa.Table) -> list[pa.Table]:
-    return [table.slice(start, GROUP_ROWS) for start in range(0, len(table), GROUP_ROWS)]
 
 
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:

@@ -17,12 +17,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from edl_horovod.errors import EdlError, Interrupted, OutputError, hint_of
+from edl_horovod.errors import EdlError, Interrupted
 from edl_horovod.files import marker
 from edl_horovod.files.whole_file import write_json
 from edl_horovod.launch.attached import AttachedJob, remove_attached
+from edl_horovod.sql.models import write_errors
 
 __all__ = ["JobEntry", "StatementJob", "find_jobs", "open_job", "request_kill"]
 
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _FOLDER, _KIND = ".jobs", "job of a statement"
 _ENTRY, _LOCK, _KILLED = "statement.json", ".lock", "killed"
-_DATA, _OUTPUT, _JOB, _VERSION = "data", "output", "job", "version"
+_JOB = "job"
 TOUCH_SECONDS = 30.0
 SILENT_SECONDS = 600.0
 """A statement of another machine whose file was not touched for this time is dead."""
@@ -66,22 +67,22 @@ class StatementJob:
     @property
     def data(self) -> Path:
         """Folder of the exported rows."""
-        return self.path / _DATA
+        return self.path / "data"
 
     @property
     def validation(self) -> Path:
         """Folder of the exported rows for the validation."""
-        return self.path / f"validation-{_DATA}"
+        return self.path / "validation-data"
 
     @property
     def output(self) -> Path:
         """Folder of predictions and metrics."""
-        return self.path / _OUTPUT
+        return self.path / "output"
 
     @property
     def version(self) -> Path:
         """The folder that becomes the version of a model."""
-        return self.path / _VERSION
+        return self.path / "version"
 
     @property
     def job_dir(self) -> Path:
@@ -155,7 +156,7 @@ def open_job(models: Path, title: str) -> Iterator[StatementJob]:
         Interrupted: KILL or Ctrl-C ended the job.
     """
     with contextlib.ExitStack() as stack:
-        try:
+        with write_errors("The folder of a job cannot be created", models):
             _clean(models)
             number, path = _claim(models)
             stack.callback(_clean, models)
@@ -165,12 +166,6 @@ def open_job(models: Path, title: str) -> Iterator[StatementJob]:
             # Others see the job from here on; before it has its lock they would take it for dead.
             entry = {"what": title, "began": time.time(), "boot": marker.boot_id()}
             write_json(path / _ENTRY, entry)
-        except OSError as e:
-            raise OutputError(
-                f"The folder of a job cannot be created: {e}.",
-                received={"models": models},
-                hint=hint_of(e),
-            ) from e
         job = StatementJob(number, path)
         is_kept = False
         try:
@@ -275,7 +270,9 @@ def _remove_attached(entry: JobEntry, job: StatementJob) -> bool:
 
 def _is_running(lock: Path, boot: str) -> bool:
     with lock.open("r+") as stream:
-        if not _try_to_lock(stream):
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
             return True
     is_of_this_machine = bool(boot) and boot == marker.boot_id()
     return not is_of_this_machine and time.time() - lock.stat().st_mtime < SILENT_SECONDS
@@ -296,11 +293,3 @@ def _touching(lock: Path) -> Iterator[None]:
         yield
     finally:
         ended.set()
-
-
-def _try_to_lock(stream: TextIO) -> bool:
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

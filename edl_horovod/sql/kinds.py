@@ -6,7 +6,6 @@ where a value has two meanings: SQLite has no dates, only texts in columns decla
 
 import array
 import datetime
-import itertools
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.rows import SelectColumn
 
-__all__ = ["DeclaredType", "Kind", "ScannedColumn", "exact_type", "type_of_kind", "type_of_value"]
+__all__ = ["SQL_TYPES", "DeclaredType", "Kind", "ScannedColumn", "exact_type", "type_of_value"]
 
 Kind = Literal["integer", "number", "text", "date", "timestamp", "bytes", "boolean"]
 
@@ -61,26 +60,19 @@ _SHOWN_CHARACTERS = 40
 _CONVERSION_ERRORS = (pa.ArrowInvalid, OverflowError, UnicodeEncodeError)
 _NULL = type(None)
 _ONLY_NULL = {_NULL}
-_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
-_BYTES = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
-_TIMESTAMP = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-_SQL_TYPES: Mapping[Kind, sa.types.TypeEngine[Any]] = {
+SQL_TYPES: Mapping[Kind, sa.types.TypeEngine[Any]] = {
     "boolean": sa.Boolean(),
     "integer": sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
     "number": sa.Double().with_variant(sa.REAL(), "sqlite"),
-    "text": _TEXT,
-    "bytes": _BYTES,
+    "text": sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb"),
+    "bytes": sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb"),
     "date": sa.Date(),
-    "timestamp": _TIMESTAMP,
+    "timestamp": sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb"),
 }
+"""The types of new columns, by the kind of their values."""
 _MYSQL_DIGITS = 65
 """Maximum digits of a DECIMAL."""
-_KINDS_OF_PREDICTIONS: Mapping[type, Kind] = {
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "text",
-}
+_TYPES_OF_PREDICTIONS = (bool, int, float, str)
 
 
 class ScannedColumn:
@@ -145,11 +137,8 @@ class ScannedColumn:
             if types == _ONLY_NULL:
                 return pa.nulls(len(values), _ARROW_TYPES[self.kind] if self.kind else pa.null())
             if self._first_value is None:
-                self._first_value = next(
-                    (first_row + index, value)
-                    for index, value in enumerate(values)
-                    if value is not None
-                )
+                rows = enumerate(values, first_row)
+                self._first_value = next((row, value) for row, value in rows if value is not None)
             for type_ in types - _ONLY_NULL:
                 self._widen(type_, values, first_row)
             self._types = types
@@ -300,8 +289,8 @@ class ScannedColumn:
         first, first_value = self._first_value
         if type(first_value) is type_:  # This batch has both kinds; show a value of the other one.
             row, value = next(
-                (first_row + index, other)
-                for index, other in enumerate(values)
+                (row, other)
+                for row, other in enumerate(values, first_row)
                 if other is not None and _KINDS.get(type(other)) != kind
             )
         return DataError(
@@ -325,12 +314,11 @@ class ScannedColumn:
 
     def _conversion_error(self, values: Sequence[Any], first_row: int) -> DataError:
         assert self.kind is not None
-        index, value = next(
-            (index, value) for index, value in enumerate(values) if not self._is_convertible(value)
-        )
+        rows = enumerate(values, first_row)
+        row, value = next((row, value) for row, value in rows if not self._is_convertible(value))
         return DataError(
             f"The column {self.name!r} of the kind {self.kind} holds a value that cannot be"
-            f" converted, in row {first_row + index + 1:,}.",
+            f" converted, in row {row + 1:,}.",
             received=_shortened(value),
             hint="Integers have 64 bits, texts are Unicode, dates are written as 2026-01-31."
             " Change it in the SELECT, for example by CAST, or leave such rows out by WHERE.",
@@ -359,10 +347,8 @@ class ScannedColumn:
         if numbers.max() <= _LARGEST_EXACT and numbers.min() >= -_LARGEST_EXACT:
             return
         with np.errstate(over="ignore"):
-            is_inexact = (np.abs(numbers) > _LARGEST_EXACT) & (
-                numbers.astype(np.float32) != numbers
-            )
-        indices = np.flatnonzero(is_inexact)
+            is_rounded = numbers.astype(np.float32) != numbers
+            indices = np.flatnonzero((np.abs(numbers) > _LARGEST_EXACT) & is_rounded)
         if len(indices) and self.first_inexact is None:
             self.first_inexact = (first_row + int(indices[0]), numbers[indices[0]].item())
         self.num_inexact += len(indices)
@@ -382,11 +368,6 @@ class DeclaredType(sa.types.UserDefinedType[Any]):
         return f'"{quoted}"' if quoted else ""
 
 
-def type_of_kind(kind: Kind) -> sa.types.TypeEngine[Any]:
-    """The type of a new column for values of a kind."""
-    return _SQL_TYPES[kind]
-
-
 def exact_type(engine: Engine, kind: Kind, declared: str, scale: int | None) -> Any:
     """The type of a new column that holds selected values with all of their digits.
 
@@ -399,7 +380,7 @@ def exact_type(engine: Engine, kind: Kind, declared: str, scale: int | None) -> 
     if engine.dialect == "sqlite" and kind in ("integer", "number"):
         return DeclaredType("" if scale is not None else declared)
     if kind != "number" or scale is None:
-        return _SQL_TYPES[kind]
+        return SQL_TYPES[kind]
     return mysql.DECIMAL(_MYSQL_DIGITS, scale) if engine.dialect == "mysql" else sa.Numeric()
 
 
@@ -409,12 +390,10 @@ def type_of_value(value: object) -> sa.types.TypeEngine[Any]:
     Raises:
         DataError: The value is neither a number nor a text.
     """
-    kind = _KINDS_OF_PREDICTIONS.get(type(value))
-    if kind is None:
-        raise DataError(
-            "A prediction is neither a number nor a text.", received=type(value).__name__
-        )
-    return _SQL_TYPES[kind]
+    kind = type(value)
+    if kind not in _TYPES_OF_PREDICTIONS:
+        raise DataError("A prediction is neither a number nor a text.", received=kind.__name__)
+    return SQL_TYPES[_KINDS[kind]]
 
 
 def _has_format(texts: pa.Array, date_format: str) -> bool:
@@ -430,8 +409,7 @@ def _array_of_buffer(values: "array.array[Any]", type_: pa.DataType) -> pa.Array
 
 
 def _first_of_type(type_: type, values: Sequence[Any], first_row: int) -> tuple[int, object]:
-    index = next(index for index in itertools.count() if type(values[index]) is type_)
-    return first_row + index, values[index]
+    return next(pair for pair in enumerate(values, first_row) if type(pair[1]) is type_)
 
 
 def _shortened(value: object) -> str:

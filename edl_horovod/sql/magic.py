@@ -9,7 +9,6 @@ from typing import Any
 from edl_horovod.errors import ConfigError, EdlError
 from edl_horovod.sql.api import open_program, run_program, settings_of
 from edl_horovod.sql.session import Session
-from edl_horovod.sql.settings import SqlSettings
 from edl_horovod.sql.statements import Result
 
 __all__ = ["load_ipython_extension"]
@@ -29,19 +28,17 @@ class _Magic:
     def __call__(self, line: str, cell: str) -> Result:
         try:
             self._keywords |= _keywords_of(line)
-            return self._run(settings_of(self._keywords), cell)
+            settings = settings_of(self._keywords)
+            if self._session is None or self._session.context.settings.db != settings.db:
+                self.close()
+                self._session = self._stack.enter_context(open_program(settings, progress=True))
+            self._session.context = replace(self._session.context, settings=settings)
+            return run_program(self._session, cell)
         except EdlError as error:
             message = f"error: {error}"
             # IPython shows what this returns instead of a traceback.
             error._render_traceback_ = lambda: [message]  # type: ignore[attr-defined]
             raise
-
-    def _run(self, settings: SqlSettings, cell: str) -> Result:
-        if self._session is None or self._session.context.settings.db != settings.db:
-            self.close()
-            self._session = self._stack.enter_context(open_program(settings, progress=True))
-        self._session.context = replace(self._session.context, settings=settings)
-        return run_program(self._session, cell)
 
     def close(self) -> None:
         """End the session, if there is one."""
@@ -59,11 +56,8 @@ def _keywords_of(line: str) -> dict[str, str]:
     for word in shlex.split(line):
         key, equals, value = word.partition("=")
         if not equals:
-            raise ConfigError(
-                "A setting is written key=value.",
-                received=repr(word),
-                hint="Write for example %%edl db=sqlite:///hr.db.",
-            )
+            hint = "Write for example %%edl db=sqlite:///hr.db."
+            raise ConfigError("A setting is written key=value.", received=repr(word), hint=hint)
         keywords[key] = value
     return keywords
 

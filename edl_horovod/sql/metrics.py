@@ -9,6 +9,7 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +18,12 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, DataError, MissingDependency
 from edl_horovod.sql.export import parquet_writer
+from edl_horovod.sql.statements import Importance
 
 __all__ = [
     "CLASS_METRICS",
     "REGRESSION_METRICS",
     "ClassMetrics",
-    "Importance",
     "MetricRow",
     "RegressionMetrics",
     "class_metrics",
@@ -49,8 +50,7 @@ _ROW_GROUP = 20_000
 _PICTURES = (".png", ".svg", ".pdf")
 
 
-@dataclass(frozen=True)
-class MetricRow:
+class MetricRow(NamedTuple):
     """A row of the result of an evaluation."""
 
     metric: str
@@ -114,10 +114,8 @@ class ClassMetrics:
             value = getattr(self, name)
             rows.append(MetricRow(name, None, None, None if value is None else float(value)))
         for name in _METRICS_BY_CLASS:
-            values_of_classes = zip(self.classes, getattr(self, name), strict=True)
-            rows += [
-                MetricRow(name, class_name, None, value) for class_name, value in values_of_classes
-            ]
+            for class_name, value in zip(self.classes, getattr(self, name), strict=True):
+                rows.append(MetricRow(name, class_name, None, value))
         for class_name, counts in zip(self.classes, self.confusion, strict=True):
             rows += [
                 MetricRow("confusion", class_name, predicted, float(count))
@@ -254,24 +252,12 @@ class ShuffledRows:
         return self.num_rows * (1 + len(self.columns) * self.repeats)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Importance:
-    """The importance of a column."""
-
-    column: str
-    importance: float
-    """How much the score falls when the column is shuffled: the mean over the repeats."""
-    deviation: float
-    """The standard deviation over the repeats."""
-
-
 def write_shuffled(
     shards: Sequence[Path],
     file: Path,
     columns: Sequence[str],
     *,
     repeats: int = 5,
-    seed: int = 0,
     max_rows: int = MAX_ROWS,
 ) -> ShuffledRows:
     """Write the copies of sampled rows as one Parquet file.
@@ -281,7 +267,6 @@ def write_shuffled(
         file: The new file.
         columns: The columns to shuffle, one at a time.
         repeats: The number of times that each is shuffled.
-        seed: The seed of the sampling and of the shuffling.
         max_rows: The maximum number of sampled rows.
 
     Raises:
@@ -291,12 +276,9 @@ def write_shuffled(
     counts = [pq.read_metadata(shard).num_rows for shard in shards]
     total = sum(counts)
     if total < 2:
-        raise DataError(
-            "The importance of columns can only be measured on two rows or more.",
-            received=f"{total} rows",
-            hint="Select more rows.",
-        )
-    random = np.random.default_rng(seed)
+        problem = "The importance of columns can only be measured on two rows or more."
+        raise DataError(problem, received=f"{total} rows", hint="Select more rows.")
+    random = np.random.default_rng(0)  # The same rows and orders for the same SELECT.
     rows = np.sort(random.choice(total, min(total, max_rows), replace=False))
     table = _take_rows(shards, counts, rows)
     with parquet_writer(file, table.schema) as writer:
@@ -339,9 +321,7 @@ def importances(
         columns_importances.append(
             Importance(column=column, importance=float(falls.mean()), deviation=float(falls.std()))
         )
-    return sorted(
-        columns_importances, key=lambda importance: (-importance.importance, importance.column)
-    )
+    return sorted(columns_importances, key=lambda measured: (-measured.importance, measured.column))
 
 
 def require_drawing(file: Path) -> None:

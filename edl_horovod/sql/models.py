@@ -34,6 +34,7 @@ __all__ = [
     "Trial",
     "default_folder",
     "read_summary",
+    "write_errors",
 ]
 
 MODEL = "model"
@@ -42,6 +43,7 @@ _STORE, _MODEL, _VERSION = "folder of models", "model of statements", "version o
 _ABOUT, _LIVE, _LOCK = "about.json", "live", ".lock"
 LOG = "log.json"
 """The log of the training in the folder of a version, a list of `LogRow`."""
+_CANNOT_WRITE = "The folder of models cannot be written"
 _REMOVED = ".removed-"
 """Prefix of the folder of a version that is being removed."""
 
@@ -131,11 +133,8 @@ class About:
     @property
     def dates(self) -> dict[str, Any]:
         """The columns of dates and timestamps, with their kind."""
-        return {
-            column.name: column.kind
-            for column in self.columns
-            if column.kind in ("date", "timestamp")
-        }
+        kinds = {column.name: column.kind for column in self.columns}
+        return {name: kind for name, kind in kinds.items() if kind in ("date", "timestamp")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,12 +191,14 @@ class ModelStore:
         Raises:
             OutputError: The folder holds other files or cannot be created.
         """
-        with _write_errors(self.folder):
+        with write_errors(_CANNOT_WRITE, self.folder):
             marker.claim(self.folder, _STORE, received=f"models={self.folder}")
 
     def names(self) -> tuple[str, ...]:
         """The names of the models with a live version, sorted."""
-        return tuple(name for name in self._all_names() if self._live(name) is not None)
+        paths = sorted(self.folder.iterdir()) if self.folder.is_dir() else ()
+        folders = (path for path in paths if path.is_dir() and marker.kind_of(path) == _MODEL)
+        return tuple(folder.name for folder in folders if self.exists(folder.name))
 
     def all(self) -> tuple[StoredModel, ...]:
         """All versions of the models with a live version, sorted by name and version."""
@@ -208,14 +209,8 @@ class ModelStore:
     def versions(self, name: str) -> tuple[int, ...]:
         """The versions of a model in ascending order."""
         home = self.folder / name
-        paths = home.iterdir() if home.is_dir() else ()
-        return tuple(
-            sorted(
-                int(path.name)
-                for path in paths
-                if path.name.isdecimal() and marker.kind_of(path) == _VERSION
-            )
-        )
+        paths = [path for path in home.iterdir() if path.name.isdecimal()] if home.is_dir() else []
+        return tuple(sorted(int(path.name) for path in paths if marker.kind_of(path) == _VERSION))
 
     def find(self, named: ModelName) -> StoredModel:
         """A version of a model; the live version if the statement names no number.
@@ -252,11 +247,9 @@ class ModelStore:
         except FileNotFoundError:
             return ()
         except (ValueError, TypeError) as e:
-            raise DataError(
-                f"The log of {stored} is damaged: {e}.",
-                received={"file": stored.folder / LOG},
-                hint="Train the model again.",
-            ) from e
+            problem = f"The log of {stored} is damaged: {e}."
+            hint = "Train the model again."
+            raise DataError(problem, received={"file": stored.folder / LOG}, hint=hint) from e
 
     def exists(self, name: str) -> bool:
         """Whether a model has a live version."""
@@ -278,7 +271,7 @@ class ModelStore:
             OutputError: The store cannot be written, or its folder holds other files.
         """
         home = self.folder / name
-        with _write_errors(home):
+        with write_errors(_CANNOT_WRITE, home):
             self.claim()
             (new_version / _ABOUT).write_text(json_text.dumps(_to_json(about)), encoding="utf-8")
             marker.write(new_version, _VERSION)
@@ -307,7 +300,7 @@ class ModelStore:
         """
         self.find(named)
         home = self.folder / named.name
-        with _write_errors(home), self._locked():
+        with write_errors(_CANNOT_WRITE, home), self._locked():
             # It may have been dropped while this process waited for the lock.
             stored = self.find(named)
             write_text(home / _LIVE, str(stored.version))
@@ -322,7 +315,7 @@ class ModelStore:
         """
         self.find(named)
         home = self.folder / named.name
-        with _write_errors(home), self._locked():
+        with write_errors(_CANNOT_WRITE, home), self._locked():
             # It may have been dropped while this process waited for the lock.
             stored = self.find(named)
             if named.version is None:
@@ -332,9 +325,7 @@ class ModelStore:
                 self._remove_home(home)
             elif stored.is_live:
                 hint = f"DROP MODEL {named.name} removes the model with all of its versions."
-                raise StatementError(
-                    f"The version {named} is the live one.", named.position, hint=hint
-                )
+                raise named.error(f"The version {named} is the live one.", hint)
             else:
                 self._remove(home, (stored.version,))
 
@@ -376,24 +367,15 @@ class ModelStore:
             fcntl.flock(stream, fcntl.LOCK_EX)
             yield
 
-    def _all_names(self) -> Iterator[str]:
-        if not self.folder.is_dir():
-            return
-        for path in sorted(self.folder.iterdir()):
-            if path.is_dir() and marker.kind_of(path) == _MODEL:
-                yield path.name
-
     def _live(self, name: str) -> int | None:
         try:
             text = (self.folder / name / _LIVE).read_text(encoding="ascii")
         except (FileNotFoundError, NotADirectoryError):
             return None
         if not text.isdecimal():
-            raise DataError(
-                f"{self.folder / name / _LIVE} is damaged.",
-                received=repr(text[:40]),
-                hint="Write the number of the version that should be live into this file.",
-            )
+            problem = f"{self.folder / name / _LIVE} is damaged."
+            hint = "Write the number of the version that should be live into this file."
+            raise DataError(problem, received=repr(text[:40]), hint=hint)
         return int(text)
 
     def _read(self, name: str, version: int) -> StoredModel:
@@ -401,11 +383,9 @@ class ModelStore:
         try:
             about = _from_json(json.loads((folder / _ABOUT).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError) as e:
-            raise DataError(
-                f"The model {name}@{version} is damaged: {e}.",
-                received={"folder": folder},
-                hint="Train the model again.",
-            ) from e
+            problem = f"The model {name}@{version} is damaged: {e}."
+            hint = "Train the model again."
+            raise DataError(problem, received={"folder": folder}, hint=hint) from e
         is_live = version == self._live(name)
         return StoredModel(name=name, version=version, is_live=is_live, folder=folder, about=about)
 
@@ -425,12 +405,9 @@ def _from_json(values: dict[str, Any]) -> About:
 
 
 @contextlib.contextmanager
-def _write_errors(folder: Path) -> Iterator[None]:
+def write_errors(problem: str, folder: Path) -> Iterator[None]:
+    """Replace errors of the file system by an `OutputError` that begins with a problem."""
     try:
         yield
     except OSError as e:
-        raise OutputError(
-            f"The folder of models cannot be written: {e}.",
-            received={"models": folder},
-            hint=hint_of(e),
-        ) from e
+        raise OutputError(f"{problem}: {e}.", received={"models": folder}, hint=hint_of(e)) from e

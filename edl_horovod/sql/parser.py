@@ -1,9 +1,10 @@
 """Parses a program in SQL with the added clauses into statements."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from edl_horovod.errors import did_you_mean
+from edl_horovod.sql import statements
 from edl_horovod.sql.clauses import (
     read_attributes,
     read_columns,
@@ -13,27 +14,12 @@ from edl_horovod.sql.clauses import (
 )
 from edl_horovod.sql.sqlflow import EXPLAINERS, LABEL_ATTRIBUTES
 from edl_horovod.sql.statements import (
-    AlterModel,
     Attribute,
-    DescribeModel,
-    DropModel,
-    Evaluate,
-    EvaluateColumns,
-    Explain,
-    Kill,
     ModelName,
     Name,
-    Predict,
-    ShowJobs,
-    ShowLog,
-    ShowModels,
-    ShowTrain,
-    ShowTrials,
     SourcePosition,
-    Standard,
     Statement,
     StatementError,
-    Train,
 )
 from edl_horovod.sql.tokens import Cursor, Token, TokenKind, tokens_of
 
@@ -46,62 +32,28 @@ _REFUSED_VERBS = {
 }
 _SHOW_TOPICS = ("MODELS", "TRAIN", "LOG", "TRIALS", "JOBS")
 _ADDED_STATEMENTS = (*(f"SHOW {topic}" for topic in _SHOW_TOPICS), "DESCRIBE MODEL")
-_VERBS = ("TRAIN", "PREDICT", "EVALUATE", "EXPLAIN", "RUN", "MAXIMIZE", "MINIMIZE")
+_MODEL_STATEMENTS: dict[str, type[statements.ModelStatement]] = {
+    "SHOW TRAIN": statements.ShowTrain,
+    "SHOW LOG": statements.ShowLog,
+    "SHOW TRIALS": statements.ShowTrials,
+    "DESCRIBE MODEL": statements.DescribeModel,
+    "DESC MODEL": statements.DescribeModel,
+}
+"""Statements of some keywords and the name of a model."""
+_VERBS = ("TRAIN", "PREDICT", "EVALUATE", "EXPLAIN", *_REFUSED_VERBS)
 """Keywords that begin the added clauses after a SELECT, with or without TO before them."""
 _FIRST_WORDS_OF_SELECT = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
 _OPENS, _CLOSES = ("(", "[", "{"), (")", "]", "}")
 _NEVER_BEFORE = (
-    "SELECT",
-    "DISTINCT",
-    "ALL",
-    "FROM",
-    "JOIN",
-    "AS",
-    "WHERE",
-    "AND",
-    "OR",
-    "NOT",
-    "ON",
-    "BY",
-    "HAVING",
-    "IN",
-    "LIKE",
-    "BETWEEN",
-    "IS",
-    "LIMIT",
-    "OFFSET",
-    "CASE",
-    "WHEN",
-    "THEN",
-    "ELSE",
-    "UNION",
-    "EXCEPT",
-    "INTERSECT",
+    *("SELECT", "DISTINCT", "ALL", "FROM", "JOIN", "AS", "WHERE", "AND", "OR", "NOT", "ON", "BY"),
+    *("HAVING", "IN", "LIKE", "BETWEEN", "IS", "LIMIT", "OFFSET", "CASE", "WHEN", "THEN", "ELSE"),
+    *("UNION", "EXCEPT", "INTERSECT"),
 )
 """Keywords that a column or a table follows, so that TRAIN after them is a name."""
 _NEVER_A_MODEL = (
     *_NEVER_BEFORE,
-    "LEFT",
-    "RIGHT",
-    "INNER",
-    "CROSS",
-    "FULL",
-    "NATURAL",
-    "OUTER",
-    "GROUP",
-    "ORDER",
-    "WINDOW",
-    "FETCH",
-    "FOR",
-    "SET",
-    "ASC",
-    "DESC",
-    "END",
-    "TO",
-    "WITH",
-    "COLUMN",
-    "LABEL",
-    "USING",
+    *("LEFT", "RIGHT", "INNER", "CROSS", "FULL", "NATURAL", "OUTER", "GROUP", "ORDER", "WINDOW"),
+    *("FETCH", "FOR", "SET", "ASC", "DESC", "END", "TO", "WITH", "COLUMN", "LABEL", "USING"),
     "INTO",
 )
 """Keywords that may follow a column or a table called TRAIN, and so do not name a model."""
@@ -134,7 +86,13 @@ def _split_statements(text: str, tokens: Sequence[Token]) -> Iterator[Sequence[T
     opened: list[Token] = []
     blocks = 0
     for token in tokens:
-        _check_brackets(text, token, opened)
+        if token.is_symbol(*_OPENS):
+            opened.append(token)
+        elif token.is_symbol(*_CLOSES):
+            opening = _OPENS[_CLOSES.index(token.text)]
+            if not opened or opened.pop().text != opening:
+                problem = f"The {token.text} has no matching {opening} before it."
+                raise StatementError(problem, SourcePosition(text, token.start))
         if token.is_symbol(";") and not opened and not blocks:
             if statement:
                 yield statement
@@ -148,24 +106,11 @@ def _split_statements(text: str, tokens: Sequence[Token]) -> Iterator[Sequence[T
             blocks += token.is_word("BEGIN", "CASE") - token.is_word("END")
             blocks = max(0, blocks)
     if opened:
-        hint = f"Write {_CLOSES[_OPENS.index(opened[-1].text)]} where it ends."
-        raise StatementError(
-            f"The {opened[-1].text} is not closed.",
-            SourcePosition(text, opened[-1].start),
-            hint=hint,
-        )
+        last, position = opened[-1].text, SourcePosition(text, opened[-1].start)
+        hint = f"Write {_CLOSES[_OPENS.index(last)]} where it ends."
+        raise StatementError(f"The {last} is not closed.", position, hint=hint)
     if statement:
         yield statement
-
-
-def _check_brackets(text: str, token: Token, opened: list[Token]) -> None:
-    if token.is_symbol(*_OPENS):
-        opened.append(token)
-    elif token.is_symbol(*_CLOSES):
-        opening = _OPENS[_CLOSES.index(token.text)]
-        if not opened or opened.pop().text != opening:
-            problem = f"The {token.text} has no matching {opening} before it."
-            raise StatementError(problem, SourcePosition(text, token.start))
 
 
 def _find_verb(tokens: Sequence[Token]) -> int | None:
@@ -213,61 +158,51 @@ def _statement(text: str, tokens: Sequence[Token], dialect: str) -> Statement:
     if statement := _without_select(cursor):
         return statement
     if tokens[0].is_word("TRAIN", "PREDICT", "EVALUATE", "MAXIMIZE", "MINIMIZE"):
-        raise cursor.problem(
-            f"{tokens[0].text} has no SELECT before it.",
-            tokens[0],
-            hint=f"Write SELECT ... FROM ... {tokens[0].text.upper()} ... .",
-        )
+        hint = f"Write SELECT ... FROM ... {tokens[0].text.upper()} ... ."
+        raise cursor.problem(f"{tokens[0].text} has no SELECT before it.", tokens[0], hint=hint)
     if dialect == "sqlite" and tokens[0].is_word("SHOW", "DESCRIBE"):
-        beginning = " ".join(token.text for token in tokens[:2])
-        problem = (
-            f"There is no statement {beginning}, and SQLite has no {tokens[0].text} statements."
-        )
-        hint = (
-            f"{did_you_mean(beginning, _ADDED_STATEMENTS)} Allowed: {', '.join(_ADDED_STATEMENTS)}."
-        )
+        first, words = tokens[0].text, " ".join(token.text for token in tokens[:2])
+        problem = f"There is no statement {words}, and SQLite has no {first} statements."
+        suggestion = did_you_mean(words, _ADDED_STATEMENTS)
+        hint = f"{suggestion} Allowed: {', '.join(_ADDED_STATEMENTS)}."
         raise cursor.problem(problem, tokens[0], hint=hint)
     standard = text[tokens[0].start : tokens[-1].end]
-    return Standard(text=standard, position=cursor.position(tokens[0]))
+    return statements.Standard(text=standard, position=cursor.position(tokens[0]))
 
 
 def _without_select(cursor: Cursor) -> Statement | None:
     """Parse an added statement without a SELECT; None if it is another statement."""
-    first = cursor.peek()
-    position = cursor.position(first)
+    position = cursor.position(cursor.peek())
     statement: Statement | None = None
-    if cursor.skip_words("SHOW", "TRAIN"):
-        statement = ShowTrain(model=read_model(cursor), position=position)
-    elif cursor.skip_words("SHOW", "LOG"):
-        statement = ShowLog(model=read_model(cursor), position=position)
-    elif cursor.skip_words("SHOW", "TRIALS"):
-        statement = ShowTrials(model=read_model(cursor), position=position)
+    kinds = (kind for words, kind in _MODEL_STATEMENTS.items() if cursor.skip_words(*words.split()))
+    if (kind := next(kinds, None)) is not None:
+        statement = kind(model=read_model(cursor), position=position)
     elif cursor.skip_words("SHOW", "MODELS"):
-        statement = ShowModels(position=position)
+        statement = statements.ShowModels(position=position)
     elif cursor.skip_words("SHOW", "JOBS"):
-        statement = ShowJobs(position=position)
-    elif cursor.skip_words("DESCRIBE", "MODEL") or cursor.skip_words("DESC", "MODEL"):
-        statement = DescribeModel(model=read_model(cursor), position=position)
+        statement = statements.ShowJobs(position=position)
     elif cursor.skip_words("ALTER", "MODEL"):
         statement = _alter_model(cursor, position)
     elif cursor.skip_words("DROP", "MODEL"):
         if_exists = cursor.skip_words("IF", "EXISTS")
-        statement = DropModel(model=read_model(cursor), if_exists=if_exists, position=position)
+        statement = statements.DropModel(
+            model=read_model(cursor), if_exists=if_exists, position=position
+        )
     elif cursor.skip_words("KILL"):
-        statement = Kill(job=_job_number(cursor), position=position)
+        statement = statements.Kill(job=_job_number(cursor), position=position)
     if statement is not None:
         cursor.finish()
     return statement
 
 
-def _alter_model(cursor: Cursor, position: SourcePosition) -> AlterModel:
+def _alter_model(cursor: Cursor, position: SourcePosition) -> statements.AlterModel:
     model = read_model(cursor)
     hint = f"Write ALTER MODEL {model.name}@1 SET LIVE: SHOW MODELS lists the versions."
     if model.version is None:
-        raise StatementError("ALTER MODEL needs a version.", model.position, hint=hint)
+        raise model.error("ALTER MODEL needs a version.", hint)
     if not cursor.skip_words("SET", "LIVE"):
         raise cursor.problem("SET LIVE is missing.", cursor.peek(), hint=hint)
-    return AlterModel(model=model, position=position)
+    return statements.AlterModel(model=model, position=position)
 
 
 def _job_number(cursor: Cursor) -> int:
@@ -292,17 +227,17 @@ def _with_select(text: str, tokens: Sequence[Token], verb_index: int) -> Stateme
         "select": text[tokens[0].start : tokens[verb_index - 1].end],
         "position": cursor.position(verb),
     }
-    readers: dict[str, Callable[[Cursor, dict[str, Any]], Statement]] = {
-        "TRAIN": _train,
-        "PREDICT": _predict,
-        "EVALUATE": _evaluate,
-        "EXPLAIN": _explain,
-    }
-    assert set(readers) | set(_REFUSED_VERBS) == set(_VERBS)
-    return readers[word](cursor, common)
+    match word:
+        case "TRAIN":
+            return _train(cursor, common)
+        case "PREDICT":
+            return _predict(cursor, common)
+        case "EVALUATE":
+            return _evaluate(cursor, common)
+    return _explain(cursor, common)
 
 
-def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
+def _train(cursor: Cursor, common: dict[str, Any]) -> statements.Train:
     model = read_name(cursor, "A model of the zoo, as regressor.DNN,")
     hint = "Write its name alone; the image of pods is the setting image of the command."
     refuse_image(cursor, "A model", hint)
@@ -312,8 +247,7 @@ def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
     columns = columns or read_columns(cursor)
     using = read_model(cursor) if cursor.skip_words("USING") else None
     into = cursor.peek()
-    if not cursor.skip_words("INTO"):
-        _refuse_missing_clause(cursor, "INTO", "Write INTO and a name for the trained model.")
+    _take_clause(cursor, "INTO", "Write INTO and a name for the trained model.")
     or_replace = cursor.skip_words("OR", "REPLACE")
     if_not_exists = cursor.skip_words("IF", "NOT", "EXISTS")
     if or_replace and if_not_exists:
@@ -322,9 +256,9 @@ def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
     target = read_model(cursor)
     if target.version is not None:
         hint = f"Write INTO {target.name}: it gets the next version."
-        raise StatementError("INTO takes a name without a version.", target.position, hint=hint)
+        raise target.error("INTO takes a name without a version.", hint)
     cursor.finish("WITH", "COLUMN", "LABEL", "USING", "INTO")
-    return Train(
+    return statements.Train(
         **common,
         model=model,
         attributes=attributes,
@@ -337,69 +271,59 @@ def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
     )
 
 
-def _predict(cursor: Cursor, common: dict[str, Any]) -> Predict:
-    following = cursor.peek()
+def _predict(cursor: Cursor, common: dict[str, Any]) -> statements.Predict:
     target = None
-    if following is None or not following.is_word("WITH", "USING"):
+    if not cursor.peek().is_word("WITH", "USING"):
         target = read_name(cursor, "The table and the column of the predictions")
     attributes = read_attributes(cursor)
-    if not cursor.skip_words("USING"):
-        _refuse_missing_clause(cursor, "USING", "Write USING and the name of a trained model.")
+    _take_clause(cursor, "USING", "Write USING and the name of a trained model.")
     using = read_model(cursor)
     cursor.finish("WITH", "USING")
-    return Predict(**common, target=target, attributes=attributes, using=using)
+    return statements.Predict(**common, target=target, attributes=attributes, using=using)
 
 
-def _evaluate(cursor: Cursor, common: dict[str, Any]) -> Evaluate | EvaluateColumns:
+def _evaluate(
+    cursor: Cursor, common: dict[str, Any]
+) -> statements.Evaluate | statements.EvaluateColumns:
     if not _is_clause_next(cursor):
         model, attributes, label = _model_and_label(cursor)
         into = _result_table(cursor)
         cursor.finish("WITH", "LABEL", "INTO")
-        return Evaluate(**common, model=model, attributes=attributes, label=label, into=into)
+        return statements.Evaluate(
+            **common, model=model, attributes=attributes, label=label, into=into
+        )
     attributes = read_attributes(cursor)
     hint = "Without a model, write EVALUATE LABEL column USING column."
-    if not cursor.skip_words("LABEL"):
-        _refuse_missing_clause(cursor, "LABEL", hint)
+    _take_clause(cursor, "LABEL", hint)
     label = read_name(cursor, "A column")
-    if not cursor.skip_words("USING"):
-        _refuse_missing_clause(cursor, "USING", hint)
+    _take_clause(cursor, "USING", hint)
     predicted = read_name(cursor, "The column of the predictions")
     into = _result_table(cursor)
     cursor.finish("WITH", "LABEL", "USING", "INTO")
-    return EvaluateColumns(
+    return statements.EvaluateColumns(
         **common, attributes=attributes, label=label, predicted=predicted, into=into
     )
 
 
 def _is_clause_next(cursor: Cursor) -> bool:
     """Whether a clause comes next, not a model, which may also be called label."""
-    first, following = cursor.peek(), cursor.peek(1)
-    if first is None or not first.is_word("WITH", "LABEL", "USING"):
-        return False
-    is_label = first.is_word("LABEL")
-    return not is_label or (
-        following is not None
-        and (following.is_name or following.kind is TokenKind.TEXT)
-        and not following.is_word("WITH", "LABEL", "INTO")
-    )
+    following = cursor.peek(1)
+    if not cursor.peek().is_word("LABEL"):
+        return cursor.peek().is_word("WITH", "USING")
+    is_column = following.is_name or following.kind is TokenKind.TEXT
+    return is_column and not following.is_word("WITH", "LABEL", "INTO")
 
 
-def _explain(cursor: Cursor, common: dict[str, Any]) -> Explain:
+def _explain(cursor: Cursor, common: dict[str, Any]) -> statements.Explain:
     model, attributes, label = _model_and_label(cursor)
     explainer = read_name(cursor, "An explainer") if cursor.skip_words("USING") else None
     if explainer is not None and str(explainer) not in EXPLAINERS:
-        problem = f"There is no explainer {explainer}."
         hint = "Leave USING out: columns are shuffled, which works with any model."
-        raise StatementError(problem, explainer.position, hint=hint)
+        raise explainer.error(f"There is no explainer {explainer}.", hint)
     into = _result_table(cursor)
     cursor.finish("WITH", "LABEL", "USING", "INTO")
-    return Explain(
-        **common,
-        model=model,
-        attributes=attributes,
-        label=label,
-        explainer=explainer,
-        into=into,
+    return statements.Explain(
+        **common, model=model, attributes=attributes, label=label, explainer=explainer, into=into
     )
 
 
@@ -412,25 +336,24 @@ def _model_and_label(cursor: Cursor) -> tuple[ModelName, tuple[Attribute, ...], 
         if attribute.name in LABEL_ATTRIBUTES:
             if label is not None:
                 problem = f"{attribute.name} and LABEL both name the label."
-                raise StatementError(problem, attribute.position, hint="Leave one of them out.")
+                raise attribute.error(problem, "Leave one of them out.")
             parts = (str(attribute.value),)
             label = Name(parts=parts, folded=parts, position=attribute.position)
-    return (
-        model,
-        tuple(attribute for attribute in attributes if attribute.name not in LABEL_ATTRIBUTES),
-        label,
-    )
+    others = tuple(attribute for attribute in attributes if attribute.name not in LABEL_ATTRIBUTES)
+    return model, others, label
 
 
 def _result_table(cursor: Cursor) -> Name | None:
     return read_name(cursor, "A table") if cursor.skip_words("INTO") else None
 
 
-def _refuse_missing_clause(cursor: Cursor, clause: str, hint: str) -> NoReturn:
-    """Raise an error about a missing clause and the token found instead."""
+def _take_clause(cursor: Cursor, clause: str, hint: str) -> None:
+    """Move past the keyword of a clause, or raise an error about the token found instead."""
+    if cursor.skip_words(clause):
+        return
     token = cursor.peek()
-    if token is None:
-        raise cursor.problem(f"{clause} is missing.", None, hint=hint)
+    if token.kind is TokenKind.END:
+        raise cursor.problem(f"{clause} is missing.", token, hint=hint)
     near = did_you_mean(token.text, ("WITH", "COLUMN", "FOR", "LABEL", "USING", "INTO"))
     shown = cursor.source(token)
     problem = f"{clause}, or a clause before it, is expected instead of {shown}."

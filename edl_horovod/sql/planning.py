@@ -36,10 +36,9 @@ from edl_horovod.sql.training_rows import Split
 from edl_horovod.sql.trials import SWEEP_OPTIONS, TrialsPlan, plan_trials
 
 __all__ = [
-    "ComparisonPlan",
     "TrainingPlan",
     "check_kinds",
-    "plan_comparison",
+    "comparison_options",
     "plan_evaluation",
     "plan_prediction",
     "plan_training",
@@ -65,10 +64,7 @@ _PREDICT_OPTIONS: dict[str, type] = {
     "predict.replace_table": bool,
     "predict.replace_values": bool,
 }
-_EXPLAIN_OPTIONS: dict[str, type] = {
-    "validation.nulls": dict,
-    "validation.overwrite": bool,
-}
+_EXPLAIN_OPTIONS: dict[str, type] = {"validation.nulls": dict, "validation.overwrite": bool}
 _EVALUATE_OPTIONS: dict[str, type] = {"validation.metrics": str, **_EXPLAIN_OPTIONS}
 _COMPARISON_OPTIONS: dict[str, type] = {"validation.metrics": str, "validation.overwrite": bool}
 
@@ -158,20 +154,6 @@ class EvaluationPlan:
     """Sentences about attributes without effect."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparisonPlan:
-    """A comparison of two columns as its statement describes it."""
-
-    label: str
-    """The column with the true values."""
-    predicted: str
-    """The column with the predictions."""
-    metrics: Attribute | None
-    """The attribute that names the requested metrics; None for all."""
-    overwrite: bool
-    """Whether earlier results in the table are replaced."""
-
-
 def plan_training(
     statement: Train, columns: Sequence[str], zoo: Path, *, is_confined: bool = False
 ) -> TrainingPlan:
@@ -181,7 +163,7 @@ def plan_training(
         statement: The statement.
         columns: The columns of its SELECT.
         zoo: The folder of models.
-        is_confined: Whether only `PERMITTED_SETTINGS` may be set.
+        is_confined: Whether only the settings that a service permits may be set.
 
     Raises:
         StatementError: The zoo lacks the model, the model lacks a parameter, the SELECT lacks a
@@ -205,35 +187,34 @@ def plan_training(
     for name, name_in_statement in columns_read.items():
         _check_selected(name, columns, name_in_statement.position, "COLUMN")
     label, notes = _label(statement, columns, columns_read)
+    if metrics := attributes.options.get("validation.metrics"):
+        note = f"A training measures the metrics of its model, not {metrics.value}: EVALUATE does."
+        notes = (note, *notes)
     options = _options(attributes, "train")
     split = _split(statement, attributes, columns)
     params = _params(statement, attributes, label)
     settings = {f"params.{name}": value for name, value in params.items()} | attributes.settings
     needed_columns = _needed_columns(statement, columns_read, label, options.get("split_column"))
+    exported = needed_columns or columns
     if split.kind == "column":
-        settings["data_plan.columns"] = [
-            name for name in needed_columns or columns if name != split.column
-        ]
+        settings["data_plan.columns"] = [name for name in exported if name != split.column]
     if len(columns) - (split.kind == "column") < 2:
         problem = f"The SELECT gives only {label!r}, and no columns to learn it from."
-        raise StatementError(problem, statement.position, hint="Select some more columns.")
+        raise statement.error(problem, "Select some more columns.")
     has_validation = split.kind != "none" or bool(options.get("validation_select"))
     nulls = options.get("nulls", {})
     fills_nulls = isinstance(nulls, str)
     if fills_nulls and nulls != "mean":
         problem = "train.nulls must be a {dict} or 'mean'."
-        position = attributes.options["train.nulls"].position
-        raise StatementError(problem, position, hint=f"It is {nulls!r}.")
+        raise attributes.options["train.nulls"].error(problem, f"It is {nulls!r}.")
     return TrainingPlan(
         label=label,
         settings={**settings, "model_def": str(statement.model)},
         nulls={} if fills_nulls else nulls,
         filled_columns=tuple(
-            name
-            for name in needed_columns or columns
-            if fills_nulls and name not in (label, split.column)
+            name for name in exported if fills_nulls and name not in (label, split.column)
         ),
-        notes=(*renaming_notes, *_notes_on_metrics(attributes), *notes),
+        notes=(*renaming_notes, *notes),
         has_classes=_CLASSIFIER in bases if has_spec else None,
         is_linear=_LINEAR in bases,
         num_classes=options.get("model.n_classes"),
@@ -242,9 +223,7 @@ def plan_training(
         split_key=options["split_column"] if split.kind == "key" else "",
         validation_select=options.get("validation_select", ""),
         trials=plan_trials(attributes, has_validation=has_validation),
-        possible_dates=_possible_dates(statement, params, needed_columns or columns)
-        if has_spec
-        else (),
+        possible_dates=_possible_dates(statement, params, exported) if has_spec else (),
         columns=needed_columns,
     )
 
@@ -260,10 +239,9 @@ def plan_prediction(
     """
     for attribute in statement.attributes:
         if attribute.name == "predict.overwrite":
-            raise StatementError(
+            raise attribute.error(
                 "There is no attribute predict.overwrite: it would not say what may be lost.",
-                attribute.position,
-                hint="Write predict.replace_values to replace the values of a column, or"
+                "Write predict.replace_values to replace the values of a column, or"
                 " predict.replace_table to drop a whole table and make a new one.",
             )
     attributes = sort_attributes(
@@ -300,7 +278,7 @@ def plan_evaluation(
         columns: The columns of its SELECT.
         stored: The model.
         metrics: The metrics available for the model; only for an evaluation.
-        is_confined: Whether only `PERMITTED_SETTINGS` may be set.
+        is_confined: Whether only the settings that a service permits may be set.
 
     Raises:
         StatementError: The SELECT lacks a column that the model was trained with, LABEL is not the
@@ -315,10 +293,9 @@ def plan_evaluation(
     )
     label = stored.about.label
     if statement.label is not None and str(statement.label) != label:
-        raise StatementError(
+        raise statement.label.error(
             f"The model {stored} learned {label!r}, not {str(statement.label)!r}.",
-            statement.label.position,
-            hint=f"Write LABEL {label}, and select that column: AS gives a column another name.",
+            f"Write LABEL {label}, and select that column: AS gives a column another name.",
         )
     check_columns(stored, columns, statement.model.position, needs_label=True)
     options = _options(sorted_attributes, "validation")
@@ -332,8 +309,10 @@ def plan_evaluation(
     )
 
 
-def plan_comparison(statement: EvaluateColumns, columns: Sequence[str]) -> ComparisonPlan:
-    """Plan a comparison of two columns.
+def comparison_options(
+    statement: EvaluateColumns, columns: Sequence[str]
+) -> Mapping[str, Attribute]:
+    """Check a comparison of two columns; returns its options by name.
 
     Raises:
         StatementError: The SELECT lacks one of them, or an attribute is for models.
@@ -344,17 +323,10 @@ def plan_comparison(statement: EvaluateColumns, columns: Sequence[str]) -> Compa
     if sorted_attributes.settings:
         attribute = statement.attributes[0]
         problem = "Settings of jobs have no effect here, because no model is evaluated."
-        raise StatementError(
-            problem, attribute.position, hint=f"Allowed: {', '.join(_COMPARISON_OPTIONS)}."
-        )
+        raise attribute.error(problem, f"Allowed: {', '.join(_COMPARISON_OPTIONS)}.")
     for name, clause in ((statement.label, "LABEL"), (statement.predicted, "USING")):
         _check_selected(name.parts[-1], columns, name.position, clause)
-    return ComparisonPlan(
-        label=statement.label.parts[-1],
-        predicted=statement.predicted.parts[-1],
-        metrics=sorted_attributes.options.get("validation.metrics"),
-        overwrite=_options(sorted_attributes, "validation").get("overwrite", False),
-    )
+    return sorted_attributes.options
 
 
 def check_columns(
@@ -391,12 +363,9 @@ def check_kinds(about: About, kinds: Mapping[str, str], position: SourcePosition
         kind = kinds.get(column.name, column.kind)
         is_number = {kind, column.kind} <= {"integer", "number"}
         if kind != column.kind and not is_number:
-            raise StatementError(
-                f"The column {column.name!r} holds {kind} values, and the model was trained with"
-                f" {column.kind} values.",
-                position,
-                hint="Cast it in the SELECT.",
-            )
+            difference = f"{kind} values, and the model was trained with {column.kind} values"
+            problem = f"The column {column.name!r} holds {difference}."
+            raise StatementError(problem, position, hint="Cast it in the SELECT.")
 
 
 def requested_metrics(attribute: Attribute | None, available: Sequence[str]) -> tuple[str, ...]:
@@ -415,11 +384,8 @@ def requested_metrics(attribute: Attribute | None, available: Sequence[str]) -> 
     metrics = tuple(METRIC_NAMES.get(text, text) for text in texts)
     for name in metrics:
         if name not in available:
-            raise StatementError(
-                f"There is no metric {name!r}.",
-                attribute.position,
-                hint=f"{did_you_mean(name, available)} Metrics: {', '.join(available)}.",
-            )
+            hint = f"{did_you_mean(name, available)} Metrics: {', '.join(available)}."
+            raise attribute.error(f"There is no metric {name!r}.", hint)
     return metrics
 
 
@@ -447,28 +413,18 @@ def _translate_sqlflow(statement: Train, zoo: Path) -> tuple[Train, tuple[str, .
     return translated, (*notes, *without_effect)
 
 
-def _notes_on_metrics(attributes: SortedAttributes) -> tuple[str, ...]:
-    attribute = attributes.options.get("validation.metrics")
-    if attribute is None:
-        return ()
-    return (f"A training measures the metrics of its model, not {attribute.value}: EVALUATE does.",)
-
-
 def _params(statement: Train, attributes: SortedAttributes, label: str) -> dict[str, Any]:
     """The parameters of the model, including those that clauses set."""
     clauses = {"label": "LABEL"} | ({"columns": "COLUMN"} if statement.columns else {})
     for name, clause in clauses.items():
         if name in attributes.param_names:
-            raise StatementError(
-                f"The attribute {name} and {clause} exclude each other.",
-                _position_of(statement, name),
-                hint=f"Write {clause} alone.",
-            )
+            problem = f"The attribute {name} and {clause} exclude each other."
+            raise _attribute_of(statement, name).error(problem, f"Write {clause} alone.")
     for name in RATE_NAMES:
         rate = attributes.params.get(name, 1.0)
         if isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0:
             problem = f"{name} must be a number above 0."
-            raise StatementError(problem, _position_of(statement, name), hint=f"It is {rate!r}.")
+            raise _attribute_of(statement, name).error(problem, f"It is {rate!r}.")
     params = {**attributes.params, "label": label}
     if statement.columns:
         params["columns"] = column_dicts(statement.columns)
@@ -485,10 +441,9 @@ def _possible_dates(
         replace(clause, terms=tuple(term for term in clause.terms if isinstance(term, ColumnCall)))
         for clause in statement.columns
     ]
-    decided = {*column_names(calls), params["label"]}
-    for name in ("numeric", "categorical"):
-        names = params.get(name, ())
-        decided.update(names if isinstance(names, list) else ())
+    lists = [params.get(name) for name in ("numeric", "categorical")]
+    named = [name for names in lists if isinstance(names, list) for name in names]
+    decided = {*column_names(calls), *named, params["label"]}
     return tuple(name for name in columns if name not in decided)
 
 
@@ -509,12 +464,12 @@ def _split(statement: Train, attributes: SortedAttributes, columns: Sequence[str
     kind, column = options.get("split", default), options.get("split_column", "")
     if options.get("validation_select") and kind != "none":
         problem = "train.validation_select and train.split both choose the rows for the validation."
-        raise StatementError(problem, statement.position, hint="Leave one of them out.")
+        raise statement.error(problem, "Leave one of them out.")
     if (kind in ("key", "column")) != bool(column):
         problem = (
             "train.split_column is for train.split='key' and train.split='column', which need it."
         )
-        raise StatementError(problem, statement.position, hint=f"train.split is {kind!r}.")
+        raise statement.error(problem, f"train.split is {kind!r}.")
     if column:
         position = attributes.options["train.split_column"].position
         _check_selected(column, columns, position, "train.split_column")
@@ -539,18 +494,14 @@ def _check_model(model: Name, zoo: Path) -> None:
     if _is_in_zoo(name, zoo):
         return
     if explanation := explain_missing_model(name):
-        raise StatementError(explanation[0], model.position, hint=explanation[1])
+        raise model.error(explanation[0], explanation[1])
     models = _zoo_models(zoo)
-    same_class = [
-        candidate for candidate in models if candidate.rpartition(".")[2].lower() == name.lower()
-    ]
-    suggestion = (
-        f" Did you mean {' or '.join(map(repr, same_class))}?"
-        if same_class
-        else did_you_mean(name, models)
-    )
+    same_class = [model for model in models if model.rpartition(".")[2].lower() == name.lower()]
+    suggestion = did_you_mean(name, models)
+    if same_class:
+        suggestion = f" Did you mean {' or '.join(map(repr, same_class))}?"
     hint = f"{suggestion} Models: {', '.join(models)}."
-    raise StatementError(f"There is no model {name} in the zoo.", model.position, hint=hint)
+    raise model.error(f"There is no model {name} in the zoo.", hint)
 
 
 def _check_params(
@@ -562,12 +513,9 @@ def _check_params(
     allowed = {*parameters, *RATE_NAMES} if {*parameters} & {*RATE_NAMES} else {*parameters}
     for name in attributes.param_names:
         if name not in allowed:
-            suggestion = did_you_mean(name, sorted(allowed)).strip()
-            raise StatementError(
-                f"The model {statement.model} has no parameter {name}.",
-                _position_of(statement, name),
-                hint=PARAMETER_HINTS.get(name, suggestion),
-            )
+            problem = f"The model {statement.model} has no parameter {name}."
+            hint = PARAMETER_HINTS.get(name, did_you_mean(name, sorted(allowed)).strip())
+            raise _attribute_of(statement, name).error(problem, hint)
 
 
 def _label(
@@ -579,17 +527,14 @@ def _label(
         _check_selected(label, columns, statement.label.position, "LABEL")
         if label in columns_read:
             problem = f"{label} is the label, so the model cannot learn from it."
-            raise StatementError(
-                problem, columns_read[label].position, hint="Leave it out of COLUMN."
-            )
+            raise columns_read[label].error(problem, "Leave it out of COLUMN.")
         return label, ()
     candidates = [name for name in columns if name not in columns_read]
     if not candidates:
         problem = "COLUMN names every column of the SELECT, so none is left as label."
-        raise StatementError(problem, statement.position, hint="Write LABEL and a column.")
-    return candidates[-1], (
-        f"The label is {candidates[-1]!r}, the last column; LABEL names another.",
-    )
+        raise statement.error(problem, "Write LABEL and a column.")
+    note = f"The label is {candidates[-1]!r}, the last column; LABEL names another."
+    return candidates[-1], (note,)
 
 
 def _check_selected(
@@ -601,9 +546,9 @@ def _check_selected(
         raise StatementError(problem, position, hint=hint)
 
 
-def _position_of(statement: Train, name: str) -> SourcePosition:
+def _attribute_of(statement: Train, name: str) -> Attribute:
     names = (f"model.{name}", name)
-    return next(attribute.position for attribute in statement.attributes if attribute.name in names)
+    return next(attribute for attribute in statement.attributes if attribute.name in names)
 
 
 def _options(attributes: SortedAttributes, prefix: str) -> dict[str, Any]:

@@ -19,20 +19,12 @@ from edl_horovod.sql.engine import DatabaseError
 from edl_horovod.sql.export import ExportedTable, NoRows
 from edl_horovod.sql.models import StoredModel, read_summary
 from edl_horovod.sql.rows import MOST_ROWS
-from edl_horovod.sql.statements import Predict, Result
+from edl_horovod.sql.statements import Predict, Result, SourcePosition
 from edl_horovod.sql.target import DEFAULT_COLUMN, SAMPLE_NUMBER, plan_target
 from edl_horovod.sql.unknown_values import unknown_values
 from edl_horovod.sql.writing import try_writing, write_predictions
 
-__all__ = [
-    "PROBABILITIES",
-    "VALUE",
-    "Predictions",
-    "classes_of",
-    "predict",
-    "read_predictions",
-    "report_unknown_values",
-]
+__all__ = ["PROBABILITIES", "VALUE", "check_rows", "classes_of", "predict", "read_predictions"]
 
 VALUE, _CLASS, PROBABILITIES = "prediction", "class", "probabilities"
 """The outputs of the zoo's models of tables."""
@@ -41,13 +33,12 @@ _SCHEMA = "schema.json"
 
 
 @dataclass(frozen=True)
-class Predictions:
+class _Predictions:
     """The outputs of a model for the rows of a SELECT."""
 
     folder: Path
     shapes: dict[str, tuple[int, ...]]
     """The shape of each output for one row."""
-    num_rows: int
 
     def batches(self) -> Iterator[dict[str, NDArray[Any]]]:
         """Batches of outputs by name, each of shape (rows, ...).
@@ -82,16 +73,14 @@ def predict(context: StatementContext, statement: Predict) -> Result:
     )
     into = None
     if target is not None:
+        number = (SAMPLE_NUMBER,)
         into = plan_target(
             context.engine,
             statement.select,
             parts,
             columns=names if len(names) > 1 or plan.columns else (),
             features=stored.about.features,
-            samples=[
-                classes_of(stored) or (SAMPLE_NUMBER,),
-                *[(SAMPLE_NUMBER,)] * (len(names) - 1),
-            ],
+            samples=[classes_of(stored) or number, *[number] * (len(names) - 1)],
             replace_table=plan.replace_table,
             replace_values=plan.replace_values,
         )
@@ -123,24 +112,22 @@ def predict(context: StatementContext, statement: Predict) -> Result:
             message = f"The SELECT gives no rows, so {stored} predicts nothing."
             result_columns = () if into is not None else (*columns, *names)
             return Result(columns=result_columns, message=message, model=str(stored))
-        kinds = {column.name: column.kind for column in table.columns}
-        planning.check_kinds(stored.about, kinds, statement.using.position)
-        report_unknown_values(context, stored, table)
+        check_rows(context, stored, table, statement.using.position)
         digest = _digest(stored, table) if into is not None else ""
         is_reused = into is not None and job.take_predictions(digest)
         if is_reused:
-            context.tell(
+            sentence = (
                 "The predictions of an earlier attempt, which could not write them, are used."
             )
+            context.tell(sentence)
         else:
             context.run(config, table.data, job)
         rows_of_predictions = _predicted_rows(
             read_predictions(job.output), stored, probabilities=plan.has_probabilities
         )
         if into is not None:
-            progress = context.progress(
-                job, f"of {table.num_rows:,} predictions are sent to the database"
-            )
+            action = f"of {table.num_rows:,} predictions are sent to the database"
+            progress = context.progress(job, action)
             try:
                 counts = write_predictions(
                     context.engine,
@@ -160,18 +147,16 @@ def predict(context: StatementContext, statement: Predict) -> Result:
                 raise
             message = f"{counts.num_rows:,} rows of {into.table} have predictions of {stored}."
             return Result(message=message, model=str(stored))
+        pairs = zip(table.first_rows, rows_of_predictions, strict=False)
         return Result(
             columns=(*columns, *names),
-            rows=tuple(
-                (*row, *predictions)
-                for row, predictions in zip(table.first_rows, rows_of_predictions, strict=False)
-            ),
+            rows=tuple((*row, *predictions) for row, predictions in pairs),
             has_more_rows=table.num_rows > len(table.first_rows),
             model=str(stored),
         )
 
 
-def read_predictions(folder: Path) -> Predictions:
+def read_predictions(folder: Path) -> _Predictions:
     """Open the predictions in a folder.
 
     Raises:
@@ -180,12 +165,10 @@ def read_predictions(folder: Path) -> Predictions:
     schema = json.loads((folder / _SCHEMA).read_bytes())
     shapes = {name: tuple(feature["shape"]) for name, feature in schema["features"].items()}
     if varying := [name for name, shape in shapes.items() if None in shape]:
-        raise DataError(
-            f"The output {varying[0]!r} of the model differs in size from row to row.",
-            received=f"shape {shapes[varying[0]]}",
-            hint="Use a model of the zoo that gives one value a row.",
-        )
-    return Predictions(folder, shapes, int(schema["num_records"]))
+        problem = f"The output {varying[0]!r} of the model differs in size from row to row."
+        hint = "Use a model of the zoo that gives one value a row."
+        raise DataError(problem, received=f"shape {shapes[varying[0]]}", hint=hint)
+    return _Predictions(folder, shapes)
 
 
 def classes_of(stored: StoredModel) -> tuple[Any, ...]:
@@ -198,17 +181,25 @@ def classes_of(stored: StoredModel) -> tuple[Any, ...]:
     return tuple(classes["values"]) if classes else ()
 
 
-def report_unknown_values(
-    context: StatementContext, stored: StoredModel, table: ExportedTable
+def check_rows(
+    context: StatementContext, stored: StoredModel, table: ExportedTable, position: SourcePosition
 ) -> None:
-    """Tell the user how many rows of each column have values that the training did not have.
+    """Refuse rows of other kinds than in the training, and tell the user of unknown values.
+
+    Args:
+        context: Tells how many rows of each column have values that the training did not have.
+        stored: The model.
+        table: The rows.
+        position: The position of the model in the statement.
 
     Raises:
+        StatementError: A column holds values of another kind.
         DataError: The trained model is damaged.
     """
-    for unknown in unknown_values(
-        read_summary(stored.trained_model), sorted(table.data.glob("*.parquet"))
-    ):
+    kinds = {column.name: column.kind for column in table.columns}
+    planning.check_kinds(stored.about, kinds, position)
+    shards = sorted(table.data.glob("*.parquet"))
+    for unknown in unknown_values(read_summary(stored.trained_model), shards):
         context.tell(str(unknown))
 
 
@@ -229,28 +220,22 @@ def _output_names(
     """
     classes = classes_of(stored)
     if probabilities and not classes:
-        raise ConfigError(
-            f"predict.probabilities is only for classifiers, and {stored} predicts a number.",
-            received={"predict.probabilities": True},
-            hint="Leave it out.",
-        )
+        problem = f"predict.probabilities is only for classifiers, and {stored} predicts a number."
+        raise ConfigError(problem, received={"predict.probabilities": True}, hint="Leave it out.")
     # Columns of two models in the same table must have different names.
     prefix = "" if first == DEFAULT_COLUMN else f"{first}_"
-    probability_columns = (
-        [f"{prefix}probability_{label}" for label in classes] if probabilities else []
-    )
-    names = tuple(map(str, columns)) or (first, *probability_columns)
-    if len(names) != 1 + len(probability_columns):
-        raise ConfigError(
-            f"There are {1 + len(probability_columns)} columns of predictions, {len(names)} names.",
-            received={"predict.columns": list(names)},
-            hint=f"Write a name for each of {', '.join((first, *probability_columns))}.",
-        )
+    labels = classes if probabilities else ()
+    usual_names = (first, *(f"{prefix}probability_{label}" for label in labels))
+    names = tuple(map(str, columns)) or usual_names
+    if len(names) != len(usual_names):
+        problem = f"There are {len(usual_names)} columns of predictions, {len(names)} names."
+        hint = f"Write a name for each of {', '.join(usual_names)}."
+        raise ConfigError(problem, received={"predict.columns": list(names)}, hint=hint)
     return names
 
 
 def _predicted_rows(
-    predictions: Predictions, stored: StoredModel, *, probabilities: bool
+    predictions: _Predictions, stored: StoredModel, *, probabilities: bool
 ) -> Iterator[tuple[Any, ...]]:
     """The predictions for each row, in order: the number, or the class and its probabilities.
 
@@ -260,11 +245,9 @@ def _predicted_rows(
     classes = classes_of(stored)
     outputs = (_CLASS, PROBABILITIES) if classes else (VALUE,)
     if missing := [name for name in outputs if name not in predictions.shapes]:
-        raise DataError(
-            f"The model {stored} has no output {missing[0]!r}.",
-            received=f"{', '.join(predictions.shapes)}",
-            hint="Use a regressor or a classifier of the zoo.",
-        )
+        problem = f"The model {stored} has no output {missing[0]!r}."
+        hint = "Use a regressor or a classifier of the zoo."
+        raise DataError(problem, received=f"{', '.join(predictions.shapes)}", hint=hint)
     for batch in predictions.batches():
         if not classes:
             columns = [batch[VALUE].reshape(-1).tolist()]

@@ -14,18 +14,17 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.output import Output
 
 from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted, did_you_mean
-from edl_horovod.sql.clauses import HPARAM_WORDS
 from edl_horovod.sql.session import Session
-from edl_horovod.sql.statements import Result, StatementError
+from edl_horovod.sql.statements import Result
 
 __all__ = ["Words", "names_to_complete", "run_prompt"]
 
 KEYWORDS = (
     *("ALTER", "COLUMN", "DESCRIBE", "DROP", "EVALUATE", "EXISTS", "EXPLAIN"),
-    *("FOR", "FROM", "GROUP", "IF", "INTO", "JOBS"),
+    *("FOR", "FROM", "GROUP", "HPARAM_CANDIDATES", "HPARAM_RANGE", "IF", "INTO", "JOBS"),
     *("JOIN", "KILL", "LABEL", "LIMIT", "LIVE", "LOG", "MODEL", "MODELS"),
     *("NOT", "ORDER", "PREDICT", "REPLACE", "SELECT", "SET", "SHOW"),
-    *("TO", "TRAIN", "TRIALS", "USING", "WHERE", "WITH", *HPARAM_WORDS),
+    *("TO", "TRAIN", "TRIALS", "USING", "WHERE", "WITH"),
 )
 _WORD = re.compile(r"[\w.]+")
 _EXIT_COMMANDS = ("exit", "quit", "\\q", ".exit", ".quit")
@@ -79,7 +78,7 @@ def run_prompt(
     """
     prompt: PromptSession[str] = PromptSession(
         "edl> ",
-        multiline=Condition(lambda: _needs_more_lines(session, prompt.default_buffer.text)),
+        multiline=Condition(lambda: _needs_more_lines(prompt.default_buffer.text)),
         prompt_continuation=lambda width, *_: "...> ".rjust(width),
         completer=Words(lambda: names_to_complete(session)),
         complete_in_thread=True,
@@ -108,21 +107,12 @@ def run_prompt(
             show_error(error)
 
 
-def _needs_more_lines(session: Session, text: str) -> bool:
+def _needs_more_lines(text: str) -> bool:
     """Whether Enter begins another line, because the last statement has no semicolon yet."""
     stripped = text.strip()
-    if (
-        not stripped
-        or stripped.lower() in (*_EXIT_COMMANDS, "help")
-        or stripped.startswith(_COMMAND_PREFIXES)
-    ):
-        return False
-    try:
-        session.parse(text)
-    except StatementError:
-        # A quote may be open. An error in a complete statement is shown when it runs.
-        return not stripped.endswith(";")
-    return not stripped.endswith(";")
+    is_command = stripped.lower() in (*_EXIT_COMMANDS, "help", "")
+    is_complete = is_command or stripped.startswith(_COMMAND_PREFIXES) or stripped.endswith(";")
+    return not is_complete
 
 
 def _run_command(session: Session, text: str) -> Result | None:

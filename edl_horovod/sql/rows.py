@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["BATCH_ROWS", "MOST_ROWS", "Rows", "SelectColumn", "first_rows", "server_cursor_rows"]
 
@@ -26,8 +26,7 @@ FetchRows = Callable[[int], list[tuple[Any, ...]]]
 """Returns the next rows, at most the given number; an empty list at the end."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelectColumn:
+class SelectColumn(NamedTuple):
     """A column of a SELECT."""
 
     name: str

@@ -51,7 +51,7 @@ class OneTable:
         return "\n, ".join((f"SELECT {self.expressions}", *columns)) + f"\n{self.rest}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SelectParts:
     """The tables and columns that a SELECT reads."""
 
@@ -97,12 +97,7 @@ def inspect_select(select: str, dialect: str) -> SelectParts:
         for expression in (tree.expressions if isinstance(tree, exp.Select) else [])
         for column in expression.find_all(exp.Column, exp.Star)
     }
-    return SelectParts(
-        sources=tuple(sources),
-        column_names=frozenset(names),
-        one_table=one_table,
-        obstacle=obstacle,
-    )
+    return SelectParts(tuple(sources), frozenset(names), one_table, obstacle)
 
 
 def _table_name(table: exp.Table, dialect: str) -> TableName:
@@ -138,18 +133,13 @@ def _obstacle_to_one_table(tree: exp.Expr) -> str:
             return reason
     if any(expression.find(exp.Window) for expression in tree.expressions):
         return "it has a window function"
-    aggregates = (
-        aggregate
+    # MAX of several arguments is no aggregate: it gives the largest value of a row.
+    is_aggregated = any(
+        aggregate.find_ancestor(exp.Select) is tree and not aggregate.expressions
         for expression in tree.expressions
         for aggregate in expression.find_all(exp.AggFunc)
     )
-    # MAX of several arguments is no aggregate: it gives the largest value of a row.
-    if any(
-        aggregate.find_ancestor(exp.Select) is tree and not aggregate.expressions
-        for aggregate in aggregates
-    ):
-        return "it sums up many rows in one"
-    return ""
+    return "it sums up many rows in one" if is_aggregated else ""
 
 
 def _adds_a_column(one_table: OneTable, tree: exp.Expr, dialect: str) -> bool:
@@ -208,14 +198,9 @@ def _index_of_from(tokens: Sequence[Token]) -> int | None:
     """The index of the FROM of the outermost SELECT, not of IS DISTINCT FROM."""
     depth = 0
     for index, token in enumerate(tokens):
-        if token.token_type == TokenType.L_PAREN:
-            depth += 1
-        elif token.token_type == TokenType.R_PAREN:
-            depth -= 1
-        elif (
-            token.token_type == TokenType.FROM
-            and not depth
-            and tokens[index - 1].token_type != TokenType.DISTINCT
-        ):
+        kind = token.token_type
+        depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
+        is_comparison = tokens[index - 1].token_type == TokenType.DISTINCT
+        if kind == TokenType.FROM and not depth and not is_comparison:
             return index
     return None

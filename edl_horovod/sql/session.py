@@ -13,6 +13,7 @@ from typing import Any
 
 from edl_horovod.errors import EdlError, TimedOut
 from edl_horovod.launch.client import Client
+from edl_horovod.sql import statements
 from edl_horovod.sql.context import RunJob, StatementContext
 from edl_horovod.sql.engine import open_engine
 from edl_horovod.sql.evaluation import evaluate, evaluate_columns, explain
@@ -21,32 +22,11 @@ from edl_horovod.sql.models import ModelStore, StoredModel, Trial
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.prediction import predict
 from edl_horovod.sql.settings import SqlSettings
-from edl_horovod.sql.statements import (
-    AlterModel,
-    DescribeModel,
-    DropModel,
-    Evaluate,
-    EvaluateColumns,
-    Explain,
-    Kill,
-    Predict,
-    Result,
-    ShowJobs,
-    ShowLog,
-    ShowModels,
-    ShowTrain,
-    ShowTrials,
-    Standard,
-    Statement,
-    StatementError,
-    Train,
-)
+from edl_horovod.sql.statements import Result, Statement
 from edl_horovod.sql.training import train
 
 __all__ = ["Session", "open_session"]
 
-_SELECTING = (Train, Predict, Evaluate, EvaluateColumns, Explain)
-"""Statements that read the rows of a SELECT."""
 KILL_SECONDS = 120.0
 """The time that KILL waits for a statement to end."""
 _POLL_SECONDS = 0.5
@@ -99,126 +79,76 @@ class Session:
         Raises:
             EdlError: The statement failed; `Interrupted` after Ctrl-C or KILL.
         """
-        if isinstance(statement, _SELECTING):
-            self._require_no_transaction(statement)
-        match statement:
-            case Train():
-                return train(self.context, statement)
-            case Predict():
-                return predict(self.context, statement)
-            case Evaluate():
-                return evaluate(self.context, statement)
-            case EvaluateColumns():
-                return evaluate_columns(self.context, statement)
-            case Explain():
-                return explain(self.context, statement)
-            case Standard():
-                return self._run_standard(statement)
-        return run_catalog_statement(
-            statement, self.context.store, is_dry_run=self.context.is_dry_run
-        )
-
-    def _require_no_transaction(self, statement: Statement) -> None:
-        """Refuse, within a transaction, statements that read rows in a transaction of their own.
-
-        Raises:
-            StatementError: A transaction is open.
-        """
-        if opened_by := self.context.engine.open_transaction:
+        context, store = self.context, self.context.store
+        opened_by = context.engine.open_transaction
+        if opened_by and isinstance(statement, statements.SelectStatement):
+            # These statements read rows in a transaction of their own.
             verb = type(statement).__name__.removesuffix("Columns").upper()
-            raise StatementError(
-                f"{verb} cannot run within a transaction, and {opened_by!r} has opened one.",
-                statement.position,
-                hint="COMMIT or ROLLBACK it first.",
-            )
+            problem = f"{verb} cannot run within a transaction, and {opened_by!r} has opened one."
+            raise statement.error(problem, "COMMIT or ROLLBACK it first.")
+        match statement:
+            case statements.Train():
+                return train(context, statement)
+            case statements.Predict():
+                return predict(context, statement)
+            case statements.Evaluate():
+                return evaluate(context, statement)
+            case statements.EvaluateColumns():
+                return evaluate_columns(context, statement)
+            case statements.Explain():
+                return explain(context, statement)
+            case statements.Standard():
+                return self._run_standard(statement)
+            case statements.ShowModels():
+                return _models(store)
+            case statements.ShowTrain():
+                return _training(store.find(statement.model))
+            case statements.ShowLog():
+                return _log(store.find(statement.model), store)
+            case statements.ShowTrials():
+                return _trials(store.find(statement.model))
+            case statements.AlterModel():
+                return _alter(context, statement)
+            case statements.DescribeModel():
+                return _description(store.find(statement.model), store)
+            case statements.DropModel():
+                return _drop(context, statement)
+            case statements.ShowJobs():
+                return _jobs(store)
+            case statements.Kill():
+                return _kill(context, statement)
+        raise AssertionError(f"{type(statement).__name__} is not handled")
 
-    def _run_standard(self, statement: Standard) -> Result:
+    def _run_standard(self, statement: statements.Standard) -> Result:
         engine = self.context.engine
         if self.context.is_dry_run:
             return Result(message=f"This would run on {engine.label}: {statement.text}")
-        result = engine.execute(statement.text)
-        message = ""
-        if not result.columns:
-            row_count = result.num_changed
-            message = "Done." if row_count is None else f"{row_count:,} rows were changed."
-        return Result(
-            columns=result.columns,
-            rows=result.rows,
-            has_more_rows=result.has_more_rows,
-            message=message,
-        )
-
-
-def run_catalog_statement(
-    statement: Statement, store: ModelStore, *, is_dry_run: bool = False
-) -> Result:
-    """Run a statement about models or jobs.
-
-    Args:
-        statement: A statement such as ShowModels.
-        store: The store of models.
-        is_dry_run: Only say what would be changed, removed or ended.
-
-    Raises:
-        EdlError: A subclass says what went wrong.
-    """
-    match statement:
-        case ShowModels():
-            return _models(store)
-        case ShowTrain():
-            return _training(store.find(statement.model))
-        case ShowLog():
-            return _log(store.find(statement.model), store)
-        case ShowTrials():
-            return _trials(store.find(statement.model))
-        case AlterModel():
-            return _alter(statement, store, is_dry_run=is_dry_run)
-        case DescribeModel():
-            return _description(store.find(statement.model), store)
-        case DropModel():
-            return _drop(statement, store, is_dry_run=is_dry_run)
-        case ShowJobs():
-            return _jobs(store)
-        case Kill():
-            return _kill(statement, store, is_dry_run=is_dry_run)
-    raise AssertionError(f"{type(statement).__name__} is not a statement about models or jobs")
+        return engine.execute(statement.text)
 
 
 def _models(store: ModelStore) -> Result:
-    rows = [
-        (
-            stored.name,
-            stored.version,
-            stored.is_live,
-            stored.about.model_def,
-            stored.about.framework,
-            stored.about.label,
-            stored.about.num_rows,
-            _metrics_in_words(stored.about.metrics),
-            stored.about.trained,
-        )
-        for stored in store.all()
-    ]
-    version_columns = ("name", "version", "live")
-    training_columns = ("model", "framework", "label", "rows", "metrics", "trained")
-    return Result(columns=version_columns + training_columns, rows=tuple(rows))
+    rows = []
+    for stored in store.all():
+        about = stored.about
+        training = (about.model_def, about.framework, about.label, about.num_rows)
+        metrics = _metrics_in_words(about.metrics)
+        version = (stored.name, stored.version, stored.is_live)
+        rows.append((*version, *training, metrics, about.trained))
+    columns = ("name", "version", "live", "model", "framework", "label", "rows", "metrics")
+    return Result(columns=(*columns, "trained"), rows=tuple(rows))
 
 
 def _training(stored: StoredModel) -> Result:
-    return Result(
-        columns=("model", "statement"),
-        rows=((str(stored), stored.about.statement),),
-        model=str(stored),
-        metrics=stored.about.metrics,
-    )
+    about, row = stored.about, (str(stored), stored.about.statement)
+    columns = ("model", "statement")
+    return Result(columns=columns, rows=(row,), model=str(stored), metrics=about.metrics)
 
 
 def _log(stored: StoredModel, store: ModelStore) -> Result:
     log = store.log(stored)
     names = tuple(dict.fromkeys(name for row in log for name in row.validation))
     rows = [
-        (row.step, row.epoch, row.seconds, row.loss, *(row.validation.get(name) for name in names))
-        for row in log
+        (row.step, row.epoch, row.seconds, row.loss, *map(row.validation.get, names)) for row in log
     ]
     columns = ("step", "epoch", "seconds", "loss", *(f"validation_{name}" for name in names))
     message = "" if log else f"{stored} has no log, because an earlier release trained it."
@@ -234,8 +164,8 @@ def _trials(stored: StoredModel) -> Result:
             number,
             trial.state,
             trial.chosen == stored.about.chosen,
-            *(trial.chosen.get(name) for name in chosen),
-            *(trial.metrics.get(name) for name in metrics),
+            *map(trial.chosen.get, chosen),
+            *map(trial.metrics.get, metrics),
             trial.seconds,
             trial.error or None,
         )
@@ -274,50 +204,39 @@ def _description(stored: StoredModel, store: ModelStore) -> Result:
         rows.append((role, column.name, f"{column.kind}{declared}"))
     rows += [("null", name, f"counts as {value!r}") for name, value in about.nulls.items()]
     rows += [("metric", name, value) for name, value in about.metrics.items()]
-    rows += [
-        ("held back", f"{metric} of {name}", value)
-        for name, metrics in about.baselines.items()
-        for metric, value in metrics.items()
-    ]
+    for name, metrics in about.baselines.items():
+        rows += [("held back", f"{metric} of {name}", value) for metric, value in metrics.items()]
     rows += [("chosen", name, value) for name, value in about.chosen.items()]
-    rows += [
-        ("trial", str(number), _trial_in_words(trial))
-        for number, trial in enumerate(about.trials, start=1)
-    ]
-    return Result(
-        columns=("part", "name", "value"),
-        rows=tuple(rows),
-        model=str(stored),
-        metrics=about.metrics,
-    )
+    for number, trial in enumerate(about.trials, start=1):
+        rows.append(("trial", str(number), _trial_in_words(trial)))
+    columns = ("part", "name", "value")
+    return Result(columns=columns, rows=tuple(rows), model=str(stored), metrics=about.metrics)
 
 
 def _trial_in_words(trial: Trial) -> str:
     """The values of a trial and its outcome, in a line."""
     chosen = ", ".join(f"{name}={value}" for name, value in trial.chosen.items())
-    outcome = (
-        f"failed: {trial.error}" if trial.state == "failed" else _metrics_in_words(trial.metrics)
-    )
-    return (
-        f"{chosen}: {outcome} ({trial.seconds:.1f} s)" if trial.seconds else f"{chosen}: {outcome}"
-    )
+    is_failed = trial.state == "failed"
+    outcome = f"failed: {trial.error}" if is_failed else _metrics_in_words(trial.metrics)
+    seconds = f" ({trial.seconds:.1f} s)" if trial.seconds else ""
+    return f"{chosen}: {outcome}{seconds}"
 
 
 def _metrics_in_words(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{name}={value:.6g}" for name, value in metrics.items())
 
 
-def _alter(statement: AlterModel, store: ModelStore, *, is_dry_run: bool) -> Result:
-    stored = store.find(statement.model) if is_dry_run else store.set_live(statement.model)
-    verb = "would be" if is_dry_run else "is"
+def _alter(context: StatementContext, statement: statements.AlterModel) -> Result:
+    change = context.store.find if context.is_dry_run else context.store.set_live
+    stored, verb = change(statement.model), "would be" if context.is_dry_run else "is"
     return Result(message=f"{stored} {verb} live.", model=str(stored))
 
 
-def _drop(statement: DropModel, store: ModelStore, *, is_dry_run: bool) -> Result:
-    model = statement.model
+def _drop(context: StatementContext, statement: statements.DropModel) -> Result:
+    model, store = statement.model, context.store
     if statement.if_exists and model.version is None and not store.exists(model.name):
         return Result(message=f"The model {model} does not exist.")
-    if is_dry_run:
+    if context.is_dry_run:
         stored = store.find(model)
         removed = f"the version {stored}" if model.version else f"{model} with all of its versions"
         return Result(message=f"This would remove {removed}.")
@@ -353,17 +272,17 @@ def _job_state(entry: JobEntry) -> str:
     return "running"
 
 
-def _kill(statement: Kill, store: ModelStore, *, is_dry_run: bool) -> Result:
-    running = {entry.number: entry for entry in find_jobs(store.folder) if entry.is_running}
+def _kill(context: StatementContext, statement: statements.Kill) -> Result:
+    store, running = context.store, _running_jobs(context.store)
     if statement.job not in running:
         hint = f"Running jobs: {', '.join(map(str, running)) or 'none'}."
-        raise StatementError(f"No job {statement.job} is running.", statement.position, hint=hint)
-    if is_dry_run:
-        return Result(message=f"This would end {running[statement.job].title}.")
-    description = running[statement.job].title
-    request_kill(store.folder, statement.job)
-    _wait_for_end(store, running[statement.job])
-    return Result(message=f"Job {statement.job} ({description}) has ended.")
+        raise statement.error(f"No job {statement.job} is running.", hint)
+    job = running[statement.job]
+    if context.is_dry_run:
+        return Result(message=f"This would end {job.title}.")
+    request_kill(store.folder, job.number)
+    _wait_for_end(store, job)
+    return Result(message=f"Job {job.number} ({job.title}) has ended.")
 
 
 def _wait_for_end(store: ModelStore, job: JobEntry) -> None:
@@ -374,16 +293,11 @@ def _wait_for_end(store: ModelStore, job: JobEntry) -> None:
     """
     deadline = time.monotonic() + KILL_SECONDS
     with Client() as client:
-        # The statement may have begun its next training.
-        while entries := [
-            entry for entry in find_jobs(store.folder) if _is_still_running(entry, job)
-        ]:
-            (job,) = entries
+        while job.number in (running := _running_jobs(store)):
+            job = running[job.number]  # The statement may have begun its next training.
             if time.monotonic() > deadline:
-                raise TimedOut(
-                    f"Job {job.number} ({job.title}) did not end within {KILL_SECONDS:.0f} s.",
-                    hint=f"Look into {job.job_dir}, or try again.",
-                )
+                problem = f"Job {job.number} ({job.title}) did not end within {KILL_SECONDS:.0f} s."
+                raise TimedOut(problem, hint=f"Look into {job.job_dir}, or try again.")
             # The training may not have begun yet, or may have ended.
             with contextlib.suppress(EdlError, OSError):
                 if job.attached is None and job.job_dir.exists():
@@ -391,5 +305,5 @@ def _wait_for_end(store: ModelStore, job: JobEntry) -> None:
             time.sleep(_POLL_SECONDS)
 
 
-def _is_still_running(entry: JobEntry, job: JobEntry) -> bool:
-    return entry.number == job.number and entry.is_running
+def _running_jobs(store: ModelStore) -> dict[int, JobEntry]:
+    return {entry.number: entry for entry in find_jobs(store.folder) if entry.is_running}

@@ -52,7 +52,7 @@ class SqlSettings:
     files: ConfigFiles = NO_FILES
     is_confined: bool = False
     """Whether the statements come from clients of a service, who may access only the database, and
-    set only `attributes.PERMITTED_SETTINGS` of the settings of jobs."""
+    set only those settings of jobs that `attributes` permits."""
 
     def __repr__(self) -> str:
         return f"SqlSettings(models={str(self.models)!r}, overrides={self.overrides!r})"
@@ -115,17 +115,14 @@ def read_settings(
     """
     typed = [text.partition("=") for text in overrides]
     program_settings = {key: value for key, _, value in typed if key in ("db", "models")}
-    program_settings |= {
-        key: os.fspath(value) for key, value in values.items() if key in ("db", "models")
-    }
+    for key in ("db", "models"):
+        if key in values:
+            program_settings[key] = os.fspath(values[key])
     keys = [*(key.lstrip("+") for key, _, _ in typed), *values]
     for key in keys:
         if reason := _SET_BY_STATEMENT.get(key.partition(".")[0]):
-            raise ConfigError(
-                f"{key} is not a setting of statements: {reason}.",
-                received=key,
-                hint="Leave it out.",
-            )
+            problem = f"{key} is not a setting of statements: {reason}."
+            raise ConfigError(problem, received=key, hint="Leave it out.")
     db = program_settings.get("db") or os.environ.get(DATABASE_VARIABLE, "")
     if not db:
         raise ConfigError(
@@ -134,12 +131,11 @@ def read_settings(
             " which is safer for a URL with a password.",
         )
     folder = program_settings.get("models", "")
+    others = (text for text in overrides if text.partition("=")[0] not in program_settings)
     return SqlSettings(
         db=db,
         models=Path(folder).expanduser().absolute() if folder else default_folder(),
-        overrides=tuple(
-            text for text in overrides if text.partition("=")[0] not in program_settings
-        ),
+        overrides=tuple(others),
         values={key: value for key, value in values.items() if key not in program_settings},
         files=files,
     )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from edl_horovod.sql.statements import Attribute, StatementError
+from edl_horovod.sql.statements import Attribute
 
 __all__ = [
     "EXPLAINERS",
@@ -49,20 +49,13 @@ _WITHOUT_EFFECT = {
     "validation.start_delay_secs": "validation.steps says when a training is evaluated",
     "validation.throttle_secs": "validation.steps says when a training is evaluated",
 }
-"""Attributes, or prefixes of attributes, that change no result; and why."""
+"""Attributes, or sections of attributes, that change no result; and why."""
 LABEL_ATTRIBUTES = ("label_col", "label_column")
 """Attributes of EVALUATE and EXPLAIN that name the label, as LABEL does."""
-UNQUOTED_ATTRIBUTES = frozenset(
-    {
-        *LABEL_ATTRIBUTES,
-        "model.dnn_optimizer",
-        "model.linear_optimizer",
-        "model.optimizer",
-        "optimizer",
-        "summary.plot_type",
-        "train.optimizer",
-        "validation.metrics",
-    }
+UNQUOTED_ATTRIBUTES = (
+    *LABEL_ATTRIBUTES,
+    *("model.dnn_optimizer", "model.linear_optimizer", "model.optimizer", "optimizer"),
+    *("summary.plot_type", "train.optimizer", "validation.metrics"),
 )
 """Attributes whose text may be written without quotes."""
 PARAMETER_HINTS = {
@@ -131,28 +124,17 @@ def translate(
     notes = []
     for attribute in attributes:
         name = attribute.name
-        if reason := next(
-            (reason for key, reason in _WITHOUT_EFFECT.items() if _matches(name, key)), ""
-        ):
+        section = "".join(name.partition(".")[:2])
+        if reason := _WITHOUT_EFFECT.get(name) or _WITHOUT_EFFECT.get(section):
             notes.append(f"{name} has no effect: {reason}.")
             continue
         if name.removeprefix("model.") not in parameters:
             name = _ATTRIBUTES.get(name, name)
         if name in translated:
-            problem = f"{attribute.name} is set twice, under two names."
             hint = f"It is on line {translated[name].position.line}. Leave one of them out."
-            raise StatementError(problem, attribute.position, hint=hint)
-        translated[name] = replace(
-            attribute, name=name, value=_translated_value(name, attribute.value)
-        )
+            raise attribute.error(f"{attribute.name} is set twice, under two names.", hint)
+        value = attribute.value
+        if name in ("optimizer", "model.optimizer") and isinstance(value, str):
+            value = value.removesuffix("Optimizer")  # `AdagradOptimizer` becomes `Adagrad`.
+        translated[name] = replace(attribute, name=name, value=value)
     return tuple(translated.values()), tuple(notes)
-
-
-def _matches(name: str, key: str) -> bool:
-    return name.startswith(key) if key.endswith(".") else name == key
-
-
-def _translated_value(name: str, value: object) -> object:
-    """The value of an attribute; `AdagradOptimizer` becomes `Adagrad`."""
-    is_optimizer = name in ("optimizer", "model.optimizer") and isinstance(value, str)
-    return str(value).removesuffix("Optimizer") if is_optimizer else value

@@ -29,7 +29,7 @@ from typing import Any
 from edl_horovod.sql.confinement import confine_sqlite
 from edl_horovod.sql.rows import BATCH_ROWS, Rows, SelectColumn
 
-__all__ = ["columns_of", "main", "open_select", "reading"]
+__all__ = ["main", "open_select", "reading"]
 
 _PIPE_BYTES = 1 << 20
 """How far the process may read ahead: the largest pipe that Linux gives an ordinary user."""
@@ -66,14 +66,9 @@ def reading(
         try:
             batches = _Batches(process)
             batches.send((tuple(arguments), dict(options), select, is_confined))
-            yield Rows(columns=columns_of(batches.next()), fetch=batches.fetch)
+            yield Rows(columns=tuple(map(SelectColumn._make, batches.next())), fetch=batches.fetch)
         finally:
             process.kill()
-
-
-def columns_of(pairs: Sequence[tuple[str, str]]) -> tuple[SelectColumn, ...]:
-    """The columns from the names and declared types that `open_select` returns."""
-    return tuple(SelectColumn(name=name, declared_type=declared) for name, declared in pairs)
 
 
 class _Batches:
@@ -147,7 +142,7 @@ def _end_with_stdin() -> None:
 
 def open_select(
     connection: sqlite3.Connection, select: str
-) -> tuple[sqlite3.Cursor, list[tuple[str, str]]]:
+) -> tuple[sqlite3.Cursor, tuple[SelectColumn, ...]]:
     """Run a SELECT; returns its cursor, and the name and declared type of each column.
 
     The connection is read-only afterwards.
@@ -158,10 +153,10 @@ def open_select(
     connection.execute('DROP VIEW temp."edl_select"')
     connection.execute("PRAGMA query_only = ON")
     cursor = connection.execute(select)
-    names = [str(column[0]) for column in cursor.description]
-    return cursor, [
-        (name, str(column[2] or "")) for name, column in zip(names, definitions, strict=True)
-    ]
+    columns = zip(cursor.description, definitions, strict=True)
+    return cursor, tuple(
+        SelectColumn(str(column[0]), str(definition[2] or "")) for column, definition in columns
+    )
 
 
 def _send_rows(connection: sqlite3.Connection, select: str) -> None:
@@ -169,7 +164,7 @@ def _send_rows(connection: sqlite3.Connection, select: str) -> None:
     connection.create_function("regexp", 2, _regexp, deterministic=True)
     connection.create_function("floor", 1, math.floor, deterministic=True)
     cursor, columns = open_select(connection, select)
-    _send(columns)
+    _send(list(map(tuple, columns)))
     num_read, num_requested = 1, _FIRST_ROWS
     while num_read:
         num_read, num_bytes = _send_batch(cursor, num_requested)

@@ -3,13 +3,10 @@
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edl_horovod.errors import ConfigError
 from edl_horovod.files.url_secrets import without_secrets
-
-if TYPE_CHECKING:
-    from edl_horovod.sql.metrics import Importance
 
 __all__ = [
     "AlterModel",
@@ -25,12 +22,15 @@ __all__ = [
     "Hparam",
     "HparamCandidates",
     "HparamRange",
+    "Importance",
     "Kill",
     "Literal",
     "ModelName",
+    "ModelStatement",
     "Name",
     "Predict",
     "Result",
+    "SelectStatement",
     "ShowJobs",
     "ShowLog",
     "ShowModels",
@@ -42,6 +42,17 @@ __all__ = [
     "StatementError",
     "Train",
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Importance:
+    """The importance of a column."""
+
+    column: str
+    importance: float
+    """How much the score falls when the column is shuffled: the mean over the repeats."""
+    deviation: float
+    """The standard deviation over the repeats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +69,8 @@ class Result:
     model: str = ""
     """The version that was trained or used: `m@3`."""
     metrics: dict[str, float] = field(default_factory=dict)
-    importances: "tuple[Importance, ...]" = ()
-    """The rows of an EXPLAIN, for `importance.draw`."""
+    importances: tuple[Importance, ...] = ()
+    """The rows of an EXPLAIN, for `metrics.draw`."""
 
     def __iter__(self) -> Any:
         return iter(self.rows)
@@ -144,27 +155,36 @@ class StatementError(ConfigError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Name:
+class _Part:
+    """A part of a program."""
+
+    position: SourcePosition
+
+    def error(self, problem: str, hint: str) -> StatementError:
+        """An error in this part; see `StatementError`."""
+        return StatementError(problem, self.position, hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Name(_Part):
     """A name of one part, or of several parts with dots between them."""
 
     parts: tuple[str, ...]
     """Without quotes."""
     folded: tuple[str, ...]
     """The parts as PostgreSQL reads them: in lower case unless quoted."""
-    position: SourcePosition
 
     def __str__(self) -> str:
         return ".".join(self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelName:
+class ModelName(_Part):
     """A trained model by its name, `m`, or one version of it, `m@3`."""
 
     name: str
     version: int | None
     """None for the live version."""
-    position: SourcePosition
 
     def __str__(self) -> str:
         return self.name if self.version is None else f"{self.name}@{self.version}"
@@ -196,7 +216,7 @@ Hparam = HparamRange | HparamCandidates
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attribute:
+class Attribute(_Part):
     """One `name=value` of a WITH clause."""
 
     name: str
@@ -204,56 +224,50 @@ class Attribute:
     value: Any
     """A literal: a number, text, True, False, None, or a list or dict of these; for TRAIN also an
     `Hparam`."""
-    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnCall:
+class ColumnCall(_Part):
     """A function of a COLUMN clause: `BUCKET(age, [18, 65])`."""
 
     function: str
     """As written; empty for a list of columns."""
     arguments: "tuple[ColumnCall | Name | Literal, ...]"
-    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
-class Literal:
+class Literal(_Part):
     """A number, text or list in a COLUMN function."""
 
     value: Any
-    position: SourcePosition
 
 
 ColumnTerm = ColumnCall | Name
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnClause:
+class ColumnClause(_Part):
     """One COLUMN clause: terms for one part of the model."""
 
     terms: tuple[ColumnTerm, ...]
     part: str
     """The part that FOR names, for example `deep`; empty without FOR."""
-    position: SourcePosition
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Statement:
+class Statement(_Part):
     """Any statement."""
 
-    position: SourcePosition
-
 
 @dataclass(frozen=True, kw_only=True)
-class _ModelStatement(_Statement):
+class ModelStatement(Statement):
     """A statement about a trained model."""
 
     model: ModelName
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SelectStatement(_Statement):
+class SelectStatement(Statement):
     """A SELECT, unchanged, followed by added clauses."""
 
     text: str
@@ -268,7 +282,7 @@ class _SelectStatement(_Statement):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(_SelectStatement):
+class Train(SelectStatement):
     """SELECT ... TRAIN model [WITH] [COLUMN ...] [LABEL] [USING] INTO name."""
 
     model: Name
@@ -283,7 +297,7 @@ class Train(_SelectStatement):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(_SelectStatement):
+class Predict(SelectStatement):
     """SELECT ... PREDICT [table.column] [WITH] USING name."""
 
     target: Name | None
@@ -292,7 +306,7 @@ class Predict(_SelectStatement):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(_SelectStatement):
+class Evaluate(SelectStatement):
     """SELECT ... EVALUATE name [WITH] [LABEL] [INTO table]."""
 
     model: ModelName
@@ -302,7 +316,7 @@ class Evaluate(_SelectStatement):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateColumns(_SelectStatement):
+class EvaluateColumns(SelectStatement):
     """SELECT ... EVALUATE [WITH] LABEL column USING column [INTO table]."""
 
     label: Name
@@ -311,7 +325,7 @@ class EvaluateColumns(_SelectStatement):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain(_SelectStatement):
+class Explain(SelectStatement):
     """SELECT ... EXPLAIN name [WITH] [LABEL] [USING explainer] [INTO table]."""
 
     model: ModelName
@@ -321,72 +335,53 @@ class Explain(_SelectStatement):
     into: Name | None
 
 
-class ShowTrain(_ModelStatement):
+class ShowTrain(ModelStatement):
     """SHOW TRAIN name: the statement that trained a model."""
 
 
-class ShowLog(_ModelStatement):
+class ShowLog(ModelStatement):
     """SHOW LOG name: losses and metrics of the steps of a training."""
 
 
-class ShowTrials(_ModelStatement):
+class ShowTrials(ModelStatement):
     """SHOW TRIALS name: all trials of the training of a model."""
 
 
-class ShowModels(_Statement):
+class ShowModels(Statement):
     """SHOW MODELS: all versions of all trained models."""
 
 
-class AlterModel(_ModelStatement):
+class AlterModel(ModelStatement):
     """ALTER MODEL name@version SET LIVE: the version that the name alone means."""
 
 
-class DescribeModel(_ModelStatement):
+class DescribeModel(ModelStatement):
     """DESCRIBE MODEL name: everything stored about a version."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DropModel(_ModelStatement):
+class DropModel(ModelStatement):
     """DROP MODEL [IF EXISTS] name."""
 
     if_exists: bool
 
 
-class ShowJobs(_Statement):
+class ShowJobs(Statement):
     """SHOW JOBS: the jobs of statements, running and failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kill(_Statement):
+class Kill(Statement):
     """KILL number: end a job of SHOW JOBS."""
 
     job: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standard(_Statement):
+class Standard(Statement):
     """A statement in standard SQL, which the database gets unchanged."""
 
     text: str
-
-
-Statement = (
-    Train
-    | Predict
-    | Evaluate
-    | EvaluateColumns
-    | Explain
-    | ShowTrain
-    | ShowLog
-    | ShowTrials
-    | ShowModels
-    | AlterModel
-    | DescribeModel
-    | DropModel
-    | ShowJobs
-    | Kill
-    | Standard
-)
 
 
 def _printable(text: str) -> str:

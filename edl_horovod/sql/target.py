@@ -51,7 +51,7 @@ class TargetPlan:
     table: TableName
     columns: tuple[str, ...]
     """Columns of predictions."""
-    new_columns: tuple[str, ...]
+    new_columns: tuple[str, ...] = ()
     """The names in `columns` that are added to the table; for `update`."""
     select: str
     """The SELECT that the export runs; keys that the user's SELECT lacks follow its columns."""
@@ -59,13 +59,13 @@ class TargetPlan:
     """The columns of the user's SELECT."""
     unread_columns: tuple[str, ...] = ()
     """The names in `selected` that the predictions replace; the records do not contain them."""
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
     """Columns that identify the table's rows; for `update`."""
-    key_positions: tuple[int, ...]
+    key_positions: tuple[int, ...] = ()
     """Positions of the keys among the columns of `select`."""
-    has_row_numbers: bool
+    has_row_numbers: bool = False
     """Whether the key is SQLite's number of a row instead of a column."""
-    one_table: OneTable | None
+    one_table: OneTable | None = None
     """The parsed SELECT if its rows are rows of the table; then changed rows can be detected."""
     guarded_columns: tuple[str, ...] = ()
     """The names in `columns` whose values PREDICT did not write and must not replace."""
@@ -145,11 +145,9 @@ def plan_target(
             engine refuses the SELECT.
     """
     if engine.dialect == "duckdb":
-        raise DataError(
-            "Predictions cannot be written into a database of DuckDB.",
-            received={"target": ".".join(target)},
-            hint="Leave the target out; the predictions are then returned as rows.",
-        )
+        problem = "Predictions cannot be written into a database of DuckDB."
+        hint = "Leave the target out; the predictions are then returned as rows."
+        raise DataError(problem, received={"target": ".".join(target)}, hint=hint)
     plan, existing = _plan(
         engine, select, target, columns, features=features, replace_table=replace_table
     )
@@ -159,8 +157,8 @@ def plan_target(
     _require_fitting_columns(engine, plan, existing)
     if replace_values:
         return plan
-    guarded = [name for name in plan.columns if name in existing.columns]
-    guarded = [name for name in guarded if name not in existing.marked_columns]
+    unmarked = {*existing.columns} - existing.marked_columns
+    guarded = [name for name in plan.columns if name in unmarked]
     _require_no_values(engine, plan, guarded)
     return replace(plan, guarded_columns=tuple(guarded))
 
@@ -173,21 +171,15 @@ def with_current_columns(engine: Engine, plan: TargetPlan) -> TargetPlan:
     """
     with engine.connecting() as connection:
         existing = _find_table(sa.inspect(connection), plan.table)
-        added = [
-            name for name in plan.new_columns if existing is not None and name in existing.columns
-        ]
+        columns = existing.columns if existing is not None else ()
+        added = [name for name in plan.new_columns if name in columns]
         if existing is None or not added:
             return plan
         marked_columns = _marked_columns(connection, existing)
     _require_fitting_columns(engine, plan, existing)
-    return replace(
-        plan,
-        new_columns=tuple(name for name in plan.new_columns if name not in added),
-        guarded_columns=(
-            *plan.guarded_columns,
-            *(name for name in added if name not in marked_columns),
-        ),
-    )
+    new_columns = tuple(name for name in plan.new_columns if name not in added)
+    guarded = (*plan.guarded_columns, *(name for name in added if name not in marked_columns))
+    return replace(plan, new_columns=new_columns, guarded_columns=guarded)
 
 
 def _plan(
@@ -202,7 +194,7 @@ def _plan(
     """The plan without checks of values, and the table if it exists."""
     table, names = _table_and_columns(target, columns)
     parts = inspect_select(select, engine.dialect)
-    selected = [column.name for column in engine.select_columns(select)]
+    selected = tuple(column.name for column in engine.select_columns(select))
     with engine.connecting() as connection:
         inspector = sa.inspect(connection)
         existing = _find_table(inspector, table)
@@ -210,89 +202,56 @@ def _plan(
             existing = replace(existing, marked_columns=_marked_columns(connection, existing))
         sources = [_find_table(inspector, source) for source in parts.sources]
         selected_table = _find_table(inspector, parts.one_table.table) if parts.one_table else None
+    plan = TargetPlan(action="create", table=table, columns=names, select=select, selected=selected)
     if existing is not None:
+        if existing.is_view:
+            raise _refused(
+                f"{existing.name} is a view, and predictions can only be written into tables",
+                table,
+                "Name a table.",
+            )
         names = tuple(_matching_name(name, existing.columns) or name for name in names)
-    if existing is not None and existing.is_view:
-        raise _refused(
-            f"{existing.name} is a view, and predictions can only be written into tables",
-            table,
-            "Name a table.",
-        )
-    if existing is not None and existing.name in [source.name for source in sources if source]:
-        plan = _update_of_source(engine, parts, selected_table, existing, names, selected, features)
-        return plan, existing
-    if (
-        existing is not None
-        and existing.key
-        and all(_matching_name(key, selected) for key in existing.key)
-    ):
-        _require_disjoint(names, existing.key, "are the primary key")
-        positions = tuple(
-            selected.index(_matching_name(key, selected) or key) for key in existing.key
-        )
-        plan = TargetPlan(
-            action="update",
-            table=existing.name,
-            columns=names,
-            new_columns=tuple(name for name in names if name not in existing.columns),
-            select=select,
-            selected=tuple(selected),
-            keys=existing.key,
-            key_positions=positions,
-            has_row_numbers=False,
-            one_table=None,
-        )
-        return plan, existing
-    if existing is not None:
+        new_columns = tuple(name for name in names if name not in existing.columns)
+        plan = replace(plan, action="replace", table=existing.name, columns=names)
+        update = replace(plan, action="update", new_columns=new_columns)
+        if existing.name in [source.name for source in sources if source]:
+            return _update_of_source(
+                engine, update, parts, selected_table, existing, features
+            ), existing
+        if existing.key and all(_matching_name(key, selected) for key in existing.key):
+            _require_disjoint(names, existing.key, "are the primary key")
+            keys = [_matching_name(key, selected) or key for key in existing.key]
+            positions = tuple(map(selected.index, keys))
+            return replace(update, keys=existing.key, key_positions=positions), existing
         _require_replaceable(engine, existing, table, sources, is_allowed=replace_table)
         if engine.dialect == "mysql":
-            raise DataError(
-                f"{existing.name} cannot be replaced: DROP TABLE is not transactional here.",
-                received={"target": str(table)},
-                hint="Name a new table, or DROP this one first.",
-            )
+            problem = f"{existing.name} cannot be replaced: DROP TABLE is not transactional here."
+            hint = "Name a new table, or DROP this one first."
+            raise DataError(problem, received={"target": str(table)}, hint=hint)
     _require_disjoint(names, tuple(features), "are read by the model")
-    plan = TargetPlan(
-        action="create" if existing is None else "replace",
-        table=table if existing is None else existing.name,
-        columns=names,
-        new_columns=(),
-        unread_columns=tuple(name for name in selected if _matching_name(name, names)),
-        select=select,
-        selected=tuple(selected),
-        keys=(),
-        key_positions=(),
-        has_row_numbers=False,
-        one_table=None,
-    )
-    return plan, existing
+    unread_columns = tuple(name for name in selected if _matching_name(name, names))
+    return replace(plan, unread_columns=unread_columns), existing
 
 
 def _table_and_columns(
     target: Sequence[str], columns: Sequence[str]
 ) -> tuple[TableName, tuple[str, ...]]:
     if not 1 <= len(target) <= 3:
-        raise ConfigError(
-            "The target of a PREDICT is a table or a column.",
-            received=".".join(target),
-            hint="Write it as table, table.column or schema.table.column.",
-        )
+        problem = "The target of a PREDICT is a table or a column."
+        hint = "Write it as table, table.column or schema.table.column."
+        raise ConfigError(problem, received=".".join(target), hint=hint)
     *schemas, table, column = (*target, "") if len(target) == 1 else target
     schema = schemas[0] if schemas else ""
     names = tuple(columns) or (column or DEFAULT_COLUMN,)
     if column and column not in names:
-        raise ConfigError(
-            f"The target names the column {column!r}, which is not one of predict.columns.",
-            received={"predict.columns": list(names)},
-            hint="Name the same column in both, or only the table in the target.",
-        )
+        problem = f"The target names the column {column!r}, which is not one of predict.columns."
+        hint = "Name the same column in both, or only the table in the target."
+        raise ConfigError(problem, received={"predict.columns": list(names)}, hint=hint)
     counts = Counter(name.lower() for name in names)
     if duplicates := [name for name in names if counts[name.lower()] > 1]:
-        raise ConfigError(
-            f"Two columns of predictions have the name {duplicates[0]!r}.",
-            received={"columns": list(names)},
-            hint="Give them different names by predict.columns.",
-        )
+        problem = f"Two columns of predictions have the name {duplicates[0]!r}."
+        hint = "Give them different names by predict.columns."
+        raise ConfigError(problem, received={"columns": list(names)}, hint=hint)
     return TableName(schema=schema, name=table), names
 
 
@@ -326,64 +285,51 @@ def _matching_name(name: str, names: Sequence[str]) -> str | None:
 
 def _update_of_source(
     engine: Engine,
+    plan: TargetPlan,
     parts: SelectParts,
     selected_table: _Table | None,
     existing: _Table,
-    names: tuple[str, ...],
-    selected: Sequence[str],
     features: Collection[str],
 ) -> TargetPlan:
     """The plan for predictions into a table that the SELECT reads."""
     reason = f"The SELECT reads {existing.name}, so the table must not be replaced"
     if parts.one_table is None:
-        raise DataError(
-            f"{reason}, and its rows cannot be matched with the SELECT's: {parts.obstacle}.",
-            received={"target": str(existing.name)},
-            hint="Select from this table alone, without aggregates; or predict into a new table.",
-        )
+        problem = f"{reason}, and its rows cannot be matched with the SELECT's: {parts.obstacle}."
+        hint = "Select from this table alone, without aggregates; or predict into a new table."
+        raise DataError(problem, received={"target": str(existing.name)}, hint=hint)
     if selected_table is None or selected_table.name != existing.name:
-        raise DataError(
-            f"{reason}, and the rows of the SELECT are rows of {parts.one_table.table}.",
-            received={"target": str(existing.name)},
-            hint=f"Select from {existing.name} alone, or predict into a new table.",
-        )
+        problem = f"{reason}, and the rows of the SELECT are rows of {parts.one_table.table}."
+        hint = f"Select from {existing.name} alone, or predict into a new table."
+        raise DataError(problem, received={"target": str(existing.name)}, hint=hint)
     keys = existing.key
     if not keys and engine.dialect == "sqlite":
         columns = [column.lower() for column in existing.columns]
         keys = tuple(name for name in _ROW_NUMBERS if name not in columns)[:1]
     if not keys:
-        raise DataError(
-            f"{reason}, and it has no primary key that identifies its rows.",
-            received={"target": str(existing.name)},
-            hint="Give it a primary key, or predict into a new table.",
-        )
-    _require_disjoint(names, keys, "are the primary key")
-    replaced = [name for name in names if name in existing.columns]
-    used = parts.column_names - {name.lower() for name in selected}
+        problem = f"{reason}, and it has no primary key that identifies its rows."
+        hint = "Give it a primary key, or predict into a new table."
+        raise DataError(problem, received={"target": str(existing.name)}, hint=hint)
+    _require_disjoint(plan.columns, keys, "are the primary key")
+    replaced = [name for name in plan.columns if name in existing.columns]
+    used = parts.column_names - {name.lower() for name in plan.selected}
     read = [name for name in replaced if name.lower() in used]
     if read := [*read, *(name for name in replaced if name in features)]:
         raise ConfigError(
             f"The model would read the column {read[0]!r}, which the predictions would replace.",
-            received={"target": f"{existing.name}.{names[0]}"},
+            received={"target": f"{existing.name}.{plan.columns[0]}"},
             hint="Predict into another column.",
         )
     # Without such a row number SQLite would take the quoted name for a text.
     texts = keys if keys != existing.key else [engine.quoted(key) for key in keys]
-    return TargetPlan(
-        action="update",
-        table=existing.name,
-        columns=names,
-        new_columns=tuple(name for name in names if name not in existing.columns),
-        unread_columns=tuple(name for name in replaced if name in selected),
+    qualifier, num_selected = parts.one_table.qualifier, len(plan.selected)
+    return replace(
+        plan,
+        unread_columns=tuple(name for name in replaced if name in plan.selected),
         select=parts.one_table.with_columns(
-            [
-                f"{parts.one_table.qualifier}.{text} AS edl_key_{number}"
-                for number, text in enumerate(texts)
-            ]
+            [f"{qualifier}.{text} AS edl_key_{number}" for number, text in enumerate(texts)]
         ),
-        selected=tuple(selected),
         keys=keys,
-        key_positions=tuple(range(len(selected), len(selected) + len(keys))),
+        key_positions=tuple(range(num_selected, num_selected + len(keys))),
         has_row_numbers=keys != existing.key,
         one_table=parts.one_table,
     )
@@ -407,14 +353,12 @@ def _marked_columns(connection: sa.Connection, table: _Table) -> frozenset[str]:
         query = f"SELECT sql FROM {schema}.sqlite_schema WHERE type = 'table' AND name = ?"
         definition = connection.exec_driver_sql(query, (table.name.name,)).scalar() or ""
         mark = re.compile(rf" \w+ /\* {MARK} \*/")
-        return frozenset(
-            name
-            for name in table.columns
-            if any(
-                mark.match(definition, match.end())
-                for match in re.finditer(re.escape(quoted(name)), definition)
-            )
-        )
+
+        def is_marked(name: str) -> bool:
+            places = re.finditer(re.escape(quoted(name)), definition)
+            return any(mark.match(definition, place.end()) for place in places)
+
+        return frozenset(filter(is_marked, table.columns))
     return frozenset(
         name for name, column in table.definitions.items() if column.get("comment") == MARK
     )

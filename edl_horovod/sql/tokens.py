@@ -8,6 +8,7 @@ from enum import Enum
 
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import TokenError
+from sqlglot.tokenizer_core import Token as SqlglotToken
 from sqlglot.tokenizer_core import TokenType
 from sqlglot.tokens import Tokenizer
 
@@ -30,6 +31,11 @@ class TokenKind(Enum):
     TEXT = "text"
     NUMBER = "number"
     SYMBOL = "symbol"
+    END = "end of the statement"
+    """Comes after the last token, so that a reader need not ask whether there is one more."""
+
+
+_QUOTED_KINDS = {TokenType.STRING: TokenKind.TEXT, TokenType.IDENTIFIER: TokenKind.QUOTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +76,12 @@ class Cursor:
             index: Index of the first token to read.
         """
         self.text = text
-        self._tokens = tokens
+        self._tokens = (*tokens, Token(TokenKind.END, "", tokens[-1].end, tokens[-1].end))
         self._index = index
 
-    def peek(self, ahead: int = 0) -> Token | None:
-        """The next token, or a later one; None after the last one."""
-        index = self._index + ahead
-        return self._tokens[index] if index < len(self._tokens) else None
+    def peek(self, ahead: int = 0) -> Token:
+        """The next token, or a later one; the `END` after the last one."""
+        return self._tokens[min(self._index + ahead, len(self._tokens) - 1)]
 
     def take(self, expected: str) -> Token:
         """Move past the next token and return it.
@@ -85,32 +90,32 @@ class Cursor:
             expected: What is expected; the error begins with it if there is no token left.
         """
         token = self.peek()
-        if token is None:
-            raise StatementError(f"{expected} is missing at the end.", self._end())
+        if token.kind is TokenKind.END:
+            raise self.problem(f"{expected} is missing at the end.", token)
         self._index += 1
         return token
 
     def skip_symbol(self, symbol: str) -> bool:
         """Move past a symbol if it comes next; returns whether it did."""
-        token = self.peek()
-        if token is None or not token.is_symbol(symbol):
-            return False
-        self._index += 1
-        return True
+        is_next = self.peek().is_symbol(symbol)
+        self._index += is_next
+        return is_next
+
+    def require_symbol(self, symbol: str, problem: str, *, hint: str = "") -> None:
+        """Move past a symbol; `problem` is the error if it does not come next."""
+        if not self.skip_symbol(symbol):
+            raise self.problem(problem, self.peek(), hint=hint)
 
     def skip_words(self, *words: str) -> bool:
         """Move past keywords if they come next in this order; returns whether they did."""
-        following = [self.peek(ahead) for ahead in range(len(words))]
-        for token, word in zip(following, words, strict=True):
-            if token is None or not token.is_word(word):
-                return False
-        self._index += len(words)
-        return True
+        is_next = all(self.peek(ahead).is_word(word) for ahead, word in enumerate(words))
+        self._index += len(words) * is_next
+        return is_next
 
     def take_name(self, expected: str, *, reserved: Sequence[str] = ()) -> Token:
         """Move past a name and return it; `reserved` keywords are names only in quotes."""
         token = self.peek()
-        if token is None or not token.is_name or token.is_word(*reserved):
+        if not token.is_name or token.is_word(*reserved):
             raise self.problem(f"{expected} is missing.", token)
         return self.take(expected)
 
@@ -124,7 +129,7 @@ class Cursor:
             StatementError: There are more tokens.
         """
         token = self.peek()
-        if token is None:
+        if token.kind is TokenKind.END:
             return
         shown = self.source(token)
         near = did_you_mean(token.text, allowed) if token.kind is TokenKind.WORD else ""
@@ -137,16 +142,13 @@ class Cursor:
         written = self.text[token.start : token.end]
         return written if len(written) <= 40 else f"{written[:40]}..."
 
-    def position(self, token: Token | None) -> SourcePosition:
-        """Where a token begins; without a token, the end of the statement."""
-        return self._end() if token is None else SourcePosition(self.text, token.start)
+    def position(self, token: Token) -> SourcePosition:
+        """Where a token begins."""
+        return SourcePosition(self.text, token.start)
 
-    def problem(self, problem: str, token: Token | None, *, hint: str = "") -> StatementError:
-        """An error at a token; without a token, at the end of the statement."""
+    def problem(self, problem: str, token: Token, *, hint: str = "") -> StatementError:
+        """An error at a token."""
         return StatementError(problem, self.position(token), hint=hint)
-
-    def _end(self) -> SourcePosition:
-        return SourcePosition(self.text, self._tokens[-1].end)
 
 
 def tokens_of(text: str, dialect: str) -> list[Token]:
@@ -164,14 +166,10 @@ def tokens_of(text: str, dialect: str) -> list[Token]:
     try:
         tokens = _tokenizer(dialect)().tokenize(text)
     except TokenError as e:
-        raise StatementError(
-            "A quote or a comment is not closed.",
-            SourcePosition(text, _unclosed_offset(text)),
-            hint="Close it. A quote within text is written twice.",
-        ) from e
-    return [
-        _token(text, token.token_type, token.text, token.start, token.end + 1) for token in tokens
-    ]
+        position = SourcePosition(text, _unclosed_offset(text))
+        hint = "Close it. A quote within text is written twice."
+        raise StatementError("A quote or a comment is not closed.", position, hint=hint) from e
+    return [Token(*_kind_and_text(text, token), token.start, token.end + 1) for token in tokens]
 
 
 @functools.cache
@@ -182,15 +180,13 @@ def _tokenizer(dialect: str) -> type[Tokenizer]:
     return type("_Tokenizer", (base,), {"COMMANDS": set(), "IDENTIFIERS": names})
 
 
-def _token(text: str, kind: TokenType, value: str, start: int, end: int) -> Token:
-    if kind is TokenType.STRING:
-        return Token(TokenKind.TEXT, value, start, end)
-    if kind is TokenType.IDENTIFIER:
-        return Token(TokenKind.QUOTED, value, start, end)
-    if kind is TokenType.NUMBER:
-        return Token(TokenKind.NUMBER, text[start:end], start, end)
-    is_word = _WORD.fullmatch(text, start, end) is not None
-    return Token(TokenKind.WORD if is_word else TokenKind.SYMBOL, text[start:end], start, end)
+def _kind_and_text(text: str, token: SqlglotToken) -> tuple[TokenKind, str]:
+    if token.token_type in _QUOTED_KINDS:
+        return _QUOTED_KINDS[token.token_type], token.text
+    written = text[token.start : token.end + 1]
+    if token.token_type is TokenType.NUMBER:
+        return TokenKind.NUMBER, written
+    return TokenKind.WORD if _WORD.fullmatch(written) else TokenKind.SYMBOL, written
 
 
 def _unclosed_offset(text: str) -> int:

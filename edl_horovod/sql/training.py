@@ -20,8 +20,8 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EvaluationEvent, StepEvent
 from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import framework_name
-from edl_horovod.sql import planning
-from edl_horovod.sql.baselines import Comparison, compare
+from edl_horovod.sql import planning, training_rows
+from edl_horovod.sql.baselines import compare
 from edl_horovod.sql.context import StatementContext
 from edl_horovod.sql.export import ExportedTable, records_folder
 from edl_horovod.sql.jobs import StatementJob
@@ -30,13 +30,6 @@ from edl_horovod.sql.models import LOG, MODEL, About, LogRow, ModelColumn, read_
 from edl_horovod.sql.planning import TrainingPlan
 from edl_horovod.sql.settings import SqlSettings
 from edl_horovod.sql.statements import Result, Train
-from edl_horovod.sql.training_rows import (
-    check_label,
-    count_rows,
-    fill_nulls,
-    part_folders,
-    split_rows,
-)
 from edl_horovod.sql.trials import TrainingOutcome, prepare_trials, run_trials
 from edl_horovod.sql.unknown_values import array_of
 from edl_horovod.supervisor.run import JobResult
@@ -56,7 +49,7 @@ _BOUNDS = ("epochs", "max_steps", "max_seconds")
 _CLASS_DEFAULTS = TrainConfig()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _TrainingRows:
     """The exported rows of a training."""
 
@@ -72,7 +65,7 @@ class _TrainingRows:
 
     @property
     def num_learned(self) -> int:
-        return count_rows(self.training)
+        return training_rows.count_rows(self.training)
 
 
 def train(context: StatementContext, statement: Train) -> Result:
@@ -105,26 +98,30 @@ def train(context: StatementContext, statement: Train) -> Result:
             job.version / LOG, [asdict(row) for row in _read_log(Path(outcome.config.job_dir))]
         )
         adapted = read_summary(job.version / MODEL)
-        comparison = _compare_with_baselines(adapted, outcome, rows, is_linear=plan.is_linear)
-        about = replace(
-            _about(context, statement, plan, rows, outcome, adapted.get("read")),
-            framework=framework_name(replace(outcome.config, model_zoo=str(zoo))),
-            seconds=round(time.monotonic() - start, 1),
-            baselines=comparison.metrics if comparison else {},
-        )
+        comparison = None
+        if rows.held_back is not None:
+            comparison = compare(
+                adapted,
+                outcome.config,
+                outcome.metrics,
+                is_linear=plan.is_linear,
+                training=rows.training,
+                held_back=rows.held_back,
+            )
+        measured = {
+            "framework": framework_name(replace(outcome.config, model_zoo=str(zoo))),
+            "seconds": round(time.monotonic() - start, 1),
+            "baselines": comparison.metrics if comparison else {},
+        }
+        about = _about(context, statement, plan, rows, outcome, adapted.get("read"), **measured)
         stored = context.store.add(name, job.version, about, replace=statement.or_replace)
     held_back = rows.table.num_rows - about.num_rows
     remark = f", with {held_back:,} held back" if held_back else ""
-    outcome_in_words = (
-        f"{stored} is trained on {about.num_rows:,} rows{remark}{outcome.choice_in_words},"
-        " and it is live."
-    )
-    comparison_in_words = [str(comparison), comparison.warning] if comparison else []
-    return Result(
-        message="\n".join(filter(None, [outcome_in_words, *comparison_in_words])),
-        model=str(stored),
-        metrics=outcome.metrics,
-    )
+    rows_in_words = f"{about.num_rows:,} rows{remark}{outcome.choice_in_words}"
+    sentences = [f"{stored} is trained on {rows_in_words}, and it is live."]
+    sentences += [str(comparison), comparison.warning] if comparison else []
+    message = "\n".join(filter(None, sentences))
+    return Result(message=message, model=str(stored), metrics=outcome.metrics)
 
 
 def _dry_run(context: StatementContext, plan: TrainingPlan, values: dict[str, Any]) -> Result:
@@ -217,7 +214,7 @@ def _data_settings(plan: TrainingPlan, job: StatementJob) -> dict[str, str]:
         return {"data": str(data), "validation_data": str(validation)}
     if plan.split.kind == "none":
         return {"data": str(data)}
-    training, held_back = part_folders(job.validation)
+    training, held_back = training_rows.part_folders(job.validation)
     return {"data": str(training), "validation_data": str(held_back)}
 
 
@@ -229,88 +226,56 @@ def _export(
     Raises:
         DataError: The rows are not suited for a training.
     """
-    dates = dict.fromkeys(plan.possible_dates)
-    table = _export_select(context, plan, statement.select, job.data, job, dates)
-    check_label(table.data, plan.label)
+
+    def export(select: str, folder: Path, dates: Mapping[str, Kind | None]) -> ExportedTable:
+        kept_nulls = plan.filled_columns
+        return context.export(
+            select,
+            folder,
+            job,
+            plan.nulls,
+            columns=plan.columns,
+            dates=dates,
+            kept_nulls=kept_nulls,
+        )
+
+    table = export(statement.select, job.data, dict.fromkeys(plan.possible_dates))
+    training_rows.check_label(table.data, plan.label)
     _check_classes(plan, table)
     training, held_back, split_in_words = table.data, None, plan.split_in_words
     with_nulls = _names_with_nulls(table)
     if plan.validation_select:
-        dates = {
-            column.name: column.kind
-            for column in table.columns
-            if column.kind in ("date", "timestamp")
-        }
-        validation_table = _export_select(
-            context, plan, plan.validation_select, job.validation, job, dates
-        )
+        kinds = {column.name: column.kind for column in table.columns}
+        dates = {name: kind for name, kind in kinds.items() if kind in ("date", "timestamp")}
+        validation_table = export(plan.validation_select, job.validation, dates)
         _require_same_columns(table, validation_table, plan.filled_columns)
         with_nulls |= _names_with_nulls(validation_table)
         held_back = validation_table.data
     elif plan.is_split_default and table.num_rows < _LEAST_ROWS:
         split_in_words = "none"
         if plan.trials is not None:
-            raise DataError(
-                f"There are {table.num_rows} rows, which is too few to compare trials.",
-                received=f"{_LEAST_ROWS} rows are the minimum",
-                hint="Select more rows, or write train.split or train.validation_select.",
-            )
+            problem = f"There are {table.num_rows} rows, which is too few to compare trials."
+            hint = "Select more rows, or write train.split or train.validation_select."
+            raise DataError(problem, received=f"{_LEAST_ROWS} rows are the minimum", hint=hint)
         context.tell(
             f"{table.num_rows} rows are too few to hold some back, so it is unknown how good the"
             " model is on other rows."
         )
     elif plan.split.kind != "none":
         label = plan.label if plan.has_classes else ""
-        split_rows(table.data, job.validation, plan.split, plan.split_key, label=label)
-        training, held_back = part_folders(job.validation)
+        training_rows.split_rows(
+            table.data, job.validation, plan.split, plan.split_key, label=label
+        )
+        training, held_back = training_rows.part_folders(job.validation)
     nulls = plan.nulls
     if plan.filled_columns:
-        nulls = fill_nulls(training, held_back, plan.filled_columns, columns_with_nulls=with_nulls)
+        nulls = training_rows.fill_nulls(
+            training, held_back, plan.filled_columns, columns_with_nulls=with_nulls
+        )
         if filled := [name for name in plan.filled_columns if name in with_nulls]:
             values = ", ".join(f"{name} {nulls[name]!r}" for name in filled)
             context.tell(f"NULLs are filled with the mean or the most frequent value: {values}.")
-    return _TrainingRows(
-        table=table,
-        training=training,
-        held_back=held_back,
-        split_in_words=split_in_words,
-        nulls=nulls,
-    )
-
-
-def _export_select(
-    context: StatementContext,
-    plan: TrainingPlan,
-    select: str,
-    folder: Path,
-    job: StatementJob,
-    dates: Mapping[str, Kind | None],
-) -> ExportedTable:
-    return context.export(
-        select,
-        folder,
-        job,
-        plan.nulls,
-        columns=plan.columns,
-        dates=dates,
-        kept_nulls=plan.filled_columns,
-    )
-
-
-def _compare_with_baselines(
-    adapted: Mapping[str, Any], outcome: TrainingOutcome, rows: _TrainingRows, *, is_linear: bool
-) -> Comparison | None:
-    """Compare the model with baselines; None without rows for the validation."""
-    if rows.held_back is None:
-        return None
-    return compare(
-        adapted,
-        outcome.config,
-        outcome.metrics,
-        is_linear=is_linear,
-        training=rows.training,
-        held_back=rows.held_back,
-    )
+    return _TrainingRows(table, training, held_back, split_in_words, nulls)
 
 
 def _check_classes(plan: TrainingPlan, table: ExportedTable) -> None:
@@ -323,25 +288,16 @@ def _check_classes(plan: TrainingPlan, table: ExportedTable) -> None:
         return
     label = plan.label
     files = map(pq.ParquetFile, sorted(table.data.glob("*.parquet")))
+    batches = (batch for file in files for batch in file.iter_batches(columns=[label]))
+    blocks = ({label: array_of(batch.column(label))} for batch in batches)
     summary = summarize(
-        (),
-        (
-            {label: array_of(batch.column(label))}
-            for file in files
-            for batch in file.iter_batches(columns=[label])
-        ),
-        label=label,
-        has_classes=plan.has_classes,
-        kinds={},
-        tell=lambda _: None,
+        (), blocks, label=label, has_classes=plan.has_classes, kinds={}, tell=lambda _: None
     )
     num_classes = len(summary.classes.values) if summary.classes else 0
     if plan.num_classes is not None and num_classes > plan.num_classes:
-        raise DataError(
-            f"The label {label!r} has {num_classes} classes: n_classes is {plan.num_classes}.",
-            received={"n_classes": plan.num_classes},
-            hint="Leave n_classes out: the classes are determined from the rows.",
-        )
+        problem = f"The label {label!r} has {num_classes} classes: n_classes is {plan.num_classes}."
+        hint = "Leave n_classes out: the classes are determined from the rows."
+        raise DataError(problem, received={"n_classes": plan.num_classes}, hint=hint)
 
 
 def _about(
@@ -351,13 +307,13 @@ def _about(
     rows: _TrainingRows,
     outcome: TrainingOutcome,
     columns_read: Collection[str] | None,
+    **measured: Any,
 ) -> About:
     excluded = (plan.split.column,) if plan.split.kind == "column" else ()
     return About(
         statement=without_secrets(statement.text),
         select=without_secrets(statement.select),
         model_def=outcome.config.model_def,
-        framework="",
         label=plan.label,
         columns=tuple(
             ModelColumn(name=column.name, kind=column.kind, declared_type=column.declared_type)
@@ -371,10 +327,10 @@ def _about(
         metrics=outcome.metrics,
         database=context.engine.label,
         trained=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        seconds=0.0,
         notes=plan.notes,
         chosen=outcome.chosen,
         trials=outcome.trials,
+        **measured,
     )
 
 
@@ -452,9 +408,8 @@ def _schedule_in_words(config: JobConfig, num_rows: int) -> str:
     stopping = train.early_stopping
     if not stopping.metric:
         return f"{steps}, for {bound}."
-    interval = (
-        f"every {train.evaluate_steps:,} steps" if train.evaluate_steps else "after each epoch"
-    )
+    num_steps = train.evaluate_steps
+    interval = f"every {num_steps:,} steps" if num_steps else "after each epoch"
     return (
         f"{steps}, until the {stopping.metric} on the rows held back, measured {interval}, has not"
         f" improved {stopping.patience} times in a row; for {bound} at most."

@@ -42,21 +42,15 @@ class Split:
     def __post_init__(self) -> None:
         """Check the values of the fields."""
         if self.kind not in _SPLITS:
-            raise ConfigError(
-                f"train.split must be one of {', '.join(_SPLITS)}.",
-                received={"train.split": self.kind},
-                hint=did_you_mean(self.kind, _SPLITS),
-            )
+            problem = f"train.split must be one of {', '.join(_SPLITS)}."
+            hint = did_you_mean(self.kind, _SPLITS)
+            raise ConfigError(problem, received={"train.split": self.kind}, hint=hint)
         if not 0 < self.fraction < 1:
-            raise ConfigError(
-                "The share of rows for the validation must be above 0 and below 1.",
-                received={"fraction": self.fraction},
-            )
+            problem = "The share of rows for the validation must be above 0 and below 1."
+            raise ConfigError(problem, received={"fraction": self.fraction})
         if (self.kind == "column") != bool(self.column):
-            raise ConfigError(
-                "train.split=column needs train.split_column, which other splits do not take.",
-                received={"train.split": self.kind, "column": self.column},
-            )
+            problem = "train.split=column needs train.split_column, which other splits do not take."
+            raise ConfigError(problem, received={"train.split": self.kind, "column": self.column})
 
     def by_number(self, first_row: int, count: int, *, num_rows: int = 0) -> _Mask:
         """Which of consecutive rows are held back, for `random` and `sequential`.
@@ -115,11 +109,8 @@ def check_label(records: Path, label: str) -> None:
     """
     files = _files(records)
     if (num_rows := _num_rows(files)) == 1:
-        raise DataError(
-            "The SELECT gives 1 row, and a model learns from differences between rows.",
-            received=f"the label {label!r}",
-            hint="Select more rows.",
-        )
+        problem = "The SELECT gives 1 row, and a model learns from differences between rows."
+        raise DataError(problem, received=f"the label {label!r}", hint="Select more rows.")
     first = None
     for batch in _batches(files, [label]):
         values = pc.unique(batch.column(label))
@@ -177,9 +168,8 @@ def split_rows(
         ):
             for batch in _batches([file]):
                 is_held_back = splitter.held_back(batch, first_row)
-                for side, (writer, mask) in enumerate(
-                    ((training, ~is_held_back), (validation, is_held_back))
-                ):
+                sides = ((training, ~is_held_back), (validation, is_held_back))
+                for side, (writer, mask) in enumerate(sides):
                     rows_of_side = batch.filter(pa.array(mask))
                     counts[side] += rows_of_side.num_rows
                     if rows_of_side.num_rows:
@@ -263,28 +253,22 @@ class _RowSplitter:
                 values.update(pc.unique(labels).to_pylist())
             first_row += batch.num_rows
         if rare := sides[1] - sides[0]:
-            self.rare_classes = pa.array(
-                list(rare), pq.read_schema(files[0]).field(self.label).type
-            )
+            type_ = pq.read_schema(files[0]).field(self.label).type
+            self.rare_classes = pa.array(list(rare), type_)
 
-    def held_back(
-        self, batch: pa.RecordBatch, first_row: int
-    ) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-        mask = _held_back(self.split, batch, self.key, first_row, self.total)
+    def held_back(self, batch: pa.RecordBatch, first_row: int) -> _Mask:
+        split = self.split
+        if split.kind in ("random", "sequential"):
+            mask = split.by_number(first_row, batch.num_rows, num_rows=self.total)
+        elif split.kind == "key":
+            mask = split.by_key([(value,) for value in batch.column(self.key).to_pylist()])
+        else:
+            values = batch.column(split.column).to_pylist()
+            mask = split.by_column(values, first_row=first_row)
         if self.rare_classes is not None:
             is_rare = pc.is_in(batch.column(self.label), value_set=self.rare_classes)
             mask = mask & ~is_rare.to_numpy(zero_copy_only=False)
         return mask
-
-
-def _held_back(
-    split: Split, batch: pa.RecordBatch, key: str, first_row: int, total: int
-) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    if split.kind in ("random", "sequential"):
-        return split.by_number(first_row, batch.num_rows, num_rows=total)
-    if split.kind == "key":
-        return split.by_key([(value,) for value in batch.column(key).to_pylist()])
-    return split.by_column(batch.column(split.column).to_pylist(), first_row=first_row)
 
 
 def _fill_value(folder: Path, name: str) -> "pa.Scalar[Any] | None":

@@ -81,16 +81,6 @@ class TrialsPlan:
         """The values of a trial by the names of attributes in the statement."""
         return {self.varied[key].name: value for key, value in chosen.items()}
 
-    def describe(self, num_trials: int) -> str:
-        """A sentence that describes the trials."""
-        written = ", ".join(
-            f"{attribute.name}={attribute.value.written}" for attribute in self.varied.values()
-        )
-        method = "chosen by Optuna to" if self.is_search else "one for each combination, to"
-        goal = f"{self.config.direction} {self.config.metric}"
-        trials = "1 trial" if num_trials == 1 else f"{num_trials} trials"
-        return f"{trials}, {method} {goal}: {written}."
-
     def _value(self, key: str, chosen: Any) -> Any:
         hyperparameter = self.varied[key].value
         if isinstance(hyperparameter, HparamRange):
@@ -111,7 +101,11 @@ class PreparedTrials:
     @property
     def description(self) -> str:
         """A sentence that describes the trials."""
-        return self.plan.describe(self.num_trials)
+        varied, config = self.plan.varied.values(), self.plan.config
+        written = ", ".join(f"{attribute.name}={attribute.value.written}" for attribute in varied)
+        method = "chosen by Optuna to" if self.plan.is_search else "one for each combination, to"
+        trials = "1 trial" if self.num_trials == 1 else f"{self.num_trials} trials"
+        return f"{trials}, {method} {config.direction} {config.metric}: {written}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,15 +144,14 @@ def plan_trials(attributes: SortedAttributes, *, has_validation: bool) -> Trials
         for attribute in options.values():
             problem = f"{attribute.name} is for sweeps, and no attribute has several values."
             hint = "Write HPARAM_RANGE(low, high) or HPARAM_CANDIDATES([a, b]), or leave it out."
-            raise StatementError(problem, attribute.position, hint=hint)
+            raise attribute.error(problem, hint)
         return None
     first = next(iter(attributes.varied.values()))
     if not has_validation:
         problem = (
             f"{first.name} has several values, and there are no rows to compare the trials on."
         )
-        hint = "Write train.split='random', or train.validation_select."
-        raise StatementError(problem, first.position, hint=hint)
+        raise first.error(problem, "Write train.split='random', or train.validation_select.")
     is_search = "sweep.num_trials" in options
     for key, attribute in attributes.varied.items():
         if isinstance(attribute.value, HparamRange):
@@ -212,14 +205,12 @@ def run_trials(
         EdlError: No trial has the metric, or the statement is wrong; `Interrupted` if it was ended
             by Ctrl-C or KILL.
     """
-    runner = _TrialRunner(prepared, context, job)
+    runner, files = _TrialRunner(prepared, context, job), context.settings.files
     if isinstance(prepared.points, Search):
         from edl_horovod.sweeps import search
 
-        files = context.settings.files
         result = search.run_search(prepared.points, files, runner, may_be_submitted=True)
     else:
-        files = context.settings.files
         plan = sweeps.make_plan(prepared.points, files, may_be_submitted=True)
         result = sweeps.run(plan, runner)
     if runner.statement_error is not None:
@@ -239,7 +230,16 @@ def run_trials(
         config=runner.configs[best.name],
         metrics=best.metrics,
         chosen=prepared.plan.by_attribute(best.chosen),
-        trials=tuple(_trial_record(prepared.plan, trial) for trial in result.jobs),
+        trials=tuple(
+            Trial(
+                chosen=prepared.plan.by_attribute(trial.chosen),
+                state=trial.state,
+                metrics=trial.metrics,
+                seconds=trial.seconds,
+                error=trial.error,
+            )
+            for trial in result.jobs
+        ),
     )
 
 
@@ -255,23 +255,21 @@ def _search_config(options: Mapping[str, Attribute], *, is_search: bool) -> Sear
     if "metric" in attributes and metric != "loss" and "direction" not in attributes:
         problem = f"It is unknown whether {metric!r} should be high or low."
         hint = "Add sweep.direction='maximize' or sweep.direction='minimize'."
-        raise StatementError(problem, attributes["metric"].position, hint=hint)
+        raise attributes["metric"].error(problem, hint)
     for name, allowed in (("direction", _DIRECTIONS), ("sampler", SAMPLERS)):
         if name in attributes and values[name] not in allowed:
             hint = f"{did_you_mean(values[name], allowed)} Allowed: {', '.join(allowed)}."
-            problem = f"sweep.{name} cannot be {values[name]!r}."
-            raise StatementError(problem, attributes[name].position, hint=hint)
+            raise attributes[name].error(f"sweep.{name} cannot be {values[name]!r}.", hint)
     for name, least in (("num_trials", 1), ("seed", 0)):
         if name in attributes and values[name] < least:
             problem = f"sweep.{name} must be {least} or more."
-            raise StatementError(problem, attributes[name].position, hint=f"It is {values[name]}.")
+            raise attributes[name].error(problem, f"It is {values[name]}.")
     for name in ("sampler", "seed"):
         if name in attributes and not is_search:
             problem = (
                 f"sweep.{name} is for searches, and here each combination of values is a trial."
             )
-            hint = "Leave it out, or add sweep.num_trials."
-            raise StatementError(problem, attributes[name].position, hint=hint)
+            raise attributes[name].error(problem, "Leave it out, or add sweep.num_trials.")
     return SearchConfig(
         metric=metric,
         direction=values.get("direction", SearchConfig.direction),
@@ -293,11 +291,10 @@ def _check_range(key: str, attribute: Attribute) -> None:
         return
     if not types & {int, float}:
         problem = f"{attribute.name} takes no numbers, and so no range."
-        raise StatementError(problem, attribute.position, hint="Write HPARAM_CANDIDATES([a, b]).")
+        raise attribute.error(problem, "Write HPARAM_CANDIDATES([a, b]).")
     if float not in types and not _is_whole(attribute.value):
-        problem = f"{attribute.name} takes whole numbers."
         hint = f"Write whole numbers as the bounds of {attribute.value.written}."
-        raise StatementError(problem, attribute.position, hint=hint)
+        raise attribute.error(f"{attribute.name} takes whole numbers.", hint)
 
 
 def _check_candidates(attribute: Attribute) -> None:
@@ -305,7 +302,7 @@ def _check_candidates(attribute: Attribute) -> None:
     for index, text in enumerate(texts):
         if text in texts[:index]:
             problem = f"{attribute.name} has the candidate {text} twice."
-            raise StatementError(problem, attribute.position, hint="Leave one out.")
+            raise attribute.error(problem, "Leave one out.")
 
 
 def _search_space(key: str, attribute: Attribute) -> Interval | Candidates:
@@ -332,18 +329,18 @@ def _is_whole(bounds: HparamRange) -> bool:
     return isinstance(bounds.low, int) and isinstance(bounds.high, int)
 
 
+@dataclass
 class _TrialRunner:
     """Runs one trial after another, and reports how each ends."""
 
-    def __init__(
-        self, prepared: PreparedTrials, context: StatementContext, job: StatementJob
-    ) -> None:
-        self.configs: dict[str, JobConfig] = {}
-        """Settings of the trials that began, by name."""
-        self.statement_error: EdlError | None = None
-        """An error that all trials of the statement would have; ends all of them."""
-        self._prepared, self._context, self._job = prepared, context, job
-        self._has_result = False
+    prepared: PreparedTrials
+    context: StatementContext
+    job: StatementJob
+    configs: dict[str, JobConfig] = field(default_factory=dict)
+    """Settings of the trials that began, by name."""
+    statement_error: EdlError | None = None
+    """An error that all trials of the statement would have; ends all of them."""
+    has_result: bool = False
 
     def __call__(self, sweep_job: sweeps.SweepJob, config: JobConfig) -> None:
         """Run a trial.
@@ -351,50 +348,30 @@ class _TrialRunner:
         Raises:
             EdlError: The trial failed; `Interrupted` if no other one should begin.
         """
-        self._job.check()
+        self.job.check()
         self.configs[sweep_job.name] = config
-        number = f"trial {len(self.configs)} of {self._prepared.num_trials}"
-        self._job.note_training(number, Path(config.job_dir))
-        chosen = self._prepared.plan.by_attribute(sweep_job.chosen)
-        self._context.tell(f"{number.capitalize()}: {_values_in_words(chosen)}")
+        number = f"trial {len(self.configs)} of {self.prepared.num_trials}"
+        self.job.note_training(number, Path(config.job_dir))
+        chosen = self.prepared.plan.by_attribute(sweep_job.chosen)
+        self.context.tell(f"{number.capitalize()}: {_values_in_words(chosen)}")
         try:
-            result = self._context.run(config, Path(config.data), self._job)
-            self._check_metric(result.metrics)
+            result = self.context.run(config, Path(config.data), self.job)
+            if (metric := self.prepared.plan.config.metric) not in result.metrics:
+                problem = f"The evaluations have no metric {metric!r}."
+                hint = f"They have {', '.join(result.metrics) or 'none'}."
+                raise StatementError(problem, self.prepared.plan.metric_position, hint=hint)
         except Interrupted:
             raise
-        except ConfigError as e:
-            if not self._has_result:
+        except EdlError as e:
+            if isinstance(e, ConfigError) and not self.has_result:
                 # No trial has succeeded, so settings that all share are wrong; later, a value is.
                 self.statement_error = e
                 raise Interrupted("All trials would fail.") from e
-            self._tell_failure(number, e)
+            self.context.tell(f"{number.capitalize()} failed: {e}")
             raise
-        except EdlError as e:
-            self._tell_failure(number, e)
-            raise
-        self._has_result = True
+        self.has_result = True
         measured = {name: f"{value:.4g}" for name, value in result.metrics.items()}
-        self._context.tell(f"{number.capitalize()} has ended: {_values_in_words(measured)}")
-
-    def _check_metric(self, metrics: Mapping[str, float]) -> None:
-        metric = self._prepared.plan.config.metric
-        if metric not in metrics:
-            problem = f"The evaluations have no metric {metric!r}."
-            hint = f"They have {', '.join(metrics) or 'none'}."
-            raise StatementError(problem, self._prepared.plan.metric_position, hint=hint)
-
-    def _tell_failure(self, number: str, error: EdlError) -> None:
-        self._context.tell(f"{number.capitalize()} failed: {error}")
-
-
-def _trial_record(plan: TrialsPlan, job: sweeps.SweepJob) -> Trial:
-    return Trial(
-        chosen=plan.by_attribute(job.chosen),
-        state=job.state,
-        metrics=job.metrics,
-        seconds=job.seconds,
-        error=job.error,
-    )
+        self.context.tell(f"{number.capitalize()} has ended: {_values_in_words(measured)}")
 
 
 def _values_in_words(values: Mapping[str, str]) -> str:

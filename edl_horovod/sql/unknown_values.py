@@ -75,7 +75,7 @@ def _count(
     column: Column, cells: pa.Array, first_row: int, counts: dict[str, UnknownValues]
 ) -> None:
     values = pc.unique(cells)
-    vocabulary = Vocabulary(column.name, column.vocabulary, column.data_type)
+    vocabulary = Vocabulary.of(column)
     codes = vocabulary.encode({column.name: array_of(values)})[:, 0]
     is_new = pc.is_in(cells, value_set=values.filter(pa.array(codes == vocabulary.unknown)))
     num_rows = pc.sum(is_new).as_py() or 0

@@ -11,34 +11,32 @@ from edl_horovod.errors import ConfigError, DataError, did_you_mean
 __all__ = ["DatabaseURL", "parse_url"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Driver:
+@dataclass(frozen=True)
+class Driver:
+    """An engine of databases, and how to connect to it."""
+
     dialect: str
     """sqlglot's name of the dialect."""
     full_name: str
     """SQLAlchemy's name of the dialect with its driver."""
     module: str
     extra: str
+    """The extra of this project that installs the module."""
 
 
-_SQLITE = _Driver(dialect="sqlite", full_name="sqlite+pysqlite", module="sqlite3", extra="sql")
-_POSTGRESQL = _Driver(
-    dialect="postgres", full_name="postgresql+psycopg", module="psycopg", extra="postgresql"
-)
-_MYSQL = _Driver(dialect="mysql", full_name="mysql+pymysql", module="pymysql", extra="mysql")
-_MARIADB = _Driver(dialect="mysql", full_name="mariadb+pymysql", module="pymysql", extra="mysql")
-_DUCKDB = _Driver(dialect="duckdb", full_name="duckdb", module="duckdb_engine", extra="duckdb")
+_SQLITE = Driver("sqlite", "sqlite+pysqlite", "sqlite3", "sql")
 _DRIVERS = {
-    "sqlite": _SQLITE,
-    "sqlite+pysqlite": _SQLITE,
-    "postgresql": _POSTGRESQL,
-    "postgresql+psycopg": _POSTGRESQL,
-    "mysql": _MYSQL,
-    "mysql+pymysql": _MYSQL,
-    "mariadb": _MARIADB,
-    "mariadb+pymysql": _MARIADB,
-    "duckdb": _DUCKDB,
+    name: driver
+    for driver in (
+        _SQLITE,
+        Driver("postgres", "postgresql+psycopg", "psycopg", "postgresql"),
+        Driver("mysql", "mysql+pymysql", "pymysql", "mysql"),
+        Driver("mysql", "mariadb+pymysql", "pymysql", "mysql"),
+        Driver("duckdb", "duckdb", "duckdb_engine", "duckdb"),
+    )
+    for name in (driver.full_name.partition("+")[0], driver.full_name)
 }
+"""The drivers by the beginning of a URL, with or without the driver's name."""
 _EXAMPLES = (
     "sqlite:///hr.db, postgresql://user:password@host/database, mariadb://user:password@host/"
     "database or duckdb:///file.duckdb"
@@ -51,14 +49,15 @@ class DatabaseURL:
 
     url: sa.URL = field(repr=False)
     label: str
-    dialect: str
-    """sqlglot's name of the dialect."""
-    module: str
-    """The module of the driver."""
-    extra: str
-    """The extra of this project that installs the driver."""
+    """The URL without user, password and options."""
+    driver: Driver
     secrets: tuple[str, ...] = field(repr=False)
     """Parts of the URL that no message may show."""
+
+    @property
+    def dialect(self) -> str:
+        """The name of the dialect in sqlglot."""
+        return self.driver.dialect
 
     def without_secrets(self, text: str) -> str:
         """The text with every secret of the URL replaced."""
@@ -78,30 +77,21 @@ def parse_url(text: str) -> DatabaseURL:
     driver = _DRIVERS.get(scheme.lower())
     if driver is None:
         shown = f"db={scheme}://..." if re.fullmatch(r"[\w+.-]+", scheme) else "a db without ://"
-        raise ConfigError(
-            f"db= must name a supported engine: {', '.join(sorted(_DRIVERS))}.",
-            received=shown,
-            hint=f"Write it as {_EXAMPLES}.{did_you_mean(scheme, _DRIVERS)}",
-        )
+        problem = f"db= must name a supported engine: {', '.join(sorted(_DRIVERS))}."
+        hint = f"Write it as {_EXAMPLES}.{did_you_mean(scheme, _DRIVERS)}"
+        raise ConfigError(problem, received=shown, hint=hint)
     try:
         url = sa.make_url(text).set(drivername=driver.full_name)
     except (sa.exc.ArgumentError, ValueError):
         # Without its cause, which shows parts of the URL.
-        raise ConfigError(
-            "db= cannot be read as a database URL.",
-            received=f"db={scheme}://...",
-            hint=f"Write it as {_EXAMPLES}; %40 stands for an @ in a password, %3A for a colon.",
-        ) from None
+        problem = "db= cannot be read as a database URL."
+        hint = f"Write it as {_EXAMPLES}; %40 stands for an @ in a password, %3A for a colon."
+        raise ConfigError(problem, received=f"db={scheme}://...", hint=hint) from None
     if driver is _SQLITE:
         _require_file(url)
-    return DatabaseURL(
-        url=url,
-        label=_label(url, scheme),
-        dialect=driver.dialect,
-        module=driver.module,
-        extra=driver.extra,
-        secrets=_secrets(url),
-    )
+    port = f":{url.port}" if url.port else ""
+    label = f"{scheme.lower()}://{url.host or ''}{port}/{url.database or ''}"
+    return DatabaseURL(url=url, label=label, driver=driver, secrets=_secrets(url))
 
 
 def _secrets(url: sa.URL) -> tuple[str, ...]:
@@ -116,12 +106,6 @@ def _secrets(url: sa.URL) -> tuple[str, ...]:
     return tuple(sorted(secrets, key=len, reverse=True))
 
 
-def _label(url: sa.URL, scheme: str) -> str:
-    """The URL without user, password and options."""
-    port = f":{url.port}" if url.port else ""
-    return f"{scheme.lower()}://{url.host or ''}{port}/{url.database or ''}"
-
-
 def _require_file(url: sa.URL) -> None:
     if not url.database or url.database == ":memory:" or url.host:
         raise ConfigError(
@@ -131,8 +115,6 @@ def _require_file(url: sa.URL) -> None:
             " absolute one.",
         )
     if not Path(url.database).is_file():
-        raise DataError(
-            f"There is no database file {url.database}.",
-            received={"db": f"sqlite:///{url.database}"},
-            hint="Name a file that exists; a relative path starts in the current folder.",
-        )
+        problem = f"There is no database file {url.database}."
+        hint = "Name a file that exists; a relative path starts in the current folder."
+        raise DataError(problem, received={"db": f"sqlite:///{url.database}"}, hint=hint)

@@ -10,7 +10,7 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from edl_horovod.errors import DataError
+from edl_horovod.sql import target
 from edl_horovod.sql.engine import LOCK_SECONDS, Engine
 from edl_horovod.sql.export import (
     PROGRESS_SECONDS,
@@ -29,24 +30,22 @@ from edl_horovod.sql.export import (
     read_key_data,
 )
 from edl_horovod.sql.kinds import DeclaredType, exact_type, type_of_value
-from edl_horovod.sql.target import (
-    MARK,
-    TargetPlan,
-    column_definition,
-    declared_types,
-    quoted_table,
-    with_current_columns,
-)
+from edl_horovod.sql.target import MARK, TargetPlan, column_definition
 
 __all__ = ["try_writing", "write_predictions"]
 
 _BATCH_ROWS = 1_000
-_Row = tuple[Any, ...]
+_Row = Sequence[Any]
 _LOCK_TIMEOUTS = {
     "postgres": (("lock_timeout",), "'{}s'", "current_setting('{}')"),
     "mysql": (("lock_wait_timeout", "innodb_lock_wait_timeout"), "{}", "@@SESSION.{}"),
 }
 """Session settings that limit waits for locks: their names, the format of a value, how to query."""
+_CANNOT_STORE: Mapping[str, Callable[[float], bool]] = {
+    "sqlite": math.isnan,
+    "mysql": lambda value: not math.isfinite(value),
+}
+"""The numbers that an engine cannot store, by dialect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +60,6 @@ class WriteSummary:
     """Rows that were deleted since the SELECT ran."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _StagedRows:
-    """Rows in a temporary table of the connection that created it."""
-
-    table: sa.Table
-    """`edl_row`, the index of a row from 0, and the requested columns."""
-    num_rows: int
-
-
 def try_writing(engine: Engine, plan: TargetPlan) -> None:
     """Try the statements of `write_predictions` on no row and roll them back.
 
@@ -80,25 +70,12 @@ def try_writing(engine: Engine, plan: TargetPlan) -> None:
         DataError: The engine refuses a statement, or waits too long for a lock.
     """
     types = [type_of_value(values[0]) for values in plan.samples]
-    table = quoted_table(engine, plan.table)
     with (
         engine.connecting() as connection,
         _limited_lock_waits(engine, connection),
         engine.transaction(connection),
     ):
-        if plan.action == "update":
-            _lock_table(engine, connection, plan)
-            names = [name for name in plan.columns if name not in plan.new_columns]
-            if engine.dialect != "mysql":
-                _add_columns(engine, connection, plan, types)
-                names = list(plan.columns)
-            if names:
-                values = ", ".join(f"{engine.quoted(name)} = NULL" for name in names)
-                engine.run_text(connection, f"UPDATE {table} SET {values} WHERE 1 = 0")
-        elif engine.dialect != "mysql":
-            if plan.action == "replace":
-                engine.run_text(connection, f"DROP TABLE {table}")
-            engine.run_text(connection, f"CREATE TABLE {table} (edl_column INTEGER)")
+        _TableWriter(engine, connection, plan, types).try_statements()
         connection.rollback()
 
 
@@ -106,7 +83,7 @@ def write_predictions(
     engine: Engine,
     plan: TargetPlan,
     exported: ExportedTable,
-    predictions: Iterable[Sequence[Any]],
+    predictions: Iterable[_Row],
     *,
     tell: Callable[[str], None],
     on_progress: Progress | None = None,
@@ -134,12 +111,13 @@ def write_predictions(
     rows = _with_predictions(key_data, predictions, num_rows=exported.num_rows)
     if on_progress is not None:
         rows = _with_progress(rows, on_progress)
-    plan = with_current_columns(engine, plan) if plan.action == "update" else plan
+    plan = target.with_current_columns(engine, plan) if plan.action == "update" else plan
     with engine.connecting() as connection, _limited_lock_waits(engine, connection):
+        writer = _TableWriter(engine, connection, plan, types)
         if plan.action == "update":
-            summary = _update_table(engine, connection, plan, types, rows, tell=tell)
+            summary = writer.update(rows, tell)
         else:
-            summary = _create_table(engine, connection, plan, exported, types, rows)
+            summary = writer.create(exported, rows)
     if replacement.num_rows:
         tell(
             f"{replacement.num_rows:,} rows have predictions that the database cannot store, NaN or"
@@ -153,9 +131,9 @@ class _NullReplacement:
 
     def __init__(self, dialect: str) -> None:
         self.num_rows = 0
-        self._dialect = dialect
+        self._is_null: Callable[[float], bool] = _CANNOT_STORE.get(dialect, lambda _: False)
 
-    def apply(self, predicted: Sequence[Any]) -> Sequence[Any]:
+    def apply(self, predicted: _Row) -> _Row:
         """The predictions of a row with such values replaced by NULL."""
         are_null = [isinstance(value, float) and self._is_null(value) for value in predicted]
         if not any(are_null):
@@ -165,15 +143,8 @@ class _NullReplacement:
             None if is_null else value for value, is_null in zip(predicted, are_null, strict=True)
         ]
 
-    def _is_null(self, value: float) -> bool:
-        if self._dialect == "sqlite":
-            return math.isnan(value)
-        return self._dialect == "mysql" and not math.isfinite(value)
 
-
-def _peek(
-    predictions: Iterable[Sequence[Any]],
-) -> tuple[Sequence[Any], Iterator[Sequence[Any]]]:
+def _peek(predictions: Iterable[_Row]) -> tuple[_Row, Iterator[_Row]]:
     remaining = iter(predictions)
     first = next(remaining, None)
     if first is None:
@@ -193,8 +164,8 @@ def _with_progress(rows: Iterable[_Row], on_progress: Progress) -> Iterator[_Row
 
 
 def _with_predictions(
-    rows: Iterable[Sequence[Any]], predictions: Iterable[Sequence[Any]], *, num_rows: int
-) -> Iterator[tuple[Any, ...]]:
+    rows: Iterable[_Row], predictions: Iterable[_Row], *, num_rows: int
+) -> Iterator[_Row]:
     """The key data of each row with its predictions appended."""
     missing = ()
     for number, (row, predicted) in enumerate(
@@ -208,66 +179,6 @@ def _with_predictions(
         yield (*row, *predicted)
 
 
-def _update_table(
-    engine: Engine,
-    connection: sa.Connection,
-    plan: TargetPlan,
-    types: Sequence[sa.types.TypeEngine[Any]],
-    rows: Iterable[tuple[Any, ...]],
-    *,
-    tell: Callable[[str], None],
-) -> WriteSummary:
-    schema = plan.table.schema or None
-    table_columns = {
-        column["name"]: column
-        for column in sa.inspect(connection).get_columns(plan.table.name, schema)
-    }
-    # Staged keys have the affinity of the table's keys; otherwise SQLite uses no index.
-    declared = declared_types(engine, connection, plan.table)
-    connection.rollback()
-    # With AUTO_INCREMENT, MariaDB would replace a key of 0.
-    keys = [
-        sa.Column(
-            f"edl_key_{number}",
-            DeclaredType(declared.get(key, "INT"))
-            if declared
-            else _key_type(table_columns.get(key)),
-            primary_key=True,
-            autoincrement=False,
-        )
-        for number, key in enumerate(plan.keys)
-    ]
-    digest = sa.Column("edl_digest", sa.BigInteger())
-    values = [sa.Column(f"edl_value_{number}", type_) for number, type_ in enumerate(types)]
-    with (
-        _stage(engine, connection, [*keys, digest, *values], rows) as staged,
-        _committed_columns(engine, connection, plan, types),
-        engine.transaction(connection),
-    ):
-        _lock_table(engine, connection, plan)
-        num_changed = _unstage_changed_rows(engine, connection, plan, staged)
-        num_changed += _unstage_filled_rows(
-            connection, plan, staged, _table_clause(plan, table_columns)
-        )
-        if engine.dialect != "mysql":
-            _add_columns(engine, connection, plan, types)
-        table = _table_clause(plan, table_columns)
-        source = staged.table
-        statement = (
-            sa.update(table)
-            .values({name: source.c[f"edl_value_{n}"] for n, name in enumerate(plan.columns)})
-            .where(*_key_conditions(plan, staged, table))
-        )
-        num_rows = connection.execute(statement).rowcount
-    num_gone = staged.num_rows - num_changed - num_rows
-    if num_changed or num_gone:
-        tell(
-            f"Since the SELECT ran, {num_changed:,} rows of {plan.table} were changed and"
-            f" {num_gone:,} were deleted: these got no new prediction."
-        )
-    return WriteSummary(num_rows=num_rows, num_changed=num_changed, num_gone=num_gone)
-
-
 def _key_type(column: Any) -> sa.types.TypeEngine[Any]:
     if column is None:  # The row number of SQLite.
         return sa.BigInteger()
@@ -279,13 +190,6 @@ def _key_type(column: Any) -> sa.types.TypeEngine[Any]:
     if isinstance(type_, postgresql.ENUM):
         type_.create_type = False  # The type exists already.
     return type_
-
-
-def _lock_table(engine: Engine, connection: sa.Connection, plan: TargetPlan) -> None:
-    """Keep other writers out until the transaction ends, where the engine does not do so."""
-    if engine.dialect == "postgres":
-        text = quoted_table(engine, plan.table)
-        engine.run_text(connection, f"LOCK TABLE {text} IN SHARE ROW EXCLUSIVE MODE")
 
 
 @contextmanager
@@ -308,130 +212,286 @@ def _limited_lock_waits(engine: Engine, connection: sa.Connection) -> Iterator[N
                     engine.run_text(connection, f"SET SESSION {name} = {shown}")
 
 
-def _unstage_changed_rows(
-    engine: Engine, connection: sa.Connection, plan: TargetPlan, staged: _StagedRows
-) -> int:
-    """Remove staged rows whose selected values have changed; returns their number."""
-    if plan.one_table is None:
-        return 0
-    source, temporary = plan.one_table, staged.table.name
-    match = " AND ".join(
-        f"{temporary}.edl_key_{number} = {source.qualifier}.{_key_text(engine, plan, key)}"
-        for number, key in enumerate(plan.keys)
-    )
-    if engine.dialect == "mysql":
-        # MySQL does not let a query name a temporary table twice.
-        rows = (
-            f"SELECT {source.qualified_expressions}\n, {temporary}.edl_row, {temporary}.edl_digest"
-            f" FROM {source.reference} JOIN {temporary} ON {match} FOR UPDATE"
-        )
-    else:
-        # Not by JOIN, in which SQLite has no rowid without the name of its table.
-        staged_values = [
-            f"(SELECT {temporary}.{column} FROM {temporary} WHERE {match})"
-            for column in ("edl_row", "edl_digest")
+@dataclass(frozen=True)
+class _TableWriter:
+    """Writes predictions into their table, on one connection."""
+
+    engine: Engine
+    connection: sa.Connection
+    plan: TargetPlan
+    types: Sequence[sa.types.TypeEngine[Any]]
+    """The types of the columns of predictions."""
+
+    def try_statements(self) -> None:
+        """Run the statements of `update` or `create` on no row, as far as they can be undone."""
+        plan, is_transactional = self.plan, self.engine.dialect != "mysql"
+        if plan.action == "update":
+            self._lock_table()
+            names = [name for name in plan.columns if name not in plan.new_columns]
+            if is_transactional:
+                self._add_columns()
+                names = list(plan.columns)
+            if names:
+                values = ", ".join(f"{self.engine.quoted(name)} = NULL" for name in names)
+                self._run(f"UPDATE {self._table} SET {values} WHERE 1 = 0")
+        elif is_transactional:
+            if plan.action == "replace":
+                self._run(f"DROP TABLE {self._table}")
+            self._run(f"CREATE TABLE {self._table} (edl_column INTEGER)")
+
+    def update(self, rows: Iterable[_Row], tell: Callable[[str], None]) -> WriteSummary:
+        """Write predictions into the rows with the same keys.
+
+        Args:
+            rows: For each row its keys, its digest and its predictions.
+            tell: Called with a sentence about rows that got no prediction.
+        """
+        plan, connection = self.plan, self.connection
+        definitions = sa.inspect(connection).get_columns(plan.table.name, plan.table.schema or None)
+        table_columns = {column["name"]: column for column in definitions}
+        # Staged keys have the affinity of the table's keys; otherwise SQLite uses no index.
+        declared = target.declared_types(self.engine, connection, plan.table)
+        connection.rollback()
+        key_types = [
+            DeclaredType(declared.get(key, "INT"))
+            if declared
+            else _key_type(table_columns.get(key))
+            for key in plan.keys
         ]
-        rows = f"SELECT {source.expressions}\n, {', '.join(staged_values)} FROM {source.reference}"
-        rows += f" WHERE EXISTS (SELECT 1 FROM {temporary} WHERE {match})"
-    changed = []
-    with engine.streaming(connection, rows) as cursor:
-        names = [column[0] for column in cursor.description[:-2]]
-        positions: Sequence[int] = range(len(names))
-        if len(names) > len(plan.selected):  # In MariaDB a * includes the new columns.
-            positions = [
-                position for position in positions if names[position] not in plan.new_columns
+        # With AUTO_INCREMENT, MariaDB would replace a key of 0.
+        keys = [
+            sa.Column(f"edl_key_{number}", type_, primary_key=True, autoincrement=False)
+            for number, type_ in enumerate(key_types)
+        ]
+        digest = sa.Column("edl_digest", sa.BigInteger())
+        values = [
+            sa.Column(f"edl_value_{number}", type_) for number, type_ in enumerate(self.types)
+        ]
+        table = _table_clause(plan, table_columns)
+        with (
+            self._stage([*keys, digest, *values], rows) as (staged, num_staged),
+            self._committed_columns(),
+            self.engine.transaction(connection),
+        ):
+            self._lock_table()
+            num_changed = self._unstage_changed_rows(staged)
+            num_changed += self._unstage_filled_rows(staged, table)
+            if self.engine.dialect != "mysql":
+                self._add_columns()
+            statement = (
+                sa.update(table)
+                .values({name: staged.c[f"edl_value_{n}"] for n, name in enumerate(plan.columns)})
+                .where(*_key_conditions(plan, staged, table))
+            )
+            num_rows = connection.execute(statement).rowcount
+        num_gone = num_staged - num_changed - num_rows
+        if num_changed or num_gone:
+            tell(
+                f"Since the SELECT ran, {num_changed:,} rows of {plan.table} were changed and"
+                f" {num_gone:,} were deleted: these got no new prediction."
+            )
+        return WriteSummary(num_rows=num_rows, num_changed=num_changed, num_gone=num_gone)
+
+    def create(self, exported: ExportedTable, rows: Iterable[_Row]) -> WriteSummary:
+        """Create or replace the table, with the selected columns and the predictions."""
+        plan, engine = self.plan, self.engine
+        selected = {
+            column.name: exact_type(engine, column.kind, column.declared_type, column.scale)
+            for column in exported.columns
+        }
+        predicted = dict(zip(plan.columns, self.types, strict=True))
+        definitions = [
+            *(
+                f"{engine.quoted(name)} {self._type_text(type_)}"
+                for name, type_ in selected.items()
+            ),
+            *(
+                column_definition(engine, name, self._type_text(type_))
+                for name, type_ in predicted.items()
+            ),
+        ]
+        create = f"CREATE TABLE {self._table} ({', '.join(definitions)})"
+        expressions = ", ".join(
+            f"edl_value_{number} AS {engine.quoted(name)}"
+            for number, name in enumerate((*selected, *predicted))
+        )
+        values = [
+            sa.Column(f"edl_value_{number}", type_)
+            for number, type_ in enumerate((*selected.values(), *predicted.values()))
+        ]
+        with self._stage(values, _exact_rows(engine, rows, len(selected))) as (staged, num_rows):
+            select = f"SELECT {expressions} FROM {staged.name} ORDER BY edl_row"
+            if engine.dialect == "mysql":
+                # One atomic statement: CREATE TABLE cannot be part of a transaction.
+                self._run(f"{create} AS {select}")
+            else:
+                with engine.transaction(self.connection):
+                    if plan.action == "replace":
+                        self._run(f"DROP TABLE {self._table}")
+                    self._run(create)
+                    self._mark_columns(plan.columns)
+                    self._run(f"INSERT INTO {self._table} {select}")
+        return WriteSummary(num_rows=num_rows, num_changed=0, num_gone=0)
+
+    @property
+    def _table(self) -> str:
+        return target.quoted_table(self.engine, self.plan.table)
+
+    def _run(self, text: str) -> None:
+        self.engine.run_text(self.connection, text)
+
+    def _type_text(self, type_: sa.types.TypeEngine[Any]) -> str:
+        return type_.compile(dialect=self.connection.dialect)
+
+    def _lock_table(self) -> None:
+        """Keep other writers out until the transaction ends, where the engine does not do so."""
+        if self.engine.dialect == "postgres":
+            self._run(f"LOCK TABLE {self._table} IN SHARE ROW EXCLUSIVE MODE")
+
+    def _add_columns(self) -> None:
+        for name, type_ in zip(self.plan.columns, self.types, strict=True):
+            if name in self.plan.new_columns:
+                definition = column_definition(self.engine, name, self._type_text(type_))
+                self._run(f"ALTER TABLE {self._table} ADD COLUMN {definition}")
+        self._mark_columns(self.plan.new_columns)
+
+    def _mark_columns(self, names: Sequence[str]) -> None:
+        """Add our mark to columns in PostgreSQL; elsewhere the definitions contain it."""
+        if self.engine.dialect == "postgres":
+            for name in names:
+                column = f"{self._table}.{self.engine.quoted(name)}"
+                self._run(f"COMMENT ON COLUMN {column} IS '{MARK}'")
+
+    @contextmanager
+    def _committed_columns(self) -> Iterator[None]:
+        """Add the new columns before the transaction in MySQL, and drop them if it fails."""
+        if self.engine.dialect != "mysql" or not self.plan.new_columns:
+            yield
+            return
+        self._add_columns()
+        try:
+            yield
+        except BaseException:
+            for name in self.plan.new_columns:
+                self._run(f"ALTER TABLE {self._table} DROP COLUMN {self.engine.quoted(name)}")
+            raise
+
+    @contextmanager
+    def _stage(
+        self, columns: Sequence[sa.Column[Any]], rows: Iterable[_Row]
+    ) -> Iterator[tuple[sa.Table, int]]:
+        """Put rows into a new temporary table, which is dropped when the `with` ends.
+
+        Args:
+            columns: The columns of the table; those of the primary key must be unique.
+            rows: Values in the order of the columns.
+
+        Returns:
+            The table, with `edl_row`, the index of a row from 0, before the columns; and the number
+            of rows.
+
+        Raises:
+            DataError: Two rows have the same key, or the engine refuses a statement.
+        """
+        is_key = not any(column.primary_key for column in columns)
+        row: sa.Column[Any] = sa.Column(
+            "edl_row", sa.BigInteger(), primary_key=is_key, autoincrement=False, nullable=False
+        )
+        name = f"edl_staged_{secrets.token_hex(8)}"
+        table = sa.Table(name, sa.MetaData(), row, *columns, prefixes=["TEMPORARY"])
+        num_rows = 0
+        with self.engine.transaction(self.connection, writes=False):
+            table.create(self.connection, checkfirst=False)
+            names = [column.name for column in table.columns]
+            insert = table.insert()
+            for batch in _batches(rows):
+                values = [
+                    dict(zip(names, (num_rows + position, *row_values), strict=True))
+                    for position, row_values in enumerate(batch)
+                ]
+                try:
+                    self.connection.execute(insert, values)
+                except sa.exc.IntegrityError as e:
+                    raise DataError(
+                        "Two rows of the SELECT have the same key, so their predictions cannot be"
+                        " told apart.",
+                        received=f"rows {num_rows + 1:,} to {num_rows + len(batch):,}",
+                        hint="Leave one of them out by WHERE.",
+                    ) from e
+                num_rows += len(batch)
+        try:
+            yield table, num_rows
+        finally:
+            if self.engine.has_session:  # Any other connection is closed, which drops the table.
+                with suppress(sa.exc.SQLAlchemyError):
+                    table.drop(self.connection, checkfirst=False)
+
+    def _unstage_changed_rows(self, staged: sa.Table) -> int:
+        """Remove staged rows whose selected values have changed; returns their number."""
+        plan, engine, temporary = self.plan, self.engine, staged.name
+        if (source := plan.one_table) is None:
+            return 0
+        # Without such a row number SQLite would take the quoted name for a text.
+        keys = plan.keys if plan.has_row_numbers else map(engine.quoted, plan.keys)
+        match = " AND ".join(
+            f"{temporary}.edl_key_{number} = {source.qualifier}.{key}"
+            for number, key in enumerate(keys)
+        )
+        if engine.dialect == "mysql":
+            # MySQL does not let a query name a temporary table twice.
+            rows = (
+                f"SELECT {source.qualified_expressions}\n, {temporary}.edl_row,"
+                f" {temporary}.edl_digest FROM {source.reference} JOIN {temporary} ON {match}"
+                " FOR UPDATE"
+            )
+        else:
+            # Not by JOIN, in which SQLite has no rowid without the name of its table.
+            staged_values = [
+                f"(SELECT {temporary}.{column} FROM {temporary} WHERE {match})"
+                for column in ("edl_row", "edl_digest")
             ]
-        while batch := cursor.fetchmany(_BATCH_ROWS):
-            changed += [
-                row[-2]
-                for row in batch
-                if digest_of([row[position] for position in positions]) != row[-1]
-            ]
-    _unstage(connection, staged, changed)
-    return len(changed)
+            rows = (
+                f"SELECT {source.expressions}\n, {', '.join(staged_values)} FROM {source.reference}"
+                f" WHERE EXISTS (SELECT 1 FROM {temporary} WHERE {match})"
+            )
+        changed = []
+        with engine.streaming(self.connection, rows) as cursor:
+            names = [column[0] for column in cursor.description[:-2]]
+            positions: Sequence[int] = range(len(names))
+            if len(names) > len(plan.selected):  # In MariaDB a * includes the new columns.
+                positions = [
+                    position for position in positions if names[position] not in plan.new_columns
+                ]
+            while batch := cursor.fetchmany(_BATCH_ROWS):
+                changed += [
+                    row[-2]
+                    for row in batch
+                    if digest_of([row[position] for position in positions]) != row[-1]
+                ]
+        return self._unstage(staged, changed)
 
+    def _unstage_filled_rows(self, staged: sa.Table, table: sa.TableClause) -> int:
+        """Remove staged rows that have got a value after the planning; returns their number."""
+        if not self.plan.guarded_columns:
+            return 0
+        rows = sa.select(staged.c.edl_row).where(
+            *_key_conditions(self.plan, staged, table),
+            sa.or_(*(table.c[name].is_not(None) for name in self.plan.guarded_columns)),
+        )
+        return self._unstage(staged, [row.edl_row for row in self.connection.execute(rows)])
 
-def _unstage_filled_rows(
-    connection: sa.Connection, plan: TargetPlan, staged: _StagedRows, table: sa.TableClause
-) -> int:
-    """Remove staged rows that have got a value since the plan was made; returns their number."""
-    if not plan.guarded_columns:
-        return 0
-    rows = sa.select(staged.table.c.edl_row).where(
-        *_key_conditions(plan, staged, table),
-        sa.or_(*(table.c[name].is_not(None) for name in plan.guarded_columns)),
-    )
-    filled = [row.edl_row for row in connection.execute(rows)]
-    _unstage(connection, staged, filled)
-    return len(filled)
-
-
-def _unstage(connection: sa.Connection, staged: _StagedRows, numbers: Sequence[int]) -> None:
-    if numbers:
-        delete = sa.delete(staged.table).where(staged.table.c.edl_row == sa.bindparam("number"))
-        connection.execute(delete, [{"number": number} for number in numbers])
+    def _unstage(self, staged: sa.Table, numbers: Sequence[int]) -> int:
+        if numbers:
+            delete = sa.delete(staged).where(staged.c.edl_row == sa.bindparam("number"))
+            self.connection.execute(delete, [{"number": number} for number in numbers])
+        return len(numbers)
 
 
 def _key_conditions(
-    plan: TargetPlan, staged: _StagedRows, table: sa.TableClause
+    plan: TargetPlan, staged: sa.Table, table: sa.TableClause
 ) -> list[sa.ColumnElement[bool]]:
     """Conditions under which a staged row belongs to a row of the table."""
-    return [
-        staged.table.c[f"edl_key_{number}"] == table.c[key] for number, key in enumerate(plan.keys)
-    ]
-
-
-def _key_text(engine: Engine, plan: TargetPlan, key: str) -> str:
-    # Without such a row number SQLite would take the quoted name for a text.
-    return key if plan.has_row_numbers else engine.quoted(key)
-
-
-def _add_columns(
-    engine: Engine,
-    connection: sa.Connection,
-    plan: TargetPlan,
-    types: Sequence[sa.types.TypeEngine[Any]],
-) -> None:
-    table = quoted_table(engine, plan.table)
-    for name, type_ in zip(plan.columns, types, strict=True):
-        if name in plan.new_columns:
-            text = column_definition(engine, name, type_.compile(dialect=connection.dialect))
-            engine.run_text(connection, f"ALTER TABLE {table} ADD COLUMN {text}")
-    _mark_columns(engine, connection, plan, plan.new_columns)
-
-
-def _mark_columns(
-    engine: Engine, connection: sa.Connection, plan: TargetPlan, names: Sequence[str]
-) -> None:
-    """Add our mark to columns in PostgreSQL; elsewhere the definitions contain it."""
-    if engine.dialect == "postgres":
-        table = quoted_table(engine, plan.table)
-        for name in names:
-            text = f"COMMENT ON COLUMN {table}.{engine.quoted(name)} IS '{MARK}'"
-            engine.run_text(connection, text)
-
-
-@contextmanager
-def _committed_columns(
-    engine: Engine,
-    connection: sa.Connection,
-    plan: TargetPlan,
-    types: Sequence[sa.types.TypeEngine[Any]],
-) -> Iterator[None]:
-    """Add the new columns before the transaction in MySQL, and drop them if it fails."""
-    if engine.dialect != "mysql" or not plan.new_columns:
-        yield
-        return
-    _add_columns(engine, connection, plan, types)
-    try:
-        yield
-    except BaseException:
-        for name in plan.new_columns:
-            text = (
-                f"ALTER TABLE {quoted_table(engine, plan.table)} DROP COLUMN {engine.quoted(name)}"
-            )
-            engine.run_text(connection, text)
-        raise
+    return [staged.c[f"edl_key_{number}"] == table.c[key] for number, key in enumerate(plan.keys)]
 
 
 def _table_clause(plan: TargetPlan, table_columns: Iterable[str]) -> sa.TableClause:
@@ -448,120 +508,12 @@ def _exact_rows(engine: Engine, rows: Iterable[_Row], num_columns: int) -> Itera
     """The selected values with all of their digits, and the predictions."""
     exact_number = int if engine.dialect == "sqlite" else Decimal
     for row in rows:
+        values, digits = row[:num_columns], row[num_columns : 2 * num_columns]
         selected = (
             _without_zone(value) if exact is None else exact_number(exact)
-            for value, exact in zip(
-                row[:num_columns], row[num_columns : 2 * num_columns], strict=True
-            )
+            for value, exact in zip(values, digits, strict=True)
         )
         yield (*selected, *row[2 * num_columns :])
-
-
-def _create_table(
-    engine: Engine,
-    connection: sa.Connection,
-    plan: TargetPlan,
-    exported: ExportedTable,
-    types: Sequence[sa.types.TypeEngine[Any]],
-    rows: Iterable[tuple[Any, ...]],
-) -> WriteSummary:
-    """Create or replace the table, with the selected columns and the predictions."""
-    columns = [
-        *(
-            (column.name, exact_type(engine, column.kind, column.declared_type, column.scale))
-            for column in exported.columns
-        ),
-        *zip(plan.columns, types, strict=True),
-    ]
-    values = [sa.Column(f"edl_value_{number}", type_) for number, (_, type_) in enumerate(columns)]
-    exact_rows = _exact_rows(engine, rows, len(exported.columns))
-    with _stage(engine, connection, values, exact_rows) as staged:
-        _create_from_staged(engine, connection, plan, staged, columns)
-    return WriteSummary(num_rows=staged.num_rows, num_changed=0, num_gone=0)
-
-
-def _create_from_staged(
-    engine: Engine,
-    connection: sa.Connection,
-    plan: TargetPlan,
-    staged: _StagedRows,
-    columns: Sequence[tuple[str, sa.types.TypeEngine[Any]]],
-) -> None:
-    definitions = [
-        f"{engine.quoted(name)} {type_.compile(dialect=connection.dialect)}"
-        for name, type_ in columns[: -len(plan.columns)]
-    ]
-    definitions += [
-        column_definition(engine, name, type_.compile(dialect=connection.dialect))
-        for name, type_ in columns[-len(plan.columns) :]
-    ]
-    table = quoted_table(engine, plan.table)
-    create = f"CREATE TABLE {table} ({', '.join(definitions)})"
-    expressions = ", ".join(
-        f"edl_value_{number} AS {engine.quoted(name)}" for number, (name, _) in enumerate(columns)
-    )
-    select = f"SELECT {expressions} FROM {staged.table.name} ORDER BY edl_row"
-    if engine.dialect == "mysql":
-        # One atomic statement: CREATE TABLE cannot be part of a transaction.
-        engine.run_text(connection, f"{create} AS {select}")
-        return
-    with engine.transaction(connection):
-        if plan.action == "replace":
-            engine.run_text(connection, f"DROP TABLE {table}")
-        engine.run_text(connection, create)
-        _mark_columns(engine, connection, plan, plan.columns)
-        engine.run_text(connection, f"INSERT INTO {table} {select}")
-
-
-@contextmanager
-def _stage(
-    engine: Engine,
-    connection: sa.Connection,
-    columns: Sequence[sa.Column[Any]],
-    rows: Iterable[Sequence[Any]],
-) -> Iterator[_StagedRows]:
-    """Put rows into a new temporary table, which is dropped when the `with` ends.
-
-    Args:
-        engine: The database.
-        connection: A connection to the database.
-        columns: The columns of the table; those of the primary key must be unique.
-        rows: Values in the order of the columns.
-
-    Raises:
-        DataError: Two rows have the same key, or the engine refuses a statement.
-    """
-    row_column: sa.Column[Any] = sa.Column("edl_row", sa.BigInteger(), nullable=False)
-    if not any(column.primary_key for column in columns):
-        row_column = sa.Column("edl_row", sa.BigInteger(), primary_key=True, autoincrement=False)
-    name = f"edl_staged_{secrets.token_hex(8)}"
-    table = sa.Table(name, sa.MetaData(), row_column, *columns, prefixes=["TEMPORARY"])
-    num_rows = 0
-    with engine.transaction(connection, writes=False):
-        table.create(connection, checkfirst=False)
-        names = [column.name for column in table.columns]
-        insert = table.insert()
-        for batch in _batches(rows):
-            values = [
-                dict(zip(names, (num_rows + position, *row), strict=True))
-                for position, row in enumerate(batch)
-            ]
-            try:
-                connection.execute(insert, values)
-            except sa.exc.IntegrityError as e:
-                raise DataError(
-                    "Two rows of the SELECT have the same key, so their predictions cannot be told"
-                    " apart.",
-                    received=f"rows {num_rows + 1:,} to {num_rows + len(batch):,}",
-                    hint="Leave one of them out by WHERE.",
-                ) from e
-            num_rows += len(batch)
-    try:
-        yield _StagedRows(table=table, num_rows=num_rows)
-    finally:
-        if engine.has_session:  # Any other connection is closed, and the table dropped with it.
-            with suppress(sa.exc.SQLAlchemyError):
-                table.drop(connection, checkfirst=False)
 
 
 def _without_zone(value: Any) -> Any:
@@ -569,7 +521,7 @@ def _without_zone(value: Any) -> Any:
     return value.replace(tzinfo=None) if isinstance(value, datetime.datetime) else value
 
 
-def _batches(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
+def _batches(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
     remaining_rows = iter(rows)
     while batch := list(itertools.islice(remaining_rows, _BATCH_ROWS)):
         yield batch

@@ -100,17 +100,13 @@ def read_token(file: Path | None) -> str:
     text = os.environ.get(TOKEN_VARIABLE, "") if file is None else _read(file)
     token = text.strip()
     if not token:
-        raise ConfigError(
-            "The service needs a token, which its clients must send.",
-            received="" if file is None else f"an empty {file}",
-            hint=f"Write one to a file and give --token-file FILE, or set {TOKEN_VARIABLE}.",
-        )
+        problem = "The service needs a token, which its clients must send."
+        hint = f"Write one to a file and give --token-file FILE, or set {TOKEN_VARIABLE}."
+        raise ConfigError(problem, received="" if file is None else f"an empty {file}", hint=hint)
     if len(token) < MIN_TOKEN_LENGTH:
-        raise ConfigError(
-            f"The token must have at least {MIN_TOKEN_LENGTH} characters.",
-            received=f"{len(token)} characters",
-            hint="Create one with: openssl rand -hex 32.",
-        )
+        problem = f"The token must have at least {MIN_TOKEN_LENGTH} characters."
+        hint = "Create one with: openssl rand -hex 32."
+        raise ConfigError(problem, received=f"{len(token)} characters", hint=hint)
     return token
 
 

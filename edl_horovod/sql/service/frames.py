@@ -7,19 +7,7 @@ import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from edl_horovod.errors import (
-    ClusterError,
-    ConfigError,
-    DataError,
-    EdlError,
-    Interrupted,
-    MissingDependency,
-    NotEnoughWorkers,
-    OutputError,
-    TimedOut,
-    TrainingError,
-    UserCodeError,
-)
+from edl_horovod import errors
 from edl_horovod.sql.models import ModelNotFound
 
 __all__ = ["HEADER", "CallRequest", "FrameKind", "ServiceSettings", "status_code"]
@@ -65,21 +53,20 @@ class CallRequest:
     """Whether the client asked not to wait for jobs, which is not supported."""
 
 
-_CODES: dict[type[EdlError], str] = {
-    ModelNotFound: "NOT_FOUND",
-    ConfigError: "INVALID_ARGUMENT",
-    DataError: "FAILED_PRECONDITION",
-    UserCodeError: "FAILED_PRECONDITION",
-    OutputError: "FAILED_PRECONDITION",
-    MissingDependency: "FAILED_PRECONDITION",
-    TrainingError: "FAILED_PRECONDITION",
-    NotEnoughWorkers: "RESOURCE_EXHAUSTED",
-    ClusterError: "UNAVAILABLE",
-    TimedOut: "DEADLINE_EXCEEDED",
-    Interrupted: "CANCELLED",
+_CODES: dict[str, tuple[type[errors.EdlError], ...]] = {
+    "NOT_FOUND": (ModelNotFound,),  # Also a ConfigError.
+    "INVALID_ARGUMENT": (errors.ConfigError,),
+    "FAILED_PRECONDITION": (
+        *(errors.DataError, errors.UserCodeError, errors.OutputError),
+        *(errors.MissingDependency, errors.TrainingError),
+    ),
+    "RESOURCE_EXHAUSTED": (errors.NotEnoughWorkers,),
+    "UNAVAILABLE": (errors.ClusterError,),
+    "DEADLINE_EXCEEDED": (errors.TimedOut,),
+    "CANCELLED": (errors.Interrupted,),
 }
 
 
-def status_code(error: EdlError) -> str:
+def status_code(error: errors.EdlError) -> str:
     """The name of the gRPC status code for an error."""
-    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), "INTERNAL")
+    return next((code for code, kinds in _CODES.items() if isinstance(error, kinds)), "INTERNAL")

@@ -14,20 +14,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
+from google.protobuf import wrappers_pb2
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.timestamp_pb2 import Timestamp
-from google.protobuf.wrappers_pb2 import (
-    BoolValue,
-    BytesValue,
-    DoubleValue,
-    Int64Value,
-    StringValue,
-    UInt64Value,
-)
 
 from edl_horovod import api
 from edl_horovod.config.conf_files import ConfigFiles
@@ -36,6 +29,7 @@ from edl_horovod.displays.terminal import PlainDisplay
 from edl_horovod.errors import EdlError, Interrupted
 from edl_horovod.job import log as job_log
 from edl_horovod.proto.sqlflow_pb2 import EndOfExecution, Head, Message, Response, Row
+from edl_horovod.sql import statements
 from edl_horovod.sql.service.frames import (
     HEADER,
     CallRequest,
@@ -45,22 +39,14 @@ from edl_horovod.sql.service.frames import (
 )
 from edl_horovod.sql.session import Session, open_session
 from edl_horovod.sql.settings import read_settings
-from edl_horovod.sql.statements import (
-    Evaluate,
-    Explain,
-    Predict,
-    Result,
-    Standard,
-    Statement,
-    Train,
-)
+from edl_horovod.sql.statements import Result, Statement
 from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["main", "responses_of"]
 
 log = logging.getLogger(__name__)
-_RUN_JOBS = (Train, Predict, Evaluate, Explain)
+_RUN_JOBS = (statements.Train, statements.Predict, statements.Evaluate, statements.Explain)
 """Statements that run jobs."""
 END_SECONDS = 30.0
 """How long an interrupted statement may take to end before this process is killed."""
@@ -83,11 +69,11 @@ def main() -> None:
 
 
 def _run_calls(frames: "_FrameWriter", requests: "_RequestQueue") -> None:
-    requests.start()
+    threading.Thread(target=requests.read, name="requests", daemon=True).start()
     with contextlib.ExitStack() as stack:
         runner = _SessionRunner(frames, requests, stack)
         while True:
-            failure = _run_call(runner, requests.next())
+            failure = _run_call(runner, requests.queue.get())
             state = runner.state
             if not state:
                 # The service closes stdin as soon as it has read the last frame.
@@ -154,19 +140,11 @@ class _RequestQueue:
     def __init__(self) -> None:
         self.is_in_database = False
         """Whether a statement of the database itself is running."""
-        self._queue: queue.SimpleQueue[CallRequest] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._read, name="requests", daemon=True)
+        self.queue: queue.SimpleQueue[CallRequest] = queue.SimpleQueue()
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def next(self) -> CallRequest:
-        """Wait for the next request."""
-        return self._queue.get()
-
-    def _read(self) -> None:
+    def read(self) -> None:
         for line in sys.stdin.buffer:
-            self._queue.put(_request_from_json(line))
+            self.queue.put(_request_from_json(line))
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(DATABASE_SECONDS)
         if not self.is_in_database:
@@ -174,24 +152,22 @@ class _RequestQueue:
         os.killpg(0, signal.SIGKILL)
 
 
+@dataclass
 class _SessionRunner:
     """Runs the calls of one session, which have the same database and settings."""
 
-    def __init__(
-        self, frames: _FrameWriter, requests: _RequestQueue, stack: contextlib.ExitStack
-    ) -> None:
-        self._frames = frames
-        self._requests = requests
-        self._stack = stack
-        self._session: Session | None = None
-        self.is_interrupted = False
+    frames: _FrameWriter
+    requests: _RequestQueue
+    stack: contextlib.ExitStack
+    session: Session | None = None
+    is_interrupted: bool = False
 
     @property
     def state(self) -> str:
         """What the end of this process would lose; empty if it should end."""
-        if self._session is None or self.is_interrupted:
+        if self.session is None or self.is_interrupted:
             return ""
-        return self._session.context.engine.session_state
+        return self.session.context.engine.session_state
 
     def run(self, request: CallRequest) -> None:
         """Run the statements of a call.
@@ -199,45 +175,44 @@ class _SessionRunner:
         Raises:
             EdlError: A statement failed.
         """
-        if self._session is None:
-            self._session = self._open(request)
-        statements = self._session.parse(request.sql)
+        if self.session is None:
+            self.session = self._open(request)
+        program = self.session.parse(request.sql)
         if request.exit_on_submit and any(
-            isinstance(statement, _RUN_JOBS) for statement in statements
+            isinstance(statement, _RUN_JOBS) for statement in program
         ):
             self._tell("exit_on_submit is not supported: the call lasts as long as its jobs.")
-        for statement in statements:
+        for statement in program:
             began = time.monotonic()
-            self._requests.is_in_database = isinstance(statement, Standard)
+            self.requests.is_in_database = isinstance(statement, statements.Standard)
             try:
-                result = self._session.run(statement)
+                result = self.session.run(statement)
             finally:
-                self._requests.is_in_database = False
+                self.requests.is_in_database = False
             for response in responses_of(result):
-                self._frames.respond(response)
-            self._frames.respond(
-                _end_of_statement(_statement_text(statement), time.monotonic() - began)
-            )
+                self.frames.respond(response)
+            seconds = int(time.monotonic() - began)
+            end = EndOfExecution(sql=_statement_text(statement), spent_time_seconds=seconds)
+            self.frames.respond(Response(eoe=end))
 
     def _open(self, request: CallRequest) -> Session:
         values = {"db": request.db}
         if request.settings.models:
             values["models"] = request.settings.models
         files = ConfigFiles(request.settings.config_dir, request.settings.config_name)
-        settings = replace(
-            read_settings(request.settings.overrides, values, files), is_confined=True
-        )
-        messages = _MessageStream(self._frames)
+        settings = read_settings(request.settings.overrides, values, files)
+        settings = replace(settings, is_confined=True)
+        messages = _MessageStream(self.frames)
 
         def run_job(config: JobConfig) -> JobResult:
             with PlainDisplay(messages) as display:
                 return api.run(config, on_events=display, warm=warm)
 
-        warm = self._stack.enter_context(WarmServer())
-        return self._stack.enter_context(open_session(settings, run_job, tell=self._tell))
+        warm = self.stack.enter_context(WarmServer())
+        return self.stack.enter_context(open_session(settings, run_job, tell=self._tell))
 
     def _tell(self, sentence: str) -> None:
-        self._frames.respond(_message(sentence))
+        self.frames.respond(_message(sentence))
 
 
 def _statement_text(statement: Statement) -> str:
@@ -249,10 +224,9 @@ def _statement_text(statement: Statement) -> str:
 
 def _request_from_json(line: bytes) -> CallRequest:
     values = json.loads(line)
-    settings = ServiceSettings(
-        **{**values["settings"], "overrides": tuple(values["settings"]["overrides"])}
-    )
-    return CallRequest(**{**values, "settings": settings})
+    overrides = tuple(values["settings"].pop("overrides"))
+    settings = ServiceSettings(**values.pop("settings"), overrides=overrides)
+    return CallRequest(**values, settings=settings)
 
 
 def responses_of(result: Result) -> Iterator[Response]:
@@ -260,7 +234,7 @@ def responses_of(result: Result) -> Iterator[Response]:
     if result.columns:
         yield Response(head=Head(column_names=result.columns))
         for row in result.rows:
-            yield Response(row=_row(row))
+            yield Response(row=Row(data=map(_packed, row)))
         if result.has_more_rows:
             yield _message(f"Only the first {len(result.rows):,} rows are returned; use LIMIT.")
     if result.message:
@@ -274,18 +248,6 @@ def _message(text: str) -> Response:
     return Response(message=Message(message=text))
 
 
-def _end_of_statement(sql: str, seconds: float) -> Response:
-    """The end of a statement, with its duration."""
-    return Response(eoe=EndOfExecution(sql=sql, spent_time_seconds=int(seconds)))
-
-
-def _row(values: Sequence[Any]) -> Row:
-    row = Row()
-    for value in values:
-        row.data.append(_packed(value))
-    return row
-
-
 def _packed(value: Any) -> AnyMessage:
     packed = AnyMessage()
     packed.Pack(_wrapped(value))
@@ -297,21 +259,21 @@ def _wrapped(value: Any) -> Any:
         case None:
             return Row.Null()
         case bool():
-            return BoolValue(value=value)
+            return wrappers_pb2.BoolValue(value=value)
         case int() if -(2**63) <= value < 2**63:
-            return Int64Value(value=value)
+            return wrappers_pb2.Int64Value(value=value)
         case int() if 0 <= value < 2**64:
-            return UInt64Value(value=value)
+            return wrappers_pb2.UInt64Value(value=value)
         case float():
-            return DoubleValue(value=value)
+            return wrappers_pb2.DoubleValue(value=value)
         case bytes() | bytearray() | memoryview():
-            return BytesValue(value=bytes(value))
+            return wrappers_pb2.BytesValue(value=bytes(value))
         case datetime.datetime():
             return _timestamp(value)
         case datetime.date():
             return _timestamp(datetime.datetime(value.year, value.month, value.day))
     # As text decimals keep their digits; times of day and intervals have no wrapper type.
-    return StringValue(value=str(value))
+    return wrappers_pb2.StringValue(value=str(value))
 
 
 def _timestamp(value: datetime.datetime) -> Timestamp:

@@ -25,7 +25,7 @@ from edl_horovod.sql.service.access import TOKEN_VARIABLE, Access, ListenAddress
 from edl_horovod.sql.service.frames import HEADER, CallRequest, FrameKind, ServiceSettings
 from edl_horovod.sql.settings import DATABASE_VARIABLE
 
-__all__ = ["IDLE_SECONDS", "CallFailed", "Session", "Sessions", "TooManyCalls", "serve"]
+__all__ = ["IDLE_SECONDS", "CallFailed", "Session", "Sessions", "serve"]
 
 MAX_CALLS = 16
 """Maximum number of calls of a session, including the running one."""
@@ -52,10 +52,6 @@ class CallFailed(Exception):
         super().__init__(text)
 
 
-class TooManyCalls(Exception):
-    """The limit of sessions, or of calls of a session, is reached."""
-
-
 class SessionProcess:
     """A process that runs the statements of a session and leads a process group.
 
@@ -64,7 +60,7 @@ class SessionProcess:
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        """Wrap a started process; use `start` instead."""
+        """Wrap a started process; use `begin` instead."""
         self._process = process
         self._is_interrupted = False
         self.state = ""
@@ -76,8 +72,13 @@ class SessionProcess:
         self._stdin, self._stdout = process.stdin, process.stdout
 
     @classmethod
-    async def start(cls, request: CallRequest) -> "SessionProcess":
-        """Start a process that runs the statements of a call."""
+    async def begin(
+        cls, request: CallRequest, waiting: "SessionProcess | None"
+    ) -> "SessionProcess":
+        """Run the statements of a call in the process that waits for it, or in a new one."""
+        if waiting is not None:
+            waiting.send(request)
+            return waiting
         secrets = (TOKEN_VARIABLE, DATABASE_VARIABLE)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "edl_horovod.sql.service.process"),
@@ -166,36 +167,26 @@ class Session:
     timer: asyncio.TimerHandle | None = None
 
 
+@dataclass
 class Sessions:
     """The sessions with calls, and those that wait for their next call."""
 
-    def __init__(
-        self,
-        max_sessions: int,
-        *,
-        end: Callable[[SessionProcess], None],
-        idle_seconds: float = IDLE_SECONDS,
-    ) -> None:
-        """Start without sessions.
-
-        Args:
-            max_sessions: Maximum number of sessions at the same time.
-            end: Ends the process of a session that stops waiting.
-            idle_seconds: How long a session waits for its next call.
-        """
-        self._max_sessions = max_sessions
-        self._end = end
-        self._idle_seconds = idle_seconds
-        self._sessions: dict[Hashable, Session] = {}
-        self._lost: dict[Hashable, str] = {}
+    max_sessions: int
+    """The maximum number of sessions at the same time."""
+    end: Callable[[SessionProcess], None]
+    """Ends the process of a session that stops waiting."""
+    idle_seconds: float = IDLE_SECONDS
+    """How long a session waits for its next call."""
+    _sessions: dict[Hashable, Session] = field(default_factory=dict, init=False)
+    _lost: dict[Hashable, str] = field(default_factory=dict, init=False)
 
     @asynccontextmanager
     async def turn(self, name: Hashable) -> AsyncIterator[Session]:
         """Wait until the earlier calls of a session have ended, and run a call within the `with`.
 
         Raises:
-            TooManyCalls: There are too many sessions, or too many calls of this one.
-            CallFailed: The session has ended and lost its state.
+            CallFailed: There are too many sessions, or too many calls of this one; or the session
+                has ended and lost its state.
         """
         if lost := self._lost.pop(name, ""):
             raise CallFailed("ABORTED", lost)
@@ -204,7 +195,8 @@ class Sessions:
             self._make_room()
             session = self._sessions[name] = Session()
         if session.num_calls >= MAX_CALLS:
-            raise TooManyCalls(f"This session has {MAX_CALLS} waiting calls. Try again later.")
+            problem = f"This session has {MAX_CALLS} waiting calls. Try again later."
+            raise CallFailed("RESOURCE_EXHAUSTED", problem)
         session.num_calls += 1
         if session.timer is not None:
             session.timer.cancel()
@@ -238,19 +230,20 @@ class Sessions:
             return
         # The order of the dictionary is the order of waiting, the longest first.
         self._sessions[name] = self._sessions.pop(name)
-        reason = f"it had no call for {self._idle_seconds:.0f} s"
+        reason = f"it had no call for {self.idle_seconds:.0f} s"
         session.timer = asyncio.get_running_loop().call_later(
-            self._idle_seconds, self._end_session, name, reason
+            self.idle_seconds, self._end_session, name, reason
         )
 
     def _make_room(self) -> None:
-        if len(self._sessions) < self._max_sessions:
+        if len(self._sessions) < self.max_sessions:
             return
         for name, session in self._sessions.items():
             if not session.num_calls:
                 self._end_session(name, "other sessions needed its place")
                 return
-        raise TooManyCalls(f"All {self._max_sessions} sessions are busy. Try again later.")
+        problem = f"All {self.max_sessions} sessions are busy. Try again later."
+        raise CallFailed("RESOURCE_EXHAUSTED", problem)
 
     def _end_session(self, name: Hashable, reason: str) -> None:
         session = self._sessions.pop(name)
@@ -258,7 +251,7 @@ class Sessions:
         assert session.timer is not None
         session.timer.cancel()
         self._note_lost(name, session.state, reason)
-        self._end(session.process)
+        self.end(session.process)
 
     def _note_lost(self, name: Hashable, state: str, reason: str) -> None:
         if not state:
@@ -278,10 +271,8 @@ def _lost_message(state: str, reason: str) -> str:
 try:
     import grpc
 except ImportError as e:
-    raise MissingDependency(
-        "The SQL service needs the package grpcio, which is not installed.",
-        hint=f"To get it, {how_to_install('sqlflow')}.",
-    ) from e
+    problem = "The SQL service needs the package grpcio, which is not installed."
+    raise MissingDependency(problem, hint=f"To get it, {how_to_install('sqlflow')}.") from e
 
 
 log = logging.getLogger(__name__)
@@ -367,11 +358,8 @@ def _open_port(server: Any, listen: ListenAddress) -> int:
         credentials = grpc.ssl_server_credentials([(listen.key, listen.certificate)])
         return int(server.add_secure_port(address, credentials))
     except RuntimeError as e:
-        tls = (
-            ", and that the files of --certificate and --key are valid"
-            if listen.certificate
-            else ""
-        )
+        files = ", and that the files of --certificate and --key are valid"
+        tls = files if listen.certificate else ""
         raise ConfigError(
             f"The service cannot listen on {address}.",
             received=f"--host={listen.host}, --port={listen.port}",
@@ -400,25 +388,19 @@ class _Service:
 
     async def run(self, request: Request, context: Any) -> None:
         """Handle `Run`: write its responses, or abort with an error."""
-        code, text = "", ""
         try:
             call = self._call_request(request)
             # Without a user every connection is a session.
-            name = f"user {request.session.user_id}"
-            if not request.session.user_id:
-                name = f"peer {context.peer()}"
+            user = request.session.user_id
+            name = f"user {user}" if user else f"peer {context.peer()}"
             async with self._sessions.turn((name, call.db)) as session:
                 await self._run(call, context, session)
         except CallFailed as e:
-            code, text = e.code, e.text
-        except TooManyCalls as e:
-            code, text = "RESOURCE_EXHAUSTED", str(e)
-        if code == "UNAUTHENTICATED":
-            self._refused_calls.count(context.peer())
-        elif code:
-            log.info("a call from %s failed: %s %s", context.peer(), code, text)
-        if code:
-            await context.abort(grpc.StatusCode[code], _shortened(text))
+            if e.code == "UNAUTHENTICATED":
+                self._refused_calls.count(context.peer())
+            else:
+                log.info("a call from %s failed: %s %s", context.peer(), e.code, e.text)
+            await context.abort(grpc.StatusCode[e.code], _shortened(e.text))
 
     async def end(self) -> None:
         """Refuse new calls and end the running ones."""
@@ -454,12 +436,8 @@ class _Service:
         if self._is_ending:
             raise CallFailed("UNAVAILABLE", "The service is shutting down.")
         self._begin_work()
-        process, session.process = session.process, None
-        if process is not None:
-            process.send(request)
-        starting = asyncio.ensure_future(
-            _started(process) if process else SessionProcess.start(request)
-        )
+        waiting, session.process = session.process, None
+        starting = asyncio.ensure_future(SessionProcess.begin(request, waiting))
         try:
             process = await asyncio.shield(starting)
             self._processes.add(process)
@@ -512,10 +490,6 @@ class _Service:
         self._num_running -= 1
         if not self._num_running:
             self._is_idle.set()
-
-
-async def _started(process: SessionProcess) -> SessionProcess:
-    return process
 
 
 class _RefusedCalls:

@@ -41,8 +41,8 @@ def test_a_column_is_of_numbers_only_where_every_cell_is_one(cells, kind):
 
 def test_empty_cells_count_as_the_mean_or_as_an_empty_text():
     numbers, texts = column("1", "", "NaN", "3"), column("a", "", "b", "a")
-    assert (numbers.num_empty, numbers.first_empty, numbers.default) == (2, 1, 2.0)
-    assert (texts.num_empty, texts.first_empty, texts.default) == (1, 1, "")
+    assert (numbers.num_empty, numbers.first_empty, numbers.mean) == (2, 1, 2.0)
+    assert (texts.num_empty, texts.first_empty) == (1, 1)
     assert texts.vocabulary == ("a", "b")
 
 

@@ -21,7 +21,7 @@ from edl_horovod.proto.sqlflow_pb2 import Row
 from edl_horovod.sql.service.access import Access, ListenAddress
 from edl_horovod.sql.service.frames import status_code
 from edl_horovod.sql.service.process import responses_of
-from edl_horovod.sql.service.server import CallFailed, Sessions, TooManyCalls
+from edl_horovod.sql.service.server import CallFailed, Sessions
 from edl_horovod.sql.statements import Result
 
 NOON = datetime.datetime(2026, 2, 3, 12, 34, 56, 789_000)
@@ -110,7 +110,7 @@ def test_a_session_that_has_ended_makes_room():
     async def run():
         sessions = Sessions(1, end=print)
         async with sessions.turn("one"):
-            with pytest.raises(TooManyCalls, match="1 session"):
+            with pytest.raises(CallFailed, match="1 session"):
                 async with sessions.turn("two"):
                     pass
         async with sessions.turn("two"):
