@@ -6,7 +6,6 @@ that Keras 2 wrote is translated to that of Keras 3.
 
 import math
 import re
-import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -14,10 +13,12 @@ from typing import Any, BinaryIO, cast
 import h5py
 import keras
 import tensorflow as tf
+from keras.src.utils.naming import to_snake_case
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.files.building import build_model, current_config
+from edl_horovod.frameworks.keras.files.building import build_model
 from edl_horovod.frameworks.keras.files.compiled import CompileArguments, missing_parts
+from edl_horovod.frameworks.keras.files.config_upgrade import current_config
 from edl_horovod.frameworks.keras.files.definition import (
     ARCHIVE_WEIGHTS,
     Definition,
@@ -26,7 +27,7 @@ from edl_horovod.frameworks.keras.files.definition import (
     read_definition,
 )
 from edl_horovod.frameworks.keras.files.hdf5 import (
-    holds_named_layers,
+    all_datasets,
     layer_datasets,
     open_hdf5,
     weights_group,
@@ -87,10 +88,7 @@ def spec_of(model: FileModel) -> type[ElasticDLSpec]:
     # The job's settings may replace these parts, so they only raise when they are used.
     methods |= {METHODS[key]: _raising(error) for key, error in missing.items()}
     name = re.sub(r"\W", "_", model.name)
-    spec = types.new_class(
-        name, (ElasticDLSpec,), exec_body=lambda namespace: namespace.update(methods)
-    )
-    return cast(type[ElasticDLSpec], spec)
+    return cast(type[ElasticDLSpec], type(name, (ElasticDLSpec,), methods))
 
 
 def summarize(model: FileModel) -> FileModelSummary:
@@ -100,18 +98,14 @@ def summarize(model: FileModel) -> FileModelSummary:
         UserCodeError: A file is missing or does not have the format that its name claims.
     """
     definition = read_definition(model)
-    shapes = _shapes(definition)
-    compiled = definition.compiled or {}
     options = definition.source.compile_options
-    optimizer = options.get("optimizer") or compiled.get("optimizer_config")
-    findings = all_findings(definition)
-    layers = tuple(_layers(definition.config, shapes))
+    loss = options.get("loss") or definition.compiled.get("loss")
     return FileModelSummary(
         kind=definition.kind,
-        layers=layers,
-        optimizer=_display_name(optimizer or compiled.get("optimizer")),
-        loss=_display_name(options.get("loss") or compiled.get("loss")),
-        unsafe=tuple(finding.description for finding in findings),
+        layers=tuple(_layers(definition)),
+        optimizer=_display_name(options.get("optimizer") or definition.optimizer),
+        loss=_display_name(loss),
+        unsafe=tuple(finding.description for finding in all_findings(definition)),
     )
 
 
@@ -184,14 +178,9 @@ def _raising(error: UserCodeError) -> Callable[..., Any]:
     return method
 
 
-def _layers(
-    config: Mapping[str, Any], shapes: Mapping[str, list[tuple[int, ...]]] | None
-) -> Iterator[LayerSummary]:
-    for layer in _layer_configs(config):
-        settings = layer.get("config")
-        settings = settings if isinstance(settings, Mapping) else {}
-        name = str(layer.get("name") or settings.get("name") or "")
-        class_name = str(layer.get("class_name", ""))
+def _layers(definition: Definition) -> Iterator[LayerSummary]:
+    shapes = _shapes(definition)
+    for name, class_name, settings in _layer_configs(definition):
         shape = settings.get("batch_shape") or settings.get("batch_input_shape")
         layer_shapes = None if shapes is None else shapes.get(name, [])
         if layer_shapes:
@@ -202,12 +191,16 @@ def _layers(
         yield LayerSummary(name=name, kind=class_name, shape=shape_text, num_parameters=count)
 
 
-def _layer_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    settings = config.get("config")
-    layers = settings.get("layers") if isinstance(settings, Mapping) else settings
-    if not isinstance(layers, list):
-        return []
-    return [layer for layer in layers if isinstance(layer, Mapping)]
+def _layer_configs(definition: Definition) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield the name, the class and the settings of each layer."""
+    config = definition.config["config"]
+    layers = config.get("layers") if isinstance(config, Mapping) else config
+    for layer in layers if isinstance(layers, list) else []:
+        if isinstance(layer, Mapping):
+            settings = layer.get("config")
+            settings = settings if isinstance(settings, Mapping) else {}
+            name = str(layer.get("name") or settings.get("name") or "")
+            yield name, str(layer.get("class_name", "")), settings
 
 
 def _shapes(definition: Definition) -> dict[str, list[tuple[int, ...]]] | None:
@@ -228,12 +221,10 @@ def _shapes_in(
 ) -> dict[str, list[tuple[int, ...]]]:
     with open_hdf5(path, content) as file:
         group = weights_group(file)
-        if holds_named_layers(group):
-            return {
-                name: [dataset.shape for dataset in datasets]
-                for name, datasets in layer_datasets(group, path).items()
-            }
-        return _weights_h5_shapes(file, definition)
+        layers = layer_datasets(group, path)
+        if layers is None:
+            return _weights_h5_shapes(file, definition)
+        return {name: [dataset.shape for dataset in layer] for name, layer in layers.items()}
 
 
 def _weights_h5_shapes(file: h5py.File, definition: Definition) -> dict[str, list[tuple[int, ...]]]:
@@ -243,30 +234,16 @@ def _weights_h5_shapes(file: h5py.File, definition: Definition) -> dict[str, lis
     if not isinstance(layers, h5py.Group):
         return shapes_by_layer
     used: dict[str, int] = {}
-    for layer in _layer_configs(definition.config):
-        group_name = _snake_case(str(layer.get("class_name", "")))
+    for layer_name, class_name, _ in _layer_configs(definition):
+        group_name = to_snake_case(class_name)
         number = used.get(group_name, 0)
         used[group_name] = number + 1
         group = layers.get(f"{group_name}_{number}" if number else group_name)
-        settings = layer.get("config")
-        config_name = settings.get("name") if isinstance(settings, Mapping) else None
-        shapes: list[tuple[int, ...]] = []
-        if isinstance(group, h5py.Group):
-            group.visititems(lambda name, value, shapes=shapes: _append_shape(name, value, shapes))
-        shapes_by_layer[str(layer.get("name") or config_name or "")] = shapes
+        datasets = all_datasets(group) if isinstance(group, h5py.Group) else {}
+        shapes_by_layer[layer_name] = [
+            dataset.shape for name, dataset in datasets.items() if "seed_generator" not in name
+        ]
     return shapes_by_layer
-
-
-def _append_shape(name: str, value: Any, shapes: list[tuple[int, ...]]) -> None:
-    if isinstance(value, h5py.Dataset) and "seed_generator" not in name:
-        shapes.append(value.shape)
-
-
-def _snake_case(name: str) -> str:
-    """Convert a class name to a group name as Keras does."""
-    name = re.sub(r"\W+", "", name)
-    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
-    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def _display_name(part: Any) -> str:

@@ -1,10 +1,9 @@
 """Read a model's layers and compile arguments from its files without creating any object."""
 
 import contextlib
-import dataclasses
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,7 +20,14 @@ from edl_horovod.frameworks.keras.files.hdf5 import (
 from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
 from edl_horovod.models.spec_zoo import FileModel
 
-__all__ = ["ARCHIVE_WEIGHTS", "Definition", "is_archive", "open_archive", "read_definition"]
+__all__ = [
+    "ARCHIVE_WEIGHTS",
+    "Definition",
+    "is_archive",
+    "named_parts",
+    "open_archive",
+    "read_definition",
+]
 
 ARCHIVE_WEIGHTS = "model.weights.h5"
 _CONFIG = "config.json"
@@ -43,8 +49,8 @@ class Definition:
     version: str
     """Version of the Keras that wrote the file; empty if the file does not contain it."""
     config: dict[str, Any]
-    compiled: dict[str, Any] | None
-    """None if the model was not compiled, or the file does not contain the arguments."""
+    compiled: Mapping[str, Any]
+    """Empty if the model was not compiled, or the file does not contain the arguments."""
     is_program: bool = False
     """Whether the computation is only available as a program, not as Keras layers."""
 
@@ -59,6 +65,11 @@ class Definition:
     def is_keras_2(self) -> bool:
         """Whether Keras 2 wrote the file; without a version, a key `module` means Keras 3."""
         return self.version.startswith("2") if self.version else "module" not in self.config
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer's name or configuration; empty or None if the file has none."""
+        return self.compiled.get("optimizer_config") or self.compiled.get("optimizer")
 
     @property
     def kind(self) -> str:
@@ -104,8 +115,19 @@ def read_definition(model: FileModel) -> Definition:
         definition = _read_hdf5(model, path)
     elif is_archive(path):
         definition = _read_archive(model, path)
+    elif path.suffix in (".pkl", ".pickle", ".joblib"):
+        raise UserCodeError(
+            f"{path} is a pickle, which is a program, not a Keras file.",
+            hint="Save the model with model.save('model.keras').",
+        )
+    elif not path.exists():
+        raise UserCodeError(f"The model's file {path} does not exist.", hint="Check the path.")
     else:
-        raise _unsupported_file(path)
+        raise UserCodeError(
+            f"{path} does not have a supported format for Keras models.",
+            received={"model_definition": path},
+            hint="Use a file .h5, .hdf5 or .keras, or the folder of a SavedModel.",
+        )
     _reject_keras_1(definition)
     return definition
 
@@ -162,18 +184,21 @@ def _read_saved_model(model: FileModel, path: Path) -> Definition:
     version = str(root.get("keras_version") or "2")
     compiled = root.get("training_config")
     settings = config.get("config")
-    if isinstance(settings, dict) and isinstance(settings.get("layers"), list):
-        return _make_definition(model, "SavedModel", config, version, compiled)
-    name = str(root.get("name") or config["class_name"])
-    settings = {"name": name, "layers": saved.layers()}
-    definition = _make_definition(
-        model, "SavedModel", {**config, "config": settings}, version, compiled
-    )
-    return dataclasses.replace(definition, is_program=True)
+    is_program = not (isinstance(settings, dict) and isinstance(settings.get("layers"), list))
+    if is_program:
+        name = str(root.get("name") or config["class_name"])
+        config = {**config, "config": {"name": name, "layers": saved.layers()}}
+    return _make_definition(model, "SavedModel", config, version, compiled, is_program=is_program)
 
 
 def _make_definition(
-    model: FileModel, form: str, config: Any, version: str, compiled: dict[str, Any] | None
+    model: FileModel,
+    form: str,
+    config: Any,
+    version: str,
+    compiled: Any,
+    *,
+    is_program: bool = False,
 ) -> Definition:
     path = model.definition or model.architecture
     assert path is not None
@@ -188,7 +213,8 @@ def _make_definition(
         form=form,
         version=version,
         config=_tuples_to_lists(config, path),
-        compiled=_tuples_to_lists(compiled, path),
+        compiled=_tuples_to_lists(compiled or {}, path),
+        is_program=is_program,
     )
 
 
@@ -207,6 +233,21 @@ def _tuples_to_lists(value: Any, path: Path, depth: int = 0) -> Any:
     if isinstance(value, list):
         return [_tuples_to_lists(item, path, depth + 1) for item in value]
     return value
+
+
+def named_parts(config: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield each object in a configuration, at any depth, with the name of the nearest layer."""
+    pending: list[tuple[Any, str]] = [(config, "")]
+    while pending:
+        value, name = pending.pop()
+        if isinstance(value, dict):
+            settings = value.get("config")
+            settings_name = settings.get("name") if isinstance(settings, dict) else None
+            name = str(settings_name or value.get("name") or name)
+            yield value, name
+            pending += [(item, name) for item in value.values()]
+        elif isinstance(value, list | tuple):
+            pending += [(item, name) for item in value]
 
 
 @contextlib.contextmanager
@@ -265,21 +306,6 @@ def _json_member(archive: zipfile.ZipFile, name: str, path: Path) -> dict[str, A
             f"{name} of the archive {path} is not a JSON object.", received=str(value)[:80]
         )
     return value
-
-
-def _unsupported_file(path: Path) -> UserCodeError:
-    if path.suffix in (".pkl", ".pickle", ".joblib"):
-        return UserCodeError(
-            f"{path} is a pickle, which is a program, not a Keras file.",
-            hint="Save the model with model.save('model.keras').",
-        )
-    if not path.exists():
-        return UserCodeError(f"The model's file {path} does not exist.", hint="Check the path.")
-    return UserCodeError(
-        f"{path} does not have a supported format for Keras models.",
-        received={"model_definition": path},
-        hint="Use a file .h5, .hdf5 or .keras, or the folder of a SavedModel.",
-    )
 
 
 def _reject_keras_1(definition: Definition) -> None:

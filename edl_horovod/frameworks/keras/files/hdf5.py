@@ -15,7 +15,7 @@ from edl_horovod.errors import UserCodeError
 __all__ = [
     "MAX_EXPANSION",
     "SMALL_BYTES",
-    "holds_named_layers",
+    "all_datasets",
     "json_attribute",
     "layer_datasets",
     "open_hdf5",
@@ -102,17 +102,28 @@ def weights_group(file: h5py.File) -> h5py.Group:
     return group if isinstance(group, h5py.Group) else file
 
 
-def holds_named_layers(group: h5py.Group) -> bool:
-    """Whether weights are grouped by layer name, as before the format `.weights.h5`."""
-    return "layer_names" in group.attrs or "layer_names0" in group.attrs
+def all_datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
+    """Return the datasets of a group and its subgroups by their paths in the group."""
+    datasets: dict[str, h5py.Dataset] = {}
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, h5py.Dataset):
+            datasets[name] = value
+
+    group.visititems(add)
+    return datasets
 
 
-def layer_datasets(group: h5py.Group, path: Path) -> dict[str, list[h5py.Dataset]]:
+def layer_datasets(group: h5py.Group, path: Path) -> dict[str, list[h5py.Dataset]] | None:
     """Return the weights of each layer with weights, in the order of the file.
+
+    The format `.weights.h5` does not group them by the layers' names; then the result is None.
 
     Raises:
         UserCodeError: Weights that the file lists are missing or not numeric.
     """
+    if "layer_names" not in group.attrs and "layer_names0" not in group.attrs:
+        return None
     names = _names(group, "layer_names")
     layers = {name: _datasets(group, name, path) for name in names}
     top = "top_level_model_weights"

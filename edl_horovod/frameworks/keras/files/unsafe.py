@@ -7,9 +7,9 @@ from typing import Any
 import keras
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.files.definition import Definition
+from edl_horovod.frameworks.keras.files.definition import Definition, named_parts
 
-__all__ = ["Finding", "all_findings", "config_findings", "reject_findings"]
+__all__ = ["all_findings", "reject_findings"]
 
 _PROGRAMS = frozenset(
     {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "__lambda__"}
@@ -66,20 +66,20 @@ def all_findings(definition: Definition) -> list[Finding]:
     custom = [custom_object.key for custom_object in definition.source.custom_objects]
     used = {
         key: value
-        for key, value in (definition.compiled or {}).items()
+        for key, value in definition.compiled.items()
         if options.get(_OVERRIDING_OPTION.get(key, "")) is None
     }
     findings = [
         finding
         for part in (definition.config, used)
-        for finding in config_findings(part, file, custom=custom)
+        for finding in _config_findings(part, file, custom=custom)
     ]
     if definition.is_program:
         findings.append(Finding(f"{definition.config['class_name']}, the program of {file}", True))
     return findings
 
 
-def config_findings(config: Any, file: str, *, custom: Collection[str]) -> list[Finding]:
+def _config_findings(config: Any, file: str, *, custom: Collection[str]) -> list[Finding]:
     """Inspect all parts of a configuration at any depth without creating any object.
 
     Args:
@@ -88,17 +88,8 @@ def config_findings(config: Any, file: str, *, custom: Collection[str]) -> list[
         custom: Names for which the user provides objects.
     """
     findings: list[Finding] = []
-    pending: list[tuple[Any, str]] = [(config, "")]
-    while pending:
-        value, name = pending.pop()
-        if isinstance(value, dict):
-            inner = value.get("config")
-            config_name = inner.get("name") if isinstance(inner, dict) else None
-            name = str(config_name or value.get("name") or name)
-            findings += _inspect(value, f"{name!r} of {file}" if name else file, custom)
-            pending += [(item, name) for item in value.values()]
-        elif isinstance(value, list | tuple):
-            pending += [(item, name) for item in value]
+    for part, name in named_parts(config):
+        findings += _inspect(part, f"{name!r} of {file}" if name else file, custom)
     return list(dict.fromkeys(findings))
 
 
