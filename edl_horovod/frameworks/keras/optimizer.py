@@ -10,7 +10,7 @@ the unscaled value.
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -24,11 +24,11 @@ from edl_horovod.models.calling import OPTIMIZER_HINT, user_code
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = [
-    "InitialOptimizerState",
     "ScaledLearningRate",
     "groups_of",
     "inner_optimizer",
     "make_optimizer",
+    "resetter_of",
     "wrong_optimizer",
 ]
 
@@ -118,35 +118,33 @@ def _slots_of(
     ]
 
 
-class InitialOptimizerState:
-    """The state of a newly built optimizer, to restore it later."""
+def resetter_of(
+    optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
+) -> Callable[[], None]:
+    """Return a function that resets a newly built optimizer, except its learning rate.
 
-    def __init__(
-        self, optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
-    ) -> None:
-        """Copy the state; a variable whose elements are all equal takes one number.
+    Its state is copied; a variable whose elements are all equal takes one number.
 
-        Args:
-            optimizer: The optimizer, just built.
-            trained: The variables that the optimizer was built for.
-        """
-        inner = inner_optimizer(optimizer)
-        self._copies = [
-            pair for slots in _slots_of(inner, trained) if _are_copies(slots) for pair in slots
-        ]
-        excluded = {id(slot) for _, slot in self._copies} | {id(vars(inner).get("_learning_rate"))}
-        self._values = [
-            (variable, _compact(variable.numpy()))
-            for variable in optimizer.variables
-            if id(variable) not in excluded
-        ]
+    Args:
+        optimizer: The optimizer, just built.
+        trained: The variables that the optimizer was built for.
+    """
+    inner = inner_optimizer(optimizer)
+    copies = [pair for slots in _slots_of(inner, trained) if _are_copies(slots) for pair in slots]
+    excluded = {id(slot) for _, slot in copies} | {id(vars(inner).get("_learning_rate"))}
+    values = [
+        (variable, _compact(variable.numpy()))
+        for variable in optimizer.variables
+        if id(variable) not in excluded
+    ]
 
-    def restore(self) -> None:
-        """Reset the optimizer's variables except its learning rate."""
-        for variable, value in self._values:
+    def reset() -> None:
+        for variable, value in values:
             variable.assign(np.broadcast_to(value, variable.shape))
-        for variable, slot in self._copies:
+        for variable, slot in copies:
             slot.assign(variable)
+
+    return reset
 
 
 class ScaledLearningRate:
