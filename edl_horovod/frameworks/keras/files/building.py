@@ -5,7 +5,6 @@ Either all weights in a file are assigned, or none, and an error says why.
 
 import copy
 import tempfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,23 +15,15 @@ import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.files import hdf5
 from edl_horovod.frameworks.keras.files.config_upgrade import current_config
-from edl_horovod.frameworks.keras.files.definition import ARCHIVE_WEIGHTS, Definition, is_archive
-from edl_horovod.frameworks.keras.files.hdf5 import (
-    all_datasets,
-    layer_datasets,
-    open_hdf5,
-    text_attribute,
-    weights_group,
-)
+from edl_horovod.frameworks.keras.files.definition import Definition, is_archive, open_weights
 from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
 from edl_horovod.models.calling import user_code
 
 __all__ = ["build_model"]
 
-_CURRENT_SUFFIX = ".weights.h5"
 _CURRENT_GROUPS = frozenset({"_layer_checkpoint_dependencies", "layers", "vars"})
-_TOP = "top_level_model_weights"
 
 
 def build_model(definition: Definition, custom: Mapping[str, Any]) -> keras.Model:
@@ -125,7 +116,7 @@ class SavedProgram(keras.Model):  # type: ignore[misc]  # Keras ships no types.
                 tf.nest.assert_same_structure(inputs, first)
             except (TypeError, ValueError):
                 continue
-            return tf.nest.map_structure(_cast, inputs, first)
+            return tf.nest.map_structure(_cast_float, inputs, first)
         return inputs
 
 
@@ -155,55 +146,50 @@ def _create(definition: Definition, custom: Mapping[str, Any]) -> Any:
         )
     if weights.is_dir():
         _assign_arrays(built, read_saved_model(weights).arrays(), weights)
-    elif is_archive(weights):
-        with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(weights) as archive:
-            unpacked = Path(archive.extract(ARCHIVE_WEIGHTS, folder))
-            _assign_file_weights(built, unpacked, label=weights)
     else:
-        _assign_file_weights(built, weights, label=weights)
+        _assign_file_weights(built, weights)
     return built
 
 
-def _cast(value: Any, spec: Any) -> Any:
+def _cast_float(value: Any, spec: Any) -> Any:
     is_float = tf.is_tensor(value) and value.dtype.is_floating and spec.dtype.is_floating
     return tf.cast(value, spec.dtype) if is_float else value
 
 
-def _assign_file_weights(model: keras.Model, path: Path, *, label: Path) -> None:
-    """Assign the weights in an HDF5 file of a whole model or of weights alone.
+def _assign_file_weights(model: keras.Model, path: Path) -> None:
+    """Assign the weights in an archive, or in an HDF5 file of a whole model or of weights alone.
 
     Args:
         model: The built model.
-        path: An HDF5 file in the format `.weights.h5` or the earlier one.
-        label: The file in messages, which may be an archive with this file.
+        path: An archive, or an HDF5 file in the format `.weights.h5` or the earlier one.
 
     Raises:
         UserCodeError: The weights do not fit the model, or the file has another format.
     """
-    with open_hdf5(path) as file:
-        group = weights_group(file)
-        layers = layer_datasets(group, label)
+    with open_weights(path) as file:
+        group = hdf5.weights_group(file)
+        layers = hdf5.layer_datasets(group, path)
         if layers is not None:
-            _require_compatible_writer(group, label)
+            _require_compatible_writer(group, path)
             arrays = {name: [dataset[()] for dataset in layer] for name, layer in layers.items()}
-            _assign_arrays(model, arrays, label)
+            _assign_arrays(model, arrays, path)
             return
         if not _CURRENT_GROUPS & set(file):
             raise UserCodeError(
-                f"{label} does not contain weights of a Keras model.",
+                f"{path} does not contain weights of a Keras model.",
                 received=f"the groups {', '.join(file) or '(none)'}",
                 hint="Write the file with model.save_weights.",
             )
-        _reject_surplus(model, file, label)
+        _reject_surplus(model, file, path)
     with tempfile.TemporaryDirectory() as folder:
         # Keras determines the format by the name.
-        link = Path(folder) / f"model{_CURRENT_SUFFIX}"
+        link = Path(folder) / (path.name if is_archive(path) else "model.weights.h5")
         link.symlink_to(path.resolve())
         try:
             model.load_weights(link)
         except (ValueError, KeyError) as e:
             raise UserCodeError(
-                f"The weights of {label} do not fit the model: {e}",
+                f"The weights of {path} do not fit the model: {e}",
                 hint="Use the weights that belong to this model.",
             ) from e
 
@@ -224,10 +210,9 @@ def _assign_arrays(
     Raises:
         UserCodeError: The arrays do not fit the model.
     """
-    top_arrays = arrays_by_layer.pop(_TOP, [])
-    variables_by_layer = {layer.name: _variables(layer) for layer in model.layers}
+    top_arrays = arrays_by_layer.pop(hdf5.TOP_LEVEL, [])
     variables_by_layer = {
-        name: variables for name, variables in variables_by_layer.items() if variables
+        layer.name: variables for layer in model.layers if (variables := _variables(layer))
     }
     if variables_by_layer.keys() == arrays_by_layer.keys():
         arrays_by_layer = {name: arrays_by_layer[name] for name in variables_by_layer}
@@ -241,7 +226,9 @@ def _assign_arrays(
     arrays_in_order = [*arrays_by_layer.values()]
     if top_arrays:
         in_layers = {id(v) for variables in variables_by_layer.values() for v in variables}
-        variables_by_layer[_TOP] = [v for v in _variables(model) if id(v) not in in_layers]
+        variables_by_layer[hdf5.TOP_LEVEL] = [
+            v for v in _variables(model) if id(v) not in in_layers
+        ]
         arrays_in_order.append(top_arrays)
     # Check all arrays before the first assignment.
     pairs: list[tuple[Any, np.ndarray]] = []
@@ -309,14 +296,14 @@ def _transpose_gates(kernels: np.ndarray, num_gates: int) -> np.ndarray:
 
 def _require_compatible_writer(group: h5py.Group, path: Path) -> None:
     """Reject files of Theano and CNTK, whose kernels are mirrored, and of Keras 1."""
-    backend = text_attribute(group, "backend")
+    backend = hdf5.text_attribute(group, "backend")
     if backend in ("theano", "cntk"):
         raise UserCodeError(
             f"The weights of {path} were written by a backend that mirrors its kernels.",
             received={"backend": backend},
             hint="Load them with Keras 2 on TensorFlow and save them again.",
         )
-    version = text_attribute(group, "keras_version")
+    version = hdf5.text_attribute(group, "keras_version")
     if not version or version.startswith("1."):
         raise UserCodeError(
             f"The weights of {path} were written by Keras 1.",
@@ -327,7 +314,7 @@ def _require_compatible_writer(group: h5py.Group, path: Path) -> None:
 
 def _reject_surplus(model: keras.Model, file: h5py.File, path: Path) -> None:
     """Reject a file with more weights than the model, which Keras would silently ignore."""
-    names = all_datasets(file)
+    names = hdf5.all_datasets(file)
     num_stored = sum(not name.startswith(("optimizer/", "metrics/")) for name in names)
     num_variables = len(model.variables)
     if num_stored > num_variables:

@@ -31,19 +31,17 @@ _RENAMED_SETTINGS = {
     ("InputLayer", "batch_input_shape"): "batch_shape",
     ("LeakyReLU", "alpha"): "negative_slope",
 }
-_IGNORABLE = frozenset(
-    {
-        "batch_input_shape",
-        "batch_shape",
-        "dynamic",
-        "fused",
-        "implementation",
-        "input_length",
-        "input_dtype",
-        "num_constants",
-        "trainable",
-    }
-)
+_IGNORABLE = {
+    "batch_input_shape",
+    "batch_shape",
+    "dynamic",
+    "fused",
+    "implementation",
+    "input_length",
+    "input_dtype",
+    "num_constants",
+    "trainable",
+}
 """Settings that may be dropped if a layer of Keras 3 does not accept them.
 
 They do not change the computation. Layers with weights all accept `trainable`.

@@ -8,28 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import h5py
+
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.files.hdf5 import (
-    MAX_EXPANSION,
-    SMALL_BYTES,
-    json_attribute,
-    open_hdf5,
-    require_file,
-    text_attribute,
-)
+from edl_horovod.frameworks.keras.files import hdf5
 from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
 from edl_horovod.models.spec_zoo import FileModel
 
-__all__ = [
-    "ARCHIVE_WEIGHTS",
-    "Definition",
-    "is_archive",
-    "named_parts",
-    "open_archive",
-    "read_definition",
-]
+__all__ = ["Definition", "is_archive", "named_parts", "open_weights", "read_definition"]
 
-ARCHIVE_WEIGHTS = "model.weights.h5"
+_WEIGHTS = "model.weights.h5"
 _CONFIG = "config.json"
 _METADATA = "metadata.json"
 _ASSETS = "assets/"
@@ -133,10 +121,10 @@ def read_definition(model: FileModel) -> Definition:
 
 
 def _read_hdf5(model: FileModel, path: Path) -> Definition:
-    with open_hdf5(path) as file:
-        config = json_attribute(file, "model_config", path)
-        version = text_attribute(file, "keras_version")
-        compiled = json_attribute(file, "training_config", path)
+    with hdf5.open_hdf5(path) as file:
+        config = hdf5.json_attribute(file, "model_config", path)
+        version = hdf5.text_attribute(file, "keras_version")
+        compiled = hdf5.json_attribute(file, "training_config", path)
     if config is None:
         raise UserCodeError(
             f"{path} only contains weights, not the layers of a model.",
@@ -147,7 +135,7 @@ def _read_hdf5(model: FileModel, path: Path) -> Definition:
 
 
 def _read_json(model: FileModel, path: Path) -> Definition:
-    require_file(path)
+    hdf5.require_file(path)
     try:
         config = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as e:
@@ -161,12 +149,11 @@ def _read_json(model: FileModel, path: Path) -> Definition:
 
 
 def _read_archive(model: FileModel, path: Path) -> Definition:
-    with open_archive(path) as archive:
+    with _open_archive(path) as archive:
         config = _json_member(archive, _CONFIG, path)
         metadata = _json_member(archive, _METADATA, path)
-        # Checked because Keras reads the weights from it; it must not refer to other files.
-        with archive.open(ARCHIVE_WEIGHTS) as content, open_hdf5(path, content):  # type: ignore[arg-type]  # Readable and seekable, as h5py requires.
-            pass
+    with open_weights(path):
+        pass  # Checked because Keras reads the weights from it; it must not refer to other files.
     version = str(metadata.get("keras_version", ""))
     compiled = config.pop("compile_config", None)
     return _make_definition(model, "archive", config, version, compiled)
@@ -251,13 +238,32 @@ def named_parts(config: Any) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 @contextlib.contextmanager
-def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+def open_weights(path: Path) -> Iterator[h5py.File]:
+    """Open an HDF5 file with the weights of a model, which may be in a Keras archive.
+
+    Raises:
+        UserCodeError: The file or the archive is damaged or unsafe.
+    """
+    if not is_archive(path):
+        with hdf5.open_hdf5(path) as file:
+            yield file
+        return
+    with (
+        _open_archive(path) as archive,
+        archive.open(_WEIGHTS) as content,
+        hdf5.open_hdf5(path, content) as file,  # type: ignore[arg-type]  # Readable and seekable, as h5py requires.
+    ):
+        yield file
+
+
+@contextlib.contextmanager
+def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a Keras archive after checking its members.
 
     Raises:
         UserCodeError: The file is not an archive, or Keras does not write such members.
     """
-    require_file(path)
+    hdf5.require_file(path)
     try:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError) as e:
@@ -268,7 +274,7 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         members = {info.filename: info for info in archive.infolist()}
         for name, info in members.items():
             _require_safe_member(name, info, path)
-        for name in (_CONFIG, _METADATA, ARCHIVE_WEIGHTS):
+        for name in (_CONFIG, _METADATA, _WEIGHTS):
             if name not in members:
                 raise UserCodeError(
                     f"The archive {path} does not contain {name}.",
@@ -280,14 +286,15 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
 
 def _require_safe_member(name: str, info: zipfile.ZipInfo, path: Path) -> None:
     parts = PurePosixPath(name)
-    is_known = name in (_CONFIG, _METADATA, ARCHIVE_WEIGHTS) or name.startswith(_ASSETS)
+    is_known = name in (_CONFIG, _METADATA, _WEIGHTS) or name.startswith(_ASSETS)
     if parts.is_absolute() or ".." in parts.parts or "\\" in name or not is_known:
         raise UserCodeError(
             f"The archive {path} contains a member that Keras does not write.",
             received={"member": name},
             hint="Do not use the file, or save the model again with model.save.",
         )
-    if info.file_size > SMALL_BYTES and info.file_size > MAX_EXPANSION * info.compress_size:
+    is_large = info.file_size > hdf5.SMALL_BYTES
+    if is_large and info.file_size > hdf5.MAX_EXPANSION * info.compress_size:
         raise UserCodeError(
             f"The archive {path} contains {info.compress_size:,} bytes that would expand to"
             f" {info.file_size:,}.",

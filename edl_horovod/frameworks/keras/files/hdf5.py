@@ -15,6 +15,7 @@ from edl_horovod.errors import UserCodeError
 __all__ = [
     "MAX_EXPANSION",
     "SMALL_BYTES",
+    "TOP_LEVEL",
     "all_datasets",
     "json_attribute",
     "layer_datasets",
@@ -26,6 +27,8 @@ __all__ = [
 
 SMALL_BYTES = 64 << 20
 """Declared sizes up to this limit are accepted, because they fit in any machine's memory."""
+TOP_LEVEL = "top_level_model_weights"
+"""The name under which the weights of the model itself are among those of the layers."""
 MAX_EXPANSION = 100
 """Maximum ratio of a declared size to the bytes in the file; weights hardly compress."""
 
@@ -125,11 +128,9 @@ def layer_datasets(group: h5py.Group, path: Path) -> dict[str, list[h5py.Dataset
     if "layer_names" not in group.attrs and "layer_names0" not in group.attrs:
         return None
     names = _names(group, "layer_names")
-    layers = {name: _datasets(group, name, path) for name in names}
-    top = "top_level_model_weights"
-    if top in group and (top_datasets := _datasets(group, top, path)):
-        layers[top] = top_datasets
-    return {name: datasets for name, datasets in layers.items() if datasets}
+    if TOP_LEVEL in group:
+        names.append(TOP_LEVEL)
+    return {name: datasets for name in names if (datasets := _datasets(group, name, path))}
 
 
 def _datasets(group: h5py.Group, name: str, path: Path) -> list[h5py.Dataset]:

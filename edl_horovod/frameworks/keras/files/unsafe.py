@@ -11,9 +11,7 @@ from edl_horovod.frameworks.keras.files.definition import Definition, named_part
 
 __all__ = ["all_findings", "reject_findings"]
 
-_PROGRAMS = frozenset(
-    {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "__lambda__"}
-)
+_PROGRAMS = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "__lambda__"}
 """Classes whose configuration is code or refers to files with code."""
 _OVERRIDING_OPTION = {
     "loss": "loss",
@@ -24,23 +22,21 @@ _OVERRIDING_OPTION = {
     "weighted_metrics": "metrics",
 }
 """For each compile argument in a file, the option that replaces it."""
-_PART_MODULES = frozenset(
-    {
-        "activations",
-        "constraints",
-        "dtype_policies",
-        "initializers",
-        "layers",
-        "losses",
-        "metrics",
-        "models",
-        "ops",
-        "optimizers",
-        "quantizers",
-        "random",
-        "regularizers",
-    }
-)
+_PART_MODULES = {
+    "activations",
+    "constraints",
+    "dtype_policies",
+    "initializers",
+    "layers",
+    "losses",
+    "metrics",
+    "models",
+    "ops",
+    "optimizers",
+    "quantizers",
+    "random",
+    "regularizers",
+}
 """Modules of Keras that only contain parts of models; others read files and run programs."""
 _TOP_LEVEL_PARTS = frozenset(
     {"DTypePolicy", "DTypePolicyMap", "FloatDTypePolicy", "Functional", "Model", "Sequential"}
@@ -126,17 +122,15 @@ def _inspect(value: dict[str, Any], location: str, custom: Collection[str]) -> I
     if class_name in _PROGRAMS:
         description = "A function as bytes in" if class_name == "__lambda__" else class_name
         yield Finding(f"{description} layer {location}", True)
-    elif _is_provided({str(name), str(value.get("registered_name"))}, custom):
-        return
+    elif any(
+        key in custom or keras.saving.get_registered_object(key)
+        for key in (str(name), str(value.get("registered_name")))
+    ):
+        return  # The user provides it, or this package has registered it.
     elif "module" in value and value["module"] is None:
         yield Finding(f"{name} in layer {location}", False)
     elif not _is_keras_part(value.get("module"), str(name), is_function=class_name == "function"):
         yield Finding(f"{value['module']}.{name} in layer {location}", False)
-
-
-def _is_provided(names: set[str], custom: Collection[str]) -> bool:
-    """Whether the user provides one of these names, or this package has registered it."""
-    return any(name in custom or keras.saving.get_registered_object(name) for name in names)
 
 
 def _is_keras_part(module: Any, name: str, *, is_function: bool) -> bool:
