@@ -265,11 +265,9 @@ class KerasBatches(StepBatches):
         elif not self._spec.parses_batches:
             # Larger than any step, so that the step becomes one batch even after a flat_map.
             dataset = dataset.batch(1 << 40)
-        if not isinstance(dataset.element_spec, tuple):
-            return dataset.map(lambda features: (run, step, features))
-        if self._mode is Mode.PREDICTION:  # Labels and weights are dropped, as in Keras.
-            return dataset.map(lambda features, *_: (run, step, features))
-        return dataset.map(lambda *parts: (run, step, *parts))
+        # In predictions, labels and weights are dropped, as in Keras.
+        num_parts = 1 if self._mode is Mode.PREDICTION else MAX_PARTS
+        return dataset.map(lambda *parts: (run, step, *parts[:num_parts]))
 
     def _one_by_one(self, records: Any) -> Any:
         dataset = tf.data.Dataset.from_tensor_slices(records)
@@ -490,18 +488,18 @@ def _padding_values(spec: Any, configured: Any) -> list[Any]:
 
 
 def _pad_tensor(tensor: tf.Tensor, value: Any, lengths: tuple[int, ...]) -> tf.Tensor:
-    rank = len(tensor.shape)
-    varying = [axis for axis in range(1, rank) if tensor.shape[axis] is None]
-    if not varying:
+    varies = [axis > 0 and size is None for axis, size in enumerate(tensor.shape)]
+    if not any(varies):
         return tensor
-    shape, bounds = tf.shape(tensor), tf.constant(lengths)
-    longest = tf.reduce_max(tf.gather(shape, varying))
+    bounds = tf.constant(lengths)
     message = (
         f"An example is longer than the last of lengths={list(lengths)} of edl_horovod.padded."
     )
-    with tf.control_dependencies([tf.debugging.assert_less_equal(longest, lengths[-1], message)]):
-        targets = tf.gather(bounds, tf.searchsorted(bounds, tf.gather(shape, varying)))
-    axes = tf.constant(varying)[:, tf.newaxis]
-    num_missing = tf.scatter_nd(axes, targets - tf.gather(shape, varying), [rank])
-    paddings = tf.stack([tf.zeros_like(num_missing), num_missing], axis=1)
+
+    def num_missing(size: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([tf.debugging.assert_less_equal(size, bounds[-1], message)]):
+            return bounds[tf.searchsorted(bounds, [size])[0]] - size
+
+    sizes = zip(varies, tf.unstack(tf.shape(tensor)), strict=True)
+    paddings = [[0, num_missing(size) if is_varying else 0] for is_varying, size in sizes]
     return tf.pad(tensor, paddings, constant_values=tf.convert_to_tensor(value, tensor.dtype))
