@@ -137,7 +137,14 @@ class KerasCallbacks(EpochCallbacks):
         try:
             with super()._prepared():
                 yield
-            self._require_same_optimizer()
+            if self._model.optimizer is not self._optimizer:
+                raise UserCodeError(
+                    "A callback replaced the model's optimizer or compiled the model, but the"
+                    " ring's state holds the slots of the first optimizer.",
+                    received=type(self._model.optimizer).__name__,
+                    hint="Set self.model.optimizer.learning_rate, or layer.trainable for"
+                    " fine-tuning, which resets the optimizer's state.",
+                )
         finally:
             self._model.optimizer = compiled_optimizer
 
@@ -184,16 +191,6 @@ class KerasCallbacks(EpochCallbacks):
                     " edl_horovod.callbacks.LearningRateScheduler or MaxSteps, which act at every"
                     " step.",
                 )
-
-    def _require_same_optimizer(self) -> None:
-        if self._model.optimizer is not self._optimizer:
-            raise UserCodeError(
-                "A callback replaced the model's optimizer or compiled the model, but the ring's"
-                " state holds the slots of the first optimizer.",
-                received=type(self._model.optimizer).__name__,
-                hint="Set self.model.optimizer.learning_rate, or layer.trainable for fine-tuning,"
-                " which resets the optimizer's state.",
-            )
 
     def _numbers(self, callback: Any) -> dict[str, Any]:
         """Collect a callback's plain attributes by name, without its constructor's settings.

@@ -47,11 +47,7 @@ _ELEMENTWISE = {
     keras.optimizers.SGD,
 }
 """Optimizers whose update of an element uses only the same element of slots and gradient."""
-_VARIABLEWISE = {
-    keras.optimizers.Adafactor,
-    keras.optimizers.Lamb,
-    keras.optimizers.Muon,
-}
+_VARIABLEWISE = {keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon}
 """Optimizers whose update uses only the variable's slots and gradient, but norms over all of it."""
 
 
@@ -103,18 +99,14 @@ def _slots_of(
 ) -> list[list[tuple[keras.Variable, keras.Variable]]]:
     """List the slots of a built optimizer: for each kind of slot, pairs (variable, slot)."""
     optimizer_variables = {id(variable) for variable in optimizer.variables}
-    slot_lists = [
-        value
-        for value in vars(optimizer).values()
-        if isinstance(value, list) and len(value) == len(trained)
-    ]
     return [
         [
             (variable, slot)
             for variable, slot in zip(trained, slots, strict=True)
             if isinstance(slot, keras.Variable) and id(slot) in optimizer_variables
         ]
-        for slots in slot_lists
+        for slots in vars(optimizer).values()
+        if isinstance(slots, list) and len(slots) == len(trained)
     ]
 
 
@@ -272,21 +264,17 @@ def _warn_unused(loaded: LoadedSpec, model: keras.Model) -> None:
     """Log which arguments of the model's `compile` are ignored because the spec has them."""
     if not model.compiled:
         return
-    methods = {"loss": "create_loss", "optimizer": "create_optimizer", "metrics": "create_metrics"}
     compiled = {
         "loss": model.loss,
         "optimizer": model.optimizer,
         "metrics": vars(model).get("_compile_metrics"),
     }
-    unused = [
-        key
-        for key, value in compiled.items()
-        if value is not None and loaded.overrides_method(methods[key])
-    ]
+    methods = {key: f"create_{key}" for key, value in compiled.items() if value is not None}
+    unused = {key: name for key, name in methods.items() if loaded.overrides_method(name)}
     if unused:
         log.warning(
             "%s: the %s of the compiled model are ignored, because the spec has %s",
             loaded.label,
             " and ".join(unused),
-            ", ".join(methods[key] for key in unused),
+            ", ".join(unused.values()),
         )
