@@ -1,7 +1,7 @@
 """Call a user's Keras model without side effects, on a batch or on parts of it."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -17,6 +17,7 @@ __all__ = [
     "repeated",
     "running",
     "some_examples",
+    "traced",
     "without_effects",
 ]
 
@@ -61,6 +62,11 @@ def running(doing: str, loaded: LoadedSpec, examples: tuple[Any, ...]) -> Iterat
         specs = tf.nest.map_structure(tf.type_spec_from_value, examples)
         with user_code(f"{doing} of {loaded.label} for {specs}", root=loaded.zoo):
             raise
+
+
+def traced(function: Callable[..., Any], *signature: Any) -> Any:
+    """Trace a function for `tf.TypeSpec`s, as a `tf.types.experimental.ConcreteFunction`."""
+    return tf.function(function, autograph=False).get_concrete_function(*signature)
 
 
 def num_examples(features: Any) -> tf.Tensor:

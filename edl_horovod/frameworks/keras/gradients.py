@@ -15,15 +15,7 @@ from edl_horovod.frameworks.keras.functional import num_examples, some_examples
 from edl_horovod.frameworks.packing import NAME, in_buckets
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
 
-__all__ = [
-    "Sum",
-    "add_over_parts",
-    "add_over_ring",
-    "are_usable",
-    "clip",
-    "combine",
-    "unique_rows",
-]
+__all__ = ["Sum", "add_over_parts", "add_over_ring", "are_usable", "clip", "combine", "unique_rows"]
 
 Compute = Callable[[Any, list[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]
 
@@ -207,19 +199,18 @@ def _reduce_sparse(sums: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
         return []
     counts = tf.stack([tf.shape(slices.indices, tf.int64)[0] for slices in sums])
     (totals,) = sum_grouped([counts], f"{NAME}.rows")
-    reduced = []
-    for number, (local, count) in enumerate(zip(sums, tf.unstack(totals), strict=True)):
+
+    def reduced(number: int, local: tf.IndexedSlices, num_rows: tf.Tensor) -> tf.IndexedSlices:
         row_bytes = local.values.dtype.size * local.values.shape[1:].num_elements()
-        sparse_bytes = count * (row_bytes + local.indices.dtype.size)
+        sparse_bytes = num_rows * (row_bytes + local.indices.dtype.size)
         dense_bytes = tf.cast(local.dense_shape[0], tf.int64) * row_bytes
-        reduced.append(
-            tf.cond(
-                sparse_bytes < dense_bytes,
-                lambda local=local, number=number: _gather_rows(local, number),
-                lambda local=local, number=number: _sum_dense(local, number),
-            )
+        return tf.cond(
+            sparse_bytes < dense_bytes,
+            lambda: _gather_rows(local, number),
+            lambda: _sum_dense(local, number),
         )
-    return reduced
+
+    return list(map(reduced, range(len(sums)), sums, tf.unstack(totals)))
 
 
 def _gather_rows(local: tf.IndexedSlices, number: int) -> tf.IndexedSlices:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.denominators import OverRing
-from edl_horovod.frameworks.keras.functional import num_examples
+from edl_horovod.frameworks.keras.functional import num_examples, traced
 from edl_horovod.frameworks.keras.gradients import (
     Sum,
     add_over_parts,
@@ -84,12 +84,9 @@ class StepGraph:
         self._metrics: list[MetricSums] = []
         self._metric_names: list[str] = []
         """Names of the metric values at the end of a step's result."""
-        scalar = tf.TensorSpec((), tf.float32)
-        salt = tf.TensorSpec((), tf.uint32)
-        # Each function is traced once and shared by the steps that need it.
-        non_trainable = [tf.TensorSpec(v.shape, v.dtype) for v in self._non_trainable]
         self._row_specs: dict[str, tf.TensorSpec] = {}
-        alone = _trace(self._part_function(in_ring=False), element_spec, non_trainable, scalar)
+        # Each function is traced once and shared by the steps that need it.
+        alone = self._trace_part(element_spec, in_ring=False)
         self._parts = {False: alone, True: alone}
         if objective.num_divisors > 1 and options.num_parts > 1:
             raise UserCodeError(
@@ -99,8 +96,7 @@ class StepGraph:
                 hint="Set train.accumulate_steps=1.",
             )
         if ring_sums.has_layers or objective.num_divisors > 1:
-            in_ring = self._part_function(in_ring=True)
-            self._parts[True] = _trace(in_ring, element_spec, non_trainable, scalar)
+            self._parts[True] = self._trace_part(element_spec, in_ring=True)
         self._assigned = list(itertools.compress(self._non_trainable, self._is_assigned))
         self._update = tf.function(self._update_if_finite, autograph=False)
         self.steps: dict[bool, Any] = {}
@@ -108,7 +104,7 @@ class StepGraph:
         self.empty_steps: dict[bool, Any] = {}
         """The same for a rank without examples: a function of (flag, 0)."""
         for in_ring in (False, True):
-            self._trace_steps(in_ring, scalar, element_spec, salt)
+            self._trace_steps(element_spec, in_ring=in_ring)
 
     @property
     def num_metric_sums(self) -> int:
@@ -137,9 +133,7 @@ class StepGraph:
             for name, value in metric.values(state, count).items()
         }
 
-    def _trace_steps(
-        self, in_ring: bool, scalar: Any, element_spec: tuple[Any, ...], salt: Any
-    ) -> None:
+    def _trace_steps(self, element_spec: tuple[Any, ...], *, in_ring: bool) -> None:
         # Not partials: a concrete function treats a partial's bound argument as missing.
         def step(
             flag: tf.Tensor, examples: tuple[Any, ...], salt: tf.Tensor, zero: tf.Tensor
@@ -157,8 +151,9 @@ class StepGraph:
                 zero = after_sums(totals, zero, zero)
             return self._finish(self._empty_sums(flag, zero), in_ring)
 
-        self.steps[in_ring] = _trace(step, scalar, element_spec, salt, scalar)
-        self.empty_steps[in_ring] = _trace(empty_step, scalar, scalar)
+        scalar, salt_spec = tf.TensorSpec((), tf.float32), tf.TensorSpec((), tf.uint32)
+        self.steps[in_ring] = traced(step, scalar, element_spec, salt_spec, scalar)
+        self.empty_steps[in_ring] = traced(empty_step, scalar, scalar)
 
     def _sums_of_batch(
         self,
@@ -191,8 +186,8 @@ class StepGraph:
         numbers = tf.concat([[count], sums[-1][:2], [flag, 1.0], sums[-1][2:]], 0)
         return [*sums[:-1], *state_sums, numbers]
 
-    def _part_function(self, *, in_ring: bool) -> Any:
-        """Return `_part_sums` for tracing, for a single rank or with sums over the ring inside."""
+    def _trace_part(self, element_spec: tuple[Any, ...], *, in_ring: bool) -> Any:
+        """Trace `_part_sums`, for a single rank or with sums over the ring inside."""
 
         def part_sums(
             examples: tuple[Any, ...], non_trainable: list[tf.Tensor], zero: tf.Tensor
@@ -206,7 +201,8 @@ class StepGraph:
             # Also sums without consumers, because a rank without examples computes all of them.
             return [*sums, after_sums(totals.values(), row, zero)], after
 
-        return part_sums
+        non_trainable = [tf.TensorSpec(v.shape, v.dtype) for v in self._non_trainable]
+        return traced(part_sums, element_spec, non_trainable, tf.TensorSpec((), tf.float32))
 
     def _sum_divisors(self, row: tf.Tensor) -> tf.Tensor:
         """Sum a row over the ring: the divisor of a mean in the loss, and the examples."""
@@ -386,10 +382,6 @@ def inlined(function: Any, *arguments: Any) -> Any:
     )
     outputs = inner.structured_outputs
     return tf.nest.pack_sequence_as(outputs, copied, expand_composites=True)
-
-
-def _trace(function: Any, *signature: Any) -> Any:
-    return tf.function(function, autograph=False).get_concrete_function(*signature)
 
 
 def _fill(like: Any, value: tf.Tensor) -> tf.Tensor:

@@ -26,6 +26,7 @@ __all__ = [
     "metric_sums",
     "not_a_sum",
     "random_examples",
+    "require_dict",
     "require_number",
     "require_sums",
     "result_of",
@@ -123,15 +124,18 @@ def metric_sums(
     available["sample_weight"] = weights
     metrics = call_declared(loaded.spec.create_metrics, available) or {}
     name = f"create_metrics of {loaded.label}"
-    if not isinstance(metrics, dict):
-        raise UserCodeError(f"{name} must return a dict.", received=type(metrics).__name__)
     sums = []
-    for key in sorted(metrics):
-        value = metrics[key]
+    for key, value in sorted(require_dict(metrics, name).items()):
         if metric := as_keras_metric(value):
             value = MetricCall(metric, labels, outputs, f"{key} of {name}")
         if isinstance(value, MetricCall):
-            _require_evaluation(value, mode)
+            if mode is Mode.TRAINING:
+                raise UserCodeError(
+                    f"{value.label} is a Keras metric, which needs a whole data set and is only"
+                    " computed in evaluations.",
+                    received=f"{type(value.metric).__name__} in mode training",
+                    hint="Return it where mode is Mode.EVALUATION.",
+                )
             sums.append(MetricSums(key, value.counts(), value.metric))
         else:
             sums.append(MetricSums(key, _mean_sum(value, count, f"{key} of {name}")))
@@ -206,6 +210,17 @@ def is_sum(first: Any, second: Any, whole: Any) -> bool:
     return np.allclose(first + second, whole, rtol=1e-4, atol=1e-5)
 
 
+def require_dict(value: Any, label: str, hint: str = "") -> dict[str, Any]:
+    """Return a value that must be a dict.
+
+    Raises:
+        UserCodeError: It is not.
+    """
+    if isinstance(value, dict):
+        return value
+    raise UserCodeError(f"{label} must return a dict.", received=type(value).__name__, hint=hint)
+
+
 def require_number(metric: keras.metrics.Metric, value: Any, label: str) -> None:
     """Reject a metric whose result is not one number.
 
@@ -273,16 +288,6 @@ def zeros_of(metric: keras.metrics.Metric) -> list[tf.Tensor]:
 
 def _after(metric: keras.metrics.Metric, state: Any, labels: Any, outputs: Any) -> list[Any]:
     return list(metric.stateless_update_state(state, labels, outputs))
-
-
-def _require_evaluation(call: MetricCall, mode: Mode) -> None:
-    if mode is Mode.TRAINING:
-        raise UserCodeError(
-            f"{call.label} is a Keras metric, which needs a whole data set and is only computed"
-            " in evaluations.",
-            received=f"{type(call.metric).__name__} in mode training",
-            hint="Return it where mode is Mode.EVALUATION.",
-        )
 
 
 def _mean_sum(value: Any, count: tf.Tensor, label: str) -> tf.Tensor:

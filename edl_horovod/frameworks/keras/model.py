@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.frameworks.base import Evaluation, Prediction
-from edl_horovod.frameworks.keras.functional import num_examples, running
+from edl_horovod.frameworks.keras.functional import num_examples, running, traced
 from edl_horovod.frameworks.keras.keras_2 import name_only_input, require_keras_3
 from edl_horovod.frameworks.keras.metrics import MetricSums, random_examples, split_sums
 from edl_horovod.frameworks.keras.objective import Objective, overrides
@@ -138,9 +138,7 @@ class KerasEvaluation:
         self._metrics: list[MetricSums] = []
         with user_code(f"Building the evaluation of {loaded.label}", root=loaded.zoo):
             # This calls `_trace` once, which sets `_metrics`.
-            self._sums = tf.function(self._trace, autograph=False).get_concrete_function(
-                element_spec
-            )
+            self._sums = traced(self._trace, element_spec)
         size = sum(metric.size for metric in self._metrics)
         # Only computed values have names, so compute them from sums that are zero.
         self.names = ["loss", *self._values(np.zeros(size), 1.0)]
@@ -191,8 +189,7 @@ class KerasPrediction:
             UserCodeError: The model raised an exception.
         """
         with user_code(f"Running the model of {loaded.label}", root=loaded.zoo):
-            function = tf.function(_predict_function(model), autograph=False)
-            self.outputs = function.get_concrete_function(element_spec[0])
+            self.outputs = traced(_predict_function(model), element_spec[0])
         """Computes the model's outputs for a batch's features."""
 
     def describe(self) -> tuple[Output, ...]:

@@ -22,6 +22,7 @@ from edl_horovod.frameworks.keras.functional import (
     num_examples,
     repeated,
     some_examples,
+    traced,
     without_effects,
 )
 from edl_horovod.frameworks.keras.metrics import (
@@ -31,6 +32,7 @@ from edl_horovod.frameworks.keras.metrics import (
     metric_sums,
     not_a_sum,
     random_examples,
+    require_dict,
     require_number,
     result_of,
     row_of,
@@ -179,10 +181,10 @@ class Objective:
                 mean = self._loss(self._with_weights(examples), outputs)
             return mean.total, mean.weight
 
-        traced = _traced(loss, outputs, examples)
+        losses = _traced_for_any_number(loss, outputs, examples)
 
         def mean(*trials: tuple[Any, Any]) -> float:
-            sums = [list(map(float, traced(*trial))) for trial in trials]
+            sums = [list(map(float, losses(*trial))) for trial in trials]
             total, weight = map(sum, zip(*sums, strict=True))
             return total / weight if weight else 0.0
 
@@ -345,7 +347,7 @@ class _ModelObjective:
             metric for metric in model.metrics if metric is not tracker and metric.variables
         ]
         """The model's metrics with state, for `without_effects`."""
-        self._per_batch = [False for _ in self.metrics]
+        self._are_means = [False for _ in self.metrics]
         self._require_results(returned)
         self._check_sums(examples, outputs)
 
@@ -374,17 +376,12 @@ class _ModelObjective:
             count: Number of examples, a float scalar.
         """
         self._compute_metrics(examples, outputs)
+        rows = zip(self.metrics, self._rows(scope), self._are_means, strict=True)
         return [
             MetricSums(
-                metric.name,
-                row * count if is_per_batch else row,
-                metric,
-                is_per_batch,
-                self._reported,
+                metric.name, row * count if is_mean else row, metric, is_mean, self._reported
             )
-            for metric, row, is_per_batch in zip(
-                self.metrics, self._rows(scope), self._per_batch, strict=True
-            )
+            for metric, row, is_mean in rows
         ]
 
     def _compute_metrics(self, examples: tuple[Any, ...], outputs: Any) -> Any:
@@ -400,12 +397,7 @@ class _ModelObjective:
     def _require_results(self, returned: Any) -> None:
         """Record the names that `compute_metrics` returns; each must be the result of a metric."""
         method = f"compute_metrics of {self._label}"
-        if not isinstance(returned, dict):
-            raise UserCodeError(
-                f"{method} must return a dict.",
-                received=type(returned).__name__,
-                hint="Return self.get_metrics_result().",
-            )
+        require_dict(returned, method, hint="Return self.get_metrics_result().")
         result_names = {_LOSS}
         for metric in self.metrics:
             result = result_of(metric, row_of(zeros_of(metric)))
@@ -434,15 +426,15 @@ class _ModelObjective:
                 self._compute_metrics(examples, outputs)
                 return loss, self._rows(scope)
 
-        traced = _traced(loss_and_rows, outputs, examples)
+        function = _traced_for_any_number(loss_and_rows, outputs, examples)
         trial, (middle, _) = (outputs, examples), TRIED_EXAMPLES
         parts = (
             some_examples(trial, 0, middle),
             some_examples(trial, middle, sum(TRIED_EXAMPLES)),
             trial,
         )
-        trials = [traced(*part) for part in parts]
-        repeated_losses = [float(traced(*repeated(trial, times))[0]) for times in (2, 3)]
+        trials = [function(*part) for part in parts]
+        repeated_losses = [float(function(*repeated(trial, times))[0]) for times in (2, 3)]
         if is_sum_over_batch(float(trials[-1][0]), *repeated_losses):
             raise _sum_over_batch(self._label)
         trackers = getattr(vars(self._model).get("_compile_loss"), "metrics", [])
@@ -455,7 +447,7 @@ class _ModelObjective:
             if metric not in trackers and not _is_mean(*rows):
                 failing = _failing_metric(metric, rows)
                 raise not_a_sum(failing, f"{failing.name} of {self._label}")
-            self._per_batch[index] = True
+            self._are_means[index] = True
 
 
 def _uses_model(loaded: LoadedSpec, model: keras.Model, method: str, model_method: str) -> bool:
@@ -477,11 +469,8 @@ def _uses_model(loaded: LoadedSpec, model: keras.Model, method: str, model_metho
 
 def _reject_custom_step(model: keras.Model, mode: Mode, label: str) -> None:
     """Reject an overridden step: it would update the variables before the ring has the sums."""
-    methods = {
-        Mode.TRAINING: ("train_step", "make_train_function"),
-        Mode.EVALUATION: ("test_step", "make_test_function"),
-    }
-    for method in methods[mode]:
+    step = "train" if mode is Mode.TRAINING else "test"
+    for method in (f"{step}_step", f"make_{step}_function"):
         if overrides(model, method):
             raise UserCodeError(
                 f"{type(model).__name__} of {label} overrides {method}, but a ring does not run"
@@ -552,10 +541,9 @@ def _failing_metric(metric: keras.metrics.Metric, rows: list[Any]) -> keras.metr
     return metric
 
 
-def _traced(function: Callable[..., Any], *arguments: Any) -> Any:
+def _traced_for_any_number(function: Callable[..., Any], *arguments: Any) -> Any:
     """Trace a function for any number of examples, like the step; sums may depend on that."""
-    specs = tf.nest.map_structure(_any_number, arguments)
-    return tf.function(function, autograph=False).get_concrete_function(*specs)
+    return traced(function, *tf.nest.map_structure(_any_number, arguments))
 
 
 def _any_number(tensor: Any) -> Any:

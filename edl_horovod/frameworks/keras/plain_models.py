@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
 from edl_horovod.frameworks import plain_models as parts
-from edl_horovod.frameworks.keras.metrics import MetricCall, as_keras_metric
+from edl_horovod.frameworks.keras.metrics import MetricCall, as_keras_metric, require_dict
 from edl_horovod.frameworks.keras.optimizer import wrong_optimizer
 from edl_horovod.frameworks.plain_models import Part
 from edl_horovod.models.calling import declared
@@ -23,9 +23,7 @@ from edl_horovod.spec import Mode
 __all__ = ["PLAIN_MODELS"]
 
 _WEIGHTS = "sample_weight"
-_NOT_NAMES = frozenset(
-    {"Loss", "Optimizer", "deserialize", "get", "legacy", "schedules", "serialize"}
-)
+_NOT_NAMES = {"Loss", "Optimizer", "deserialize", "get", "legacy", "schedules", "serialize"}
 """Names in Keras' modules of losses and optimizers that are neither."""
 
 
@@ -245,7 +243,7 @@ def _checked_optimizer(function: Part, label: str) -> Part:
 
 def _flatten_metrics(metrics: Any, label: str) -> Iterator[tuple[str, tuple[Part, str | None]]]:
     """Yield each metric's name, its function, and the name of its output, None for all."""
-    for name, metric in _require_dict(metrics, label).items():
+    for name, metric in require_dict(metrics, label).items():
         if isinstance(metric, dict):
             for inner_name, inner in metric.items():
                 yield f"{name}_{inner_name}", (_metric(inner, f"{inner_name} of {label}"), name)
@@ -276,12 +274,6 @@ def _output(outputs: Any, name: str | None, label: str) -> Any:
     )
 
 
-def _require_dict(value: Any, label: str) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return value
-    raise UserCodeError(f"{label} must return a dict.", received=type(value).__name__)
-
-
 def _checked_values(metrics: Any, label: str) -> dict[str, Any]:
     """Require a dict of Keras metrics, scalars, and values of which each example has one."""
 
@@ -292,7 +284,7 @@ def _checked_values(metrics: Any, label: str) -> dict[str, Any]:
         rank = tensor.shape.rank  # Unknown, for instance, after tf.squeeze of a batch.
         return tf.reduce_mean(tensor, None if rank is None else list(range(1, rank)))
 
-    return {name: checked(value) for name, value in _require_dict(metrics, label).items()}
+    return {name: checked(value) for name, value in require_dict(metrics, label).items()}
 
 
 PLAIN_MODELS = PlainModels(
