@@ -11,19 +11,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.autograph.core import ag_ctx
 
-from edl_horovod.errors import DataError, UserCodeError
+from edl_horovod.errors import ConfigError, DataError, UserCodeError
 from edl_horovod.frameworks.batches import MAX_PARTS, StepBatches, wrong_parts
 from edl_horovod.frameworks.keras.functional import num_examples
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.parts import overrides_method
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.records.columns import Ragged, Values, empty
+from edl_horovod.records.columns import Ragged, empty
 from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure
 from edl_horovod.records.plan import DataPlan, StepSpans
 from edl_horovod.records.source import Records, RecordSource
@@ -38,8 +37,6 @@ _GRAPH_LOCATION = re.compile(
     r"| \[Op:IteratorGetNext\] name: *$"
 )
 _MAX_INT64 = np.iinfo(np.int64).max
-
-_Array = npt.NDArray[Any]
 
 _MAP_OP = "MapDataset"
 _PARALLELISM = "use_inter_op_parallelism"
@@ -61,7 +58,14 @@ class KerasBatches(StepBatches):
     """
 
     def __init__(
-        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
+        self,
+        source: RecordSource,
+        plan: DataPlan,
+        loaded: LoadedSpec,
+        mode: Mode,
+        *,
+        prefetch: int,
+        processes: int = 0,
     ) -> None:
         """Build the tf.data graph.
 
@@ -71,17 +75,23 @@ class KerasBatches(StepBatches):
             loaded: The user's spec.
             mode: Passed to `create_dataset`.
             prefetch: The number of steps to prepare ahead.
+            processes: Must be 0.
 
         Raises:
+            ConfigError: `processes` is set.
             UserCodeError: `create_dataset` raised, or returned something that is not a dataset of
                 `(features, labels)` (of features in `Mode.PREDICTION`).
         """
+        if processes:
+            raise ConfigError(
+                "data_plan.processes only applies to PyTorch: a tf.data pipeline runs in parallel"
+                " by itself.",
+                received={"data_plan.processes": processes},
+                hint="Remove data_plan.processes.",
+            )
         super().__init__(source, plan)
         self._tensors = _RecordTensors(source.layout)
-        self._spec = loaded.spec
-        self._zoo = loaded.zoo
-        self._label = loaded.label
-        self._mode = mode
+        self._loaded, self._spec, self._mode = loaded, loaded.spec, mode
         if self._spec.parses_batches and self._tensors.needs_assembly:
             raise UserCodeError(
                 f"{loaded.label} has parses_batches = True, but the records contain tensors of"
@@ -152,9 +162,9 @@ class KerasBatches(StepBatches):
             if read_error is not None:
                 raise read_error from error
             raise DataError(
-                f"create_dataset of {self._label} in mode {self._mode.value} fails for records of "
-                f"step {step}: {_summary(error)} The records are not damaged, so no setting skips "
-                "them: check that create_dataset fits them."
+                f"create_dataset of {self._loaded.label} in mode {self._mode.value} fails for"
+                f" records of step {step}: {_summary(error)} The records are not damaged, so no"
+                " setting skips them: check that create_dataset fits them."
             ) from error
         if element is None:
             return None
@@ -243,10 +253,10 @@ class KerasBatches(StepBatches):
         to_dataset = self._one_by_one
         if self._spec.parses_batches:
             to_dataset = _whole_if_any if self._plan.is_growing else tf.data.Dataset.from_tensors
-        doing = f"create_dataset of {self._label} in mode {self._mode.value}"
+        doing = f"create_dataset of {self._loaded.label} in mode {self._mode.value}"
         # Functions that the user maps are still converted by Autograph, as usual in tf.data.
         default_conversion = ag_ctx.ControlStatusCtx(status=ag_ctx.Status.UNSPECIFIED)
-        with user_code(doing, root=self._zoo), default_conversion:
+        with user_code(doing, root=self._loaded.zoo), default_conversion:
             dataset = self._spec.create_dataset(to_dataset(records), self._mode)
         self._require_dataset(dataset)
         inline_maps(tf.compat.v1.get_default_graph())
@@ -255,11 +265,9 @@ class KerasBatches(StepBatches):
         elif not self._spec.parses_batches:
             # Larger than any step, so that the step becomes one batch even after a flat_map.
             dataset = dataset.batch(1 << 40)
-        if not isinstance(dataset.element_spec, tuple):
-            return dataset.map(lambda features: (run, step, features))
-        if self._mode is Mode.PREDICTION:  # Labels and weights are dropped, as in Keras.
-            return dataset.map(lambda features, *_: (run, step, features))
-        return dataset.map(lambda *parts: (run, step, *parts))
+        # In predictions, labels and weights are dropped, as in Keras.
+        num_parts = 1 if self._mode is Mode.PREDICTION else MAX_PARTS
+        return dataset.map(lambda *parts: (run, step, *parts[:num_parts]))
 
     def _one_by_one(self, records: Any) -> Any:
         dataset = tf.data.Dataset.from_tensor_slices(records)
@@ -269,9 +277,9 @@ class KerasBatches(StepBatches):
 
     def _require_dataset(self, dataset: Any) -> None:
         """Check that the user's `create_dataset` returned what the mode needs."""
-        subject = f"create_dataset of {self._label}"
+        subject = f"create_dataset of {self._loaded.label}"
         if not overrides_method(type(self._spec), "create_dataset"):
-            subject = f"{self._label} has no create_dataset (input_fn), so the data"
+            subject = f"{self._loaded.label} has no create_dataset (input_fn), so the data"
         if not isinstance(dataset, tf.data.Dataset):
             raise UserCodeError(
                 f"{subject} must return a tf.data.Dataset.",
@@ -362,7 +370,8 @@ def inline_maps(graph: tf.Graph) -> int:
         The number of map ops that were set.
     """
     maps = [op for op in graph.get_operations() if op.type == _MAP_OP]
-    if not maps or _has_control_flow(graph):
+    functions = graph.as_graph_def().library.function if maps else []
+    if any(node.op in _CONTROL_FLOW for function in functions for node in function.node_def):
         return 0
     for op in maps:
         op._set_attr(_PARALLELISM, attr_value_pb2.AttrValue(b=False))
@@ -375,10 +384,8 @@ def _is_step(run: tf.Tensor, step: tf.Tensor, records: Any) -> tf.Tensor:
 
 def _whole_if_any(records: Any) -> tf.data.Dataset:
     # If the batch grows with the ring, a rank may have no record in a step within an epoch.
-    first = tf.nest.flatten(records)[0]
-    rows = first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first, tf.int64)[0]
-    num_elements = tf.minimum(rows, 1)
-    return tf.data.Dataset.from_tensors(records).take(num_elements)
+    num_elements = tf.minimum(num_examples(records), 1)
+    return tf.data.Dataset.from_tensors(records).take(tf.cast(num_elements, tf.int64))
 
 
 def _summary(error: tf.errors.OpError) -> str:
@@ -409,12 +416,14 @@ class _RecordTensors:
         """Whether `element` must be mapped over the records to build their tensors."""
         return self._layout is not None and self._layout.needs_assembly
 
-    def arrays(self, records: Records | None) -> list[_Array]:
+    def arrays(self, records: Records | None) -> list[Any]:
         """Convert records to flat arrays; None gives empty arrays."""
         if self._layout is None:
             return [np.array(records or [], dtype=object)]
-        columns: Sequence[Any] = empty(self._layout) if records is None else records
-        return [array for values in columns for array in _arrays(values)]
+        arrays: list[Any] = []
+        for values in empty(self._layout) if records is None else records:
+            arrays += [values.values, values.lengths] if isinstance(values, Ragged) else [values]
+        return arrays
 
     def records(self, tensors: Sequence[tf.Tensor]) -> Any:
         """Pack the tensors of `arrays` into the structure of a record, with one tensor a column."""
@@ -453,13 +462,6 @@ def _part(part: Part, tensors: Iterator[tf.Tensor]) -> tf.Tensor:
     return tf.ensure_shape(tf.reshape(values, next(tensors)), part.shape)
 
 
-def _arrays(values: Values) -> list[_Array]:
-    if isinstance(values, Ragged):
-        assert isinstance(values.values, np.ndarray)
-        return [values.values, values.lengths]
-    return [values]
-
-
 def _tensor(column: Column, tensors: Any) -> Any:
     if column.is_ragged:
         values = tf.ensure_shape(next(tensors), (None,))
@@ -486,23 +488,18 @@ def _padding_values(spec: Any, configured: Any) -> list[Any]:
 
 
 def _pad_tensor(tensor: tf.Tensor, value: Any, lengths: tuple[int, ...]) -> tf.Tensor:
-    rank = len(tensor.shape)
-    varying = [axis for axis in range(1, rank) if tensor.shape[axis] is None]
-    if not varying:
+    varies = [axis > 0 and size is None for axis, size in enumerate(tensor.shape)]
+    if not any(varies):
         return tensor
-    shape, bounds = tf.shape(tensor), tf.constant(lengths)
-    longest = tf.reduce_max(tf.gather(shape, varying))
+    bounds = tf.constant(lengths)
     message = (
         f"An example is longer than the last of lengths={list(lengths)} of edl_horovod.padded."
     )
-    with tf.control_dependencies([tf.debugging.assert_less_equal(longest, lengths[-1], message)]):
-        targets = tf.gather(bounds, tf.searchsorted(bounds, tf.gather(shape, varying)))
-    axes = tf.constant(varying)[:, tf.newaxis]
-    num_missing = tf.scatter_nd(axes, targets - tf.gather(shape, varying), [rank])
-    paddings = tf.stack([tf.zeros_like(num_missing), num_missing], axis=1)
+
+    def num_missing(size: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([tf.debugging.assert_less_equal(size, bounds[-1], message)]):
+            return bounds[tf.searchsorted(bounds, [size])[0]] - size
+
+    sizes = zip(varies, tf.unstack(tf.shape(tensor)), strict=True)
+    paddings = [[0, num_missing(size) if is_varying else 0] for is_varying, size in sizes]
     return tf.pad(tensor, paddings, constant_values=tf.convert_to_tensor(value, tensor.dtype))
-
-
-def _has_control_flow(graph: tf.Graph) -> bool:
-    functions = graph.as_graph_def().library.function
-    return any(node.op in _CONTROL_FLOW for function in functions for node in function.node_def)

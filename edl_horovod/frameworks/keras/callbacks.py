@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks, is_plain
+from edl_horovod.frameworks.values import Array
 
 __all__ = ["KerasCallbacks", "Trainable", "may_freeze"]
 
@@ -35,7 +36,7 @@ _BATCH_HINT = (
 )
 
 
-class Trainable:
+class Trainable(Array):
     """A variable of the ring's state with 1 for each trainable layer and variable, else 0.
 
     A callback may change this on the leader between epochs (`layer.trainable = True`). As part of
@@ -49,28 +50,13 @@ class Trainable:
         layers = {id(layer): layer for layer in model._flatten_layers()}.values()
         self._layers = sorted(layers, key=lambda layer: -len(layer._flatten_layers()))
         self._model = model
-        self._value = self._read()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of layers and variables."""
-        return self._value.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the flags."""
-        return self._value.dtype
-
-    def numpy(self) -> NDArray[np.uint8]:
-        """The current value; every change of the value makes a new array."""
-        return self._value
+        super().__init__(self._read())
 
     def assign(self, value: ArrayLike) -> None:
-        """Set which layers and variables are trained."""
-        value = np.array(value, np.uint8)
-        flags = iter(value.astype(bool).tolist())
-        for part in (*self._layers, *self._model.variables):
-            part.trainable = next(flags)
+        """Set which layers and variables are trained; `numpy()` is a new array if that changes."""
+        flags = np.asarray(value, np.bool_).tolist()
+        for part, is_trained in zip((*self._layers, *self._model.variables), flags, strict=True):
+            part.trainable = is_trained
         self._set(value)
 
     def refresh(self) -> bool:
@@ -82,13 +68,13 @@ class Trainable:
         for layer in self._layers:
             layer.trainable = True
         variables = list(self._model.trainable_variables)
-        self.assign(self._value)
+        self.assign(self.numpy())
         return variables
 
-    def _set(self, value: NDArray[np.uint8]) -> bool:
-        has_changed = not np.array_equal(value, self._value)
+    def _set(self, value: ArrayLike) -> bool:
+        has_changed = not np.array_equal(value, self.numpy())
         if has_changed:
-            self._value = value
+            super().assign(value)
         return has_changed
 
     def _read(self) -> NDArray[np.uint8]:
@@ -132,7 +118,7 @@ class KerasCallbacks(EpochCallbacks):
         ]
         if self._step_callbacks and not per_step:
             name = type(self._step_callbacks[0]).__name__
-            hooks = " and ".join(_batch_hooks_of(self._step_callbacks[0])) or "by a setting"
+            hooks = " and ".join(_defined(self._step_callbacks[0], _BATCH_HOOKS)) or "by a setting"
             raise UserCodeError(
                 f"{name} acts at each batch ({hooks}), but on a ring callbacks are only called"
                 " between epochs.",
@@ -151,7 +137,14 @@ class KerasCallbacks(EpochCallbacks):
         try:
             with super()._prepared():
                 yield
-            self._require_same_optimizer()
+            if self._model.optimizer is not self._optimizer:
+                raise UserCodeError(
+                    "A callback replaced the model's optimizer or compiled the model, but the"
+                    " ring's state holds the slots of the first optimizer.",
+                    received=type(self._model.optimizer).__name__,
+                    hint="Set self.model.optimizer.learning_rate, or layer.trainable for"
+                    " fine-tuning, which resets the optimizer's state.",
+                )
         finally:
             self._model.optimizer = compiled_optimizer
 
@@ -178,17 +171,14 @@ class KerasCallbacks(EpochCallbacks):
                 continue
             variables = [*self._model.variables, *self._optimizer.variables]
             values = [(variable, variable.value) for variable in variables]
-            were_trainable = [variable.trainable for variable in variables]
             with keras.StatelessScope(state_mapping=values) as scope:
-                before = [scope.get_current_value(variable) for variable in variables]
+                before = [(scope.get_current_value(v), v.trainable) for v in variables]
                 self._call(hook, *arguments, only=[callback])
             changed = [
                 variable.path
-                for variable, value, was_trainable in zip(
-                    variables, before, were_trainable, strict=True
-                )
+                for variable, (value, is_trained) in zip(variables, before, strict=True)
                 if scope.get_current_value(variable) is not value
-                or variable.trainable != was_trainable
+                or variable.trainable != is_trained
             ]
             if self._wants_stop():
                 changed.append("stop_training")
@@ -202,16 +192,6 @@ class KerasCallbacks(EpochCallbacks):
                     " step.",
                 )
 
-    def _require_same_optimizer(self) -> None:
-        if self._model.optimizer is not self._optimizer:
-            raise UserCodeError(
-                "A callback replaced the model's optimizer or compiled the model, but the ring's"
-                " state holds the slots of the first optimizer.",
-                received=type(self._model.optimizer).__name__,
-                hint="Set self.model.optimizer.learning_rate, or layer.trainable for fine-tuning,"
-                " which resets the optimizer's state.",
-            )
-
     def _numbers(self, callback: Any) -> dict[str, Any]:
         """Collect a callback's plain attributes by name, without its constructor's settings.
 
@@ -220,18 +200,18 @@ class KerasCallbacks(EpochCallbacks):
         """
         if isinstance(callback, keras.callbacks.CSVLogger):
             return {}  # Its file holds its state.
-        numbers = {}
         settings = {"params"} | {
             name
             for kind in type(callback).__mro__
             if kind.__module__.startswith("keras.")
             for name in inspect.signature(kind).parameters
         }
-        for name, value in vars(callback).items():
-            plain = value.item() if isinstance(value, np.generic) else value
-            if name not in settings and not name.startswith("_") and is_plain(plain):
-                numbers[name] = plain
-        return numbers
+        attributes = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in vars(callback).items()
+            if name not in settings and not name.startswith("_")
+        }
+        return {name: value for name, value in attributes.items() if is_plain(value)}
 
 
 def may_freeze(callback: Any) -> bool:
@@ -253,6 +233,7 @@ def _require_usable(callback: Any) -> None:
             received=name,
             hint="Derive it from keras.callbacks.Callback.",
         )
+    is_built_in = type(callback).__module__.startswith("keras.")
     problem, hint = "", ""
     if isinstance(callback, keras.callbacks.BackupAndRestore):
         problem, hint = _KEEPS_WEIGHTS, "Remove it and set checkpoint.* and resume=auto."
@@ -264,14 +245,9 @@ def _require_usable(callback: Any) -> None:
             "changes weights around an evaluation, but callbacks are not called for evaluations"
         )
         hint = "Remove it: with use_ema=True the trained model gets the averaged weights."
-    elif not type(callback).__module__.startswith("keras."):
-        base = keras.callbacks.Callback
-        hooks = [
-            hook for hook in _TEST_HOOKS if getattr(type(callback), hook) is not getattr(base, hook)
-        ]
-        if hooks:
-            problem = f"has {' and '.join(hooks)}, but callbacks are not called for evaluations"
-            hint = "Read the values of an evaluation in the logs of on_epoch_end, as val_..."
+    elif hooks := _defined(callback, () if is_built_in else _TEST_HOOKS):
+        problem = f"has {' and '.join(hooks)}, but callbacks are not called for evaluations"
+        hint = "Read the values of an evaluation in the logs of on_epoch_end, as val_..."
     if problem:
         raise UserCodeError(f"{name} {problem}.", received=f"{name} in create_callbacks", hint=hint)
 
@@ -288,13 +264,14 @@ def _acts_per_batch(callback: keras.callbacks.Callback) -> bool:
             is_profiled = bool(getattr(callback, "_should_trace", False))
             is_written = callback.update_freq != "epoch" or callback.write_steps_per_second
             return bool(is_profiled or is_written)
-    return bool(_batch_hooks_of(callback))
+    return bool(_defined(callback, _BATCH_HOOKS))
 
 
-def _batch_hooks_of(callback: keras.callbacks.Callback) -> list[str]:
+def _defined(callback: keras.callbacks.Callback, hooks: Sequence[str]) -> list[str]:
+    """Return those of the hooks that a callback defines, in its class or itself."""
     base = keras.callbacks.Callback
     return [
         hook
-        for hook in _BATCH_HOOKS
+        for hook in hooks
         if getattr(type(callback), hook) is not getattr(base, hook) or hook in vars(callback)
     ]

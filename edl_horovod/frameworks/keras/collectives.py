@@ -4,7 +4,7 @@ The rest of Horovod's TensorFlow package (DistributedOptimizer, its states, its 
 with Keras 3.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -38,15 +38,13 @@ class KerasCollectives(PackedBroadcasts):
         """Add the ranks' arrays, which have the same shape and type."""
         with catch_failures():
             (total,) = sum_grouped([tf.convert_to_tensor(values)], name)
-        summed: NDArray[Any] = total.numpy()
-        return summed
+        return np.asarray(total.numpy())
 
     def gather_rows(self, row: Sequence[int], name: str) -> NDArray[np.int64]:
         """Gather one row of integers from each rank; shape (size, len(row)), in rank order."""
         with catch_failures():
             gathered = hvd.allgather(tf.constant([row], tf.int64), name=name)
-        rows: NDArray[np.int64] = gathered.numpy()
-        return rows
+        return np.asarray(gathered.numpy())
 
     def blank_like(self, variables: Sequence[Variable]) -> list[Variable]:
         """New variables of the same shapes and types."""
@@ -88,14 +86,26 @@ class KerasCollectives(PackedBroadcasts):
         return None if hvd.rank() == root else list(tf.split(packed, sizes))
 
     def _bytes_of(self, rows: Rows) -> tf.Tensor:
-        value = _rows_of(rows)
+        variable = rows.variable
+        if isinstance(variable, tf.Variable):
+            _disable_copy_on_read(variable)
+            value = tf.convert_to_tensor(variable)  # While it lives, an assignment copies it all.
+        else:
+            value = tf.convert_to_tensor(variable.numpy())
+        value = value if rows.last is None else value[rows.first : rows.last]
         is_bool = value.dtype == tf.bool
         value = tf.cast(value, tf.uint8) if is_bool else tf.bitcast(value, tf.uint8)
         return tf.reshape(value, [-1])
 
     def _write(self, rows: Rows, flat: tf.Tensor) -> None:
         variable = rows.variable
-        value = _value_of(flat, rows.shape, variable.dtype)
+        dtype = tf.as_dtype(variable.dtype.name)
+        if dtype == tf.bool:
+            value = tf.reshape(tf.cast(flat, dtype), rows.shape)
+        else:
+            # To a type of several bytes, bitcast takes these as the last axis.
+            item_shape = [dtype.size] if dtype.size > 1 else []
+            value = tf.bitcast(tf.reshape(flat, [*rows.shape, *item_shape]), dtype)
         if rows.last is None:  # The whole variable.
             variable.assign(value if isinstance(variable, tf.Variable) else value.numpy())
         elif isinstance(variable, tf.Variable):
@@ -117,10 +127,7 @@ def sum_grouped(tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         name: Matches the calls of the ranks, so ranks that run different functions for one
             collective use the same name in them.
     """
-    reduced: list[tf.Tensor] = hvd.grouped_allreduce(
-        list(tensors), op=hvd.Sum, name=name, ignore_name_scope=True
-    )
-    return reduced
+    return list(hvd.grouped_allreduce(list(tensors), op=hvd.Sum, name=name, ignore_name_scope=True))
 
 
 def sum_compressed(
@@ -157,26 +164,6 @@ def sum_compressed(
     )
     pieces = tf.split(_lengthen(gathered, short, scale), sizes)
     return [tf.reshape(piece, tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
-
-
-def _value_of(flat: tf.Tensor, shape: Iterable[int], dtype: Any) -> tf.Tensor:
-    """Build the value of this shape and type from its bytes."""
-    shape, dtype = list(shape), tf.as_dtype(dtype.name)
-    if dtype.size == 1:
-        value = tf.reshape(flat, shape)
-        return tf.cast(value, dtype) if dtype == tf.bool else tf.bitcast(value, dtype)
-    return tf.bitcast(tf.reshape(flat, [*shape, dtype.size]), dtype)
-
-
-def _rows_of(rows: Rows) -> tf.Tensor:
-    """Read the rows. While the result lives, assigning to the variable copies all of it."""
-    variable = rows.variable
-    if isinstance(variable, tf.Variable):
-        _disable_copy_on_read(variable)
-    value = tf.convert_to_tensor(
-        variable if isinstance(variable, tf.Variable) else variable.numpy()
-    )
-    return value if rows.last is None else value[rows.first : rows.last]
 
 
 def _disable_copy_on_read(variable: tf.Variable) -> None:

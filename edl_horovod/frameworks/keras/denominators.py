@@ -9,7 +9,7 @@ the user writes are found in the graph.
 """
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,9 @@ _PASS_THROUGH = {"Identity", "Cast", "Reshape", "Squeeze", "EnsureShape"}
 _COMBINING = {"AddV2", "Add", "AddN", "Sub", "Neg", "Mul", "Pack", "Sum"}
 """Ops that combine terms of a loss; Keras adds losses with `Pack` and `Sum`."""
 _DIVISIONS = {"RealDiv", "DivNoNan"}
-_SHAPE_OPS = {"Const", "Mul", "Pack", "Prod", "Shape", "Size", "StridedSlice", *_PASS_THROUGH}
+_SIZES = {"Shape", "Size"}
+"""Ops whose result does not depend on the values of their input."""
+_SHAPE_OPS = {"Const", "Mul", "Pack", "Prod", "StridedSlice", *_SIZES, *_PASS_THROUGH}
 """Ops that occur in the computation of a number of elements."""
 _MAX_DEPTH = 24
 """The maximum number of ops between a loss and its means in the search of the graph."""
@@ -189,42 +191,31 @@ def _unclamped(divisor: tf.Tensor) -> tf.Tensor:
 
 def _are_selected(values: tf.Tensor) -> bool:
     """Whether values were selected by a mask, which may select none."""
-    pending, seen = [values], set()
-    while pending:
-        tensor = pending.pop()
-        if tensor.op.type in ("Where", "DynamicPartition"):
-            return True
-        if tensor.ref() not in seen:
-            seen.add(tensor.ref())
-            pending += tensor.op.inputs
-    return False
+    return any(tensor.op.type in ("Where", "DynamicPartition") for tensor in _sources(values))
 
 
 def _is_size(divisor: tf.Tensor) -> bool:
     """Whether a divisor is computed from shapes alone."""
-    pending, seen = [divisor], set()
-    while pending:
-        tensor = pending.pop()
-        if tensor.ref() in seen or tensor.op.type in ("Shape", "Size"):
-            continue
-        seen.add(tensor.ref())
-        if tensor.op.type not in _SHAPE_OPS:
-            return False
-        pending += tensor.op.inputs
-    return True
+    return all(tensor.op.type in _SHAPE_OPS for tensor in _sources(divisor, ends=_SIZES))
 
 
 def depends_on(divisor: tf.Tensor, outputs: Any) -> bool:
     """Whether a divisor is computed from a model's outputs, or from its variables."""
     flat = tf.nest.flatten(outputs, expand_composites=True)
     refs = {tensor.ref() for tensor in flat if tf.is_tensor(tensor)}
-    pending, seen = [divisor], set()
+    return any(
+        tensor.ref() in refs or tensor.op.type == "ReadVariableOp"
+        for tensor in _sources(divisor, ends=_SIZES)
+    )
+
+
+def _sources(tensor: tf.Tensor, *, ends: Collection[str] = ()) -> Iterator[tf.Tensor]:
+    """Yield a tensor and all tensors that it is computed from, but none beyond ops in `ends`."""
+    pending, seen = [tensor], set()
     while pending:
         tensor = pending.pop()
-        if tensor.ref() in refs or tensor.op.type == "ReadVariableOp":
-            return True
-        if tensor.ref() in seen or tensor.op.type in ("Shape", "Size"):
-            continue
-        seen.add(tensor.ref())
-        pending += tensor.op.inputs
-    return False
+        if tensor.ref() not in seen:
+            seen.add(tensor.ref())
+            yield tensor
+            if tensor.op.type not in ends:
+                pending += tensor.op.inputs

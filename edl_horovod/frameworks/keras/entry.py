@@ -9,7 +9,7 @@ from edl_horovod.errors import ConfigError
 
 __all__ = ["ENTRY"]
 
-_COMPILE_KEYS = ("compile_model_options", "compiled_options")
+_KEYS = ("compile_model_options", "compiled_options")
 
 
 def _check_backend(variables: Mapping[str, str]) -> None:
@@ -49,11 +49,8 @@ ENTRY = FrameworkEntry(
     horovod="horovod.tensorflow",
     file_models="edl_horovod.frameworks.keras.file_models",
     model_kinds={
-        name: ModelKind(framework="keras", module=module, keys=_COMPILE_KEYS)
-        for name, module in (
-            ("KerasFLModel", "keras_fl_model"),
-            ("TensorFlowFLModel", "tensorflow_fl_model"),
-        )
+        "KerasFLModel": ModelKind(framework="keras", module="keras_fl_model", keys=_KEYS),
+        "TensorFlowFLModel": ModelKind(framework="keras", module="tensorflow_fl_model", keys=_KEYS),
     },
     unsupported={
         "train.onnx": "is for framework=torch; Keras models can be served from train.saved_model",

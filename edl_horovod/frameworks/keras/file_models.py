@@ -6,44 +6,26 @@ that Keras 2 wrote is translated to that of Keras 3.
 
 import math
 import re
-import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import h5py
 import keras
 import tensorflow as tf
+from keras.src.utils.naming import to_snake_case
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.files.building import build_model, current_config
+from edl_horovod.frameworks.keras.files import hdf5
+from edl_horovod.frameworks.keras.files.building import build_model
 from edl_horovod.frameworks.keras.files.compiled import CompileArguments, missing_parts
-from edl_horovod.frameworks.keras.files.definition import (
-    ARCHIVE_WEIGHTS,
-    Definition,
-    is_archive,
-    open_archive,
-    read_definition,
-)
-from edl_horovod.frameworks.keras.files.hdf5 import (
-    holds_named_layers,
-    layer_datasets,
-    open_hdf5,
-    weights_group,
-)
+from edl_horovod.frameworks.keras.files.config_upgrade import current_config
+from edl_horovod.frameworks.keras.files.definition import Definition, open_weights, read_definition
 from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
 from edl_horovod.frameworks.keras.files.unsafe import all_findings, reject_findings
+from edl_horovod.models import spec_zoo
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.parts import METHODS
-from edl_horovod.models.spec_zoo import (
-    FileModel,
-    FileModelSummary,
-    LayerSummary,
-    WrittenModel,
-    column_roles,
-    load_custom_objects,
-    records_without_columns,
-)
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import ElasticDLSpec, Mode
 
@@ -52,7 +34,7 @@ __all__ = ["examples_of", "spec_of", "summarize", "write"]
 _FILE = "model.keras"
 
 
-def spec_of(model: FileModel) -> type[ElasticDLSpec]:
+def spec_of(model: spec_zoo.FileModel) -> type[ElasticDLSpec]:
     """Build a spec class whose `create_model` returns the compiled model of the files.
 
     Each call of `create_model` reads the weights again. The optimizer's state in the file is
@@ -65,7 +47,7 @@ def spec_of(model: FileModel) -> type[ElasticDLSpec]:
     definition = read_definition(model)
     reject_findings(all_findings(definition), is_trusted=model.is_trusted)
     missing = missing_parts(definition)
-    custom = load_custom_objects(model)
+    custom = spec_zoo.load_custom_objects(model)
     if not definition.is_program:
         current_config(definition, custom)
     arguments = CompileArguments(definition=definition, custom=custom)
@@ -87,35 +69,28 @@ def spec_of(model: FileModel) -> type[ElasticDLSpec]:
     # The job's settings may replace these parts, so they only raise when they are used.
     methods |= {METHODS[key]: _raising(error) for key, error in missing.items()}
     name = re.sub(r"\W", "_", model.name)
-    spec = types.new_class(
-        name, (ElasticDLSpec,), exec_body=lambda namespace: namespace.update(methods)
-    )
-    return cast(type[ElasticDLSpec], spec)
+    return cast(type[ElasticDLSpec], type(name, (ElasticDLSpec,), methods))
 
 
-def summarize(model: FileModel) -> FileModelSummary:
+def summarize(model: spec_zoo.FileModel) -> spec_zoo.FileModelSummary:
     """Describe the files without running code from them or creating any Keras object.
 
     Raises:
         UserCodeError: A file is missing or does not have the format that its name claims.
     """
     definition = read_definition(model)
-    shapes = _shapes(definition)
-    compiled = definition.compiled or {}
     options = definition.source.compile_options
-    optimizer = options.get("optimizer") or compiled.get("optimizer_config")
-    findings = all_findings(definition)
-    layers = tuple(_layers(definition.config, shapes))
-    return FileModelSummary(
+    loss = options.get("loss") or definition.compiled.get("loss")
+    return spec_zoo.FileModelSummary(
         kind=definition.kind,
-        layers=layers,
-        optimizer=_display_name(optimizer or compiled.get("optimizer")),
-        loss=_display_name(options.get("loss") or compiled.get("loss")),
-        unsafe=tuple(finding.description for finding in findings),
+        layers=tuple(_layers(definition)),
+        optimizer=_display_name(options.get("optimizer") or definition.optimizer),
+        loss=_display_name(loss),
+        unsafe=tuple(finding.description for finding in all_findings(definition)),
     )
 
 
-def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
+def write(loaded: LoadedSpec, folder: Path) -> spec_zoo.WrittenModel:
     """Write the model with its weights and its optimizer.
 
     Raises:
@@ -134,7 +109,7 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
         if loaded.overrides_method("create_optimizer"):
             model.compile(optimizer=loaded.optimizer(None), loss=None)
         model.save(folder / _FILE)
-    written = FileModel(name=loaded.symbol, definition=folder / _FILE)
+    written = spec_zoo.FileModel(name=loaded.symbol, definition=folder / _FILE)
     if findings := all_findings(read_definition(written)):
         raise UserCodeError(
             f"The model of {loaded.label} contains parts that a model spec cannot describe without"
@@ -145,7 +120,7 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
     omitted = []
     if loaded.overrides_method("create_loss"):
         omitted.append("the loss, which is code: set loss=... when the model is trained")
-    return WrittenModel({"model_definition": _FILE}, tuple(omitted))
+    return spec_zoo.WrittenModel({"model_definition": _FILE}, tuple(omitted))
 
 
 def examples_of(dataset: tf.data.Dataset, mode: Mode, *, label: str) -> tf.data.Dataset:
@@ -165,8 +140,10 @@ def examples_of(dataset: tf.data.Dataset, mode: Mode, *, label: str) -> tf.data.
     if not isinstance(columns, dict) or any(spec.dtype == tf.string for spec in columns.values()):
         specs = columns if isinstance(columns, dict) else {"record": columns}
         received = ", ".join(f"{name}: {spec.dtype.name}" for name, spec in specs.items())
-        raise records_without_columns(label, received)
-    roles = column_roles(list(columns), label=label, needs_label=mode is not Mode.PREDICTION)
+        raise spec_zoo.records_without_columns(label, received)
+    roles = spec_zoo.column_roles(
+        list(columns), label=label, needs_label=mode is not Mode.PREDICTION
+    )
 
     def example(row: dict[str, tf.Tensor]) -> Any:
         features: Any = {name: row[name] for name in roles.features}
@@ -184,14 +161,9 @@ def _raising(error: UserCodeError) -> Callable[..., Any]:
     return method
 
 
-def _layers(
-    config: Mapping[str, Any], shapes: Mapping[str, list[tuple[int, ...]]] | None
-) -> Iterator[LayerSummary]:
-    for layer in _layer_configs(config):
-        settings = layer.get("config")
-        settings = settings if isinstance(settings, Mapping) else {}
-        name = str(layer.get("name") or settings.get("name") or "")
-        class_name = str(layer.get("class_name", ""))
+def _layers(definition: Definition) -> Iterator[spec_zoo.LayerSummary]:
+    shapes = _shapes(definition)
+    for name, class_name, settings in _layer_configs(definition):
         shape = settings.get("batch_shape") or settings.get("batch_input_shape")
         layer_shapes = None if shapes is None else shapes.get(name, [])
         if layer_shapes:
@@ -199,15 +171,21 @@ def _layers(
         else:
             shape_text = str(tuple(shape)) if isinstance(shape, list | tuple) else ""
         count = None if layer_shapes is None else sum(map(math.prod, layer_shapes))
-        yield LayerSummary(name=name, kind=class_name, shape=shape_text, num_parameters=count)
+        yield spec_zoo.LayerSummary(
+            name=name, kind=class_name, shape=shape_text, num_parameters=count
+        )
 
 
-def _layer_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    settings = config.get("config")
-    layers = settings.get("layers") if isinstance(settings, Mapping) else settings
-    if not isinstance(layers, list):
-        return []
-    return [layer for layer in layers if isinstance(layer, Mapping)]
+def _layer_configs(definition: Definition) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield the name, the class and the settings of each layer."""
+    config = definition.config["config"]
+    layers = config.get("layers") if isinstance(config, Mapping) else config
+    for layer in layers if isinstance(layers, list) else []:
+        if isinstance(layer, Mapping):
+            settings = layer.get("config")
+            settings = settings if isinstance(settings, Mapping) else {}
+            name = str(layer.get("name") or settings.get("name") or "")
+            yield name, str(layer.get("class_name", "")), settings
 
 
 def _shapes(definition: Definition) -> dict[str, list[tuple[int, ...]]] | None:
@@ -217,23 +195,11 @@ def _shapes(definition: Definition) -> dict[str, list[tuple[int, ...]]] | None:
         return None
     if path.is_dir():
         return read_saved_model(path).shapes()
-    if is_archive(path):
-        with open_archive(path) as archive, archive.open(ARCHIVE_WEIGHTS) as content:
-            return _shapes_in(path, definition, content)  # type: ignore[arg-type]  # A readable and seekable stream, as h5py requires.
-    return _shapes_in(path, definition, None)
-
-
-def _shapes_in(
-    path: Any, definition: Definition, content: BinaryIO | None
-) -> dict[str, list[tuple[int, ...]]]:
-    with open_hdf5(path, content) as file:
-        group = weights_group(file)
-        if holds_named_layers(group):
-            return {
-                name: [dataset.shape for dataset in datasets]
-                for name, datasets in layer_datasets(group, path).items()
-            }
-        return _weights_h5_shapes(file, definition)
+    with open_weights(path) as file:
+        layers = hdf5.layer_datasets(hdf5.weights_group(file), path)
+        if layers is None:
+            return _weights_h5_shapes(file, definition)
+        return {name: [dataset.shape for dataset in layer] for name, layer in layers.items()}
 
 
 def _weights_h5_shapes(file: h5py.File, definition: Definition) -> dict[str, list[tuple[int, ...]]]:
@@ -243,30 +209,16 @@ def _weights_h5_shapes(file: h5py.File, definition: Definition) -> dict[str, lis
     if not isinstance(layers, h5py.Group):
         return shapes_by_layer
     used: dict[str, int] = {}
-    for layer in _layer_configs(definition.config):
-        group_name = _snake_case(str(layer.get("class_name", "")))
+    for layer_name, class_name, _ in _layer_configs(definition):
+        group_name = to_snake_case(class_name)
         number = used.get(group_name, 0)
         used[group_name] = number + 1
         group = layers.get(f"{group_name}_{number}" if number else group_name)
-        settings = layer.get("config")
-        config_name = settings.get("name") if isinstance(settings, Mapping) else None
-        shapes: list[tuple[int, ...]] = []
-        if isinstance(group, h5py.Group):
-            group.visititems(lambda name, value, shapes=shapes: _append_shape(name, value, shapes))
-        shapes_by_layer[str(layer.get("name") or config_name or "")] = shapes
+        datasets = hdf5.all_datasets(group) if isinstance(group, h5py.Group) else {}
+        shapes_by_layer[layer_name] = [
+            dataset.shape for name, dataset in datasets.items() if "seed_generator" not in name
+        ]
     return shapes_by_layer
-
-
-def _append_shape(name: str, value: Any, shapes: list[tuple[int, ...]]) -> None:
-    if isinstance(value, h5py.Dataset) and "seed_generator" not in name:
-        shapes.append(value.shape)
-
-
-def _snake_case(name: str) -> str:
-    """Convert a class name to a group name as Keras does."""
-    name = re.sub(r"\W+", "", name)
-    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
-    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def _display_name(part: Any) -> str:

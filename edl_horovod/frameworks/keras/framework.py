@@ -1,14 +1,12 @@
 """The framework interface for Keras 3 on TensorFlow."""
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from edl_horovod.config.schema import Precision, TrainConfig
-from edl_horovod.errors import ConfigError
-from edl_horovod.frameworks.base import Batches, Framework, Model, Step
+from edl_horovod.frameworks.base import Framework, Model, Step
 from edl_horovod.frameworks.keras import keras_2
 from edl_horovod.frameworks.keras.batches import KerasBatches, all_examples
 from edl_horovod.frameworks.keras.collectives import HOROVOD, KerasCollectives
@@ -17,9 +15,6 @@ from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
 from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.records.plan import DataPlan
-from edl_horovod.records.source import RecordSource
-from edl_horovod.spec import Mode
 
 __all__ = ["FRAMEWORK"]
 
@@ -31,6 +26,8 @@ class KerasFramework:
     horovod = HOROVOD
     collectives = KerasCollectives()
     plain_models = PLAIN_MODELS
+    batches = KerasBatches
+    examples = staticmethod(all_examples)
 
     def begin(self, *, slot: int, seed: int) -> int:
         """Select the slot's GPU, allocate its memory on demand, and seed all random generators."""
@@ -45,32 +42,6 @@ class KerasFramework:
     def use_precision(self, precision: Precision) -> None:
         """Set the dtype policy of layers that are created from now on."""
         keras.config.set_dtype_policy(precision)
-
-    def batches(
-        self,
-        source: RecordSource,
-        plan: DataPlan,
-        loaded: LoadedSpec,
-        mode: Mode,
-        *,
-        prefetch: int,
-        processes: int = 0,
-    ) -> Batches:
-        """Build batches of records with the user's `create_dataset`."""
-        if processes:
-            raise ConfigError(
-                "data_plan.processes only applies to PyTorch: a tf.data pipeline runs in parallel"
-                " by itself.",
-                received={"data_plan.processes": processes},
-                hint="Remove data_plan.processes.",
-            )
-        return KerasBatches(source, plan, loaded, mode, prefetch=prefetch)
-
-    def examples(
-        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec
-    ) -> AbstractContextManager[tf.data.Dataset]:
-        """Open all training examples in batches, as a repeatable `tf.data.Dataset`."""
-        return all_examples(source, plan, loaded)
 
     def model(self, loaded: LoadedSpec, element_spec: Any) -> Model:
         """Build the user's model."""

@@ -12,18 +12,10 @@ import tensorflow as tf
 
 from edl_horovod.frameworks.keras.collectives import sum_compressed, sum_grouped
 from edl_horovod.frameworks.keras.functional import num_examples, some_examples
-from edl_horovod.frameworks.packing import NAME, Bucket, in_buckets
+from edl_horovod.frameworks.packing import NAME, in_buckets
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
 
-__all__ = [
-    "Sum",
-    "add_over_parts",
-    "add_over_ring",
-    "are_usable",
-    "clip",
-    "unique_rows",
-    "with_values",
-]
+__all__ = ["Sum", "add_over_parts", "add_over_ring", "are_usable", "clip", "combine", "unique_rows"]
 
 Compute = Callable[[Any, list[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]
 
@@ -100,12 +92,18 @@ def add_over_ring(
     for index, total in zip(sparse, _reduce_sparse([reduced[i] for i in sparse]), strict=True):
         reduced[index] = total
     dense = [i for i in range(len(reduced)) if i not in sparse]
-    is_compressed = [_is_compressed(reduced[i], i >= len(others), reduction) for i in dense]
+
+    def is_compressed(index: int) -> bool:
+        is_gradient = index >= len(others) and reduced[index].dtype == tf.float32
+        return is_gradient and reduction.compression != "none"
+
     for compressed in (True, False):
         # `others` are sent with the last bucket of the uncompressed gradients.
-        indices = [i for i, flag in zip(dense, is_compressed, strict=True) if flag == compressed]
+        indices = [i for i in dense if is_compressed(i) == compressed]
+        sizes = [reduced[i].shape.num_elements() * reduced[i].dtype.size for i in indices]
+        types = [reduced[i].dtype for i in indices]
         name = f"{NAME}.{reduction.compression}" if compressed else NAME
-        for bucket in _assign_buckets([reduced[i] for i in indices], reduction.bucket_bytes, name):
+        for bucket in in_buckets(sizes, types, reduction.bucket_bytes, name):
             # A tag makes the inputs of each bucket unique: TensorFlow merges ops with equal inputs,
             # so it would send two buckets of equal zeros only once, unlike the other ranks.
             tag = tf.fill([1], tf.cast(bucket.places[0], reduced[indices[bucket.places[0]]].dtype))
@@ -154,20 +152,26 @@ def clip(gradients: Sequence[Sum], options: StepOptions, scale: tf.Tensor | floa
     clipped = list(gradients)
     if options.clip_value:
         limit = options.clip_value * scale
-        clipped = [
-            with_values(gradient, lambda values: _clip_finite(values, limit))
-            for gradient in clipped
-        ]
+        clipped = [combine(_clip_finite, gradient, limit) for gradient in clipped]
     if options.clip_norm:
-        clipped, _ = tf.clip_by_global_norm(clipped, options.clip_norm * scale)
-    return list(clipped)
+        clipped = tf.clip_by_global_norm(clipped, options.clip_norm * scale)[0]
+    return clipped
 
 
-def with_values(value: Sum, function: Callable[[tf.Tensor], tf.Tensor]) -> Sum:
-    """Apply a function to the values of a dense or sparse sum."""
+def combine(
+    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], value: Sum, operand: tf.Tensor | float
+) -> Sum:
+    """Apply a function to the values of a dense or sparse sum, and an operand cast to their type.
+
+    Args:
+        function: Returns a tensor of the shape and type of its first argument.
+        value: The sum.
+        operand: A scalar.
+    """
     if isinstance(value, tf.IndexedSlices):
-        return tf.IndexedSlices(function(value.values), value.indices, value.dense_shape)
-    return function(value)
+        values = combine(function, value.values, operand)
+        return tf.IndexedSlices(values, value.indices, value.dense_shape)
+    return function(value, tf.cast(operand, value.dtype))
 
 
 def unique_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
@@ -177,17 +181,13 @@ def unique_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-def _clip_finite(values: tf.Tensor, limit: tf.Tensor | float) -> tf.Tensor:
+def _clip_finite(values: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
     # Non-finite values must stay non-finite: loss scaling looks for them.
     return tf.where(tf.math.is_finite(values), tf.clip_by_value(values, -limit, limit), values)
 
 
 def _add_pairwise(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return [a + b for a, b in zip(left, right, strict=True)]
-
-
-def _is_compressed(tensor: Sum, is_gradient: bool, reduction: Reduction) -> bool:
-    return is_gradient and reduction.compression != "none" and tensor.dtype == tf.float32
 
 
 def _reduce_sparse(sums: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
@@ -199,24 +199,18 @@ def _reduce_sparse(sums: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
         return []
     counts = tf.stack([tf.shape(slices.indices, tf.int64)[0] for slices in sums])
     (totals,) = sum_grouped([counts], f"{NAME}.rows")
-    reduced = []
-    for number, (local, count) in enumerate(zip(sums, tf.unstack(totals), strict=True)):
+
+    def reduced(number: int, local: tf.IndexedSlices, num_rows: tf.Tensor) -> tf.IndexedSlices:
         row_bytes = local.values.dtype.size * local.values.shape[1:].num_elements()
-        sparse_bytes = count * (row_bytes + local.indices.dtype.size)
+        sparse_bytes = num_rows * (row_bytes + local.indices.dtype.size)
         dense_bytes = tf.cast(local.dense_shape[0], tf.int64) * row_bytes
-        reduced.append(
-            tf.cond(
-                sparse_bytes < dense_bytes,
-                lambda local=local, number=number: _gather_rows(local, number),
-                lambda local=local, number=number: _sum_dense(local, number),
-            )
+        return tf.cond(
+            sparse_bytes < dense_bytes,
+            lambda: _gather_rows(local, number),
+            lambda: _sum_dense(local, number),
         )
-    return reduced
 
-
-def _assign_buckets(tensors: Sequence[tf.Tensor], max_bytes: int, name: str) -> list[Bucket]:
-    sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors]
-    return in_buckets(sizes, [tensor.dtype for tensor in tensors], max_bytes, name)
+    return list(map(reduced, range(len(sums)), sums, tf.unstack(totals)))
 
 
 def _gather_rows(local: tf.IndexedSlices, number: int) -> tf.IndexedSlices:

@@ -1,24 +1,28 @@
 """The graphs of a training step: sums of a batch, their reduction, and the update."""
 
 import contextlib
+import functools
+import itertools
 import logging
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.denominators import OverRing
-from edl_horovod.frameworks.keras.functional import MetricSums, num_examples
+from edl_horovod.frameworks.keras.functional import num_examples, traced
 from edl_horovod.frameworks.keras.gradients import (
     Sum,
     add_over_parts,
     add_over_ring,
     are_usable,
     clip,
+    combine,
     unique_rows,
-    with_values,
 )
+from edl_horovod.frameworks.keras.metrics import MetricSums, split_sums
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.optimizer import ScaledLearningRate
 from edl_horovod.frameworks.keras.ring_sums import RingSums, after_sums, sum_row
@@ -29,6 +33,7 @@ from edl_horovod.frameworks.values import (
     LOSS,
     LOSS_WEIGHT,
     METRICS,
+    StepSums,
 )
 
 __all__ = ["StepGraph", "inlined"]
@@ -54,7 +59,6 @@ class StepGraph:
         *,
         options: StepOptions,
         ring_sums: RingSums,
-        is_synchronized: bool,
         rate: ScaledLearningRate | None,
         is_waiting: tf.Variable,
     ) -> None:
@@ -67,7 +71,6 @@ class StepGraph:
             element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
             options: How gradients are computed, clipped and reduced.
             ring_sums: Sums over the ring within the step's passes.
-            is_synchronized: Whether layers of the model sum over the ring within a pass.
             rate: The optimizer's learning rate if it is scaled, else None.
             is_waiting: Set to true by the step when this rank's sums are computed.
         """
@@ -79,14 +82,11 @@ class StepGraph:
         self._trained: list[keras.Variable] = []
         self._is_assigned: list[bool] = []
         self._metrics: list[MetricSums] = []
-        self.metric_names: list[str] = []
+        self._metric_names: list[str] = []
         """Names of the metric values at the end of a step's result."""
-        scalar = tf.TensorSpec((), tf.float32)
-        salt = tf.TensorSpec((), tf.uint32)
-        # Each function is traced once and shared by the steps that need it.
-        non_trainable = [tf.TensorSpec(v.shape, v.dtype) for v in self._non_trainable]
         self._row_specs: dict[str, tf.TensorSpec] = {}
-        alone = _trace(self._part_function(in_ring=False), element_spec, non_trainable, scalar)
+        # Each function is traced once and shared by the steps that need it.
+        alone = self._trace_part(element_spec, in_ring=False)
         self._parts = {False: alone, True: alone}
         if objective.num_divisors > 1 and options.num_parts > 1:
             raise UserCodeError(
@@ -95,45 +95,45 @@ class StepGraph:
                 received={"train.accumulate_steps": options.num_parts},
                 hint="Set train.accumulate_steps=1.",
             )
-        if is_synchronized or objective.num_divisors > 1:
-            in_ring = self._part_function(in_ring=True)
-            self._parts[True] = _trace(in_ring, element_spec, non_trainable, scalar)
-        self._assigned = [
-            variable
-            for variable, is_assigned in zip(self._non_trainable, self._is_assigned, strict=True)
-            if is_assigned
-        ]
+        if ring_sums.has_layers or objective.num_divisors > 1:
+            self._parts[True] = self._trace_part(element_spec, in_ring=True)
+        self._assigned = list(itertools.compress(self._non_trainable, self._is_assigned))
         self._update = tf.function(self._update_if_finite, autograph=False)
         self.steps: dict[bool, Any] = {}
         """By whether there is a ring: the step as a function of (flag, examples, salt, 0)."""
         self.empty_steps: dict[bool, Any] = {}
         """The same for a rank without examples: a function of (flag, 0)."""
         for in_ring in (False, True):
-            self._trace_steps(in_ring, scalar, element_spec, salt)
+            self._trace_steps(element_spec, in_ring=in_ring)
 
     @property
     def num_metric_sums(self) -> int:
         """The number of the metrics' sums, which start at METRICS in a step's result."""
         return sum(metric.size for metric in self._metrics)
 
-    def metric_values(self, counted: Any, count: Any) -> dict[str, float]:
-        """Compute the metrics by name from their summed state over `count` examples."""
-        return {name: float(value) for name, value in self._values(counted, count).items()}
-
-    def _values(self, counted: Any, count: Any) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for metric, sums in zip(self._metrics, self._split(counted), strict=True):
-            values |= metric.values(sums, count)
-        return values
-
-    def _split(self, sums: Any) -> list[Any]:
-        return (
-            list(tf.split(sums, [metric.size for metric in self._metrics])) if self._metrics else []
+    def results(self, values: list[float]) -> StepSums:
+        """Read the results of a step from the numbers that it returned."""
+        count, weight = values[EXAMPLES], values[LOSS_WEIGHT]
+        metrics_end = METRICS + self.num_metric_sums
+        *metrics, has_finite_gradients = values[metrics_end:]
+        return StepSums.of(
+            values,
+            # Keras defines a fully masked loss as 0.
+            loss=values[LOSS] / (weight or 1.0) if count else float("nan"),
+            metrics=dict(zip(self._metric_names, metrics, strict=True)),
+            metric_sums=np.array(values[METRICS:metrics_end]),
+            has_finite_gradients=bool(has_finite_gradients),
         )
 
-    def _trace_steps(
-        self, in_ring: bool, scalar: Any, element_spec: tuple[Any, ...], salt: Any
-    ) -> None:
+    def metric_values(self, counted: Any, count: Any) -> dict[str, float]:
+        """Compute the metrics by name from their summed state over `count` examples."""
+        return {
+            name: float(value)
+            for metric, state in split_sums(self._metrics, counted)
+            for name, value in metric.values(state, count).items()
+        }
+
+    def _trace_steps(self, element_spec: tuple[Any, ...], *, in_ring: bool) -> None:
         # Not partials: a concrete function treats a partial's bound argument as missing.
         def step(
             flag: tf.Tensor, examples: tuple[Any, ...], salt: tf.Tensor, zero: tf.Tensor
@@ -151,8 +151,9 @@ class StepGraph:
                 zero = after_sums(totals, zero, zero)
             return self._finish(self._empty_sums(flag, zero), in_ring)
 
-        self.steps[in_ring] = _trace(step, scalar, element_spec, salt, scalar)
-        self.empty_steps[in_ring] = _trace(empty_step, scalar, scalar)
+        scalar, salt_spec = tf.TensorSpec((), tf.float32), tf.TensorSpec((), tf.uint32)
+        self.steps[in_ring] = traced(step, scalar, element_spec, salt_spec, scalar)
+        self.empty_steps[in_ring] = traced(empty_step, scalar, scalar)
 
     def _sums_of_batch(
         self,
@@ -164,46 +165,29 @@ class StepGraph:
         in_ring: bool,
     ) -> list[Sum]:
         """Compute this rank's sums: one for each changed variable, then the row of numbers."""
-        count = _count(examples)
+        count = tf.cast(num_examples(examples[0]), tf.float32)
         before = [tf.convert_to_tensor(variable.value) for variable in self._non_trainable]
-        salted_values = [
-            _salted(variable, value, salt)
-            for variable, value in zip(self._non_trainable, before, strict=True)
-        ]
-
+        salted_values = [_salted(value, salt) for value in before]
         part_sums = self._parts[in_ring]
-
-        def compute(batch: Any, non_trainable: list[tf.Tensor]) -> Any:
-            return part_sums(batch, non_trainable, zero)
-
-        def compute_last(batch: Any, non_trainable: list[tf.Tensor]) -> Any:
-            # Inlined, so that each gradient is sent while the others are computed.
-            return (
-                inlined(part_sums, batch, non_trainable, zero)
-                if in_ring
-                else compute(batch, non_trainable)
-            )
-
+        # Inlined, so that each gradient is sent while the others are computed.
+        last_sums = functools.partial(inlined, part_sums) if in_ring else part_sums
         sums, after = add_over_parts(
-            compute,
-            compute_last,
+            lambda batch, non_trainable: part_sums(batch, non_trainable, zero),
+            lambda batch, non_trainable: last_sums(batch, non_trainable, zero),
             examples,
             salted_values,
             num_parts=self._options.num_parts,
             sum_specs=part_sums.structured_outputs[0],
         )
+        states = zip(salted_values, after, strict=True)
         state_sums = [
-            _to_sum(old, new, salted_value, count)
-            for old, new, salted_value, is_assigned in zip(
-                before, after, salted_values, self._is_assigned, strict=True
-            )
-            if is_assigned
+            _to_sum(*state, count) for state in itertools.compress(states, self._is_assigned)
         ]
         numbers = tf.concat([[count], sums[-1][:2], [flag, 1.0], sums[-1][2:]], 0)
         return [*sums[:-1], *state_sums, numbers]
 
-    def _part_function(self, *, in_ring: bool) -> Any:
-        """Return `_part_sums` for tracing, for a single rank or with sums over the ring inside."""
+    def _trace_part(self, element_spec: tuple[Any, ...], *, in_ring: bool) -> Any:
+        """Trace `_part_sums`, for a single rank or with sums over the ring inside."""
 
         def part_sums(
             examples: tuple[Any, ...], non_trainable: list[tf.Tensor], zero: tf.Tensor
@@ -217,7 +201,8 @@ class StepGraph:
             # Also sums without consumers, because a rank without examples computes all of them.
             return [*sums, after_sums(totals.values(), row, zero)], after
 
-        return part_sums
+        non_trainable = [tf.TensorSpec(v.shape, v.dtype) for v in self._non_trainable]
+        return traced(part_sums, element_spec, non_trainable, tf.TensorSpec((), tf.float32))
 
     def _sum_divisors(self, row: tf.Tensor) -> tf.Tensor:
         """Sum a row over the ring: the divisor of a mean in the loss, and the examples."""
@@ -245,7 +230,7 @@ class StepGraph:
         with tf.GradientTape() as tape:
             tape.watch(trainable)  # Keras, not TensorFlow, decides what is trainable.
             outcome = self._objective.of_batch(
-                *examples, non_trainable=non_trainable, over_ring=over_ring
+                examples, non_trainable=non_trainable, over_ring=over_ring
             )
             # Differentiate the sum, so that the gradients need no further pass to become sums.
             summed, weight = outcome.loss.total, outcome.loss.weight
@@ -256,21 +241,9 @@ class StepGraph:
                 summed if factor is None else summed * tf.cast(self._scale, summed.dtype) / factor
             )
         gradients = tape.gradient(scaled, trainable)
-        if (has_gradient := outcome.loss.has_gradient) is not None:
-            gradients = [
-                None
-                if gradient is None
-                else with_values(
-                    gradient,
-                    lambda values: tf.math.multiply_no_nan(
-                        values, tf.cast(has_gradient, values.dtype)
-                    ),
-                )
-                for gradient in gradients
-            ]
         # As in Keras: the optimizer skips variables that the loss does not depend on.
         pairs = [
-            (variable, _with_known_shape(gradient, variable))
+            (variable, gradient)
             for variable, gradient in zip(self._trainable, gradients, strict=True)
             if gradient is not None
         ]
@@ -288,7 +261,11 @@ class StepGraph:
                 ", ".join(independent),
             )
         self._metrics, self._is_assigned = outcome.metrics, outcome.is_assigned
-        sums = [self._gradient_sum(variable, gradient, factor) for variable, gradient in pairs]
+        sums = [self._gradient_sum(variable, gradient) for variable, gradient in pairs]
+        if (has_gradient := outcome.loss.has_gradient) is not None:
+            sums = [combine(tf.math.multiply_no_nan, value, has_gradient) for value in sums]
+        if factor is not None:
+            sums = [combine(tf.multiply, value, factor) for value in sums]
         row = [tf.cast([summed, weight], tf.float32), *(m.sums for m in outcome.metrics)]
         return [*sums, tf.concat(row, 0)], outcome.after
 
@@ -300,8 +277,8 @@ class StepGraph:
             for spec in specs[:-1]
         ]
         state_sums = [
-            tf.fill(variable.shape, tf.cast(zero, _sum_dtype(variable.value)))
-            for variable in self._assigned
+            tf.fill(v.shape, tf.cast(zero, v.dtype if v.value.dtype.is_floating else tf.float32))
+            for v in self._assigned
         ]
         metric_sums = [zero for _ in range(self.num_metric_sums)]
         return [*sums, *state_sums, tf.stack([zero, zero, zero, flag, zero, *metric_sums])]
@@ -317,16 +294,12 @@ class StepGraph:
         with tf.control_dependencies(_flat(sums)):
             return self._update(sums)
 
-    def _gradient_sum(self, variable: keras.Variable, gradient: Any, factor: int | None) -> Sum:
+    def _gradient_sum(self, variable: keras.Variable, gradient: Any) -> Sum:
         if isinstance(gradient, tf.IndexedSlices) and self._options.num_parts == 1:
             shape = tf.constant([*variable.shape], gradient.indices.dtype)
-            gradient = unique_rows(tf.IndexedSlices(gradient.values, gradient.indices, shape))
-        else:
-            # A text layer may have an output length that is unknown while tracing.
-            gradient = tf.ensure_shape(gradient, variable.shape)
-        if factor is None:
-            return gradient
-        return with_values(gradient, lambda values: values * tf.cast(factor, values.dtype))
+            return unique_rows(tf.IndexedSlices(gradient.values, gradient.indices, shape))
+        # Sparse features and text layers give gradients of a shape that is unknown while tracing.
+        return tf.ensure_shape(gradient, variable.shape)
 
     def _update_if_finite(self, reduced: list[Sum]) -> tf.Tensor:
         """Update the variables if the step's loss and gradients are finite.
@@ -341,13 +314,7 @@ class StepGraph:
 
         def update() -> tf.Tensor:
             # The weight of a fully masked loss is 0; Keras then uses zero gradients.
-            gradients = [
-                with_values(
-                    total,
-                    lambda values: tf.math.divide_no_nan(values, tf.cast(weight, values.dtype)),
-                )
-                for total in gradient_sums
-            ]
+            gradients = [combine(tf.math.divide_no_nan, total, weight) for total in gradient_sums]
             gradients = clip(gradients, self._options, self._scale)
             with self._rate.applied() if self._rate is not None else contextlib.nullcontext():
                 self._optimizer.apply(gradients, self._trained)
@@ -363,15 +330,15 @@ class StepGraph:
         are_finite = are_usable(gradient_sums, self._optimizer)
         is_usable = tf.math.is_finite(numbers[LOSS]) & (count > 0) & are_finite
         updated = tf.cond(is_usable, update, lambda: tf.constant(False))
-        metric_parts = zip(self._metrics, self._split(numbers[METRICS:]), strict=True)
-        state_row = tf.concat(
-            [numbers[:METRICS], *(metric.counted(sums, count) for metric, sums in metric_parts)], 0
-        )
-        values = self._values(state_row[METRICS:], count)
-        self.metric_names = list(values)
+        states: list[tf.Tensor] = []
+        values: dict[str, tf.Tensor] = {}
+        for metric, sums in split_sums(self._metrics, numbers[METRICS:]):
+            states.append(metric.counted(sums, count))
+            values |= metric.values(states[-1], count)
+        self._metric_names = list(values)
         with tf.control_dependencies([updated]):
             row = [tf.reshape(tf.cast(v, tf.float32), [1]) for v in (*values.values(), are_finite)]
-            return tf.concat([state_row, *row], 0)
+            return tf.concat([numbers[:METRICS], *states, *row], 0)
 
     @property
     def _is_scaling(self) -> bool:
@@ -417,18 +384,6 @@ def inlined(function: Any, *arguments: Any) -> Any:
     return tf.nest.pack_sequence_as(outputs, copied, expand_composites=True)
 
 
-def _trace(function: Any, *signature: Any) -> Any:
-    return tf.function(function, autograph=False).get_concrete_function(*signature)
-
-
-def _with_known_shape(gradient: Sum, variable: keras.Variable) -> Sum:
-    """Set the variable's shape on a dense gradient of unknown shape, as from sparse features."""
-    if isinstance(gradient, tf.IndexedSlices) or gradient.shape.is_fully_defined():
-        return gradient
-    # An op, so that copies of the graph keep the shape.
-    return tf.ensure_shape(gradient, variable.shape)
-
-
 def _fill(like: Any, value: tf.Tensor) -> tf.Tensor:
     return tf.fill(like.shape, tf.cast(value, like.dtype))
 
@@ -446,29 +401,19 @@ def _flat(sums: list[Sum]) -> list[tf.Tensor]:
     return list(tf.nest.flatten(sums, expand_composites=True))
 
 
-def _count(examples: tuple[Any, ...]) -> tf.Tensor:
-    """Compute the number of examples as a float32 scalar."""
-    return tf.cast(num_examples(examples[0]), tf.float32)
-
-
-def _salted(variable: keras.Variable, value: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:
+def _salted(value: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:
     """Add this rank's salt to the state of a seed generator; return other values unchanged."""
-    if variable.value.dtype == tf.uint32 and value.shape == (2,):
+    if value.dtype == tf.uint32 and value.shape == (2,):
         return value + tf.stack([salt, tf.constant(0, tf.uint32)])
     return value
 
 
-def _sum_dtype(value: tf.Variable | tf.Tensor) -> tf.DType:
-    """Return the type in which a variable's value is summed."""
-    return value.dtype if value.dtype.is_floating else tf.float32
-
-
-def _to_sum(before: tf.Tensor, after: Any, salted_value: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+def _to_sum(before: tf.Tensor, after: Any, count: tf.Tensor) -> tf.Tensor:
     """Compute a rank's summand: the value times `count`, or the increment of an integer."""
     after = tf.convert_to_tensor(after)
     if before.dtype.is_floating:
         return after * tf.cast(count, after.dtype)
-    return tf.cast(tf.cast(after, tf.int64) - tf.cast(salted_value, tf.int64), tf.float32)
+    return tf.cast(tf.cast(after, tf.int64) - tf.cast(before, tf.int64), tf.float32)
 
 
 def _assign_from_sum(

@@ -7,7 +7,6 @@ asks the registered global dispatchers.
 
 import functools
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -47,8 +46,12 @@ def require_keras_3(model: keras.Model, name: str) -> None:
         UserCodeError: The model or one of its layers contains such a layer.
     """
     for layer in model._flatten_layers():
-        for attribute, value in _attributes(layer):
-            value_class = type(value)
+        attributes = [
+            (name, type(item))
+            for name, value in vars(layer).items()
+            for item in (value if isinstance(value, list | tuple) else [value])
+        ]
+        for attribute, value_class in attributes:
             if value_class.__module__.startswith((f"{_PRIVATE}.", "tf_keras.")):
                 raise UserCodeError(
                     f"The model of {name} holds a layer of another Keras, whose weights would not"
@@ -97,14 +100,6 @@ class TensorFunction(keras.layers.Layer):  # type: ignore[misc]  # Keras ships n
             if not any(tensor.sparse for tensor in tensors):
                 raise
             return super().compute_output_spec(dense)
-
-
-def _attributes(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(layer).items():
-        if isinstance(value, list | tuple):
-            yield from ((name, item) for item in value)
-        else:
-            yield name, value
 
 
 def _run(function: Any, arguments: Any, flat: list[Any], indices: list[int], tensors: Any) -> Any:

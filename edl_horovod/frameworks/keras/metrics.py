@@ -4,7 +4,7 @@ The AUC or precision of a data set is not the mean over its batches. The state t
 such a metric is a sum over examples, so it can be computed in any batches on any rank and added up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,21 +13,30 @@ import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.models.calling import call_declared
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.spec import Mode
 
 __all__ = [
+    "TRIED_EXAMPLES",
     "MetricCall",
+    "MetricSums",
     "as_keras_metric",
-    "as_tensors",
-    "first_examples",
+    "is_sum",
+    "metric_sums",
+    "not_a_sum",
     "random_examples",
+    "require_dict",
     "require_number",
     "require_sums",
     "result_of",
     "row_of",
-    "value_of",
+    "split_sums",
+    "zeros_of",
 ]
 
-_TRIED_EXAMPLES = (3, 5)
+TRIED_EXAMPLES = (3, 5)
+"""The numbers of examples in the two parts of a batch that must add up."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +57,89 @@ class MetricCall:
         """
         with tf.init_scope():  # Eagerly, not in the graph that is being traced.
             require_sums(self)
-        after = _after(self.metric, _zeros(self.metric), self.labels, self.outputs)
-        return row_of(after)
+        return row_of(_after(self.metric, zeros_of(self.metric), self.labels, self.outputs))
+
+
+@dataclass(frozen=True)
+class MetricSums:
+    """A metric of a batch as sums, which add up over batches of any size and over ranks."""
+
+    name: str
+    sums: tf.Tensor
+    """Shape (numbers,), float32."""
+    metric: keras.metrics.Metric | None = None
+    """Computes the value from the sums; None if the value is their mean over the examples."""
+    is_per_batch: bool = False
+    """Whether the metric counts a batch once; `sums` is then weighted by its examples."""
+    reported: frozenset[str] | None = None
+    """Names of the values to report; None for all."""
+
+    @property
+    def size(self) -> int:
+        """The number of sums."""
+        return int(self.sums.shape[0])
+
+    def counted(self, sums: Any, count: Any) -> Any:
+        """Compute the metric's state from the sums over a ring and their number of examples."""
+        return sums / count if self.is_per_batch else sums
+
+    def values(self, counted: Any, count: Any) -> dict[str, tf.Tensor]:
+        """Compute the scalar values by name from the metric's state after `count` examples."""
+        if self.metric is None:
+            return {self.name: counted[0] / count}
+        result = result_of(self.metric, counted)
+        named = result if isinstance(result, dict) else {self.name: result}
+        return {
+            k: value for k, value in named.items() if self.reported is None or k in self.reported
+        }
+
+
+def split_sums(metrics: Sequence[MetricSums], row: Any) -> Iterator[tuple[MetricSums, Any]]:
+    """Yield each metric with its part of a row, such as the sums or the states of all metrics."""
+    start = 0
+    for metric in metrics:
+        stop = start + metric.size
+        yield metric, row[start:stop]
+        start = stop
+
+
+def metric_sums(
+    loaded: LoadedSpec, mode: Mode, outputs: Any, labels: Any, weights: Any, count: tf.Tensor
+) -> list[MetricSums]:
+    """Compute the spec's metrics as sums over a batch's examples.
+
+    Args:
+        loaded: The user's spec.
+        mode: Passed to `create_metrics`.
+        outputs: The model's outputs.
+        labels: The batch's labels.
+        weights: Example weights for metrics that take `sample_weight`; None for equal weights.
+        count: Number of examples, a float scalar.
+
+    Raises:
+        UserCodeError: `create_metrics` returned something other than a dict of scalars, of one
+            value an example, or (not in training) of Keras metrics that add up.
+    """
+    available = {"mode": mode, "outputs": outputs, "labels": labels, "predictions": outputs}
+    available["sample_weight"] = weights
+    metrics = call_declared(loaded.spec.create_metrics, available) or {}
+    name = f"create_metrics of {loaded.label}"
+    sums = []
+    for key, value in sorted(require_dict(metrics, name).items()):
+        if metric := as_keras_metric(value):
+            value = MetricCall(metric, labels, outputs, f"{key} of {name}")
+        if isinstance(value, MetricCall):
+            if mode is Mode.TRAINING:
+                raise UserCodeError(
+                    f"{value.label} is a Keras metric, which needs a whole data set and is only"
+                    " computed in evaluations.",
+                    received=f"{type(value.metric).__name__} in mode training",
+                    hint="Return it where mode is Mode.EVALUATION.",
+                )
+            sums.append(MetricSums(key, value.counts(), value.metric))
+        else:
+            sums.append(MetricSums(key, _mean_sum(value, count, f"{key} of {name}")))
+    return sums
 
 
 def as_keras_metric(metric: Any) -> keras.metrics.Metric | None:
@@ -69,12 +159,12 @@ def result_of(metric: keras.metrics.Metric, counts: Any) -> Any:
 
     Returns a scalar tensor, or a dict of scalar tensors by name.
     """
-    return metric.stateless_result(_as_state(metric, counts))
-
-
-def value_of(metric: keras.metrics.Metric, counts: np.ndarray) -> float:
-    """Compute a single-valued metric's result from `counts` as a float."""
-    return float(result_of(metric, counts))
+    sizes = [int(np.prod(variable.shape)) for variable in metric.variables]
+    state = [
+        tf.cast(tf.reshape(piece, variable.shape), variable.dtype)
+        for piece, variable in zip(tf.split(counts, sizes), metric.variables, strict=True)
+    ]
+    return metric.stateless_result(state)
 
 
 def require_sums(call: MetricCall) -> None:
@@ -87,13 +177,13 @@ def require_sums(call: MetricCall) -> None:
     metric, label = call.metric, call.label
     rng = np.random.default_rng(0)
     arguments = (call.labels, call.outputs)
-    parts = [random_examples(arguments, number, rng) for number in _TRIED_EXAMPLES]
-    joined = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
+    parts = [random_examples(arguments, number, rng) for number in TRIED_EXAMPLES]
+    joined = tf.nest.map_structure(lambda *tensors: tf.concat(tensors, 0), *parts)
     try:
         metric.update_state(*joined)  # Some create their variables here.
         metric.reset_state()
         is_empty = not any(np.any(np.asarray(variable)) for variable in metric.variables)
-        value = metric.stateless_result(_after(metric, _zeros(metric), *joined))
+        value = metric.stateless_result(_after(metric, zeros_of(metric), *joined))
         adds_up = is_empty and _adds_up(metric, parts, joined, rng)
     except (TypeError, ValueError, tf.errors.OpError) as e:
         shapes = [tf.nest.map_structure(lambda tensor: tensor.shape, value) for value in arguments]
@@ -102,12 +192,33 @@ def require_sums(call: MetricCall) -> None:
             f" {shapes[1]}: {e}"
         ) from e
     if not adds_up:
-        raise UserCodeError(
-            f"{label} cannot be summed over a ring: the state of {type(metric).__name__} depends on"
-            " the order or the size of the batches. Make update_state only add sums over the"
-            " examples to variables that start at 0, and compute the value in result."
-        )
+        raise not_a_sum(metric, label)
     require_number(metric, value, label)
+
+
+def not_a_sum(metric: keras.metrics.Metric, label: str) -> UserCodeError:
+    """Build the error for a metric whose state does not add up over batches."""
+    return UserCodeError(
+        f"{label} cannot be summed over a ring: the state of {type(metric).__name__} depends on"
+        " the order or the size of the batches. Make update_state only add sums over the"
+        " examples to variables that start at 0, and compute the value in result."
+    )
+
+
+def is_sum(first: Any, second: Any, whole: Any) -> bool:
+    """Whether the values of two parts add up to that of the whole, up to rounding."""
+    return np.allclose(first + second, whole, rtol=1e-4, atol=1e-5)
+
+
+def require_dict(value: Any, label: str, hint: str = "") -> dict[str, Any]:
+    """Return a value that must be a dict.
+
+    Raises:
+        UserCodeError: It is not.
+    """
+    if isinstance(value, dict):
+        return value
+    raise UserCodeError(f"{label} must return a dict.", received=type(value).__name__, hint=hint)
 
 
 def require_number(metric: keras.metrics.Metric, value: Any, label: str) -> None:
@@ -132,16 +243,11 @@ def require_number(metric: keras.metrics.Metric, value: Any, label: str) -> None
 
 def _adds_up(metric: keras.metrics.Metric, parts: list[Any], joined: Any, rng: Any) -> bool:
     """Whether the state is independent of batch order, batch size and the previous state."""
-    empty = _zeros(metric)
+    empty = zeros_of(metric)
     start = [tf.cast(rng.integers(1, 9, size=zero.shape), zero.dtype) for zero in empty]
-    first, second = (_after(metric, empty, *part) for part in parts)
-    state = _after(metric, empty, *joined)
-    later_state = _after(metric, start, *joined)
-    return all(
-        np.allclose(a + b, total, rtol=1e-4, atol=1e-5)
-        and np.allclose(base + total, later, rtol=1e-4, atol=1e-5)
-        for a, b, total, base, later in zip(first, second, state, start, later_state, strict=True)
-    )
+    first, second, whole = (row_of(_after(metric, empty, *part)) for part in (*parts, joined))
+    later = row_of(_after(metric, start, *joined))
+    return is_sum(first, second, whole) and is_sum(row_of(start), whole, later)
 
 
 def random_examples(like: Any, number: int, rng: Any) -> Any:
@@ -155,51 +261,42 @@ def random_examples(like: Any, number: int, rng: Any) -> Any:
         rng: A NumPy random generator.
     """
 
-    def array(tensor: Any) -> Any:
+    def example(tensor: Any) -> Any:
         if isinstance(tensor, tf.RaggedTensor | tf.RaggedTensorSpec):
-            dense = tf.constant(array(tf.TensorSpec(tensor.shape, tensor.dtype)))
+            dense = example(tf.TensorSpec(tensor.shape, tensor.dtype))
             return tf.RaggedTensor.from_tensor(dense, ragged_rank=tensor.ragged_rank)
         if isinstance(tensor, tf.SparseTensor | tf.SparseTensorSpec):
-            return tf.sparse.from_dense(array(tf.TensorSpec(tensor.shape, tensor.dtype)))
+            return tf.sparse.from_dense(example(tf.TensorSpec(tensor.shape, tensor.dtype)))
         example_shape = tensor.shape.as_list()[1:] if tensor.shape.rank else []
         shape = [number, *(size or 1 for size in example_shape)]
         if tensor.dtype == tf.string:
-            return np.full(shape, b"")
-        dtype = tensor.dtype.as_numpy_dtype
+            return tf.fill(shape, "")
         if tensor.dtype.is_floating:
-            return rng.random(shape).astype(dtype)
+            return tf.constant(rng.random(shape).astype(tensor.dtype.as_numpy_dtype))
         integers = rng.integers(0, 2, (number, int(np.prod(shape[1:]))))
         if integers.shape[1] > 1:
             integers[:, 0] = 1
-        return integers.reshape(shape).astype(dtype)
+        return tf.cast(integers.reshape(shape), tensor.dtype)
 
-    return tf.nest.map_structure(array, like)
-
-
-def first_examples(like: Any) -> Any:
-    """Generate one random example like those of a batch, as tensors."""
-    return as_tensors(random_examples(like, 1, np.random.default_rng(0)))
+    return tf.nest.map_structure(example, like)
 
 
-def as_tensors(values: Any) -> Any:
-    """Convert the arrays in a structure to tensors and keep everything else."""
-    return tf.nest.map_structure(
-        lambda value: tf.constant(value) if isinstance(value, np.ndarray) else value, values
-    )
+def zeros_of(metric: keras.metrics.Metric) -> list[tf.Tensor]:
+    """Build a metric's state before the first example."""
+    return [tf.zeros(variable.shape, variable.dtype) for variable in metric.variables]
 
 
 def _after(metric: keras.metrics.Metric, state: Any, labels: Any, outputs: Any) -> list[Any]:
     return list(metric.stateless_update_state(state, labels, outputs))
 
 
-def _zeros(metric: keras.metrics.Metric) -> list[tf.Tensor]:
-    return [tf.zeros(variable.shape, variable.dtype) for variable in metric.variables]
-
-
-def _as_state(metric: keras.metrics.Metric, counts: Any) -> list[tf.Tensor]:
-    sizes = [int(np.prod(variable.shape)) for variable in metric.variables]
-    pieces = tf.split(counts, sizes)
-    return [
-        tf.cast(tf.reshape(piece, variable.shape), variable.dtype)
-        for piece, variable in zip(pieces, metric.variables, strict=True)
-    ]
+def _mean_sum(value: Any, count: tf.Tensor, label: str) -> tf.Tensor:
+    value = tf.cast(tf.convert_to_tensor(value), tf.float32)
+    if value.shape.rank is None:
+        raise UserCodeError(
+            f"{label} must be a scalar, one value an example, or a Keras metric.",
+            received=f"shape {value.shape}",
+        )
+    # Several values of an example, such as shape (examples, 1), count as their mean.
+    value = tf.reduce_mean(value, list(range(1, value.shape.rank)))
+    return tf.reshape(value * count if value.shape.rank == 0 else tf.reduce_sum(value), [1])

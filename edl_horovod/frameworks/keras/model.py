@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.frameworks.base import Evaluation, Prediction
-from edl_horovod.frameworks.keras.compiled_objective import overrides
-from edl_horovod.frameworks.keras.functional import MetricSums, num_examples, running
+from edl_horovod.frameworks.keras.functional import num_examples, running, traced
 from edl_horovod.frameworks.keras.keras_2 import name_only_input, require_keras_3
-from edl_horovod.frameworks.keras.metrics import first_examples
-from edl_horovod.frameworks.keras.objective import Objective
+from edl_horovod.frameworks.keras.metrics import MetricSums, random_examples, split_sums
+from edl_horovod.frameworks.keras.objective import Objective, overrides
 from edl_horovod.frameworks.values import Batch, EvaluationSums, Output, Variable, flatten_outputs
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -54,7 +53,7 @@ class KerasModel:
         name_only_input(model, features)
         doing = f"Running the model of {name} on the features of create_dataset ({features})"
         with user_code(doing, root=loaded.zoo):
-            model(first_examples(features), training=False)
+            model(random_examples(features, 1, np.random.default_rng(0)), training=False)
         self.keras = model
 
     @property
@@ -139,9 +138,7 @@ class KerasEvaluation:
         self._metrics: list[MetricSums] = []
         with user_code(f"Building the evaluation of {loaded.label}", root=loaded.zoo):
             # This calls `_trace` once, which sets `_metrics`.
-            self._sums = tf.function(self._trace, autograph=False).get_concrete_function(
-                element_spec
-            )
+            self._sums = traced(self._trace, element_spec)
         size = sum(metric.size for metric in self._metrics)
         # Only computed values have names, so compute them from sums that are zero.
         self.names = ["loss", *self._values(np.zeros(size), 1.0)]
@@ -161,20 +158,16 @@ class KerasEvaluation:
         return {"loss": loss, **self._values(sums.metrics, sums.num_examples)}
 
     def _values(self, sums: NDArray[np.float64], count: float) -> dict[str, float]:
-        values: dict[str, float] = {}
-        start = 0
-        for metric in self._metrics:
-            stop = start + metric.size
-            counted = metric.counted(sums[start:stop], count)
-            named = metric.values(counted, count)
-            values |= {name: float(value) for name, value in named.items()}
-            start = stop
-        return values
+        return {
+            name: float(value)
+            for metric, part in split_sums(self._metrics, sums)
+            for name, value in metric.values(metric.counted(part, count), count).items()
+        }
 
     def _trace(self, examples: tuple[Any, ...]) -> tf.Tensor:
         """Compute the sums of a batch as one vector: examples, loss, loss weight, metrics."""
         count = tf.cast(num_examples(examples[0]), tf.float32)
-        outcome = self._objective.of_batch(*examples)
+        outcome = self._objective.of_batch(examples)
         self._metrics = outcome.metrics
         loss = tf.stack([outcome.loss.total, outcome.loss.weight])
         numbers = [[count], tf.cast(loss, tf.float32)]
@@ -196,17 +189,12 @@ class KerasPrediction:
             UserCodeError: The model raised an exception.
         """
         with user_code(f"Running the model of {loaded.label}", root=loaded.zoo):
-            self._outputs = tf.function(
-                _predict_function(model), autograph=False
-            ).get_concrete_function(element_spec[0])
+            self.outputs = traced(_predict_function(model), element_spec[0])
+        """Computes the model's outputs for a batch's features."""
 
     def describe(self) -> tuple[Output, ...]:
         """Describe the outputs, sorted by name."""
-        return describe_outputs(self._outputs.structured_outputs)
-
-    def outputs(self, features: Any) -> Any:
-        """Compute the model's outputs for a batch's features."""
-        return self._outputs(features)
+        return describe_outputs(self.outputs.structured_outputs)
 
     def arrays(self, outputs: Any) -> dict[str, NDArray[Any]]:
         """Convert the outputs to arrays by name."""
@@ -215,9 +203,15 @@ class KerasPrediction:
 
 def describe_outputs(outputs: Any) -> tuple[Output, ...]:
     """Describe tensors or `tf.TypeSpec`s in the structure that a model returns, sorted by name."""
-    return tuple(
-        _describe_output(name, tensor) for name, tensor in sorted(flatten_outputs(outputs).items())
-    )
+
+    def describe(name: str, tensor: Any) -> Output:
+        if not isinstance(tensor, tf.Tensor | tf.TensorSpec):
+            problem = "it is not a dense tensor"
+            return Output(name=name, dtype=type(tensor).__name__, batch_shape=None, problem=problem)
+        shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+        return Output(name=name, dtype=tensor.dtype.name, batch_shape=shape)
+
+    return tuple(describe(*item) for item in sorted(flatten_outputs(outputs).items()))
 
 
 def _predict_function(model: keras.Model) -> Callable[[Any], Any]:
@@ -228,11 +222,3 @@ def _predict_function(model: keras.Model) -> Callable[[Any], Any]:
             (features,) if isinstance(features, tuple) else features
         )
     return lambda features: model(features, training=False)
-
-
-def _describe_output(name: str, tensor: Any) -> Output:
-    if not isinstance(tensor, tf.Tensor | tf.TensorSpec):
-        problem = "it is not a dense tensor"
-        return Output(name=name, dtype=type(tensor).__name__, batch_shape=None, problem=problem)
-    shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
-    return Output(name=name, dtype=tensor.dtype.name, batch_shape=shape)

@@ -4,41 +4,58 @@ The spec's loss and metrics are used, else the model's: `compute_loss`, `compute
 arguments of `compile`.
 """
 
+import contextlib
+import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.compiled_objective import (
-    CompiledObjective,
-    any_number,
-    overrides,
-    sum_over_batch,
-)
 from edl_horovod.frameworks.keras.denominators import OverRing, Reductions, RingMean, depends_on
 from edl_horovod.frameworks.keras.functional import (
-    MetricSums,
     at_least_float32,
-    metric_sums,
     num_examples,
     repeated,
     some_examples,
+    traced,
     without_effects,
+)
+from edl_horovod.frameworks.keras.metrics import (
+    TRIED_EXAMPLES,
+    MetricSums,
+    is_sum,
+    metric_sums,
+    not_a_sum,
+    random_examples,
+    require_dict,
+    require_number,
+    result_of,
+    row_of,
+    zeros_of,
 )
 from edl_horovod.frameworks.values import BATCH_DEPENDENT, are_same_loss, is_sum_over_batch
 from edl_horovod.models.calling import call_declared, declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["Objective", "Outcome"]
+__all__ = ["Objective", "Outcome", "overrides"]
 
 log = logging.getLogger(__name__)
 
-_TRIED_EXAMPLES = 8
+_LOSS = "loss"
+"""The name of the loss in reports."""
+_MAX_TRIED_EXAMPLES = 8
+
+
+def overrides(model: keras.Model, method: str) -> bool:
+    """Whether a model overrides a method of Keras."""
+    definer = next(base for base in type(model).__mro__ if method in vars(base))
+    return method in vars(model) or definer.__module__.partition(".")[0] != "keras"
 
 
 @dataclass(frozen=True)
@@ -103,11 +120,11 @@ class Objective:
         self._is_mean = False
         self.num_divisors = 1
         """The number of different divisors in the loss, known after it has been traced."""
-        self._compiled: CompiledObjective | None = None
+        self._compiled: _ModelObjective | None = None
         if uses_model_loss or self._uses_model_metrics:
             doing = f"Checking the loss and the metrics of the model of {loaded.label}"
             with user_code(doing, root=loaded.zoo):
-                self._compiled = CompiledObjective(
+                self._compiled = _ModelObjective(
                     model, element_spec, has_loss=uses_model_loss, label=loaded.label
                 )
 
@@ -123,7 +140,7 @@ class Objective:
         """
         if self._is_mean:
             return
-        few, label = some_examples(examples, 0, _TRIED_EXAMPLES), self._loaded.label
+        few, label = some_examples(examples, 0, _MAX_TRIED_EXAMPLES), self._loaded.label
         try:
             with user_code(f"Checking the loss of {label}", root=self._loaded.zoo):
                 outputs, layer_losses = self._trial_outputs(few[0])
@@ -139,7 +156,7 @@ class Objective:
                 raise
             return  # The step fails, too, and its message describes the whole batch.
         if any(is_sum_over_batch(*map(float, loss)) for loss in losses):
-            raise sum_over_batch(label)
+            raise _sum_over_batch(label)
         once, twice, _ = values
         if not adds_up or not are_same_loss(once, twice):
             log.warning(BATCH_DEPENDENT, label)
@@ -160,75 +177,45 @@ class Objective:
         """
 
         def loss(outputs: Any, examples: tuple[Any, ...]) -> Any:
-            features, labels, weights = (*examples, None)[:3]
-            if self._class_weight:
-                label = self._loaded.label
-                weights = _weights_of_classes(labels, self._class_weight, label=label)
-            count = num_examples(features)
             with without_effects(self._model):
-                if self._compiled is None or not self._uses_model_loss:
-                    mean = self._spec_loss(outputs, labels, weights, count)
-                else:
-                    mean = self._model_loss(features, labels, outputs, weights, count)
+                mean = self._loss(self._with_weights(examples), outputs)
             return mean.total, mean.weight
 
-        # Traced for any number of examples, like the step.
-        traced = tf.function(loss, autograph=False).get_concrete_function(
-            *tf.nest.map_structure(any_number, (outputs, examples))
-        )
+        losses = _traced_for_any_number(loss, outputs, examples)
 
-        def total_and_weight(outputs: Any, examples: Any) -> tuple[float, float]:
-            total, weight = traced(outputs, examples)
-            return float(total), float(weight)
+        def mean(*trials: tuple[Any, Any]) -> float:
+            sums = [list(map(float, losses(*trial))) for trial in trials]
+            total, weight = map(sum, zip(*sums, strict=True))
+            return total / weight if weight else 0.0
 
         trial = (outputs, examples)
-        sums = [total_and_weight(*repeated(trial, times)) for times in (1, 2, 3)]
-        means = [total / weight if weight else 0.0 for total, weight in sums]
+        means = [mean(repeated(trial, times)) for times in (1, 2, 3)]
         # Two parts with more than one example each.
         count = int(num_examples(examples[0]))
         times = 1 if count > 3 else 3
-        repeated_trial, middle = repeated(trial, times), count * times // 2
-        bounds = ((0, middle), (middle, count * times))
-        parts = [
-            total_and_weight(*some_examples(repeated_trial, first, last)) for first, last in bounds
-        ]
-        total, weight = (sum(numbers) for numbers in zip(*parts, strict=True))
-        mean = total / weight if weight else 0.0
-        return means, self.num_divisors > 1 or are_same_loss(means[2], mean)
+        whole, middle = repeated(trial, times), count * times // 2
+        parts = (some_examples(whole, 0, middle), some_examples(whole, middle, count * times))
+        return means, self.num_divisors > 1 or are_same_loss(means[2], mean(*parts))
 
-    def _model_loss(
-        self,
-        features: Any,
-        labels: Any,
-        outputs: Any,
-        weights: Any,
-        count: tf.Tensor,
-        over_ring: OverRing | None = None,
+    def _loss(
+        self, examples: tuple[Any, ...], outputs: Any, over_ring: OverRing | None = None
     ) -> RingMean:
-        """Compute the model's loss, including the losses of its layers."""
-        compiled, training = self._compiled, self._mode is Mode.TRAINING
-        assert compiled is not None
+        """Compute the loss as a sum and a divisor, which a ring adds up.
 
-        with logging_warnings(f"the loss of {self._loaded.label}"):
-            return self._ring_mean(
-                lambda: compiled.loss(features, labels, outputs, weights, training=training),
-                outputs,
-                count,
-                over_ring,
-            )
-
-    def _ring_mean(
-        self,
-        loss: Callable[[], Any],
-        outputs: Any,
-        count: tf.Tensor,
-        over_ring: OverRing | None,
-    ) -> RingMean:
-        """Trace a loss as a sum and a divisor, which a ring adds up."""
+        The model's own loss includes the losses that its layers add.
+        """
         # `num_divisors` is known here: the step for a single rank is traced first.
-        reductions = Reductions(count, over_ring if self.num_divisors > 1 else None)
-        with reductions.recorded():
-            value = loss()
+        reductions = Reductions(
+            num_examples(examples[0]), over_ring if self.num_divisors > 1 else None
+        )
+        name = "the loss" if self._uses_model_loss else "create_loss"
+        with logging_warnings(f"{name} of {self._loaded.label}"), reductions.recorded():
+            if self._uses_model_loss:
+                assert self._compiled is not None
+                is_training = self._mode is Mode.TRAINING
+                value = self._compiled.loss(examples, outputs, training=is_training)
+            else:
+                value = self._create_loss(examples, outputs)
         self.num_divisors = max(self.num_divisors, reductions.num_divisors)
         if isinstance(value, tuple | list) and len(value) == 2:
             total, weight = (self._scalar(tf.convert_to_tensor(part)) for part in value)
@@ -243,69 +230,9 @@ class Objective:
             return RingMean(total, tf.cast(weight, total.dtype))
         return reductions.ring_mean(self._scalar(tf.convert_to_tensor(value)), outputs)
 
-    def of_batch(
-        self,
-        features: Any,
-        labels: Any,
-        weights: Any = None,
-        *,
-        non_trainable: Sequence[tf.Tensor] | None = None,
-        over_ring: OverRing | None = None,
-    ) -> Outcome:
-        """Compute the loss and the metrics of a batch without changing the model.
-
-        Args:
-            features: The batch's features.
-            labels: The batch's labels.
-            weights: Example weights; None for equal weights.
-            non_trainable: Values of the non-trainable variables; None for their current values.
-            over_ring: Sums a row over the ring, for a loss with several divisors; None on a single
-                rank.
-        """
-        model, compiled, variables = (
-            self._model,
-            self._compiled,
-            self._model.non_trainable_variables,
-        )
-        training = self._mode is Mode.TRAINING
-        if self._class_weight:
-            label = self._loaded.label
-            weights = _weights_of_classes(labels, self._class_weight, label=label)
-        count = tf.cast(num_examples(features), tf.float32)
-        compiled_metrics = compiled.metrics if compiled is not None else ()
-        with without_effects(model, non_trainable=non_trainable, metrics=compiled_metrics) as scope:
-            before = [scope.get_current_value(variable) for variable in variables]
-            outputs = at_least_float32(model(features, training=training))
-            extra_losses = list(model.losses)
-            metrics: list[MetricSums] = []
-            loss = None
-            if compiled is not None:
-                if self._uses_model_loss:
-                    loss = self._model_loss(features, labels, outputs, weights, count, over_ring)
-                if self._uses_model_metrics:
-                    metrics = compiled.measure(scope, features, labels, outputs, weights, count)
-        after = [scope.get_current_value(variable) for variable in variables]
-        if loss is None:
-            loss = self._spec_loss(outputs, labels, weights, count, over_ring)
-            extra = [tf.cast(value, loss.total.dtype) * loss.weight for value in extra_losses]
-            loss = replace(loss, total=tf.add_n([loss.total, *extra]))
-        if not self._uses_model_metrics:
-            metrics = metric_sums(self._loaded, self._mode, outputs, labels, weights, count)
-        return Outcome(
-            loss,
-            metrics,
-            [tf.convert_to_tensor(value) for value in after],
-            [new is not old for new, old in zip(after, before, strict=True)],
-        )
-
-    def _spec_loss(
-        self,
-        outputs: Any,
-        labels: Any,
-        weights: Any,
-        count: tf.Tensor,
-        over_ring: OverRing | None = None,
-    ) -> RingMean:
+    def _create_loss(self, examples: tuple[Any, ...], outputs: Any) -> Any:
+        """Call the spec's loss."""
+        _, labels, weights = examples
         available = {"outputs": outputs, "labels": labels}
         create_loss = self._loaded.spec.create_loss
         if weights is not None:
@@ -318,10 +245,57 @@ class Objective:
                     " it before taking the mean, or remove the weights.",
                 )
             available["sample_weight"] = weights
-        with logging_warnings(f"create_loss of {self._loaded.label}"):
-            return self._ring_mean(
-                lambda: call_declared(create_loss, available), outputs, count, over_ring
-            )
+        return call_declared(create_loss, available)
+
+    def of_batch(
+        self,
+        examples: tuple[Any, ...],
+        *,
+        non_trainable: Sequence[tf.Tensor] | None = None,
+        over_ring: OverRing | None = None,
+    ) -> Outcome:
+        """Compute the loss and the metrics of a batch without changing the model.
+
+        Args:
+            examples: Features, labels, and weights if any.
+            non_trainable: Values of the non-trainable variables; None for their current values.
+            over_ring: Sums a row over the ring, for a loss with several divisors; None on a single
+                rank.
+        """
+        model, variables = self._model, self._model.non_trainable_variables
+        features, labels, weights = examples = self._with_weights(examples)
+        count = tf.cast(num_examples(features), tf.float32)
+        compiled_metrics = self._compiled.metrics if self._compiled is not None else ()
+        with without_effects(model, non_trainable=non_trainable, metrics=compiled_metrics) as scope:
+            before = [scope.get_current_value(variable) for variable in variables]
+            outputs = at_least_float32(model(features, training=self._mode is Mode.TRAINING))
+            extra_losses = list(model.losses)
+            if self._uses_model_loss:
+                loss = self._loss(examples, outputs, over_ring)
+            if self._uses_model_metrics:
+                assert self._compiled is not None
+                metrics = self._compiled.measure(scope, examples, outputs, count)
+        after = [scope.get_current_value(variable) for variable in variables]
+        if not self._uses_model_loss:
+            loss = self._loss(examples, outputs, over_ring)
+            extra = [tf.cast(value, loss.total.dtype) * loss.weight for value in extra_losses]
+            loss = replace(loss, total=tf.add_n([loss.total, *extra]))
+        if not self._uses_model_metrics:
+            metrics = metric_sums(self._loaded, self._mode, outputs, labels, weights, count)
+        return Outcome(
+            loss,
+            metrics,
+            [tf.convert_to_tensor(value) for value in after],
+            [new is not old for new, old in zip(after, before, strict=True)],
+        )
+
+    def _with_weights(self, examples: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+        """Return features, labels, and weights, which are None if there are none."""
+        features, labels, weights = (*examples, None)[:3]
+        if self._class_weight:
+            label = self._loaded.label
+            weights = _weights_of_classes(labels, self._class_weight, label=label)
+        return features, labels, weights
 
     def _scalar(self, loss: tf.Tensor) -> tf.Tensor:
         if loss.shape.rank != 0:
@@ -333,6 +307,147 @@ class Objective:
                 hint="Reduce the loss, for instance with tf.reduce_mean.",
             )
         return loss
+
+
+class _ModelObjective:
+    """The `compute_loss` and `compute_metrics` of a model, overridden or Keras' own.
+
+    They are called as `fit` and `evaluate` call them. The state that the model's metrics get in a
+    call is read from the call's scope and summed over the ring.
+    """
+
+    def __init__(
+        self, model: keras.Model, element_spec: tuple[Any, ...], *, has_loss: bool, label: str
+    ) -> None:
+        """Create the variables that Keras creates at the first batch, and check what adds up.
+
+        Args:
+            model: The built model.
+            element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
+            has_loss: Whether to use the model's loss. If false, it need not have one.
+            label: Name of the model in messages.
+
+        Raises:
+            UserCodeError: The state of a metric, or the loss, cannot be summed over a ring.
+        """
+        self._model = model
+        self._label = label
+        self._has_loss = has_loss
+        self._takes_training = "training" in inspect.signature(model.compute_loss).parameters
+        self._reported: frozenset[str] = frozenset()
+        examples = random_examples(element_spec, sum(TRIED_EXAMPLES), np.random.default_rng(0))
+        with _restored(model):
+            outputs = at_least_float32(model(examples[0], training=False))
+            if has_loss:
+                self.loss(examples, outputs, training=False)
+            returned = self._compute_metrics(examples, outputs)
+        # Keras' tracker averages the loss over batches; the step averages it over examples.
+        tracker = vars(model).get("_loss_tracker")
+        self.metrics = [
+            metric for metric in model.metrics if metric is not tracker and metric.variables
+        ]
+        """The model's metrics with state, for `without_effects`."""
+        self._are_means = [False for _ in self.metrics]
+        self._require_results(returned)
+        self._check_sums(examples, outputs)
+
+    def loss(self, examples: tuple[Any, ...], outputs: Any, *, training: bool) -> tf.Tensor:
+        """Compute the model's loss of a batch, including the losses of its layers."""
+        features, labels, weights = (*examples, None)[:3]
+        # Positional arguments, as in Keras: an override may use other names.
+        keywords = {"training": training} if self._takes_training else {}
+        loss = self._model.compute_loss(features, labels, outputs, weights, **keywords)
+        if loss is None:
+            raise UserCodeError(
+                f"compute_loss of {self._label} must return the loss.", received="None"
+            )
+        return tf.convert_to_tensor(loss)
+
+    def measure(
+        self, scope: keras.StatelessScope, examples: tuple[Any, ...], outputs: Any, count: Any
+    ) -> list[MetricSums]:
+        """Compute the metrics' sums of a batch inside of the scope of `without_effects`.
+
+        Args:
+            scope: The scope in which the batch's loss was computed, as `compute_loss` may update
+                metrics, too.
+            examples: Features, labels, and weights if any.
+            outputs: The model's outputs.
+            count: Number of examples, a float scalar.
+        """
+        self._compute_metrics(examples, outputs)
+        rows = zip(self.metrics, self._rows(scope), self._are_means, strict=True)
+        return [
+            MetricSums(
+                metric.name, row * count if is_mean else row, metric, is_mean, self._reported
+            )
+            for metric, row, is_mean in rows
+        ]
+
+    def _compute_metrics(self, examples: tuple[Any, ...], outputs: Any) -> Any:
+        features, labels, weights = (*examples, None)[:3]
+        return self._model.compute_metrics(features, labels, outputs, sample_weight=weights)
+
+    def _rows(self, scope: keras.StatelessScope) -> list[tf.Tensor]:
+        return [
+            row_of([scope.get_current_value(variable) for variable in metric.variables])
+            for metric in self.metrics
+        ]
+
+    def _require_results(self, returned: Any) -> None:
+        """Record the names that `compute_metrics` returns; each must be the result of a metric."""
+        method = f"compute_metrics of {self._label}"
+        require_dict(returned, method, hint="Return self.get_metrics_result().")
+        result_names = {_LOSS}
+        for metric in self.metrics:
+            result = result_of(metric, row_of(zeros_of(metric)))
+            named = result if isinstance(result, dict) else {metric.name: result}
+            for name, value in named.items():
+                require_number(metric, value, f"{name} of {self._label}")
+            result_names |= set(named)
+        if unknown := sorted(set(returned) - result_names):
+            raise UserCodeError(
+                f"{method} returns values that are not results of the model's metrics, so they"
+                " cannot be summed over a ring.",
+                received=", ".join(unknown),
+                hint="Create a keras.metrics.Metric of that name in __init__, update it in"
+                " compute_metrics, and return self.get_metrics_result().",
+            )
+        self._reported = frozenset(returned) - {_LOSS}
+
+    def _check_sums(self, examples: Any, outputs: Any) -> None:
+        """Check that each metric's state is a sum over examples or a mean over batches."""
+
+        def loss_and_rows(outputs: Any, examples: Any) -> Any:
+            with without_effects(self._model, metrics=self.metrics) as scope:
+                loss = tf.constant(0.0)
+                if self._has_loss:
+                    loss = self.loss(examples, outputs, training=False)
+                self._compute_metrics(examples, outputs)
+                return loss, self._rows(scope)
+
+        function = _traced_for_any_number(loss_and_rows, outputs, examples)
+        trial, (middle, _) = (outputs, examples), TRIED_EXAMPLES
+        parts = (
+            some_examples(trial, 0, middle),
+            some_examples(trial, middle, sum(TRIED_EXAMPLES)),
+            trial,
+        )
+        trials = [function(*part) for part in parts]
+        repeated_losses = [float(function(*repeated(trial, times))[0]) for times in (2, 3)]
+        if is_sum_over_batch(float(trials[-1][0]), *repeated_losses):
+            raise _sum_over_batch(self._label)
+        trackers = getattr(vars(self._model).get("_compile_loss"), "metrics", [])
+        for index, metric in enumerate(self.metrics):
+            rows = [rows[index].numpy() for _, rows in trials]
+            if is_sum(*rows):
+                continue
+            # Keras' trackers of the outputs' losses count a batch once. Masks or weights may divide
+            # these losses, and then the mean of two parts is not that of the whole.
+            if metric not in trackers and not _is_mean(*rows):
+                failing = _failing_metric(metric, rows)
+                raise not_a_sum(failing, f"{failing.name} of {self._label}")
+            self._are_means[index] = True
 
 
 def _uses_model(loaded: LoadedSpec, model: keras.Model, method: str, model_method: str) -> bool:
@@ -354,11 +469,8 @@ def _uses_model(loaded: LoadedSpec, model: keras.Model, method: str, model_metho
 
 def _reject_custom_step(model: keras.Model, mode: Mode, label: str) -> None:
     """Reject an overridden step: it would update the variables before the ring has the sums."""
-    methods = {
-        Mode.TRAINING: ("train_step", "make_train_function"),
-        Mode.EVALUATION: ("test_step", "make_test_function"),
-    }
-    for method in methods[mode]:
+    step = "train" if mode is Mode.TRAINING else "test"
+    for method in (f"{step}_step", f"make_{step}_function"):
         if overrides(model, method):
             raise UserCodeError(
                 f"{type(model).__name__} of {label} overrides {method}, but a ring does not run"
@@ -395,3 +507,54 @@ def _weights_of_classes(labels: Any, weights: Sequence[float], *, label: str) ->
     is_weighted = (classes >= 0) & (classes < len(weights))
     class_weights = tf.gather(tf.constant(weights, tf.float32), tf.where(is_weighted, classes, 0))
     return tf.where(is_weighted, class_weights, 1.0)
+
+
+def _sum_over_batch(label: str) -> UserCodeError:
+    """Build the error for a loss that grows with the batch."""
+    return UserCodeError(
+        f"The loss of {label} must be the mean over a batch.",
+        received="a loss that is, or contains, a sum over the batch",
+        hint="Take keras.ops.mean over the examples, also in add_loss, and keep the default"
+        " reduction of a Keras loss, 'sum_over_batch_size'.",
+    )
+
+
+@contextlib.contextmanager
+def _restored(model: keras.Model) -> Iterator[None]:
+    """Restore the model's non-trainable variables, and reset its metrics."""
+    before = [(variable, variable.numpy()) for variable in model.non_trainable_variables]
+    yield
+    for variable, value in before:
+        variable.assign(value)
+    for metric in model.metrics:
+        metric.reset_state()
+
+
+def _failing_metric(metric: keras.metrics.Metric, rows: list[Any]) -> keras.metrics.Metric:
+    """Find the metric inside a compound metric that is not a sum; else the metric itself."""
+    start = 0
+    for inner in getattr(metric, "metrics", []):
+        stop = start + sum(int(np.prod(variable.shape)) for variable in inner.variables)
+        if not is_sum(*(row[start:stop] for row in rows)):
+            return inner
+        start = stop
+    return metric
+
+
+def _traced_for_any_number(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Trace a function for any number of examples, like the step; sums may depend on that."""
+    return traced(function, *tf.nest.map_structure(_any_number, arguments))
+
+
+def _any_number(tensor: Any) -> Any:
+    """Build the `tf.TypeSpec` of a tensor with any number of examples."""
+    shape = [None, *tensor.shape[1:]]
+    if isinstance(tensor, tf.RaggedTensor):
+        return tf.RaggedTensorSpec(shape, tensor.dtype, tensor.ragged_rank)
+    spec_class = tf.SparseTensorSpec if isinstance(tensor, tf.SparseTensor) else tf.TensorSpec
+    return spec_class(shape, tensor.dtype)
+
+
+def _is_mean(first: Any, last: Any, whole: Any) -> bool:
+    weights = np.array(TRIED_EXAMPLES) / sum(TRIED_EXAMPLES)
+    return is_sum(first * weights[0], last * weights[1], whole)

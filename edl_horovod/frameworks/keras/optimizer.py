@@ -2,15 +2,15 @@
 
 Its learning rate can be scaled where the optimizer uses it, and nowhere else. Scaling the gradients
 would only be equivalent for plain SGD: Adam and others divide by the gradients' magnitude. So the
-optimizer itself must see the scaled rate, also for its weight decay. Its learning-rate variable
-holds the scaled value only while an update is applied: the user's callbacks, the ring's state and
-checkpoints see the unscaled value.
+optimizer itself must see the scaled rate, also for its weight decay. It sees it only where an
+update is traced: its variable, and so the user's callbacks, the ring's state and checkpoints, keep
+the unscaled value.
 """
 
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -24,11 +24,11 @@ from edl_horovod.models.calling import OPTIMIZER_HINT, user_code
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = [
-    "InitialOptimizerState",
     "ScaledLearningRate",
     "groups_of",
     "inner_optimizer",
     "make_optimizer",
+    "resetter_of",
     "wrong_optimizer",
 ]
 
@@ -47,11 +47,7 @@ _ELEMENTWISE = {
     keras.optimizers.SGD,
 }
 """Optimizers whose update of an element uses only the same element of slots and gradient."""
-_VARIABLEWISE = {
-    keras.optimizers.Adafactor,
-    keras.optimizers.Lamb,
-    keras.optimizers.Muon,
-}
+_VARIABLEWISE = {keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon}
 """Optimizers whose update uses only the variable's slots and gradient, but norms over all of it."""
 
 
@@ -103,81 +99,68 @@ def _slots_of(
 ) -> list[list[tuple[keras.Variable, keras.Variable]]]:
     """List the slots of a built optimizer: for each kind of slot, pairs (variable, slot)."""
     optimizer_variables = {id(variable) for variable in optimizer.variables}
-    slot_lists = [
-        value
-        for value in vars(optimizer).values()
-        if isinstance(value, list) and len(value) == len(trained)
-    ]
     return [
         [
             (variable, slot)
             for variable, slot in zip(trained, slots, strict=True)
             if isinstance(slot, keras.Variable) and id(slot) in optimizer_variables
         ]
-        for slots in slot_lists
+        for slots in vars(optimizer).values()
+        if isinstance(slots, list) and len(slots) == len(trained)
     ]
 
 
-class InitialOptimizerState:
-    """The state of a newly built optimizer, to restore it later."""
+def resetter_of(
+    optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
+) -> Callable[[], None]:
+    """Return a function that resets a newly built optimizer, except its learning rate.
 
-    def __init__(
-        self, optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
-    ) -> None:
-        """Copy the state; a variable whose elements are all equal takes one number.
+    Its state is copied; a variable whose elements are all equal takes one number.
 
-        Args:
-            optimizer: The optimizer, just built.
-            trained: The variables that the optimizer was built for.
-        """
-        inner = inner_optimizer(optimizer)
-        self._copies = [
-            pair for slots in _slots_of(inner, trained) if _are_copies(slots) for pair in slots
-        ]
-        excluded = {id(slot) for _, slot in self._copies} | {id(vars(inner).get("_learning_rate"))}
-        self._values = [
-            (variable, _compact(variable.numpy()))
-            for variable in optimizer.variables
-            if id(variable) not in excluded
-        ]
+    Args:
+        optimizer: The optimizer, just built.
+        trained: The variables that the optimizer was built for.
+    """
+    inner = inner_optimizer(optimizer)
+    copies = [pair for slots in _slots_of(inner, trained) if _are_copies(slots) for pair in slots]
+    excluded = {id(slot) for _, slot in copies} | {id(vars(inner).get("_learning_rate"))}
+    values = [
+        (variable, _compact(variable.numpy()))
+        for variable in optimizer.variables
+        if id(variable) not in excluded
+    ]
 
-    def restore(self) -> None:
-        """Reset the optimizer's variables except its learning rate."""
-        for variable, value in self._values:
+    def reset() -> None:
+        for variable, value in values:
             variable.assign(np.broadcast_to(value, variable.shape))
-        for variable, slot in self._copies:
+        for variable, slot in copies:
             slot.assign(variable)
+
+    return reset
 
 
 class ScaledLearningRate:
     """The learning rate of an optimizer, multiplied by a variable factor."""
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, *, label: str) -> None:
-        """Prepare the optimizer; call this before any function that applies it is traced.
+        """Check the optimizer.
 
         Args:
-            optimizer: The user's optimizer. A schedule in it is replaced by a scaled one.
+            optimizer: The user's optimizer.
             label: Name of the model in messages.
 
         Raises:
             UserCodeError: The learning rate is stored in an unknown way and cannot be scaled.
         """
         self._factor = tf.Variable(1.0, trainable=False)
-        self._variable: keras.Variable | None = None
-        optimizer = inner_optimizer(optimizer)
+        self._optimizer = inner_optimizer(optimizer)
         # The public property returns the value of a schedule, not the schedule.
-        rate = vars(optimizer).get("_learning_rate")
-        if isinstance(rate, keras.Variable):
-            self._variable = rate
-        elif isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-            optimizer.learning_rate = _ScaledSchedule(rate, self._factor)
-        elif callable(rate):
-            optimizer.learning_rate = lambda: _scaled(rate(), self._factor)
-        else:
+        rate = vars(self._optimizer).get("_learning_rate")
+        if not isinstance(rate, keras.Variable) and not callable(rate):
             raise UserCodeError(
                 f"The learning rate of the optimizer of {label} cannot be scaled by the size of"
                 " the ring.",
-                received=f"{type(optimizer).__name__} with learning rate {rate!r}",
+                received=f"{type(self._optimizer).__name__} with learning rate {rate!r}",
                 hint="Pass learning_rate to the constructor of keras.optimizers.Optimizer, or set"
                 " elastic.batching=global.",
             )
@@ -189,14 +172,18 @@ class ScaledLearningRate:
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Scale the optimizer's rate for the ops that are traced within this context."""
-        if self._variable is None:
+        unscaled_rate = self._optimizer._get_current_learning_rate
+
+        def scaled_rate() -> tf.Tensor:
+            rate = tf.convert_to_tensor(unscaled_rate())
+            return rate * tf.cast(self._factor, rate.dtype)
+
+        # Keras has no public hook between the rate, or its schedule, and the updates.
+        vars(self._optimizer)["_get_current_learning_rate"] = scaled_rate
+        try:
             yield
-            return
-        # A traced function runs reads and assignments of one variable in program order.
-        unscaled = tf.convert_to_tensor(self._variable.value)
-        self._variable.assign(_scaled(unscaled, self._factor))
-        yield
-        self._variable.assign(unscaled)
+        finally:
+            del vars(self._optimizer)["_get_current_learning_rate"]
 
 
 def groups_of(
@@ -277,40 +264,17 @@ def _warn_unused(loaded: LoadedSpec, model: keras.Model) -> None:
     """Log which arguments of the model's `compile` are ignored because the spec has them."""
     if not model.compiled:
         return
-    methods = {"loss": "create_loss", "optimizer": "create_optimizer", "metrics": "create_metrics"}
     compiled = {
         "loss": model.loss,
         "optimizer": model.optimizer,
         "metrics": vars(model).get("_compile_metrics"),
     }
-    unused = [
-        key
-        for key, value in compiled.items()
-        if value is not None and loaded.overrides_method(methods[key])
-    ]
+    methods = {key: f"create_{key}" for key, value in compiled.items() if value is not None}
+    unused = {key: name for key, name in methods.items() if loaded.overrides_method(name)}
     if unused:
         log.warning(
             "%s: the %s of the compiled model are ignored, because the spec has %s",
             loaded.label,
             " and ".join(unused),
-            ", ".join(methods[key] for key in unused),
+            ", ".join(unused.values()),
         )
-
-
-class _ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]  # Keras has no types.
-    """A user's schedule, multiplied by a factor."""
-
-    def __init__(self, schedule: Any, factor: tf.Variable) -> None:
-        self._schedule, self._factor = schedule, factor
-
-    def __call__(self, step: Any) -> tf.Tensor:
-        return _scaled(self._schedule(step), self._factor)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the user's schedule, so that a saved model never refers to this class."""
-        return dict(self._schedule.get_config())
-
-
-def _scaled(rate: Any, factor: tf.Variable) -> tf.Tensor:
-    rate = tf.convert_to_tensor(rate)
-    return rate * tf.cast(factor, rate.dtype)

@@ -13,26 +13,17 @@ import tensorflow as tf
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
 from edl_horovod.frameworks import plain_models as parts
-from edl_horovod.frameworks.keras.metrics import MetricCall, as_keras_metric
+from edl_horovod.frameworks.keras.metrics import MetricCall, as_keras_metric, require_dict
 from edl_horovod.frameworks.keras.optimizer import wrong_optimizer
 from edl_horovod.frameworks.plain_models import Part
+from edl_horovod.models.calling import declared
 from edl_horovod.models.parts import LOSS_ROLES, PlainModels, declares_roles, with_roles
 from edl_horovod.spec import Mode
 
-__all__ = [
-    "PLAIN_MODELS",
-    "callbacks_part",
-    "dataset_part",
-    "loss_part",
-    "metrics_part",
-    "model_part",
-    "optimizer_part",
-]
+__all__ = ["PLAIN_MODELS"]
 
 _WEIGHTS = "sample_weight"
-_NOT_NAMES = frozenset(
-    {"Loss", "Optimizer", "deserialize", "get", "legacy", "schedules", "serialize"}
-)
+_NOT_NAMES = {"Loss", "Optimizer", "deserialize", "get", "legacy", "schedules", "serialize"}
 """Names in Keras' modules of losses and optimizers that are neither."""
 
 
@@ -66,7 +57,9 @@ def dataset_part(function: Any, *, label: str) -> Part:
                 f"{label} must return a tf.data.Dataset.", received=type(examples).__name__
             )
 
-    return parts.dataset_part(_function(function, label), label=label, check=require_dataset)
+    return parts.dataset_part(
+        function_part(function, label=label), label=label, check=require_dataset
+    )
 
 
 def loss_part(loss: Any, *, label: str) -> Part:
@@ -77,14 +70,16 @@ def loss_part(loss: Any, *, label: str) -> Part:
         loss = loss()
     if isinstance(loss, keras.losses.Loss):
         loss = _mean_loss(loss, label)
-    function = _function(loss, label)
+    function = function_part(loss, label=label)
     takes_weights = _WEIGHTS in inspect.signature(function).parameters
     if takes_weights:
         function = functools.partial(function, sample_weight=None)
     make = with_roles(function, LOSS_ROLES, label=label)
 
     def create_loss(*args: Any, sample_weight: Any = None, **kwargs: Any) -> tf.Tensor:
-        value = make(*args, **kwargs, **({_WEIGHTS: sample_weight} if takes_weights else {}))
+        if takes_weights:
+            kwargs[_WEIGHTS] = sample_weight
+        value = make(*args, **kwargs)
         if value is None:
             raise UserCodeError(f"{label} must return the loss.", received="None")
         if sample_weight is not None and not takes_weights:
@@ -92,14 +87,10 @@ def loss_part(loss: Any, *, label: str) -> Part:
         # One value for each example or position is accepted, too.
         return tf.reduce_mean(value)
 
-    signature = inspect.signature(make)
-    user_parameters = [
-        parameter for name, parameter in signature.parameters.items() if name != _WEIGHTS
-    ]
-    weights = inspect.Parameter(_WEIGHTS, inspect.Parameter.KEYWORD_ONLY, default=None)
-    create_loss.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*user_parameters, weights]
-    )
+    parameters = dict(inspect.signature(make).parameters)
+    parameters[_WEIGHTS] = inspect.Parameter(_WEIGHTS, inspect.Parameter.KEYWORD_ONLY, default=None)
+    signature = inspect.Signature([*parameters.values()])
+    create_loss.__signature__ = signature  # type: ignore[attr-defined]
     create_loss.__qualname__ = label
     return create_loss
 
@@ -115,7 +106,7 @@ def optimizer_part(optimizer: Any, *, label: str) -> Part:
     if inspect.isclass(optimizer) and issubclass(optimizer, keras.optimizers.Optimizer):
         optimizer = optimizer()
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        return _checked_optimizer(_function(optimizer, label), label)
+        return _checked_optimizer(function_part(optimizer, label=label), label)
     optimizer_class, config = type(optimizer), optimizer.get_config()
     excluded_pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
 
@@ -138,10 +129,10 @@ def metrics_part(function: Any, *, label: str) -> Part:
             such dict for each output.
         label: Name of `function` in messages.
     """
-    function = _function(function, label)
+    function = function_part(function, label=label)
     if declares_roles(function):
         make = with_roles(function, LOSS_ROLES, label=label)
-        return lambda mode, labels, outputs: _reduce_values(
+        return lambda mode, labels, outputs: _checked_values(
             make(labels=labels, outputs=outputs) if mode is Mode.EVALUATION else {}, label
         )
     metrics_by_name: dict[str, tuple[Part, str | None]] = {}
@@ -156,14 +147,22 @@ def metrics_part(function: Any, *, label: str) -> Part:
             name: metric(labels=labels, outputs=_output(outputs, output, label))
             for name, (metric, output) in metrics_by_name.items()
         }
-        return _reduce_values(values, label)
+        return _checked_values(values, label)
 
     return create_metrics
 
 
-def callbacks_part(function: Any, *, label: str) -> Part:
-    """Build a `create_callbacks` from a function."""
-    return _function(function, label)
+def function_part(value: Any, *, label: str) -> Part:
+    """Check that a part, such as `create_callbacks`, is a function without `self`."""
+    if callable(value):
+        parameters = inspect.signature(value).parameters
+        if next(iter(parameters), "") != "self":
+            return value  # type: ignore[no-any-return]  # callable() narrows to object.
+        raise UserCodeError(
+            f"{label} is called on the class, before a model exists. Decorate it with"
+            " @staticmethod and remove self."
+        )
+    raise UserCodeError(f"{label} must be a function.", received=repr(value))
 
 
 def _weighted(value: Any, weights: tf.Tensor, label: str) -> tf.Tensor:
@@ -185,18 +184,6 @@ def _weighted(value: Any, weights: tf.Tensor, label: str) -> tf.Tensor:
     return value * weights
 
 
-def _function(value: Any, label: str) -> Part:
-    if callable(value):
-        parameters = inspect.signature(value).parameters
-        if next(iter(parameters), "") != "self":
-            return value  # type: ignore[no-any-return]  # callable() narrows to object.
-        raise UserCodeError(
-            f"{label} is called on the class, before a model exists. Decorate it with"
-            " @staticmethod and remove self."
-        )
-    raise UserCodeError(f"{label} must be a function.", received=repr(value))
-
-
 def _constructor_parameters(model_class: type) -> list[inspect.Parameter]:
     """List the parameters of a class's constructor and those that it passes on to bases.
 
@@ -209,14 +196,9 @@ def _constructor_parameters(model_class: type) -> list[inspect.Parameter]:
         if "__init__" in vars(base):
             parameters = parts.named_parameters(vars(base)["__init__"])[1:]
             by_name = {p.name: p for p in parameters} | by_name
-            if not _takes_any_keyword(vars(base)["__init__"]):
+            if not declared(vars(base)["__init__"]).takes_any:
                 break
     return sorted(by_name.values(), key=lambda p: p.default is not inspect.Parameter.empty)
-
-
-def _takes_any_keyword(function: Any) -> bool:
-    parameters = inspect.signature(function).parameters.values()
-    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
 
 def _keras_object(name: str, module: Any, setting: str) -> Any:
@@ -261,7 +243,7 @@ def _checked_optimizer(function: Part, label: str) -> Part:
 
 def _flatten_metrics(metrics: Any, label: str) -> Iterator[tuple[str, tuple[Part, str | None]]]:
     """Yield each metric's name, its function, and the name of its output, None for all."""
-    for name, metric in _require_dict(metrics, label).items():
+    for name, metric in require_dict(metrics, label).items():
         if isinstance(metric, dict):
             for inner_name, inner in metric.items():
                 yield f"{name}_{inner_name}", (_metric(inner, f"{inner_name} of {label}"), name)
@@ -276,7 +258,7 @@ def _metric(metric: Any, label: str) -> Part:
     """
     keras_metric = as_keras_metric(metric)
     if keras_metric is None:
-        return with_roles(_function(metric, label), LOSS_ROLES, label=label)
+        return with_roles(function_part(metric, label=label), LOSS_ROLES, label=label)
     return lambda labels, outputs: MetricCall(keras_metric, labels, outputs, label)
 
 
@@ -292,26 +274,17 @@ def _output(outputs: Any, name: str | None, label: str) -> Any:
     )
 
 
-def _require_dict(value: Any, label: str) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return value
-    raise UserCodeError(f"{label} must return a dict.", received=type(value).__name__)
+def _checked_values(metrics: Any, label: str) -> dict[str, Any]:
+    """Require a dict of Keras metrics, scalars, and values of which each example has one."""
 
-
-def _reduce_values(metrics: Any, label: str) -> dict[str, Any]:
-    """Reduce each metric to a scalar or to one value for each example; keep Keras metrics."""
-    values: dict[str, Any] = {}
-    for name, value in _require_dict(metrics, label).items():
+    def checked(value: Any) -> Any:
         if isinstance(value, MetricCall):
-            values[name] = value
-            continue
+            return value
         tensor = tf.cast(tf.convert_to_tensor(value), tf.float32)
-        rank = tensor.shape.rank
-        if rank is None:  # As after tf.squeeze of a batch of unknown size.
-            values[name] = tf.reduce_mean(tensor)
-            continue
-        values[name] = tf.reduce_mean(tensor, axis=list(range(1, rank))) if rank > 1 else tensor
-    return values
+        rank = tensor.shape.rank  # Unknown, for instance, after tf.squeeze of a batch.
+        return tf.reduce_mean(tensor, None if rank is None else list(range(1, rank)))
+
+    return {name: checked(value) for name, value in require_dict(metrics, label).items()}
 
 
 PLAIN_MODELS = PlainModels(
@@ -323,7 +296,7 @@ PLAIN_MODELS = PlainModels(
         "loss": loss_part,
         "optimizer": optimizer_part,
         "metrics": metrics_part,
-        "callbacks": callbacks_part,
+        "callbacks": function_part,
     },
     hints={
         "input_fn": "the class default_input, or its file a function feed",

@@ -19,7 +19,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.collectives import sum_grouped
 from edl_horovod.frameworks.packing import NAME
 
-__all__ = ["RingStatistics", "RingSums", "after_sums", "sum_row"]
+__all__ = ["RingSums", "after_sums", "sum_row"]
 
 _BATCH_NORM_HINT = (
     "Call it once for all positions (BatchNormalization normalizes the last axis of inputs of any"
@@ -30,12 +30,32 @@ _BATCH_NORM_HINT = (
 class RingSums:
     """The sums within one model's steps; a rank without examples adds zeros to each."""
 
-    def __init__(self) -> None:
-        """Start outside of a trace, where `add` returns its row."""
+    def __init__(self, model: keras.Model, *, sums_all: bool) -> None:
+        """Replace the method by which BatchNormalization layers compute their moments.
+
+        Outside of a trace, `add` returns its row.
+
+        Args:
+            model: The built model; its layers keep their identity and configuration.
+            sums_all: Whether all BatchNormalization layers are summed, or only those with
+                `synchronized=True`.
+        """
         self._graph: tf.Graph | None = None
         self._in_ring = False
         self._calls: Counter[str] = Counter()
         self._sums: dict[str, tf.Tensor] = {}
+        layers = [
+            layer
+            for layer in {id(layer): layer for layer in model._flatten_layers()}.values()
+            if isinstance(layer, keras.layers.BatchNormalization)
+            and (sums_all or layer.synchronized)
+        ]
+        for index, layer in enumerate(layers):
+            # A functional model refers to its layers in many places, so they cannot be replaced.
+            # Keras has no public hook for a layer's moments.
+            layer._moments = functools.partial(self._moments, layer, f"batch_norm.{index}")
+        self.has_layers = bool(layers)
+        """Whether the moments of any layer are summed."""
 
     @contextlib.contextmanager
     def tracing(self, *, in_ring: bool) -> Iterator[dict[str, tf.Tensor]]:
@@ -93,6 +113,37 @@ class RingSums:
         total: tf.Tensor = over_ring(row)
         return total
 
+    def _moments(
+        self, layer: keras.layers.BatchNormalization, name: str, inputs: tf.Tensor, mask: Any
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Compute mean and variance over the ring, each of shape (features,), for a layer."""
+        axes, num_features = layer._reduction_axes, inputs.shape[layer.axis]
+
+        def summed(values: tf.Tensor) -> tf.Tensor:
+            if mask is not None:
+                values = tf.where(tf.cast(mask, tf.bool)[..., tf.newaxis], values, 0)
+            return tf.reduce_sum(values, axes, keepdims=True)
+
+        if mask is None:
+            num_values = tf.cast(tf.size(inputs) // num_features, inputs.dtype)
+            count = tf.fill([num_features], num_values)
+        else:
+            count = tf.reshape(summed(tf.ones_like(inputs)), [-1])
+        total = summed(inputs)
+        local_mean = tf.math.divide_no_nan(total, tf.reshape(count, tf.shape(total)))
+        # Subtract the mean first: differences of large squares would be noise in float32.
+        spread = summed(tf.square(inputs - local_mean))
+        count, mean, spread = (
+            tf.cast(tf.reshape(value, [-1]), tf.float64) for value in (count, local_mean, spread)
+        )
+        row = tf.concat([count, count * mean, spread + count * tf.square(mean)], 0)
+        count, total, squares = tf.split(
+            self.add(row, name, f"The layer {layer.name}", _BATCH_NORM_HINT), 3
+        )
+        mean = tf.math.divide_no_nan(total, count)
+        variance = tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)
+        return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
+
 
 def sum_row(row: tf.Tensor, number: int, name: str) -> tf.Tensor:
     """Sum one row of numbers over the ring.
@@ -120,64 +171,3 @@ def after_sums(totals: Iterable[tf.Tensor], value: tf.Tensor, zero: tf.Tensor) -
     """
     firsts = [tf.cast(total[0], value.dtype) for total in totals]
     return tf.where(zero > 0, tf.add_n(firsts), value) if firsts else value
-
-
-class RingStatistics:
-    """Computes the moments of a model's BatchNormalization layers over a step's whole ring."""
-
-    def __init__(self, model: keras.Model, sums: RingSums, *, sums_all: bool) -> None:
-        """Replace the method by which the layers compute their moments.
-
-        Args:
-            model: The built model; its layers keep their identity and configuration.
-            sums: Sums over the ring within this model's steps.
-            sums_all: Whether all BatchNormalization layers are summed, or only those with
-                `synchronized=True`.
-        """
-        self._sums = sums
-        self._layers = [
-            layer
-            for layer in {id(layer): layer for layer in model._flatten_layers()}.values()
-            if isinstance(layer, keras.layers.BatchNormalization)
-            and (sums_all or layer.synchronized)
-        ]
-        for index, layer in enumerate(self._layers):
-            # A functional model refers to its layers in many places, so they cannot be replaced.
-            # Keras has no public hook for a layer's moments.
-            name = f"batch_norm.{index}"
-            layer._moments = functools.partial(self._moments, layer, name)
-
-    def __bool__(self) -> bool:
-        """Whether any layer is summed."""
-        return bool(self._layers)
-
-    def _moments(
-        self, layer: keras.layers.BatchNormalization, name: str, inputs: tf.Tensor, mask: Any
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Compute mean and variance, each of shape (features,), like the layer's own method."""
-        axes, num_features = layer._reduction_axes, inputs.shape[layer.axis]
-
-        def summed(values: tf.Tensor) -> tf.Tensor:
-            if mask is not None:
-                values = tf.where(tf.cast(mask, tf.bool)[..., tf.newaxis], values, 0)
-            return tf.reduce_sum(values, axes, keepdims=True)
-
-        if mask is None:
-            num_values = tf.cast(tf.size(inputs) // num_features, inputs.dtype)
-            count = tf.fill([num_features], num_values)
-        else:
-            count = tf.reshape(summed(tf.ones_like(inputs)), [-1])
-        total = summed(inputs)
-        local_mean = tf.math.divide_no_nan(total, tf.reshape(count, tf.shape(total)))
-        # Subtract the mean first: differences of large squares would be noise in float32.
-        spread = summed(tf.square(inputs - local_mean))
-        count, mean, spread = (
-            tf.cast(tf.reshape(value, [-1]), tf.float64) for value in (count, local_mean, spread)
-        )
-        row = tf.concat([count, count * mean, spread + count * tf.square(mean)], 0)
-        count, total, squares = tf.split(
-            self._sums.add(row, name, f"The layer {layer.name}", _BATCH_NORM_HINT), 3
-        )
-        mean = tf.math.divide_no_nan(total, count)
-        variance = tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)
-        return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)

@@ -1,9 +1,9 @@
 """One Keras 3 training step on a ring: weighted, all or nothing (D6, D7, D17)."""
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
@@ -15,24 +15,15 @@ from edl_horovod.frameworks.keras.graph import StepGraph
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.optimizer import (
-    InitialOptimizerState,
     ScaledLearningRate,
     groups_of,
     inner_optimizer,
     make_optimizer,
+    resetter_of,
 )
-from edl_horovod.frameworks.keras.ring_sums import RingStatistics, RingSums
+from edl_horovod.frameworks.keras.ring_sums import RingSums
 from edl_horovod.frameworks.step_options import StepOptions
-from edl_horovod.frameworks.values import (
-    EXAMPLES,
-    LOSS,
-    LOSS_WEIGHT,
-    METRICS,
-    Batch,
-    StateGroup,
-    StepSums,
-    Variable,
-)
+from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
@@ -69,11 +60,8 @@ class KerasStep:
         self._loaded = loaded
         self._element_spec, self._options = element_spec, options
         self.model = KerasModel(loaded, element_spec[0])
-        self._ring_sums = RingSums()
-        self._statistics = RingStatistics(
-            self.model.keras, self._ring_sums, sums_all=options.sums_batch_norm
-        )
-        if self._statistics and options.num_parts > 1:
+        self._ring_sums = RingSums(self.model.keras, sums_all=options.sums_batch_norm)
+        if self._ring_sums.has_layers and options.num_parts > 1:
             raise UserCodeError(
                 f"{loaded.label} has BatchNormalization layers with synchronized=True, which needs"
                 " train.accumulate_steps=1: the parts of a step cannot share batch statistics.",
@@ -92,7 +80,7 @@ class KerasStep:
         self._callbacks = loaded.callbacks()
         self._trainable = Trainable(self.model.keras)
         self._trained = list(self.model.keras.trainable_variables)
-        self._initial_state: InitialOptimizerState | None = None
+        self._reset_optimizer: Callable[[], None] | None = None
         self._build_optimizer()
         self._is_waiting = tf.Variable(False, trainable=False)
         self._zero = tf.constant(0.0)
@@ -137,17 +125,7 @@ class KerasStep:
                 run = self._graph.steps[not is_alone]
                 salt_tensor = tf.constant(salt, tf.uint32)
                 values = run(flag, batch.examples, salt_tensor, self._zero).numpy().tolist()
-        count, weight = values[EXAMPLES], values[LOSS_WEIGHT]
-        metrics_end = METRICS + self._graph.num_metric_sums
-        *metrics, has_finite_gradients = values[metrics_end:]
-        return StepSums.of(
-            values,
-            # Keras defines a fully masked loss as 0.
-            loss=values[LOSS] / (weight or 1.0) if count else float("nan"),
-            metrics=dict(zip(self._graph.metric_names, metrics, strict=True)),
-            metric_sums=np.array(values[METRICS:metrics_end]),
-            has_finite_gradients=bool(has_finite_gradients),
-        )
+        return self._graph.results(values)
 
     def scale_learning_rate(self, factor: float) -> None:
         """Multiply the learning rate of the following steps by `factor`."""
@@ -215,7 +193,7 @@ class KerasStep:
         with user_code(f"Building the optimizer of {self._loaded.label}", root=self._loaded.zoo):
             self.optimizer.build(self._trained)
         if not is_loaded:
-            self._initial_state = InitialOptimizerState(self.optimizer, self._trained)
+            self._reset_optimizer = resetter_of(self.optimizer, self._trained)
 
     def _trace(self) -> None:
         """Trace the step for the currently trainable variables."""
@@ -243,7 +221,6 @@ class KerasStep:
                 self._element_spec,
                 options=self._options,
                 ring_sums=self._ring_sums,
-                is_synchronized=bool(self._statistics),
                 rate=self._rate,
                 is_waiting=self._is_waiting,
             )
@@ -254,5 +231,5 @@ class KerasStep:
         Its learning rate stays. Only the leader calls this; the ring then synchronizes the state.
         """
         if self._trainable.refresh():
-            assert self._initial_state is not None, "the optimizer was loaded with its state"
-            self._initial_state.restore()
+            assert self._reset_optimizer is not None, "the optimizer was loaded with its state"
+            self._reset_optimizer()

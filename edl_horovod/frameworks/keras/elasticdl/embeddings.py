@@ -120,14 +120,13 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no typ
             raise _missing_size(type(self).__name__)
         self.supports_masking = mask_zero
         self._convert_input_args = False
-        layer: Any = (
+        self._layer: Any = (
             keras.layers.Embedding(
                 input_dim, output_dim, embeddings_initializer, mask_zero=mask_zero
             )
             if combiner is None
             else SparseEmbedding(input_dim, output_dim, embeddings_initializer, combiner)
         )
-        self._layer = layer
 
     def call(self, inputs: Any) -> tf.Tensor:
         """Look up the vectors of ids."""

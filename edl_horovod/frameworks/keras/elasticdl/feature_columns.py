@@ -5,6 +5,7 @@ TensorFlow still has the columns. The layer here creates their variables and pas
 
 import itertools
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Self
 
 import keras
@@ -59,7 +60,8 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no
                     hint="Wrap a categorical column in embedding_column or indicator_column.",
                 )
         # Wrapped, because Keras would search a list of columns, which are named tuples, for layers.
-        self._by_name = _Columns(sorted(columns, key=lambda column: str(column.name)))
+        columns.sort(key=lambda column: str(column.name))
+        self._by_name = SimpleNamespace(columns=columns)
         self._state = _State(self)
 
     def build(self, input_shape: Any) -> None:
@@ -71,8 +73,7 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no
         """Compute and concatenate the columns' dense tensors."""
         if not isinstance(features, Mapping):
             raise UserCodeError(
-                "DenseFeatures takes a dict of features by name.",
-                received=type(features).__name__,
+                "DenseFeatures takes a dict of features by name.", received=type(features).__name__
             )
         cache = _columns.FeatureTransformationCache(dict(features))
         parts = [
@@ -88,13 +89,6 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no
         """Return (batch, sum of the columns' sizes)."""
         sizes = (column.variable_shape.num_elements() for column in self._by_name.columns)
         return (None, sum(sizes))
-
-
-class _Columns:
-    """A holder of columns that Keras does not search for layers."""
-
-    def __init__(self, columns: Sequence[Any]) -> None:
-        self.columns = tuple(columns)
 
 
 class _State(_columns.StateManager):  # type: ignore[misc,name-defined]  # It ships no types.

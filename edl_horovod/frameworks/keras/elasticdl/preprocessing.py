@@ -6,6 +6,7 @@ Each layer takes a dense, sparse or ragged tensor, and most return one of the sa
 """
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -89,21 +90,21 @@ class Discretization(_Elementwise):
         return tf.cast(tf.raw_ops.Bucketize(input=values, boundaries=boundaries), tf.int64)
 
 
-class _Rounding(_Elementwise):
-    """Rounds to an integer in `[0, size)`, int64; values outside become `default_value`."""
+class RoundIdentity(_Elementwise):
+    """Computes `round(x)`, int64; values outside `[0, num_buckets)` become `default_value`."""
 
-    def __init__(self, size: int, default_value: int, **kwargs: Any) -> None:
+    def __init__(self, num_buckets: int, default_value: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.num_buckets = num_buckets
         self.default_value = default_value
-        self._size = size
 
-    def _in_range(self, values: tf.Tensor) -> tf.Tensor:
+    def _transform(self, values: tf.Tensor) -> tf.Tensor:
         whole = tf.cast(tf.round(values), tf.int64)
-        is_inside = (whole >= 0) & (whole < self._size)
+        is_inside = (whole >= 0) & (whole < self.num_buckets)
         return tf.where(is_inside, whole, tf.cast(self.default_value, tf.int64))
 
 
-class LogRound(_Rounding):
+class LogRound(RoundIdentity):
     """Computes `round(log(x))`, int64; values outside `[0, num_bins)` become `default_value`."""
 
     def __init__(
@@ -120,18 +121,7 @@ class LogRound(_Rounding):
         if self.base is not None:
             logarithms /= tf.math.log(tf.constant(self.base, tf.float64))
         is_number = tf.math.is_finite(logarithms)
-        return self._in_range(tf.where(is_number, logarithms, tf.constant(-1.0, tf.float64)))
-
-
-class RoundIdentity(_Rounding):
-    """Computes `round(x)`, int64; values outside `[0, num_buckets)` become `default_value`."""
-
-    def __init__(self, num_buckets: int, default_value: int = 0, **kwargs: Any) -> None:
-        super().__init__(num_buckets, default_value, **kwargs)
-        self.num_buckets = num_buckets
-
-    def _transform(self, values: tf.Tensor) -> tf.Tensor:
-        return self._in_range(values)
+        return super()._transform(tf.where(is_number, logarithms, tf.constant(-1.0, tf.float64)))
 
 
 class Hashing(_Elementwise):
@@ -178,15 +168,12 @@ class IndexLookup(_Elementwise):
             if isinstance(vocabulary, str)
             else list(vocabulary)
         )
-        duplicates = sorted({text for text in texts if texts.count(text) > 1}) if texts else []
+        duplicates = sorted(text for text, times in Counter(texts).items() if times > 1)
         if duplicates or not texts:
+            repeated = f"{', '.join(map(repr, duplicates))} more than once"
             raise UserCodeError(
                 "The vocabulary of IndexLookup must not be empty or contain a string twice.",
-                received=(
-                    f"{', '.join(map(repr, duplicates))} more than once"
-                    if duplicates
-                    else "an empty vocabulary"
-                ),
+                received=repeated if duplicates else "an empty vocabulary",
             )
         self.vocabulary = texts
         self.num_oov_tokens = num_oov_tokens

@@ -5,7 +5,6 @@ Either all weights in a file are assigned, or none, and an error says why.
 
 import copy
 import tempfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,48 +15,15 @@ import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.files.config_upgrade import (
-    ConfigUpgrade,
-    known_layers,
-    unknown_layer,
-)
-from edl_horovod.frameworks.keras.files.definition import ARCHIVE_WEIGHTS, Definition, is_archive
-from edl_horovod.frameworks.keras.files.hdf5 import (
-    holds_named_layers,
-    layer_datasets,
-    open_hdf5,
-    text_attribute,
-    weights_group,
-)
+from edl_horovod.frameworks.keras.files import hdf5
+from edl_horovod.frameworks.keras.files.config_upgrade import current_config
+from edl_horovod.frameworks.keras.files.definition import Definition, is_archive, open_weights
 from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
 from edl_horovod.models.calling import user_code
 
-__all__ = [
-    "SavedProgram",
-    "build_model",
-    "current_config",
-    "require_trainable",
-]
+__all__ = ["build_model"]
 
-_CURRENT_SUFFIX = ".weights.h5"
 _CURRENT_GROUPS = frozenset({"_layer_checkpoint_dependencies", "layers", "vars"})
-_TOP = "top_level_model_weights"
-
-
-def current_config(definition: Definition, custom: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate a model's configuration to the format of Keras 3.
-
-    Raises:
-        UserCodeError: Keras 3 lacks a layer or a layer's setting.
-    """
-    config = definition.config
-    if "module" in config and not definition.is_keras_2:
-        _require_layers(config, definition.file.name, custom)
-        return config
-    upgrade = ConfigUpgrade(
-        definition.file.name, is_keras_2=definition.is_keras_2, custom=tuple(custom)
-    )
-    return upgrade.layer(config)
 
 
 def build_model(definition: Definition, custom: Mapping[str, Any]) -> keras.Model:
@@ -68,7 +34,7 @@ def build_model(definition: Definition, custom: Mapping[str, Any]) -> keras.Mode
         custom: The user's objects by the names that the files use.
 
     Raises:
-        UserCodeError: Keras cannot create the model, or the weights do not fit.
+        UserCodeError: Keras cannot create the model, the weights do not fit, or none is trainable.
     """
     path = definition.file
     with user_code(f"Building the model of {path}", root=path.parent):
@@ -79,22 +45,13 @@ def build_model(definition: Definition, custom: Mapping[str, Any]) -> keras.Mode
             received=type(built).__name__,
             hint="Save the whole model.",
         )
-    require_trainable(built, path)
-    return built
-
-
-def require_trainable(model: keras.Model, path: Path) -> None:
-    """Require a trainable weight.
-
-    Raises:
-        UserCodeError: The model has no weights, or all of its layers are frozen.
-    """
-    if not model.trainable_weights:
+    if not built.trainable_weights:
         raise UserCodeError(
             f"The model of {path} has no trainable weights.",
-            received=f"{len(model.weights)} weights, none of them trainable",
+            received=f"{len(built.weights)} weights, none of them trainable",
             hint="Save it with layers whose `trainable` is true.",
         )
+    return built
 
 
 class SavedProgram(keras.Model):  # type: ignore[misc]  # Keras ships no types.
@@ -159,25 +116,8 @@ class SavedProgram(keras.Model):  # type: ignore[misc]  # Keras ships no types.
                 tf.nest.assert_same_structure(inputs, first)
             except (TypeError, ValueError):
                 continue
-            return tf.nest.map_structure(_cast, inputs, first)
+            return tf.nest.map_structure(_cast_float, inputs, first)
         return inputs
-
-
-def _require_layers(config: Any, file: str, custom: Mapping[str, Any]) -> None:
-    """Require that Keras has every layer that a configuration of Keras 3 names."""
-    known = {*known_layers(), *custom}
-    pending = [config]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            class_name = value.get("class_name")
-            if value.get("module") == "keras.layers" and class_name not in known:
-                settings = value.get("config")
-                name = settings.get("name", "") if isinstance(settings, dict) else ""
-                raise unknown_layer(str(class_name), str(name), file)
-            pending += value.values()
-        elif isinstance(value, list):
-            pending += value
 
 
 def _create(definition: Definition, custom: Mapping[str, Any]) -> Any:
@@ -206,36 +146,32 @@ def _create(definition: Definition, custom: Mapping[str, Any]) -> Any:
         )
     if weights.is_dir():
         _assign_arrays(built, read_saved_model(weights).arrays(), weights)
-    elif is_archive(weights):
-        _assign_archive_weights(built, weights)
     else:
         _assign_file_weights(built, weights)
     return built
 
 
-def _cast(value: Any, spec: Any) -> Any:
+def _cast_float(value: Any, spec: Any) -> Any:
     is_float = tf.is_tensor(value) and value.dtype.is_floating and spec.dtype.is_floating
     return tf.cast(value, spec.dtype) if is_float else value
 
 
 def _assign_file_weights(model: keras.Model, path: Path) -> None:
-    """Assign the weights in an HDF5 file of a whole model or of weights alone.
+    """Assign the weights in an archive, or in an HDF5 file of a whole model or of weights alone.
 
     Args:
         model: The built model.
-        path: An HDF5 file in the format `.weights.h5` or the earlier one.
+        path: An archive, or an HDF5 file in the format `.weights.h5` or the earlier one.
 
     Raises:
         UserCodeError: The weights do not fit the model, or the file has another format.
     """
-    with open_hdf5(path) as file:
-        group = weights_group(file)
-        if holds_named_layers(group):
+    with open_weights(path) as file:
+        group = hdf5.weights_group(file)
+        layers = hdf5.layer_datasets(group, path)
+        if layers is not None:
             _require_compatible_writer(group, path)
-            arrays = {
-                name: [dataset[()] for dataset in datasets]
-                for name, datasets in layer_datasets(group, path).items()
-            }
+            arrays = {name: [dataset[()] for dataset in layer] for name, layer in layers.items()}
             _assign_arrays(model, arrays, path)
             return
         if not _CURRENT_GROUPS & set(file):
@@ -245,24 +181,17 @@ def _assign_file_weights(model: keras.Model, path: Path) -> None:
                 hint="Write the file with model.save_weights.",
             )
         _reject_surplus(model, file, path)
-    _load_current(model, path, path)
-
-
-def _assign_archive_weights(model: keras.Model, path: Path) -> None:
-    """Assign the weights in a Keras archive.
-
-    Args:
-        model: The built model.
-        path: The archive, already checked.
-
-    Raises:
-        UserCodeError: The weights do not fit the model.
-    """
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path) as archive:
-        unpacked = Path(archive.extract(ARCHIVE_WEIGHTS, folder))
-        with open_hdf5(unpacked) as file:
-            _reject_surplus(model, file, path)
-        _load_current(model, unpacked, path)
+    with tempfile.TemporaryDirectory() as folder:
+        # Keras determines the format by the name.
+        link = Path(folder) / (path.name if is_archive(path) else "model.weights.h5")
+        link.symlink_to(path.resolve())
+        try:
+            model.load_weights(link)
+        except (ValueError, KeyError) as e:
+            raise UserCodeError(
+                f"The weights of {path} do not fit the model: {e}",
+                hint="Use the weights that belong to this model.",
+            ) from e
 
 
 def _assign_arrays(
@@ -281,46 +210,36 @@ def _assign_arrays(
     Raises:
         UserCodeError: The arrays do not fit the model.
     """
-    top_arrays = arrays_by_layer.pop(_TOP, [])
-    variables_by_layer = {layer.name: _variables(layer) for layer in model.layers}
+    top_arrays = arrays_by_layer.pop(hdf5.TOP_LEVEL, [])
     variables_by_layer = {
-        name: variables for name, variables in variables_by_layer.items() if variables
+        layer.name: variables for layer in model.layers if (variables := _variables(layer))
     }
     if variables_by_layer.keys() == arrays_by_layer.keys():
-        pairs = [
-            (name, variables_by_layer[name], arrays_by_layer[name]) for name in variables_by_layer
-        ]
-    elif len(variables_by_layer) == len(arrays_by_layer):
-        pairs = [
-            (name, variables, arrays)
-            for (name, variables), arrays in zip(
-                variables_by_layer.items(), arrays_by_layer.values(), strict=True
-            )
-        ]
-    else:
+        arrays_by_layer = {name: arrays_by_layer[name] for name in variables_by_layer}
+    elif len(variables_by_layer) != len(arrays_by_layer):
         raise UserCodeError(
             f"The weights of {path} do not fit the model: the file has {len(arrays_by_layer)}"
             f" layers with weights, the model has {len(variables_by_layer)}.",
             received=f"the layers {', '.join(arrays_by_layer) or '(none)'}",
             hint=f"Use weights of the model's layers: {', '.join(variables_by_layer) or '(none)'}.",
         )
+    arrays_in_order = [*arrays_by_layer.values()]
     if top_arrays:
-        pairs.append((_TOP, _top_level_variables(model), top_arrays))
+        in_layers = {id(v) for variables in variables_by_layer.values() for v in variables}
+        variables_by_layer[hdf5.TOP_LEVEL] = [
+            v for v in _variables(model) if id(v) not in in_layers
+        ]
+        arrays_in_order.append(top_arrays)
     # Check all arrays before the first assignment.
-    values = [(v, _fit_arrays(name, v, arrays, path)) for name, v, arrays in pairs]
-    for variables, arrays in values:
-        for variable, array in zip(variables, arrays, strict=True):
-            variable.assign(array)
+    pairs: list[tuple[Any, np.ndarray]] = []
+    for (name, variables), arrays in zip(variables_by_layer.items(), arrays_in_order, strict=True):
+        pairs += zip(variables, _fit_arrays(name, variables, arrays, path), strict=True)
+    for variable, array in pairs:
+        variable.assign(array)
 
 
 def _variables(layer: keras.Layer) -> list[Any]:
     return [*layer.trainable_weights, *layer.non_trainable_weights]
-
-
-def _top_level_variables(model: keras.Model) -> list[Any]:
-    """List the variables of the model that do not belong to a layer."""
-    layer_variable_ids = {id(variable) for layer in model.layers for variable in _variables(layer)}
-    return [variable for variable in _variables(model) if id(variable) not in layer_variable_ids]
 
 
 def _fit_arrays(
@@ -377,14 +296,14 @@ def _transpose_gates(kernels: np.ndarray, num_gates: int) -> np.ndarray:
 
 def _require_compatible_writer(group: h5py.Group, path: Path) -> None:
     """Reject files of Theano and CNTK, whose kernels are mirrored, and of Keras 1."""
-    backend = text_attribute(group, "backend")
+    backend = hdf5.text_attribute(group, "backend")
     if backend in ("theano", "cntk"):
         raise UserCodeError(
             f"The weights of {path} were written by a backend that mirrors its kernels.",
             received={"backend": backend},
             hint="Load them with Keras 2 on TensorFlow and save them again.",
         )
-    version = text_attribute(group, "keras_version")
+    version = hdf5.text_attribute(group, "keras_version")
     if not version or version.startswith("1."):
         raise UserCodeError(
             f"The weights of {path} were written by Keras 1.",
@@ -395,14 +314,8 @@ def _require_compatible_writer(group: h5py.Group, path: Path) -> None:
 
 def _reject_surplus(model: keras.Model, file: h5py.File, path: Path) -> None:
     """Reject a file with more weights than the model, which Keras would silently ignore."""
-    num_stored = 0
-
-    def count(name: str, value: Any) -> None:
-        nonlocal num_stored
-        if isinstance(value, h5py.Dataset) and not name.startswith(("optimizer/", "metrics/")):
-            num_stored += 1
-
-    file.visititems(count)
+    names = hdf5.all_datasets(file)
+    num_stored = sum(not name.startswith(("optimizer/", "metrics/")) for name in names)
     num_variables = len(model.variables)
     if num_stored > num_variables:
         raise UserCodeError(
@@ -411,17 +324,3 @@ def _reject_surplus(model: keras.Model, file: h5py.File, path: Path) -> None:
             received=f"shapes {_shapes(model.variables)} in the model",
             hint="Use the weights that belong to this model.",
         )
-
-
-def _load_current(model: keras.Model, path: Path, label: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        # Keras determines the format by the name.
-        link = Path(folder) / f"model{_CURRENT_SUFFIX}"
-        link.symlink_to(path.resolve())
-        try:
-            model.load_weights(link)
-        except (ValueError, KeyError) as e:
-            raise UserCodeError(
-                f"The weights of {label} do not fit the model: {e}",
-                hint="Use the weights that belong to this model.",
-            ) from e

@@ -3,15 +3,18 @@
 Optimizers are described as in Keras 2 or as in Keras 3.
 """
 
+import contextlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from edl_horovod.errors import UserCodeError, did_you_mean
+from edl_horovod.frameworks.keras.files.config_upgrade import classes_in
 from edl_horovod.frameworks.keras.files.definition import Definition
 from edl_horovod.frameworks.keras.optimizer import wrong_optimizer
 from edl_horovod.models.calling import user_code
@@ -21,6 +24,7 @@ __all__ = ["CompileArguments", "missing_parts"]
 
 _OPTIONS = ("optimizer", "loss", "metrics")
 _OPTION_KEYS = ("value", "path", "args")
+_MODULES = {"loss": keras.losses, "metrics": keras.metrics, "optimizer": keras.optimizers}
 _RENAMED_LOSSES = {
     "cosine": "cosine_similarity",
     "cosine_proximity": "cosine_similarity",
@@ -57,11 +61,7 @@ def missing_parts(definition: Definition) -> dict[str, UserCodeError]:
                 received={key: model.compile_options[key]},
                 hint=f"{did_you_mean(key, _OPTIONS)} Allowed options: {', '.join(_OPTIONS)}.",
             )
-    compiled = definition.compiled or {}
-    from_file = {
-        "optimizer": compiled.get("optimizer_config") or compiled.get("optimizer"),
-        "loss": compiled.get("loss"),
-    }
+    from_file = {"optimizer": definition.optimizer, "loss": definition.compiled.get("loss")}
     return {
         key: UserCodeError(
             f"{definition.file} contains no {key}, and the spec of {model.name!r} sets none.",
@@ -87,47 +87,31 @@ class CompileArguments:
         Raises:
             UserCodeError: An argument has an unknown name or cannot be created.
         """
-        options, compiled = self.definition.source.compile_options, self.definition.compiled or {}
+        options, compiled = self.definition.source.compile_options, self.definition.compiled
         arguments: dict[str, Any] = {}
         if (option := options.get("optimizer")) is not None:
-            arguments["optimizer"] = self._optimizer_option(option)
+            arguments["optimizer"] = self._option("optimizer", option)
         else:
-            config = compiled.get("optimizer_config") or compiled.get("optimizer")
             # Keras requires one; if there is none, this default is never used.
-            arguments["optimizer"] = self._optimizer(config or "SGD")
+            arguments["optimizer"] = self._optimizer(self.definition.optimizer or "SGD")
         if (option := options.get("loss")) is not None:
-            arguments["loss"] = _map_parts(option, lambda part: self._option("loss", part))
+            arguments["loss"] = _map_parts(option, partial(self._option, "loss"))
         else:
-            arguments["loss"] = _map_parts(
-                compiled.get("loss"), lambda part: self._part("loss", part)
-            )
+            arguments["loss"] = _map_parts(compiled.get("loss"), partial(self._part, "loss"))
             if compiled.get("loss_weights") is not None:
                 arguments["loss_weights"] = compiled["loss_weights"]
         if (option := options.get("metrics")) is not None:
             metrics = [option] if isinstance(option, str) else option
-            arguments["metrics"] = _map_parts(metrics, lambda part: self._option("metrics", part))
+            arguments["metrics"] = _map_parts(metrics, partial(self._option, "metrics"))
         else:
             for key in ("metrics", "weighted_metrics"):
                 if config := _flatten_single_output(compiled.get(key)):
-                    arguments[key] = _map_parts(config, lambda part: self._part("metrics", part))
+                    arguments[key] = _map_parts(config, partial(self._part, "metrics"))
         return arguments
 
     @property
     def _source(self) -> str:
         return str(self.definition.file)
-
-    def _optimizer_option(self, option: Any) -> keras.optimizers.Optimizer:
-        name, settings, path = _read_option("optimizer", option)
-        if path is not None or name in self.custom:
-            source = f"{name} of {path or 'custom_objects'}"
-            optimizer = self._custom_object(name, settings, path)
-            if not isinstance(optimizer, keras.optimizers.Optimizer):
-                raise wrong_optimizer(optimizer, source)
-            return optimizer
-        source = f"the spec of {self.definition.source.name!r}"
-        return _optimizer_from_settings(
-            _without_module(name), settings, source=source, is_keras_2=False
-        )
 
     def _optimizer(self, config: Any) -> keras.optimizers.Optimizer:
         if isinstance(config, str):
@@ -142,13 +126,19 @@ class CompileArguments:
         return self._deserialize("optimizer", name, config)
 
     def _option(self, part: str, option: Any) -> Any:
-        """Create a loss or a metric of the spec, which is a name or `{value, path, args}`."""
+        """Create a part of the spec, which is a name or `{value, path, args}`."""
         name, settings, path = _read_option(part, option)
         if path is not None or name in self.custom:
-            return self._custom_object(name, settings, path)
-        return self._named(
-            part, _without_module(name), settings, f"the spec of {self.definition.source.name!r}"
-        )
+            value = self._custom_object(name, settings, path)
+            if part == "optimizer" and not isinstance(value, keras.optimizers.Optimizer):
+                raise wrong_optimizer(value, f"{name} of {path or 'custom_objects'}")
+            return value
+        if name.startswith(("keras.", "tf.", "tensorflow.")):
+            name = name.rpartition(".")[2]
+        source = f"the spec of {self.definition.source.name!r}"
+        if part == "optimizer":
+            return _optimizer_from_settings(name, settings, source=source, is_keras_2=False)
+        return self._named(part, name, settings, source)
 
     def _part(self, part: str, config: Any) -> Any:
         """Create a loss or a metric of the file, which is a name or a configuration."""
@@ -161,7 +151,7 @@ class CompileArguments:
         name, settings = str(config.get("class_name")), config.get("config")
         if name == "function":
             return self._part(part, str(settings))
-        is_known = inspect.isclass(getattr(_module(part), name, None))
+        is_known = inspect.isclass(getattr(_MODULES[part], name, None))
         if name in _WRAPPERS and isinstance(settings.get("fn"), str | Mapping):
             return self._unwrap(part, settings)
         if is_known and (self.definition.is_keras_2 or "module" not in config):
@@ -176,7 +166,7 @@ class CompileArguments:
         serialized = settings["fn"]
         name = str(serialized.get("config")) if isinstance(serialized, Mapping) else str(serialized)
         name = _RENAMED_LOSSES.get(name, name)
-        function = self.custom.get(name, getattr(_module(part), name, None))
+        function = self.custom.get(name, getattr(_MODULES[part], name, None))
         if not callable(function):
             return self._named(part, name, {}, self._source)
         if part == "loss":
@@ -184,18 +174,15 @@ class CompileArguments:
         return keras.metrics.MeanMetricWrapper(function, name=settings.get("name", name))
 
     def _named(self, part: str, name: str, settings: Mapping[str, Any], source: str) -> Any:
-        module = _module(part)
+        module = _MODULES[part]
         if part == "metrics" and name in _RESOLVED_BY_SHAPE and not settings:
             return name
         name = _RENAMED_LOSSES.get(name, name)
         value = getattr(module, name, None)
         if name in _NOT_PARTS or not callable(value):
             value = None
-            if not name.startswith("_"):
-                try:
-                    value = module.get(name)
-                except (TypeError, ValueError):
-                    value = None
+            with contextlib.suppress(TypeError, ValueError):
+                value = None if name.startswith("_") else module.get(name)
         if value is None:
             known = [key for key in vars(module) if key[0] != "_" and key not in _NOT_PARTS]
             raise UserCodeError(
@@ -246,7 +233,7 @@ class CompileArguments:
                 safe_mode=not self.definition.source.is_trusted,
             )
         except (TypeError, ValueError) as e:
-            known = list(vars(_module(part)))
+            known = list(vars(_MODULES[part]))
             raise UserCodeError(
                 f"The {part} {name!r} of {self._source} cannot be created.",
                 received=str(e).partition("\n")[0][:200],
@@ -292,28 +279,11 @@ def _flatten_single_output(metrics: Any) -> Any:
     return metrics[0] if is_nested else metrics
 
 
-def _without_module(name: str) -> str:
-    """Strip a module of Keras from a name such as `tf.keras.losses.MeanSquaredError`."""
-    return name.rpartition(".")[2] if name.startswith(("keras.", "tf.", "tensorflow.")) else name
-
-
-def _module(part: str) -> Any:
-    return {
-        "loss": keras.losses,
-        "metrics": keras.metrics,
-        "optimizer": keras.optimizers,
-    }[part]
-
-
 def _known_optimizers() -> dict[str, type[keras.optimizers.Optimizer]]:
     """Map the names of Keras' optimizers to their classes."""
-    return {
-        name: value
-        for name, value in vars(keras.optimizers).items()
-        if inspect.isclass(value)
-        and issubclass(value, keras.optimizers.Optimizer)
-        and value is not keras.optimizers.Optimizer
-    }
+    known = classes_in(keras.optimizers, keras.optimizers.Optimizer)
+    del known["Optimizer"]
+    return known
 
 
 def _optimizer_from_settings(
@@ -363,9 +333,10 @@ def _current_arguments(
             )
         arguments["learning_rate"] = arguments.pop("lr")
     decay = arguments.pop("decay", None)
-    accepted = set(inspect.signature(optimizer_class).parameters) - {"kwargs"}
+    parameters = inspect.signature(optimizer_class).parameters
+    accepted = set(parameters) - {"kwargs"}
     if "learning_rate" in accepted:
-        rate = arguments.get("learning_rate", _default_rate(optimizer_class))
+        rate = arguments.get("learning_rate", parameters["learning_rate"].default)
         arguments["learning_rate"] = _rate(rate, decay or 0.0, source)
     if arguments.get("epsilon", 1) is None:
         arguments["epsilon"] = _EPSILON
@@ -382,42 +353,26 @@ def _current_arguments(
     return arguments
 
 
-def _default_rate(optimizer_class: type[keras.optimizers.Optimizer]) -> Any:
-    return inspect.signature(optimizer_class).parameters["learning_rate"].default
-
-
 def _rate(rate: Any, decay: float, source: str) -> Any:
     """Build a learning rate: a number, or a schedule, which replaces the decay of Keras 2."""
     if isinstance(rate, Mapping):
         name = str(rate.get("class_name"))
-        known = _schedules()
+        known = classes_in(keras.optimizers.schedules)
         if name not in known:
             raise UserCodeError(
                 f"Keras has no schedule {name!r}, which {source} refers to.",
                 received={"learning_rate": name},
                 hint=f"{did_you_mean(name, known)} Available: {', '.join(sorted(known))}.",
             )
-        schedule = {"module": "keras.optimizers.schedules", "registered_name": None, **rate}
-        if not decay:
-            return schedule
-    if not decay:
+        if decay:
+            raise UserCodeError(
+                f"The optimizer of {source} has both a schedule and a decay.",
+                received={"decay": decay},
+                hint="Remove the decay.",
+            )
+    elif decay:
+        settings = {"initial_learning_rate": float(rate), "decay_steps": 1, "decay_rate": decay}
+        rate = {"class_name": "InverseTimeDecay", "config": settings}
+    else:
         return float(rate)
-    if isinstance(rate, Mapping):
-        raise UserCodeError(
-            f"The optimizer of {source} has both a schedule and a decay.",
-            received={"decay": decay},
-            hint="Remove the decay.",
-        )
-    settings = {"initial_learning_rate": float(rate), "decay_steps": 1, "decay_rate": decay}
-    return {
-        "module": "keras.optimizers.schedules",
-        "class_name": "InverseTimeDecay",
-        "config": settings,
-        "registered_name": None,
-    }
-
-
-def _schedules() -> list[str]:
-    return [
-        name for name, value in vars(keras.optimizers.schedules).items() if inspect.isclass(value)
-    ]
+    return {"module": "keras.optimizers.schedules", "registered_name": None, **rate}

@@ -14,8 +14,9 @@ from typing import Any
 import keras
 
 from edl_horovod.errors import UserCodeError, did_you_mean
+from edl_horovod.frameworks.keras.files.definition import Definition, named_parts
 
-__all__ = ["HARD_SIGMOID", "ConfigUpgrade", "hard_sigmoid", "known_layers", "unknown_layer"]
+__all__ = ["classes_in", "current_config"]
 
 HARD_SIGMOID = "edl_horovod>hard_sigmoid"
 _MODELS = {"Model": "Functional", "Functional": "Functional", "Sequential": "Sequential"}
@@ -30,19 +31,17 @@ _RENAMED_SETTINGS = {
     ("InputLayer", "batch_input_shape"): "batch_shape",
     ("LeakyReLU", "alpha"): "negative_slope",
 }
-_IGNORABLE = frozenset(
-    {
-        "batch_input_shape",
-        "batch_shape",
-        "dynamic",
-        "fused",
-        "implementation",
-        "input_length",
-        "input_dtype",
-        "num_constants",
-        "trainable",
-    }
-)
+_IGNORABLE = {
+    "batch_input_shape",
+    "batch_shape",
+    "dynamic",
+    "fused",
+    "implementation",
+    "input_length",
+    "input_dtype",
+    "num_constants",
+    "trainable",
+}
 """Settings that may be dropped if a layer of Keras 3 does not accept them.
 
 They do not change the computation. Layers with weights all accept `trainable`.
@@ -50,6 +49,7 @@ They do not change the computation. Layers with weights all accept `trainable`.
 _UNUSED = {
     "DepthwiseConv1D": ("filters", "kernel_initializer", "kernel_regularizer", "kernel_constraint"),
     "DepthwiseConv2D": ("filters", "kernel_initializer", "kernel_regularizer", "kernel_constraint"),
+    "Lambda": ("module", "function_type", "output_shape_type"),
     "MultiHeadAttention": ("query_shape", "key_shape", "value_shape"),
     "SeparableConv1D": ("kernel_initializer", "kernel_regularizer", "kernel_constraint"),
     "SeparableConv2D": ("kernel_initializer", "kernel_regularizer", "kernel_constraint"),
@@ -63,15 +63,14 @@ _OBJECTS = {
     "_regularizer": "keras.regularizers",
 }
 _INNER_LAYERS = ("backward_layer", "cell", "forward_layer", "layer")
+_POLICIES = ("Policy", "PolicyV1")
 _ALIASES = ("hard_swish", "swish")
 _ACTIVATIONS = ("activation", "recurrent_activation")
 
 _NESTED = ("Functional", "Sequential")
 
 _CHANNELS_FIRST = {
-    "Conv1D": "edl_horovod>ChannelsFirstConv1D",
-    "Conv2D": "edl_horovod>ChannelsFirstConv2D",
-    "Conv3D": "edl_horovod>ChannelsFirstConv3D",
+    name: f"edl_horovod>ChannelsFirst{name}" for name in ("Conv1D", "Conv2D", "Conv3D")
 }
 """The registered names of these layers by the Keras layers that they replace.
 
@@ -87,16 +86,38 @@ def hard_sigmoid(x: Any) -> Any:
     return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
 
 
-def known_layers() -> dict[str, type]:
+def current_config(definition: Definition, custom: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate a model's configuration to the format of Keras 3.
+
+    Raises:
+        UserCodeError: Keras 3 lacks a layer or a layer's setting.
+    """
+    config = definition.config
+    if "module" in config and not definition.is_keras_2:
+        known = {*_known_layers(), *custom}
+        for part, name in named_parts(config):
+            class_name = part.get("class_name")
+            if part.get("module") == "keras.layers" and class_name not in known:
+                raise _unknown_layer(str(class_name), name, definition.file.name)
+        return config
+    return _ConfigUpgrade(definition.file.name, definition.is_keras_2, tuple(custom)).layer(config)
+
+
+def _known_layers() -> dict[str, type]:
     """Map the names of Keras' layers to their classes."""
+    return classes_in(keras.layers, keras.Layer)
+
+
+def classes_in(module: Any, base: type = object) -> dict[str, type]:
+    """Map the names in a module to the subclasses of `base`."""
     return {
         name: value
-        for name, value in vars(keras.layers).items()
-        if inspect.isclass(value) and issubclass(value, keras.Layer)
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, base)
     }
 
 
-def unknown_layer(class_name: str, name: str, file: str) -> UserCodeError:
+def _unknown_layer(class_name: str, name: str, file: str) -> UserCodeError:
     """Build the error for a class that is not a layer of Keras 3.
 
     Args:
@@ -107,13 +128,13 @@ def unknown_layer(class_name: str, name: str, file: str) -> UserCodeError:
     return UserCodeError(
         f"Keras 3 has no layer {class_name}, the class of {name!r} in {file}.",
         received={"class_name": class_name},
-        hint=f"{did_you_mean(class_name, known_layers())} If the class is yours, provide it in"
+        hint=f"{did_you_mean(class_name, _known_layers())} If the class is yours, provide it in"
         " custom_objects (key, value, path).",
     )
 
 
 @dataclass(frozen=True)
-class ConfigUpgrade:
+class _ConfigUpgrade:
     """Translates an older configuration to the format of Keras 3."""
 
     file: str
@@ -142,10 +163,10 @@ class ConfigUpgrade:
             return _serialized(None, class_name, dict(config), name)
         if class_name in _MODELS:
             return self._model(_MODELS[class_name], config)
-        layers = known_layers()
+        layers = _known_layers()
         current_name = _RENAMED.get(class_name, class_name)
         if current_name not in layers:
-            raise unknown_layer(class_name, self._name(config), self.file)
+            raise _unknown_layer(class_name, self._name(config), self.file)
         settings = self._settings(class_name, current_name, layers[current_name], config)
         if settings.get("data_format") == "channels_first" and current_name in _CHANNELS_FIRST:
             return _serialized(None, current_name, settings, _CHANNELS_FIRST[current_name])
@@ -170,11 +191,17 @@ class ConfigUpgrade:
             }
             for layer in config["layers"]
         ]
-        graph = _to_current_graph(
-            {**config, "layers": layers}, file=self.file, is_keras_2=self.is_keras_2
-        )
+        class_names = {layer["name"]: layer["class_name"] for layer in layers}
+        calls = _Calls(class_names, self.file, is_keras_2=self.is_keras_2)
+        for layer in layers:
+            layer["inbound_nodes"] = [calls.node(node) for node in layer["inbound_nodes"]]
         settings = {key: config[key] for key in ("name", "trainable") if key in config}
-        return _serialized("keras.src.models.functional", class_name, {**settings, **graph})
+        settings |= {
+            "layers": layers,
+            "input_layers": calls.endpoints(config["input_layers"]),
+            "output_layers": calls.endpoints(config["output_layers"]),
+        }
+        return _serialized("keras.src.models.functional", class_name, settings)
 
     def _sequential(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Translate a sequential model; add an input layer if the first layer defines the input."""
@@ -221,10 +248,18 @@ class ConfigUpgrade:
             return [self.layer(inner) for inner in value]
         if key in _ACTIVATIONS:
             return self._activation(value, layer)
-        if key == "dtype":
-            return _dtype(value)
+        if key == "dtype" and isinstance(value, Mapping):
+            # A dtype policy as an object.
+            return value["config"]["name"] if value.get("class_name") in _POLICIES else value
         if key == "axis" and layer == "BatchNormalization" and isinstance(value, list):
-            return self._single_axis(value, layer)
+            if len(value) != 1:
+                raise UserCodeError(
+                    f"Keras 3 only normalizes over a single axis, but {layer} in {self.file} has"
+                    " several.",
+                    received={"axis": value},
+                    hint="Save the model with a single axis.",
+                )
+            return int(value[0])
         for ending, module in _OBJECTS.items():
             if key.endswith(ending) and isinstance(value, Mapping) and "module" not in value:
                 return self._keras_object(module, value)
@@ -235,12 +270,12 @@ class ConfigUpgrade:
             if value.get("class_name") == "function":
                 return self._activation(value.get("config"), layer)
             return self.layer(value)
-        if value is None or value in self.custom:
-            return value if value is None else _function(value)
+        if value in self.custom:
+            return _function(value)
         if self.is_keras_2 and value == "hard_sigmoid":
             return _function(HARD_SIGMOID)
         known = [*_ALIASES, *(name for name in vars(keras.activations) if name[0] != "_")]
-        if value not in known:
+        if value is not None and value not in known:
             raise UserCodeError(
                 f"Keras has no activation {value!r}, which a layer {layer} in {self.file} uses.",
                 received={"activation": value},
@@ -257,9 +292,7 @@ class ConfigUpgrade:
             return _serialized(None, name, settings, name)
         if not inspect.isclass(object_class):
             known = [
-                key
-                for key, candidate in vars(_module(module)).items()
-                if inspect.isclass(candidate) and candidate.__name__ == key
+                key for key, value in classes_in(_module(module)).items() if value.__name__ == key
             ]
             raise UserCodeError(
                 f"{module} has no {name!r}, which {self.file} uses.",
@@ -273,18 +306,7 @@ class ConfigUpgrade:
     def _has_no_effect(self, layer: str, key: str, value: Any) -> bool:
         if key in _IGNORABLE or key in _UNUSED.get(layer, ()):
             return True
-        if layer == "Lambda" and key in ("module", "function_type", "output_shape_type"):
-            return True
         return value in (None, False, [], {}, "") or _NEUTRAL.get(key) == value
-
-    def _single_axis(self, axes: list[Any], layer: str) -> int:
-        if len(axes) == 1:
-            return int(axes[0])
-        raise UserCodeError(
-            f"Keras 3 only normalizes over a single axis, but {layer} in {self.file} has several.",
-            received={"axis": axes},
-            hint="Save the model with a single axis.",
-        )
 
     def _name(self, config: Any) -> str:
         return str(config.get("name", "")) if isinstance(config, Mapping) else ""
@@ -309,13 +331,6 @@ def _function(name: str) -> dict[str, Any]:
     return _serialized("builtins", "function", name, "function")
 
 
-def _dtype(value: Any) -> Any:
-    """Return the name of a dtype policy, which Keras 2 may have saved as an object."""
-    if isinstance(value, Mapping) and value.get("class_name") in ("Policy", "PolicyV1"):
-        return value["config"]["name"]
-    return value
-
-
 def _accepted_settings(layer: type) -> set[str]:
     """Collect the settings that a layer's constructor accepts, or passes on to base classes."""
     accepted: set[str] = set()
@@ -334,32 +349,6 @@ def _accepted_settings(layer: type) -> set[str]:
 
 def _module(name: str) -> Any:
     return getattr(keras, name.removeprefix("keras."))
-
-
-def _to_current_graph(config: Mapping[str, Any], *, file: str, is_keras_2: bool) -> dict[str, Any]:
-    """Translate the calls of the layers, the inputs and the outputs of a functional model.
-
-    Args:
-        config: The model's configuration; its layers have the format of Keras 3 except for
-            `inbound_nodes`.
-        file: Name of the file in messages.
-        is_keras_2: Whether Keras 2 wrote the file.
-
-    Raises:
-        UserCodeError: The configuration refers to a layer that it does not contain.
-    """
-    layers = config["layers"]
-    class_names = {layer["name"]: layer["class_name"] for layer in layers}
-    calls = _Calls(class_names, file, is_keras_2=is_keras_2)
-    translated = [
-        {**layer, "inbound_nodes": [calls.node(node) for node in layer["inbound_nodes"]]}
-        for layer in layers
-    ]
-    return {
-        "layers": translated,
-        "input_layers": calls.endpoints(config["input_layers"]),
-        "output_layers": calls.endpoints(config["output_layers"]),
-    }
 
 
 def _input_settings(layer: Any) -> dict[str, Any] | None:
@@ -411,7 +400,7 @@ class _Calls:
         """
         if isinstance(node, Mapping):
             return dict(node)
-        if _is_reference(node, self._class_names):  # A call of an operator has a single reference.
+        if self._is_reference(node):  # A call of an operator has a single reference.
             node = [node]
         keywords: dict[str, Any] = {}
         tensors = []
@@ -429,7 +418,7 @@ class _Calls:
         """Translate the model's inputs or outputs; a single one is returned without a list."""
         if isinstance(references, Mapping):
             return {key: self.endpoints(value) for key, value in references.items()}
-        if _is_reference(references, self._class_names):
+        if self._is_reference(references):
             name, call, tensor = references[:3]
             is_offset = name in self._counted_from_1 and self._class_names[name] == "Sequential"
             return [name, call - 1 if is_offset else call, tensor]
@@ -443,7 +432,7 @@ class _Calls:
         return translated[0] if len(translated) == 1 else translated
 
     def _keyword(self, value: Any) -> Any:
-        if _is_reference(value, self._class_names):
+        if self._is_reference(value):
             return self._tensor(value)
         if isinstance(value, list):
             return [self._keyword(item) for item in value]
@@ -462,23 +451,22 @@ class _Calls:
         config = {"shape": [1], "dtype": "float32", "keras_history": history}
         return {"class_name": "__keras_tensor__", "config": config}
 
+    def _is_reference(self, value: Any) -> bool:
+        """Whether a value refers to a layer's output: name, call, output, optional keywords."""
+        return (
+            isinstance(value, list | tuple)
+            and len(value) in (3, 4)
+            and isinstance(value[0], str)
+            and value[0] in self._class_names
+            and isinstance(value[1], int)
+        )
+
     def _require_known(self, name: Any) -> None:
         if name not in self._class_names:
             raise UserCodeError(
                 f"{self._file} calls a layer on the output of {name!r}, but has no such layer.",
                 received=f"the layers {', '.join(self._class_names)}",
             )
-
-
-def _is_reference(value: Any, class_names: Mapping[str, str]) -> bool:
-    """Whether a value refers to a layer's output: name, call, output, and optional keywords."""
-    return (
-        isinstance(value, list | tuple)
-        and len(value) in (3, 4)
-        and isinstance(value[0], str)
-        and value[0] in class_names
-        and isinstance(value[1], int)
-    )
 
 
 class _ChannelsLastConvolution:
@@ -499,16 +487,7 @@ class _ChannelsLastConvolution:
         return keras.ops.transpose(outputs, (0, num_axes - 1, *range(1, num_axes - 1)))
 
 
-@keras.saving.register_keras_serializable("edl_horovod", "ChannelsFirstConv1D")
-class _Conv1D(_ChannelsLastConvolution, keras.layers.Conv1D):  # type: ignore[misc]  # Keras ships no types.
-    pass
-
-
-@keras.saving.register_keras_serializable("edl_horovod", "ChannelsFirstConv2D")
-class _Conv2D(_ChannelsLastConvolution, keras.layers.Conv2D):  # type: ignore[misc]  # As above.
-    pass
-
-
-@keras.saving.register_keras_serializable("edl_horovod", "ChannelsFirstConv3D")
-class _Conv3D(_ChannelsLastConvolution, keras.layers.Conv3D):  # type: ignore[misc]  # As above.
-    pass
+for _name in _CHANNELS_FIRST:
+    keras.saving.register_keras_serializable("edl_horovod", f"ChannelsFirst{_name}")(
+        type(f"_{_name}", (_ChannelsLastConvolution, getattr(keras.layers, _name)), {})
+    )

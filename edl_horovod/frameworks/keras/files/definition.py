@@ -1,29 +1,23 @@
 """Read a model's layers and compile arguments from its files without creating any object."""
 
 import contextlib
-import dataclasses
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import h5py
+
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.files.hdf5 import (
-    MAX_EXPANSION,
-    SMALL_BYTES,
-    json_attribute,
-    open_hdf5,
-    require_file,
-    text_attribute,
-)
+from edl_horovod.frameworks.keras.files import hdf5
 from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
 from edl_horovod.models.spec_zoo import FileModel
 
-__all__ = ["ARCHIVE_WEIGHTS", "Definition", "is_archive", "open_archive", "read_definition"]
+__all__ = ["Definition", "is_archive", "named_parts", "open_weights", "read_definition"]
 
-ARCHIVE_WEIGHTS = "model.weights.h5"
+_WEIGHTS = "model.weights.h5"
 _CONFIG = "config.json"
 _METADATA = "metadata.json"
 _ASSETS = "assets/"
@@ -43,8 +37,8 @@ class Definition:
     version: str
     """Version of the Keras that wrote the file; empty if the file does not contain it."""
     config: dict[str, Any]
-    compiled: dict[str, Any] | None
-    """None if the model was not compiled, or the file does not contain the arguments."""
+    compiled: Mapping[str, Any]
+    """Empty if the model was not compiled, or the file does not contain the arguments."""
     is_program: bool = False
     """Whether the computation is only available as a program, not as Keras layers."""
 
@@ -59,6 +53,11 @@ class Definition:
     def is_keras_2(self) -> bool:
         """Whether Keras 2 wrote the file; without a version, a key `module` means Keras 3."""
         return self.version.startswith("2") if self.version else "module" not in self.config
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer's name or configuration; empty or None if the file has none."""
+        return self.compiled.get("optimizer_config") or self.compiled.get("optimizer")
 
     @property
     def kind(self) -> str:
@@ -104,17 +103,28 @@ def read_definition(model: FileModel) -> Definition:
         definition = _read_hdf5(model, path)
     elif is_archive(path):
         definition = _read_archive(model, path)
+    elif path.suffix in (".pkl", ".pickle", ".joblib"):
+        raise UserCodeError(
+            f"{path} is a pickle, which is a program, not a Keras file.",
+            hint="Save the model with model.save('model.keras').",
+        )
+    elif not path.exists():
+        raise UserCodeError(f"The model's file {path} does not exist.", hint="Check the path.")
     else:
-        raise _unsupported_file(path)
+        raise UserCodeError(
+            f"{path} does not have a supported format for Keras models.",
+            received={"model_definition": path},
+            hint="Use a file .h5, .hdf5 or .keras, or the folder of a SavedModel.",
+        )
     _reject_keras_1(definition)
     return definition
 
 
 def _read_hdf5(model: FileModel, path: Path) -> Definition:
-    with open_hdf5(path) as file:
-        config = json_attribute(file, "model_config", path)
-        version = text_attribute(file, "keras_version")
-        compiled = json_attribute(file, "training_config", path)
+    with hdf5.open_hdf5(path) as file:
+        config = hdf5.json_attribute(file, "model_config", path)
+        version = hdf5.text_attribute(file, "keras_version")
+        compiled = hdf5.json_attribute(file, "training_config", path)
     if config is None:
         raise UserCodeError(
             f"{path} only contains weights, not the layers of a model.",
@@ -125,7 +135,7 @@ def _read_hdf5(model: FileModel, path: Path) -> Definition:
 
 
 def _read_json(model: FileModel, path: Path) -> Definition:
-    require_file(path)
+    hdf5.require_file(path)
     try:
         config = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as e:
@@ -139,12 +149,11 @@ def _read_json(model: FileModel, path: Path) -> Definition:
 
 
 def _read_archive(model: FileModel, path: Path) -> Definition:
-    with open_archive(path) as archive:
+    with _open_archive(path) as archive:
         config = _json_member(archive, _CONFIG, path)
         metadata = _json_member(archive, _METADATA, path)
-        # Checked because Keras reads the weights from it; it must not refer to other files.
-        with archive.open(ARCHIVE_WEIGHTS) as content, open_hdf5(path, content):  # type: ignore[arg-type]  # Readable and seekable, as h5py requires.
-            pass
+    with open_weights(path):
+        pass  # Checked because Keras reads the weights from it; it must not refer to other files.
     version = str(metadata.get("keras_version", ""))
     compiled = config.pop("compile_config", None)
     return _make_definition(model, "archive", config, version, compiled)
@@ -162,18 +171,21 @@ def _read_saved_model(model: FileModel, path: Path) -> Definition:
     version = str(root.get("keras_version") or "2")
     compiled = root.get("training_config")
     settings = config.get("config")
-    if isinstance(settings, dict) and isinstance(settings.get("layers"), list):
-        return _make_definition(model, "SavedModel", config, version, compiled)
-    name = str(root.get("name") or config["class_name"])
-    settings = {"name": name, "layers": saved.layers()}
-    definition = _make_definition(
-        model, "SavedModel", {**config, "config": settings}, version, compiled
-    )
-    return dataclasses.replace(definition, is_program=True)
+    is_program = not (isinstance(settings, dict) and isinstance(settings.get("layers"), list))
+    if is_program:
+        name = str(root.get("name") or config["class_name"])
+        config = {**config, "config": {"name": name, "layers": saved.layers()}}
+    return _make_definition(model, "SavedModel", config, version, compiled, is_program=is_program)
 
 
 def _make_definition(
-    model: FileModel, form: str, config: Any, version: str, compiled: dict[str, Any] | None
+    model: FileModel,
+    form: str,
+    config: Any,
+    version: str,
+    compiled: Any,
+    *,
+    is_program: bool = False,
 ) -> Definition:
     path = model.definition or model.architecture
     assert path is not None
@@ -188,7 +200,8 @@ def _make_definition(
         form=form,
         version=version,
         config=_tuples_to_lists(config, path),
-        compiled=_tuples_to_lists(compiled, path),
+        compiled=_tuples_to_lists(compiled or {}, path),
+        is_program=is_program,
     )
 
 
@@ -209,14 +222,48 @@ def _tuples_to_lists(value: Any, path: Path, depth: int = 0) -> Any:
     return value
 
 
+def named_parts(config: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield each object in a configuration, at any depth, with the name of the nearest layer."""
+    pending: list[tuple[Any, str]] = [(config, "")]
+    while pending:
+        value, name = pending.pop()
+        if isinstance(value, dict):
+            settings = value.get("config")
+            settings_name = settings.get("name") if isinstance(settings, dict) else None
+            name = str(settings_name or value.get("name") or name)
+            yield value, name
+            pending += [(item, name) for item in value.values()]
+        elif isinstance(value, list | tuple):
+            pending += [(item, name) for item in value]
+
+
 @contextlib.contextmanager
-def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+def open_weights(path: Path) -> Iterator[h5py.File]:
+    """Open an HDF5 file with the weights of a model, which may be in a Keras archive.
+
+    Raises:
+        UserCodeError: The file or the archive is damaged or unsafe.
+    """
+    if not is_archive(path):
+        with hdf5.open_hdf5(path) as file:
+            yield file
+        return
+    with (
+        _open_archive(path) as archive,
+        archive.open(_WEIGHTS) as content,
+        hdf5.open_hdf5(path, content) as file,  # type: ignore[arg-type]  # Readable and seekable, as h5py requires.
+    ):
+        yield file
+
+
+@contextlib.contextmanager
+def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a Keras archive after checking its members.
 
     Raises:
         UserCodeError: The file is not an archive, or Keras does not write such members.
     """
-    require_file(path)
+    hdf5.require_file(path)
     try:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError) as e:
@@ -227,7 +274,7 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         members = {info.filename: info for info in archive.infolist()}
         for name, info in members.items():
             _require_safe_member(name, info, path)
-        for name in (_CONFIG, _METADATA, ARCHIVE_WEIGHTS):
+        for name in (_CONFIG, _METADATA, _WEIGHTS):
             if name not in members:
                 raise UserCodeError(
                     f"The archive {path} does not contain {name}.",
@@ -239,14 +286,15 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
 
 def _require_safe_member(name: str, info: zipfile.ZipInfo, path: Path) -> None:
     parts = PurePosixPath(name)
-    is_known = name in (_CONFIG, _METADATA, ARCHIVE_WEIGHTS) or name.startswith(_ASSETS)
+    is_known = name in (_CONFIG, _METADATA, _WEIGHTS) or name.startswith(_ASSETS)
     if parts.is_absolute() or ".." in parts.parts or "\\" in name or not is_known:
         raise UserCodeError(
             f"The archive {path} contains a member that Keras does not write.",
             received={"member": name},
             hint="Do not use the file, or save the model again with model.save.",
         )
-    if info.file_size > SMALL_BYTES and info.file_size > MAX_EXPANSION * info.compress_size:
+    is_large = info.file_size > hdf5.SMALL_BYTES
+    if is_large and info.file_size > hdf5.MAX_EXPANSION * info.compress_size:
         raise UserCodeError(
             f"The archive {path} contains {info.compress_size:,} bytes that would expand to"
             f" {info.file_size:,}.",
@@ -265,21 +313,6 @@ def _json_member(archive: zipfile.ZipFile, name: str, path: Path) -> dict[str, A
             f"{name} of the archive {path} is not a JSON object.", received=str(value)[:80]
         )
     return value
-
-
-def _unsupported_file(path: Path) -> UserCodeError:
-    if path.suffix in (".pkl", ".pickle", ".joblib"):
-        return UserCodeError(
-            f"{path} is a pickle, which is a program, not a Keras file.",
-            hint="Save the model with model.save('model.keras').",
-        )
-    if not path.exists():
-        return UserCodeError(f"The model's file {path} does not exist.", hint="Check the path.")
-    return UserCodeError(
-        f"{path} does not have a supported format for Keras models.",
-        received={"model_definition": path},
-        hint="Use a file .h5, .hdf5 or .keras, or the folder of a SavedModel.",
-    )
 
 
 def _reject_keras_1(definition: Definition) -> None:

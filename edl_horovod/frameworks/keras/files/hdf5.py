@@ -15,7 +15,8 @@ from edl_horovod.errors import UserCodeError
 __all__ = [
     "MAX_EXPANSION",
     "SMALL_BYTES",
-    "holds_named_layers",
+    "TOP_LEVEL",
+    "all_datasets",
     "json_attribute",
     "layer_datasets",
     "open_hdf5",
@@ -26,6 +27,8 @@ __all__ = [
 
 SMALL_BYTES = 64 << 20
 """Declared sizes up to this limit are accepted, because they fit in any machine's memory."""
+TOP_LEVEL = "top_level_model_weights"
+"""The name under which the weights of the model itself are among those of the layers."""
 MAX_EXPANSION = 100
 """Maximum ratio of a declared size to the bytes in the file; weights hardly compress."""
 
@@ -102,23 +105,32 @@ def weights_group(file: h5py.File) -> h5py.Group:
     return group if isinstance(group, h5py.Group) else file
 
 
-def holds_named_layers(group: h5py.Group) -> bool:
-    """Whether weights are grouped by layer name, as before the format `.weights.h5`."""
-    return "layer_names" in group.attrs or "layer_names0" in group.attrs
+def all_datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
+    """Return the datasets of a group and its subgroups by their paths in the group."""
+    datasets: dict[str, h5py.Dataset] = {}
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, h5py.Dataset):
+            datasets[name] = value
+
+    group.visititems(add)
+    return datasets
 
 
-def layer_datasets(group: h5py.Group, path: Path) -> dict[str, list[h5py.Dataset]]:
+def layer_datasets(group: h5py.Group, path: Path) -> dict[str, list[h5py.Dataset]] | None:
     """Return the weights of each layer with weights, in the order of the file.
+
+    The format `.weights.h5` does not group them by the layers' names; then the result is None.
 
     Raises:
         UserCodeError: Weights that the file lists are missing or not numeric.
     """
+    if "layer_names" not in group.attrs and "layer_names0" not in group.attrs:
+        return None
     names = _names(group, "layer_names")
-    layers = {name: _datasets(group, name, path) for name in names}
-    top = "top_level_model_weights"
-    if top in group and (top_datasets := _datasets(group, top, path)):
-        layers[top] = top_datasets
-    return {name: datasets for name, datasets in layers.items() if datasets}
+    if TOP_LEVEL in group:
+        names.append(TOP_LEVEL)
+    return {name: datasets for name in names if (datasets := _datasets(group, name, path))}
 
 
 def _datasets(group: h5py.Group, name: str, path: Path) -> list[h5py.Dataset]:

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
+from tensorflow.python.keras.protobuf import saved_metadata_pb2
 
 from edl_horovod.errors import UserCodeError
 
-__all__ = ["SavedLayers", "is_saved_model", "read_saved_model"]
+__all__ = ["SavedLayers", "read_saved_model"]
 
 _MODEL = "saved_model.pb"
 _METADATA = "keras_metadata.pb"
@@ -26,8 +26,6 @@ _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _LISTS = ("trainable_variables", "variables")
 """Attributes of a layer that list its variables, in the required order; the second has all."""
 _ROOT = 0
-_FIELDS = {"node_id": (2, "INT32"), "identifier": (4, "STRING"), "metadata": (5, "STRING")}
-"""The fields of an object in Keras' metadata that are read here: number and type by name."""
 
 
 class SavedLayers:
@@ -93,9 +91,9 @@ class SavedLayers:
     def _layers(self) -> dict[str, int]:
         """Map the first attribute of the model that refers to a layer to the layer's number."""
         layers: dict[str, int] = {}
-        for attribute, number in self._children(_ROOT).items():
-            is_layer = "name" in self._metadata.get(number, {}) and _LISTS[0] in self._children(
-                number
+        for attribute, number in _children(self._graph, _ROOT).items():
+            is_layer = "name" in self._metadata.get(number, {}) and _LISTS[0] in _children(
+                self._graph, number
             )
             if is_layer and number not in layers.values():
                 layers[attribute] = number
@@ -106,20 +104,12 @@ class SavedLayers:
         for attribute, layer in self._layers().items():
             paths: dict[int, tuple[str, ...]] = {}
             for list_name in _LISTS:
-                list_number = self._children(layer).get(list_name)
-                children = {} if list_number is None else self._children(list_number)
+                list_number = _children(self._graph, layer).get(list_name)
+                children = {} if list_number is None else _children(self._graph, list_number)
                 for index in sorted(filter(str.isdecimal, children), key=int):
                     paths.setdefault(children[index], (attribute, list_name, index))
             name = str(self._metadata[layer]["name"])
             yield name, [(path, number) for number, path in paths.items()]
-
-    def _children(self, number: int) -> dict[str, int]:
-        return {child.local_name: child.node_id for child in self._graph.nodes[number].children}
-
-
-def is_saved_model(path: Path) -> bool:
-    """Whether a path is the folder of a SavedModel, which contains `saved_model.pb`."""
-    return (path / _MODEL).is_file()
 
 
 def read_saved_model(path: Path) -> SavedLayers:
@@ -131,7 +121,7 @@ def read_saved_model(path: Path) -> SavedLayers:
     Raises:
         UserCodeError: The folder is not a SavedModel, or is damaged.
     """
-    if not is_saved_model(path):
+    if not (path / _MODEL).is_file():
         raise UserCodeError(
             f"The folder {path} is not a SavedModel.",
             received=f"a folder without {_MODEL}",
@@ -140,7 +130,11 @@ def read_saved_model(path: Path) -> SavedLayers:
     try:
         saved = saved_model_pb2.SavedModel.FromString((path / _MODEL).read_bytes())
         graph = saved.meta_graphs[0].object_graph_def
-        metadata = _read_metadata(path / _METADATA)
+        file = path / _METADATA
+        saved_metadata = saved_metadata_pb2.SavedMetadata()
+        if file.is_file():
+            saved_metadata.ParseFromString(file.read_bytes())
+        metadata = {node.node_id: node.metadata for node in saved_metadata.nodes if node.metadata}
         if not metadata:  # The format before TensorFlow 2.5.
             metadata = {
                 number: node.user_object.metadata
@@ -157,39 +151,11 @@ def read_saved_model(path: Path) -> SavedLayers:
 
 def _checkpoint_key(saved: Any, path: tuple[str, ...]) -> str:
     """Find the checkpoint key of the variable at a path of attributes."""
-    node = saved.nodes[_ROOT]
+    number = _ROOT
     for name in path:
-        children = {child.local_name: child.node_id for child in node.children}
-        node = saved.nodes[children[name]]
-    return str(node.attributes[0].checkpoint_key)
+        number = _children(saved, number)[name]
+    return str(saved.nodes[number].attributes[0].checkpoint_key)
 
 
-def _read_metadata(path: Path) -> dict[int, str]:
-    if not path.is_file():
-        return {}
-    message = _message_type().FromString(path.read_bytes())
-    return {node.node_id: node.metadata for node in message.nodes if node.metadata}
-
-
-def _message_type() -> Any:
-    """Build the message type of Keras' metadata file, which TensorFlow does not provide."""
-    field_types = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="edl_horovod/keras_metadata.proto", package="edl_horovod", syntax="proto3"
-    )
-    inner = file.message_type.add(name="SavedObject")
-    for name, (number, type_name) in _FIELDS.items():
-        field_type = getattr(field_types, f"TYPE_{type_name}")
-        inner.field.add(name=name, number=number, type=field_type, label=field_types.LABEL_OPTIONAL)
-    outer = file.message_type.add(name="SavedMetadata")
-    outer.field.add(
-        name="nodes",
-        number=1,
-        type=field_types.TYPE_MESSAGE,
-        type_name=".edl_horovod.SavedObject",
-        label=field_types.LABEL_REPEATED,
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    descriptor = pool.FindMessageTypeByName("edl_horovod.SavedMetadata")
-    return message_factory.GetMessageClass(descriptor)
+def _children(graph: Any, number: int) -> dict[str, int]:
+    return {child.local_name: child.node_id for child in graph.nodes[number].children}

@@ -7,13 +7,11 @@ from typing import Any
 import keras
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.files.definition import Definition
+from edl_horovod.frameworks.keras.files.definition import Definition, named_parts
 
-__all__ = ["Finding", "all_findings", "config_findings", "reject_findings"]
+__all__ = ["all_findings", "reject_findings"]
 
-_PROGRAMS = frozenset(
-    {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "__lambda__"}
-)
+_PROGRAMS = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "__lambda__"}
 """Classes whose configuration is code or refers to files with code."""
 _OVERRIDING_OPTION = {
     "loss": "loss",
@@ -24,23 +22,21 @@ _OVERRIDING_OPTION = {
     "weighted_metrics": "metrics",
 }
 """For each compile argument in a file, the option that replaces it."""
-_PART_MODULES = frozenset(
-    {
-        "activations",
-        "constraints",
-        "dtype_policies",
-        "initializers",
-        "layers",
-        "losses",
-        "metrics",
-        "models",
-        "ops",
-        "optimizers",
-        "quantizers",
-        "random",
-        "regularizers",
-    }
-)
+_PART_MODULES = {
+    "activations",
+    "constraints",
+    "dtype_policies",
+    "initializers",
+    "layers",
+    "losses",
+    "metrics",
+    "models",
+    "ops",
+    "optimizers",
+    "quantizers",
+    "random",
+    "regularizers",
+}
 """Modules of Keras that only contain parts of models; others read files and run programs."""
 _TOP_LEVEL_PARTS = frozenset(
     {"DTypePolicy", "DTypePolicyMap", "FloatDTypePolicy", "Functional", "Model", "Sequential"}
@@ -66,20 +62,20 @@ def all_findings(definition: Definition) -> list[Finding]:
     custom = [custom_object.key for custom_object in definition.source.custom_objects]
     used = {
         key: value
-        for key, value in (definition.compiled or {}).items()
+        for key, value in definition.compiled.items()
         if options.get(_OVERRIDING_OPTION.get(key, "")) is None
     }
     findings = [
         finding
         for part in (definition.config, used)
-        for finding in config_findings(part, file, custom=custom)
+        for finding in _config_findings(part, file, custom=custom)
     ]
     if definition.is_program:
         findings.append(Finding(f"{definition.config['class_name']}, the program of {file}", True))
     return findings
 
 
-def config_findings(config: Any, file: str, *, custom: Collection[str]) -> list[Finding]:
+def _config_findings(config: Any, file: str, *, custom: Collection[str]) -> list[Finding]:
     """Inspect all parts of a configuration at any depth without creating any object.
 
     Args:
@@ -88,17 +84,8 @@ def config_findings(config: Any, file: str, *, custom: Collection[str]) -> list[
         custom: Names for which the user provides objects.
     """
     findings: list[Finding] = []
-    pending: list[tuple[Any, str]] = [(config, "")]
-    while pending:
-        value, name = pending.pop()
-        if isinstance(value, dict):
-            inner = value.get("config")
-            config_name = inner.get("name") if isinstance(inner, dict) else None
-            name = str(config_name or value.get("name") or name)
-            findings += _inspect(value, f"{name!r} of {file}" if name else file, custom)
-            pending += [(item, name) for item in value.values()]
-        elif isinstance(value, list | tuple):
-            pending += [(item, name) for item in value]
+    for part, name in named_parts(config):
+        findings += _inspect(part, f"{name!r} of {file}" if name else file, custom)
     return list(dict.fromkeys(findings))
 
 
@@ -135,17 +122,15 @@ def _inspect(value: dict[str, Any], location: str, custom: Collection[str]) -> I
     if class_name in _PROGRAMS:
         description = "A function as bytes in" if class_name == "__lambda__" else class_name
         yield Finding(f"{description} layer {location}", True)
-    elif _is_provided({str(name), str(value.get("registered_name"))}, custom):
-        return
+    elif any(
+        key in custom or keras.saving.get_registered_object(key)
+        for key in (str(name), str(value.get("registered_name")))
+    ):
+        return  # The user provides it, or this package has registered it.
     elif "module" in value and value["module"] is None:
         yield Finding(f"{name} in layer {location}", False)
     elif not _is_keras_part(value.get("module"), str(name), is_function=class_name == "function"):
         yield Finding(f"{value['module']}.{name} in layer {location}", False)
-
-
-def _is_provided(names: set[str], custom: Collection[str]) -> bool:
-    """Whether the user provides one of these names, or this package has registered it."""
-    return any(name in custom or keras.saving.get_registered_object(name) for name in names)
 
 
 def _is_keras_part(module: Any, name: str, *, is_function: bool) -> bool:

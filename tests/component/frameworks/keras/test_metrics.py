@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.functional import metric_sums
-from edl_horovod.frameworks.keras.metrics import MetricCall, require_sums, value_of
+from edl_horovod.frameworks.keras.metrics import MetricCall, metric_sums, require_sums, result_of
 from edl_horovod.spec import Mode
 
 RNG = np.random.default_rng(3)
@@ -57,7 +56,7 @@ def test_counted_in_parts_is_as_counted_at_once(name):
         counts = counts + measured(metric, part).counts().numpy().astype(np.float64)
         start += number
     assert start == NUM
-    np.testing.assert_allclose(value_of(metric, counts), serial.result(), rtol=1e-5)
+    np.testing.assert_allclose(result_of(metric, counts), serial.result(), rtol=1e-5)
 
 
 class Largest(keras.metrics.Metric):
