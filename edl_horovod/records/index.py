@@ -53,7 +53,7 @@ class Index:
         max_chunk_bytes: int = MAX_CHUNK_BYTES,
         columns: Sequence[str] = (),
         folder: Path | None = None,
-        tell: Callable[[str], None] | None = None,
+        tell: Callable[[str], None] = ignore_message,
     ) -> Self:
         """Index files: map a stored index of them, or scan them and store an index.
 
@@ -93,7 +93,7 @@ class Index:
         settings: FormatSettings,
         *,
         folder: Path | None = None,
-        tell: Callable[[str], None] | None = None,
+        tell: Callable[[str], None] = ignore_message,
     ) -> Self:
         """Index files, given by the sorted paths that `expand` has just returned; see `open`.
 
@@ -119,7 +119,7 @@ class Index:
             index_settings["content"] = record_format.change_detection
         states = states_of(paths)
         tables = load_or_scan(
-            paths, states, record_format, index_settings, folder=folder, tell=tell or ignore_message
+            paths, states, record_format, index_settings, folder=folder, tell=tell
         )
         versions = None
         if states is not None and record_format.change_detection != "checksums":

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from edl_horovod.records.chunks import ChunkInfo, FileChunks
@@ -12,7 +11,7 @@ from edl_horovod.records.layout import Layout
 if TYPE_CHECKING:
     from edl_horovod.records.columns import ColumnChunk, FlatRecords
     from edl_horovod.records.index_tables import IndexedFile
-    from edl_horovod.records.source import RecordSource
+    from edl_horovod.records.source import RecordSource, SourceRequest
 
 __all__ = [
     "ChangeDetection",
@@ -116,32 +115,6 @@ class MakeFormat(Protocol):
         """
 
 
-class OpenSource(Protocol):
-    """Opens files of a format whose records are not chunks of one file."""
-
-    def __call__(
-        self,
-        paths: Sequence[str],
-        *,
-        columns: Sequence[str],
-        folder: Path | None,
-        cache_bytes: int,
-        tell: Callable[[str], None],
-    ) -> "RecordSource":
-        """Open files as one source.
-
-        Args:
-            paths: Sorted paths.
-            columns: The columns to read, in this order; empty for all.
-            folder: The job's folder for an index; None to save no index.
-            cache_bytes: Memory for decoded data that may be requested again.
-            tell: Called with messages for the user.
-
-        Raises:
-            DataError: The files cannot be read, or cannot be read together.
-        """
-
-
 @dataclass(frozen=True, kw_only=True)
 class FileFormat:
     """The description of a record format; importing it imports nothing heavy.
@@ -152,7 +125,9 @@ class FileFormat:
     name: str
     """The format's display name."""
     make: MakeFormat | None = None
-    open_source: OpenSource | None = None
+    open_source: Callable[[Sequence[str], "SourceRequest"], "RecordSource"] | None = None
+    """Opens files, given by their sorted paths, whose records are not chunks of one file; raises
+    DataError if they cannot be read, or cannot be read together."""
     check_together: Callable[[Sequence[Sequence[str]]], None] | None = None
     """Raises DataError if the paths of the data and of the validation data do not fit together."""
     why_not_skippable: str = ""

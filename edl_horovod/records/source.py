@@ -25,6 +25,7 @@ __all__ = [
     "RecordSource",
     "Records",
     "SourceKind",
+    "SourceRequest",
     "ignore_message",
     "refuse_skipping",
 ]
@@ -77,6 +78,32 @@ class JobFolders:
     """For records of streams that are being written; removed when the job ends."""
 
 
+def ignore_message(message: str) -> None:
+    """Stand in where no function for messages was passed; the messages are in the log, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRequest:
+    """What a job opens."""
+
+    data: str
+    """The user's setting, with its scheme."""
+    settings: DataSettings
+    """The job's settings of `data_plan`."""
+    folders: JobFolders | None
+    """The job's folders; None outside a job."""
+    cache_bytes: int
+    """Memory for decoded data that may be requested again."""
+    tell: Callable[[str], None]
+    """Called with messages for the user: the progress of long operations, and warnings about files
+    that have changed."""
+
+    @property
+    def index_folder(self) -> Path | None:
+        """The job's folder for an index; None to save no index."""
+        return self.folders.index if self.folders is not None else None
+
+
 class RecordSource(Closeable):
     """Records numbered from 0, grouped into blocks of records that are stored close together.
 
@@ -124,24 +151,8 @@ class SourceKind(abc.ABC):
     """Whether `open` imports a module that may be in the model zoo."""
 
     @abc.abstractmethod
-    def open(
-        self,
-        data: str,
-        settings: DataSettings,
-        *,
-        folders: JobFolders | None,
-        cache_bytes: int,
-        tell: Callable[[str], None] | None,
-    ) -> RecordSource:
+    def open(self, request: SourceRequest) -> RecordSource:
         """Open the records.
-
-        Args:
-            data: The user's setting, with its scheme.
-            settings: The job's settings of `data_plan`.
-            folders: The job's folders; None outside a job.
-            cache_bytes: Memory for decoded data that may be requested again.
-            tell: Called with messages for the user: the progress of long operations, and warnings
-                about files that have changed.
 
         Raises:
             DataError: There are no records, or they cannot be read.
@@ -166,10 +177,6 @@ class SourceKind(abc.ABC):
     def local_patterns(self, data: str) -> Iterator[str]:
         """Yield the paths, folders and globs on local file systems that are read."""
         yield from ()
-
-
-def ignore_message(message: str) -> None:
-    """Stand in where no function for messages was passed; the messages are in the log, too."""
 
 
 def refuse_skipping(data: str, settings: DataSettings, *, why: str) -> None:

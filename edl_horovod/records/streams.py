@@ -23,13 +23,10 @@ from edl_horovod.files.cache import one_builder
 from edl_horovod.files.whole_file import sync, write_json
 from edl_horovod.records.columns import Ragged, Values
 from edl_horovod.records.elements import Elements, MisfitError, decode_arrays, encode_arrays
-from edl_horovod.records.index import Index
 from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure, Tensor
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.record_format import FormatSettings
-from edl_horovod.records.source import JobFolders, Records, RecordSource
+from edl_horovod.records.source import JobFolders, Records, RecordSource, SourceRequest
 from edl_horovod.records.sources.recordio import Writer
-from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
 
 __all__ = ["RECORDS", "StreamRecords", "cache_stream"]
 
@@ -40,10 +37,6 @@ TELL_SECONDS = 5.0
 """Interval of progress messages while a stream is read."""
 _DESCRIPTION = "stream.json"
 _FORMAT = 1
-
-_SETTINGS = FormatSettings(
-    damaged="raise", csv_header=False, max_chunk_bytes=MAX_CHUNK_BYTES, columns=()
-)
 
 
 @dataclass(frozen=True)
@@ -108,17 +101,18 @@ def cache_stream(
 class StreamRecords(RecordSource):
     """Reads the cached records of a stream."""
 
-    def __init__(
-        self, stream: CachedStream, name: str, *, folders: JobFolders, cache_bytes: int
-    ) -> None:
+    def __init__(self, stream: CachedStream, request: SourceRequest) -> None:
         """Open the file of the records.
 
         Raises:
             DataError: The file is damaged.
         """
-        index = Index.of([str(stream.folder / RECORDS)], _SETTINGS, folder=folders.index)
-        self._reader = Reader(index, cache_bytes=cache_bytes)
-        self._name = name
+        self._reader = Reader.open(
+            [str(stream.folder / RECORDS)],
+            folder=request.index_folder,
+            cache_bytes=request.cache_bytes,
+        )
+        self._name = request.data
         self._layout = stream.layout
         assert stream.layout.structure is not None
         self.layout = None if _is_bytes(stream.layout) else stream.layout

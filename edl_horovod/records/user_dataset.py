@@ -1,17 +1,16 @@
 """A user's own data set: `dataset:module.name` is an object with records by index, or a stream."""
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 from edl_horovod.errors import ConfigError, DataError, EdlError, UserCodeError
 from edl_horovod.records.source import (
     DataSettings,
-    JobFolders,
     RecordSource,
     SourceKind,
-    ignore_message,
+    SourceRequest,
     refuse_skipping,
 )
 
@@ -35,16 +34,9 @@ class _UserDataset(SourceKind):
 
     runs_user_code = True
 
-    def open(
-        self,
-        data: str,
-        settings: DataSettings,
-        *,
-        folders: JobFolders | None,
-        cache_bytes: int,
-        tell: Callable[[str], None] | None,
-    ) -> RecordSource:
+    def open(self, request: SourceRequest) -> RecordSource:
         """Import the module and read the first records; a stream is read to its end."""
+        data, settings = request.data, request.settings
         self._check_settings(data, settings)
         module, dataset = _create(data)
         if _yields_batches(dataset):
@@ -60,7 +52,7 @@ class _UserDataset(SourceKind):
 
             return MapDataset(dataset, data, selected=settings.columns)
         _require_stream(dataset, data, settings)
-        if folders is None:
+        if request.folders is None:
             raise DataError(
                 f"{data} can only be read from its start, and no job can cache its records.",
                 received={"data": data},
@@ -69,8 +61,8 @@ class _UserDataset(SourceKind):
         from edl_horovod.records.code_digest import digest_of
         from edl_horovod.records.streams import StreamRecords, cache_stream
 
-        stream = cache_stream(dataset, data, digest_of(module), folders, tell or ignore_message)
-        return StreamRecords(stream, data, folders=folders, cache_bytes=cache_bytes)
+        stream = cache_stream(dataset, data, digest_of(module), request.folders, request.tell)
+        return StreamRecords(stream, request)
 
     def check(self, datasets: Sequence[str], settings: DataSettings) -> None:
         """Check the form of the setting; user code runs only on the ranks."""

@@ -141,7 +141,7 @@ _ARROW = _built_in(
 _JSON_LINES = _built_in("JSON lines", "json_lines", needs_pyarrow=True)
 _NUMPY = FileFormat(
     name="NumPy",
-    open_source=lambda paths, **options: _module("numpy_source").ArraySource(paths, **options),
+    open_source=lambda paths, request: _module("numpy_source").ArraySource(paths, request),
     why_not_skippable="an array has at most one checksum, so its damaged records cannot be"
     " identified",
     has_compression=True,

@@ -21,7 +21,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -43,6 +42,7 @@ from edl_horovod.records.index_store import load_or_scan, states_of
 from edl_horovod.records.index_tables import Tables
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.record_format import ChangeDetection
+from edl_horovod.records.source import SourceRequest
 
 __all__ = ["ArraySource", "arrays_of", "decompressed"]
 
@@ -219,15 +219,7 @@ def _translated_errors(path: str) -> Iterator[None]:
 class ArraySource(ChunkSource):
     """Reads rows of arrays; the rows of a block with one request for each array."""
 
-    def __init__(
-        self,
-        paths: Sequence[str],
-        *,
-        columns: Sequence[str],
-        folder: Path | None,
-        cache_bytes: int,
-        tell: Callable[[str], None],
-    ) -> None:
+    def __init__(self, paths: Sequence[str], request: SourceRequest) -> None:
         """Read the headers of the files, given by their sorted paths.
 
         Raises:
@@ -236,12 +228,12 @@ class ArraySource(ChunkSource):
         """
         states = states_of(paths)
         self._states = dict(zip(paths, states or (), strict=False))
-        self._parts = [_selected(part, columns) for part in _parts(paths)]
+        self._parts = [_selected(part, request.settings.columns) for part in _parts(paths)]
         _check_same_arrays(self._parts)
         counts = [next(iter(part.values())).shape[0] for part in self._parts]
         layout = Layout(tuple(map(_column, self._parts[0].values())))
-        super().__init__(layout=layout, num_records=sum(counts), cache_bytes=cache_bytes)
-        self._warn_about_compression(tell)
+        super().__init__(layout=layout, num_records=sum(counts), cache_bytes=request.cache_bytes)
+        self._warn_about_compression(request.tell)
         if not sum(counts):
             raise DataError("There are no records in the data.", received=", ".join(paths[:3]))
         row_bytes = sum(array.row_bytes for array in self._parts[0].values())
@@ -253,7 +245,7 @@ class ArraySource(ChunkSource):
         ]
         self._row_bytes = float(row_bytes)
         self._paths = paths
-        self._runs = _Runs.of(self._parts, self._states, rows, folder=folder, tell=tell)
+        self._runs = _Runs.of(self._parts, self._states, rows, request)
         self._files = FilePool()
         self.block_counts = np.array([count for _, _, count in self._blocks], dtype=np.int64)
         self.block_starts = np.cumsum(self.block_counts) - self.block_counts
@@ -329,9 +321,7 @@ class _Runs:
         parts: Sequence[_Part],
         states: dict[str, FileState],
         rows: int,
-        *,
-        folder: Path | None,
-        tell: Callable[[str], None],
+        request: SourceRequest,
     ) -> "_Runs":
         """Load the checksums from an index, or read the arrays once and verify them.
 
@@ -353,7 +343,14 @@ class _Runs:
         settings: dict[str, object] = {"format": "NumPy", "columns": names}
         archive_states = [states[path] for path in paths] if states else None
         archives = _Archives(stored, rows)
-        tables = load_or_scan(paths, archive_states, archives, settings, folder=folder, tell=tell)
+        tables = load_or_scan(
+            paths,
+            archive_states,
+            archives,
+            settings,
+            folder=request.index_folder,
+            tell=request.tell,
+        )
         firsts: dict[tuple[str, str], int] = {}
         for path, first in zip(paths, [0, *tables.file_ends], strict=False):
             for array in stored[path]:
