@@ -12,8 +12,9 @@ __all__ = [
     "Codec",
     "FileChunks",
     "changed",
-    "check_policy",
     "check_unchanged",
+    "holds_payload",
+    "is_skipping",
     "is_unchanged",
     "plain_chunk",
     "sampled_checksum",
@@ -60,7 +61,7 @@ class ChunkInfo:
         return self.payload_offset + self.compressed_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FileChunks:
     """The chunks of a file that can be read, and the amount of data that was skipped."""
 
@@ -86,8 +87,8 @@ def plain_chunk(payload: bytes, number: int, *, offset: int, num_records: int) -
     )
 
 
-def check_policy(damaged: str) -> None:
-    """Check the setting for damaged chunks.
+def is_skipping(damaged: str) -> bool:
+    """Whether damaged chunks are skipped, according to the setting for them.
 
     Raises:
         ConfigError: It is neither `raise` nor `skip`.
@@ -98,6 +99,17 @@ def check_policy(damaged: str) -> None:
             received={"data_plan.damaged": damaged},
             hint=did_you_mean(damaged, _POLICIES),
         )
+    return damaged == "skip"
+
+
+def holds_payload(file: InputFile, chunk: ChunkInfo) -> bool:
+    """Whether the payload of a chunk is unchanged; reads the whole chunk.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    payload = file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
+    return is_unchanged(payload, chunk)
 
 
 def is_unchanged(payload: bytes, chunk: ChunkInfo) -> bool:

@@ -132,7 +132,7 @@ class Index:
             # Otherwise no versions: checking a remote picture would cost a request for each read.
         decode = record_format.decode
         if isinstance(decode, ColumnFormat):
-            layout = decode.layout(tables.files)
+            layout = decode.layout(tables.files, settings.columns)
             return cls(record_format=record_format, tables=tables, versions=versions, layout=layout)
         if settings.columns:
             raise ConfigError(

@@ -48,6 +48,7 @@ __all__ = [
     "locate",
     "parse_index",
     "save_index",
+    "with_distinct_headers",
 ]
 
 MAX_BLOCK_RECORDS = 4096
@@ -250,6 +251,15 @@ class SavedIndex:
     tables: Tables
     files: tuple[FileState, ...]
     """The states of the files when the index was built."""
+
+
+def with_distinct_headers(files: Sequence[IndexedFile]) -> list[IndexedFile]:
+    """Return the files with records, without those whose header an earlier one has, too."""
+    by_header: dict[bytes, IndexedFile] = {}
+    for file in files:
+        if file.num_chunks:
+            by_header.setdefault(file.header, file)
+    return list(by_header.values())
 
 
 def locate(

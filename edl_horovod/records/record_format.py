@@ -56,8 +56,9 @@ class DecodeColumns(Protocol):
 class ColumnFormat:
     """Reads the columns of a file format."""
 
-    layout: Callable[[Sequence["IndexedFile"]], Layout]
-    """Returns the columns of files; raises DataError where files differ or cannot be read."""
+    layout: Callable[[Sequence["IndexedFile"], Sequence[str]], Layout]
+    """Returns the columns of files that `data_plan.columns` selects; raises DataError where files
+    differ or cannot be read."""
     decode: DecodeColumns
 
 

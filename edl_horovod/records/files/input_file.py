@@ -20,6 +20,7 @@ __all__ = [
     "LocalFile",
     "ReadAhead",
     "SeekableFile",
+    "file_error",
     "folder_name",
 ]
 
@@ -30,6 +31,11 @@ MAX_WINDOW_BYTES = 4 << 20
 """Bytes that `ReadAhead` reads at a time while the reads are small."""
 _MIN_READS_SAVED = 8
 """Number of reads that a large read must be expected to save; fewer are cheaper one by one."""
+
+
+def file_error(path: str, problem: str, hint: str = "") -> DataError:
+    """Return the error for a file that cannot be read; `problem` follows its path in a sentence."""
+    return DataError(f"{path} {problem}", received={"path": path}, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +99,9 @@ class LocalFile(InputFile):
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._size_bytes = os.fstat(self._file).st_size
         except OSError as e:
-            raise DataError(
-                f"{path} cannot be opened: {e.strerror}.",
-                received={"path": path},
-                hint="Check that this host has the file and that this user may read it.",
-            ) from e
+            problem = f"cannot be opened: {e.strerror}."
+            hint = "Check that this host has the file and that this user may read it."
+            raise file_error(path, problem, hint) from e
 
     @property
     def size_bytes(self) -> int:
@@ -114,11 +118,8 @@ class LocalFile(InputFile):
                 offset += len(piece)
                 remaining -= len(piece)
         except OSError as e:
-            raise DataError(
-                f"{self.path} cannot be read at byte {offset}: {e.strerror}.",
-                received={"path": self.path},
-                hint="Check the disk or the mount of this host.",
-            ) from e
+            problem = f"cannot be read at byte {offset}: {e.strerror}."
+            raise file_error(self.path, problem, "Check the disk or the mount of this host.") from e
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def state(self) -> FileState:

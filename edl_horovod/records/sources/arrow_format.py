@@ -15,7 +15,7 @@ import enum
 import functools
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,14 +24,14 @@ import pyarrow as pa
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
 from edl_horovod.records.columns import ColumnChunk
-from edl_horovod.records.files.input_file import InputFile, ReadAhead
+from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
-from edl_horovod.records.sources.arrow_columns import check_same, chunk_of, layout_of
+from edl_horovod.records.sources.arrow_columns import chunk_of, same_layout_of
 
-__all__ = ["decode_chunk", "holds_chunk", "layout", "make", "read_chunks"]
+__all__ = ["decode_chunk", "holds_chunk", "make", "read_chunks"]
 
 _MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
@@ -77,9 +77,10 @@ class _Message:
     """Whether a `DICTIONARY` is appended to the dictionary so far; if not, it replaces it."""
 
 
-def make(name: str, settings: FormatSettings) -> RecordFormat:
+def make(name: str, _: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
-    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
+    layout = functools.partial(same_layout_of, schema_of=_schema)
+    decode = ColumnFormat(layout, decode_chunk)
     # The files have no checksums, so samples show whether they changed.
     return RecordFormat(name, read_chunks, decode, holds_chunk, change_detection="samples")
 
@@ -104,25 +105,7 @@ def read_chunks(path: str) -> FileChunks:
             else:
                 dictionaries.add(message)
         header = schema + dictionaries.to_bytes()
-        return FileChunks(
-            path=path, size_bytes=file.size_bytes, chunks=tuple(chunks), header=header
-        )
-
-
-def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
-    """Return the columns of the files; see `layout_of`.
-
-    Raises:
-        DataError: The columns differ between files.
-    """
-    with_batches = [file for file in files if file.num_chunks]
-    schema = _schema(with_batches[0])
-    checked_headers = {with_batches[0].header}
-    for file in with_batches:
-        if file.header not in checked_headers:
-            check_same(schema, with_batches[0].path, _schema(file), file.path)
-            checked_headers.add(file.header)
-    return layout_of(schema, selected, path=with_batches[0].path)
+        return FileChunks(path, file.size_bytes, tuple(chunks), header=header)
 
 
 def decode_chunk(
@@ -170,9 +153,9 @@ def _messages(file: InputFile) -> Iterator[_Message]:
         problem = (
             "is a Feather version 1 file" if start[:4] == _FEATHER_1 else "is not an Arrow file"
         )
-        raise DataError(
-            f"{file.path} {problem}: it starts with {start.hex(' ') or 'nothing'}.",
-            received={"path": file.path},
+        raise file_error(
+            file.path,
+            f"{problem}: it starts with {start.hex(' ') or 'nothing'}.",
             hint="Write it with pyarrow.feather.write_feather or pyarrow.ipc, or rename it after"
             " its format.",
         )
@@ -314,17 +297,11 @@ def _schema_end(header: bytes) -> int:
 
 
 def _too_large(path: str, problem: str) -> DataError:
-    return DataError(
-        f"{path} cannot be read in parts: {problem}.",
-        received={"path": path},
-        hint="Write it in smaller batches, and text as text instead of categories.",
-    )
+    message = f"cannot be read in parts: {problem}."
+    hint = "Write it in smaller batches, and text as text instead of categories."
+    return file_error(path, message, hint)
 
 
 def _damaged(path: str, problem: str) -> DataError:
     """Return the error for a damaged or truncated file."""
-    return DataError(
-        f"{path} is damaged: {problem}.",
-        received={"path": path},
-        hint="Copy or write it again.",
-    )
+    return file_error(path, f"is damaged: {problem}.", hint="Copy or write it again.")

@@ -19,13 +19,13 @@ from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import (
     ChunkInfo,
     FileChunks,
-    check_policy,
     check_unchanged,
-    is_unchanged,
+    holds_payload,
+    is_skipping,
     plain_chunk,
 )
 from edl_horovod.records.columns import FlatRecords
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.record_format import FormatSettings, RecordFormat
 from edl_horovod.records.sources.text_lines import text_start
@@ -35,7 +35,6 @@ __all__ = [
     "MAX_ROW_BYTES",
     "decode_chunk",
     "find_rows",
-    "holds_chunk",
     "make",
     "read_chunks",
 ]
@@ -86,7 +85,7 @@ class _Rows:
 def make(name: str, settings: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
     scan = functools.partial(read_chunks, damaged=settings.damaged, has_header=settings.csv_header)
-    return RecordFormat(name, scan, decode_chunk, holds_chunk)
+    return RecordFormat(name, scan, decode_chunk, holds_payload)
 
 
 def read_chunks(path: str, *, damaged: str = "raise", has_header: bool = True) -> FileChunks:
@@ -101,18 +100,11 @@ def read_chunks(path: str, *, damaged: str = "raise", has_header: bool = True) -
         DataError: The file cannot be opened, is damaged, is compressed or is not text, or its
             header looks like data.
     """
-    check_policy(damaged)
     with open_input(path) as file:
-        scan = _Scan(file, wants_header=has_header)
-        scan.run(is_skipping=damaged == "skip")
-        return FileChunks(
-            path=path,
-            size_bytes=file.size_bytes,
-            chunks=tuple(scan.chunks),
-            skipped_chunks=scan.num_skipped,
-            skipped_records=scan.num_skipped,
-            header=scan.header,
-        )
+        scan = _Scan(file, is_skipping(damaged), wants_header=has_header)
+        scan.run()
+        chunks, num_skipped = tuple(scan.chunks), scan.num_skipped
+        return FileChunks(path, file.size_bytes, chunks, num_skipped, num_skipped, scan.header)
 
 
 def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
@@ -128,16 +120,6 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
     ends = _without_line_end(ends, text, _CR)
     is_row = ends > rows.starts
     return FlatRecords(payload, rows.starts[is_row], ends[is_row])
-
-
-def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
-    """Whether the rows of a chunk are unchanged; reads the whole chunk.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
-    payload = file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
-    return is_unchanged(payload, chunk)
 
 
 def find_rows(data: bytes, *, is_end: bool) -> _Rows:
@@ -169,12 +151,13 @@ class _Scan:
     """One pass over a file."""
 
     file: InputFile
+    is_skipping: bool
     wants_header: bool
     chunks: list[ChunkInfo] = field(default_factory=list)
     header: bytes = b""
     num_skipped: int = 0
 
-    def run(self, *, is_skipping: bool) -> None:
+    def run(self) -> None:
         size = self.file.size_bytes
         offset = text_start(self.file, "CSV")
         read_bytes = _READ_BYTES
@@ -188,7 +171,7 @@ class _Scan:
             problem = _problem(rows, rest, offset=offset)
             if problem:
                 # Never skip the header: another line would be used in its place.
-                if not is_skipping or (self.wants_header and not self.header):
+                if not self.is_skipping or (self.wants_header and not self.header):
                     raise self._damaged(problem)
                 end = self._next_line(rest, offset)
                 log.warning(
@@ -237,9 +220,9 @@ class _Scan:
             )
 
     def _damaged(self, problem: str) -> DataError:
-        return DataError(
-            f"{self.file.path} is damaged: {problem}.",
-            received={"path": self.file.path},
+        return file_error(
+            self.file.path,
+            f"is damaged: {problem}.",
             hint="Quote the whole field and double the quotes in it, or set data_plan.damaged=skip"
             " to skip such lines.",
         )

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from edl_horovod.errors import DataError, MissingDependency, how_to_install
 from edl_horovod.extensions import Table
-from edl_horovod.records.files.input_file import folder_name
+from edl_horovod.records.files.input_file import file_error, folder_name
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import FileFormat, FormatSettings, RecordFormat
 
@@ -71,10 +71,10 @@ def _format_of_path(path: str) -> FileFormat:
             continue
         inner_format = file_format(name.removesuffix(suffix))
         if not inner_format.has_compression:
-            raise DataError(
-                f"{path} is a compressed {inner_format.name} file, which does not allow random"
+            raise file_error(
+                path,
+                f"is a compressed {inner_format.name} file, which does not allow random"
                 " access to its records.",
-                received={"path": path},
                 hint="Decompress it, or convert it with edl prepare to RecordIO files, which are"
                 " compressed chunk by chunk.",
             )

@@ -17,18 +17,19 @@ from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import (
     ChunkInfo,
     FileChunks,
-    check_policy,
     check_unchanged,
+    holds_payload,
+    is_skipping,
     plain_chunk,
 )
 from edl_horovod.records.columns import ColumnChunk
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
-from edl_horovod.records.index_tables import IndexedFile
+from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 from edl_horovod.records.sources.arrow_columns import chunk_of, layout_of, schema_bytes, schema_of
-from edl_horovod.records.sources.text_lines import holds_chunk, line_chunks
+from edl_horovod.records.sources.text_lines import line_chunks
 
 __all__ = ["decode_chunk", "layout", "make", "read_chunks"]
 
@@ -38,8 +39,7 @@ log = logging.getLogger(__name__)
 def make(name: str, settings: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
     scan = functools.partial(read_chunks, damaged=settings.damaged)
-    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
-    return RecordFormat(name, scan, decode, holds_chunk)
+    return RecordFormat(name, scan, ColumnFormat(layout, decode_chunk), holds_payload)
 
 
 def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
@@ -52,34 +52,26 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
     Raises:
         DataError: The file cannot be opened, is compressed, or has a line that is not an object.
     """
-    check_policy(damaged)
     with open_input(path) as file:
         chunks: list[ChunkInfo] = []
         schemas: list[pa.Schema] = []
         num_skipped = 0
-        for offset, payload, table in _tables(file, is_skipping=damaged == "skip"):
+        for offset, payload, table in _tables(file, skips_bad_lines=is_skipping(damaged)):
             if table is None:
                 num_skipped += 1
                 continue
             schemas.append(_without_times(table.schema))
             num_records = table.num_rows
             chunks.append(plain_chunk(payload, len(chunks), offset=offset, num_records=num_records))
-        return FileChunks(
-            path=path,
-            size_bytes=file.size_bytes,
-            chunks=tuple(chunks),
-            skipped_chunks=num_skipped,
-            skipped_records=num_skipped,
-            header=schema_bytes(_unified(schemas, path)) if schemas else b"",
-        )
+        header = schema_bytes(_unified(schemas, path)) if schemas else b""
+        return FileChunks(path, file.size_bytes, tuple(chunks), num_skipped, num_skipped, header)
 
 
-def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
+def layout(files: Sequence[IndexedFile], selected: Sequence[str]) -> Layout:
     """Return the common columns of all files; see `layout_of`."""
-    with_lines = [file for file in files if file.num_chunks]
-    headers = {file.header: file for file in with_lines}
-    schema = _unified([schema_of(file) for file in headers.values()], with_lines[0].path)
-    return layout_of(schema, selected, path=with_lines[0].path)
+    differing = with_distinct_headers(files)
+    schema = _unified([schema_of(file) for file in differing], differing[0].path)
+    return layout_of(schema, selected, path=differing[0].path)
 
 
 def decode_chunk(
@@ -97,13 +89,15 @@ def decode_chunk(
     return chunk_of(table, layout=layout, path=file.path, chunk=chunk)
 
 
-def _tables(file: InputFile, *, is_skipping: bool) -> Iterator[tuple[int, bytes, pa.Table | None]]:
+def _tables(
+    file: InputFile, *, skips_bad_lines: bool
+) -> Iterator[tuple[int, bytes, pa.Table | None]]:
     """Yield the offset, the bytes and the table of each run of lines.
 
-    With `is_skipping` each line that cannot be read is a run without a table.
+    With `skips_bad_lines` each line that cannot be read is a run without a table.
     """
     for offset, payload in line_chunks(file, "JSON lines"):
-        if payload.strip() and is_skipping:
+        if payload.strip() and skips_bad_lines:
             yield from _readable_runs(payload, file.path, offset)
         elif payload.strip():
             yield offset, payload, _parse(payload, file.path, offset)
@@ -136,10 +130,9 @@ def _parse(
     try:
         return pj.read_json(io.BytesIO(payload), read_options=read_options, parse_options=options)
     except pa.ArrowException as e:
-        raise DataError(
-            f"{path} cannot be read as JSON lines in the {len(payload):,} bytes from byte"
-            f" {offset}: {e}",
-            received={"path": path},
+        raise file_error(
+            path,
+            f"cannot be read as JSON lines in the {len(payload):,} bytes from byte {offset}: {e}",
             hint="Write one object per line, with the same names and types in each line, or set"
             " data_plan.damaged=skip to skip lines that are not objects.",
         ) from e

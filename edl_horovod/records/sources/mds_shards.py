@@ -6,7 +6,6 @@ sizes (uint32) of its values with a variable size, then all values in the order 
 numbers are little-endian. `index.json` repeats this for all shards and is not needed.
 """
 
-import functools
 import json
 import math
 import zlib
@@ -20,9 +19,9 @@ from numpy.typing import NDArray
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Stored
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
-from edl_horovod.records.index_tables import IndexedFile
+from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 
@@ -47,9 +46,9 @@ class _Value:
     """Size of a value in bytes; None if it is variable."""
 
 
-def make(name: str, settings: FormatSettings) -> RecordFormat:
+def make(name: str, _: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
-    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
+    decode = ColumnFormat(layout, decode_chunk)
     # The files have no checksums, so samples show whether they changed.
     return RecordFormat(name, read_chunks, decode, holds_chunk, change_detection="samples")
 
@@ -76,35 +75,32 @@ def read_chunks(path: str) -> FileChunks:
             )
             chunks.append(chunk)
             first = last
-        return FileChunks(
-            path=path, size_bytes=file.size_bytes, chunks=tuple(chunks), header=header
-        )
+        return FileChunks(path, file.size_bytes, tuple(chunks), header=header)
 
 
-def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
+def layout(files: Sequence[IndexedFile], selected: Sequence[str]) -> Layout:
     """Return the columns of the shards.
 
     Raises:
         ConfigError: A selected column does not exist.
         DataError: The columns differ between shards, or a column cannot become tensors.
     """
-    with_samples = [file for file in files if file.num_chunks]
-    for file in with_samples:
-        if file.header != with_samples[0].header:
-            raise DataError(
-                "The MDS shards have different columns.",
-                received=f"{file.path} differs from {with_samples[0].path}",
-                hint="Write them with the same columns and encodings.",
-            )
-    values = {value.name: value for value in _values(with_samples[0].header)}
+    first, *others = with_distinct_headers(files)
+    for file in others:
+        raise DataError(
+            "The MDS shards have different columns.",
+            received=f"{file.path} differs from {first.path}",
+            hint="Write them with the same columns and encodings.",
+        )
+    values = {value.name: value for value in _values(first.header)}
     columns = []
-    for name in selected_columns(selected, values, holder=with_samples[0].path):
+    for name in selected_columns(selected, values, holder=first.path):
         column = _column(values[name])
         if column is None:
             raise DataError(
-                f"The column {name!r} of {with_samples[0].path} cannot become tensors: its encoding"
-                f" is {values[name].encoding!r}.",
-                received={"path": with_samples[0].path},
+                f"The column {name!r} of {first.path} cannot become tensors: its encoding is"
+                f" {values[name].encoding!r}.",
+                received={"path": first.path},
                 hint="Select other columns with data_plan.columns=[...], or write it as numbers,"
                 " str, bytes, jpeg, png or an ndarray of a fixed type and shape.",
             )
@@ -232,8 +228,5 @@ def _checksum(lengths: NDArray[np.int64]) -> int:
 
 
 def _damaged(path: str, problem: str) -> DataError:
-    return DataError(
-        f"{path} is not a readable MDS shard: {problem}.",
-        received={"path": path},
-        hint="Write it with streaming.MDSWriter(compression=None).",
-    )
+    message = f"is not a readable MDS shard: {problem}."
+    return file_error(path, message, hint="Write it with streaming.MDSWriter(compression=None).")

@@ -31,12 +31,19 @@ from edl_horovod.records.chunk_source import ChunkSource
 from edl_horovod.records.chunks import (
     ChunkInfo,
     FileChunks,
+    holds_payload,
     is_unchanged,
     plain_chunk,
     sampled_checksum,
 )
 from edl_horovod.records.columns import ColumnChunk, Stored
-from edl_horovod.records.files.input_file import FileState, InputFile, ReadAhead, SeekableFile
+from edl_horovod.records.files.input_file import (
+    FileState,
+    InputFile,
+    ReadAhead,
+    SeekableFile,
+    file_error,
+)
 from edl_horovod.records.files.pool import FilePool, open_input
 from edl_horovod.records.index_store import load_or_scan, states_of
 from edl_horovod.records.index_tables import Tables
@@ -151,16 +158,13 @@ def checked_runs(path: str, arrays: Sequence[StoredArray], rows: int) -> FileChu
                 offset += len(payload)
             if zlib.crc32(file.read_at(offset, num_bytes=end - offset), checksum) != array.checksum:
                 raise damaged_array(path, f"Bad CRC-32 for {array.name + '.npy'!r}")
-        return FileChunks(path=path, size_bytes=file.size_bytes, chunks=tuple(chunks))
+        return FileChunks(path, file.size_bytes, tuple(chunks))
 
 
 def damaged_array(path: str, problem: str) -> DataError:
     """Return the error for a NumPy file that cannot be read."""
-    return DataError(
-        f"{path} cannot be read: {problem}.",
-        received={"path": path},
-        hint="Write it again with numpy.save or numpy.savez.",
-    )
+    message = f"cannot be read: {problem}."
+    return file_error(path, message, hint="Write it again with numpy.save or numpy.savez.")
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: InputFile) -> StoredArray:
@@ -386,9 +390,7 @@ class _Archives:
         """Read a file once and return its runs."""
         return checked_runs(path, self.stored[path], self.rows)
 
-    def holds(self, file: InputFile, chunk: ChunkInfo) -> bool:
-        """Whether a run is unchanged; reads the whole run."""
-        return is_unchanged(file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes), chunk)
+    holds = staticmethod(holds_payload)
 
 
 def _parts(paths: Sequence[str]) -> list[_Part]:

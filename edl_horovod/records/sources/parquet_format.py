@@ -5,7 +5,7 @@ import io
 import logging
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,21 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, check_policy
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, is_skipping
 from edl_horovod.records.columns import ColumnChunk
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
-from edl_horovod.records.sources.arrow_columns import (
-    chunk_of,
-    layout_of,
-    schema_bytes,
-    shared_schema,
-)
+from edl_horovod.records.sources.arrow_columns import chunk_of, same_layout_of, schema_bytes
 
-__all__ = ["decode_chunk", "holds_chunk", "layout", "make", "read_chunks"]
+__all__ = ["decode_chunk", "holds_chunk", "make", "read_chunks"]
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +34,7 @@ _MAX_BYTES = (1 << 32) - 1
 def make(name: str, settings: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
     scan = functools.partial(read_chunks, damaged=settings.damaged)
-    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
+    decode = ColumnFormat(same_layout_of, decode_chunk)
     return RecordFormat(name, scan, decode, holds_chunk, change_detection="samples")
 
 
@@ -49,8 +44,7 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
     Raises:
         DataError: The file cannot be opened, is damaged, or has another format.
     """
-    check_policy(damaged)
-    is_skipping = damaged == "skip"
+    skips_bad_groups = is_skipping(damaged)
     with open_input(path) as file:
         footer = _footer_bytes(file)
         with _translated_errors(path):
@@ -60,23 +54,12 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
         skipped: list[int] = []
         for number in range(metadata.num_row_groups):
             chunk = _chunk(metadata, number, footer, path)
-            if chunk.num_records and is_skipping and not _can_be_read(file, chunk, metadata):
+            if chunk.num_records and skips_bad_groups and not _can_be_read(file, chunk, metadata):
                 skipped.append(chunk.num_records)
             elif chunk.num_records:
                 chunks.append(chunk)
-        return FileChunks(
-            path=path,
-            size_bytes=file.size_bytes,
-            chunks=tuple(chunks),
-            skipped_chunks=len(skipped),
-            skipped_records=sum(skipped),
-            header=schema_bytes(schema),
-        )
-
-
-def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
-    """Return the columns of the files; see `layout_of`."""
-    return layout_of(shared_schema(files), selected, path=files[0].path)
+        header = schema_bytes(schema)
+        return FileChunks(path, file.size_bytes, tuple(chunks), len(skipped), sum(skipped), header)
 
 
 def decode_chunk(
@@ -205,19 +188,13 @@ def _footer_bytes(file: InputFile) -> bytes:
     path, size = file.path, file.size_bytes
     start = file.read_at(0, num_bytes=len(_MAGIC))
     if start != _MAGIC:
-        raise DataError(
-            f"{path} is not a Parquet file: it starts with {start.hex(' ') or 'nothing'}.",
-            received={"path": path},
-            hint="Rename it after its format.",
-        )
+        problem = f"is not a Parquet file: it starts with {start.hex(' ') or 'nothing'}."
+        raise file_error(path, problem, hint="Rename it after its format.")
     end = file.read_at(max(0, size - _END.size), num_bytes=_END.size)
     length, magic = _END.unpack(end)
     if magic != _MAGIC or length + _END.size + len(_MAGIC) > size:
-        raise DataError(
-            f"{path} is damaged: its footer is invalid; it may be truncated.",
-            received={"path": path},
-            hint="Copy or write it again.",
-        )
+        problem = "is damaged: its footer is invalid; it may be truncated."
+        raise file_error(path, problem, hint="Copy or write it again.")
     return file.read_at(size - _END.size - length, num_bytes=length)
 
 
@@ -232,9 +209,9 @@ def _translated_errors(path: str) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as e:
         message = str(e).splitlines()[0] if str(e) else type(e).__name__
-        raise DataError(
-            f"{path} is damaged: {message}",
-            received={"path": path},
+        raise file_error(
+            path,
+            f"is damaged: {message}",
             hint="Copy or write it again, or set data_plan.damaged=skip to skip the row groups that"
             " cannot be read.",
         ) from e

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from edl_horovod.errors import ConfigError, DataError, OutputError, hint_of
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, check_policy
-from edl_horovod.records.files.input_file import InputFile, ReadAhead
+from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, is_skipping
+from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import FormatSettings, RecordFormat
@@ -73,10 +73,9 @@ def read_chunks(
     Raises:
         DataError: The file cannot be opened, is damaged, or has another format.
     """
-    check_policy(damaged)
     with open_input(path) as input_file:
         file = ReadAhead(input_file) if is_remote(path) else input_file
-        return _scan(_Source(file, max_chunk_bytes), is_skipping=damaged == "skip")
+        return _scan(_Source(file, max_chunk_bytes), skips_damage=is_skipping(damaged))
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
@@ -123,7 +122,7 @@ class _Source:
         )
 
 
-def _scan(source: _Source, *, is_skipping: bool) -> FileChunks:
+def _scan(source: _Source, *, skips_damage: bool) -> FileChunks:
     file = source.file
     chunks: list[ChunkInfo] = []
     skipped_chunks = skipped_records = offset = 0
@@ -131,14 +130,14 @@ def _scan(source: _Source, *, is_skipping: bool) -> FileChunks:
         chunk: ChunkInfo | None = None
         try:
             chunk = source.chunk_at(offset, number=len(chunks) + skipped_chunks)
-            if is_skipping:
+            if skips_damage:
                 source.verify(chunk)
         except DamagedChunkError as e:
             if offset == 0:
                 _refuse_foreign_file(file)
-            if offset == 0 and not is_skipping:
+            if offset == 0 and not skips_damage:
                 _refuse_unknown_file(file)
-            if not is_skipping:
+            if not skips_damage:
                 raise
             end = _end_of_damage(source, offset, chunk=chunk)
             log.warning(
@@ -156,13 +155,7 @@ def _scan(source: _Source, *, is_skipping: bool) -> FileChunks:
         else:
             chunks.append(chunk)
             offset = chunk.end_offset
-    return FileChunks(
-        path=file.path,
-        size_bytes=file.size_bytes,
-        chunks=tuple(chunks),
-        skipped_chunks=skipped_chunks,
-        skipped_records=skipped_records,
-    )
+    return FileChunks(file.path, file.size_bytes, tuple(chunks), skipped_chunks, skipped_records)
 
 
 def _end_of_damage(source: _Source, offset: int, *, chunk: ChunkInfo | None) -> int:
@@ -207,17 +200,17 @@ def _refuse_foreign_file(file: InputFile) -> None:
         DataError: It is a TFRecord file, or an old version of pyrecordio wrote it.
     """
     if is_tfrecord(file):
-        raise DataError(
-            f"{file.path} is a TFRecord file, but is named like a RecordIO file.",
-            received={"path": file.path},
+        raise file_error(
+            file.path,
+            "is a TFRecord file, but is named like a RecordIO file.",
             hint="Rename it to end in .tfrecord, or in .tfrecord-00000-of-00008 if it is one of"
             " several shards.",
         )
     if _has_old_layout(file):
-        raise DataError(
-            f"{file.path} was written by pyrecordio 0.0.1 to 0.0.4. Its chunks have the same magic"
+        raise file_error(
+            file.path,
+            "was written by pyrecordio 0.0.1 to 0.0.4. Its chunks have the same magic"
             " number but an unsupported layout (header order, CRC-32C, raw snappy).",
-            received={"path": file.path},
             hint="Read it with the pyrecordio that wrote it, and write the records again with"
             " edl_horovod.records.sources.recordio.Writer or pyrecordio>=0.0.6.",
         )
@@ -231,10 +224,10 @@ def _refuse_unknown_file(file: InputFile) -> None:
     """
     start = file.read_at(0, num_bytes=len(MAGIC_BYTES))
     if start != MAGIC_BYTES[: len(start)]:
-        raise DataError(
-            f"{file.path} is not a RecordIO file: it starts with {start.hex(' ')}, expected"
+        raise file_error(
+            file.path,
+            f"is not a RecordIO file: it starts with {start.hex(' ')}, expected"
             f" {MAGIC_BYTES.hex(' ')}.",
-            received={"path": file.path},
             hint="Create RecordIO files with edl prepare, or rename a file of another format to its"
             " usual ending, such as .csv. If this is a RecordIO file whose start is damaged, set"
             " data_plan.damaged=skip to skip the damage.",

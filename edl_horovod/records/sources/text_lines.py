@@ -13,11 +13,11 @@ from edl_horovod.records.chunks import (
     ChunkInfo,
     FileChunks,
     check_unchanged,
-    is_unchanged,
+    holds_payload,
     plain_chunk,
 )
 from edl_horovod.records.columns import FlatRecords
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.record_format import FormatSettings, RecordFormat
 
@@ -25,7 +25,6 @@ __all__ = [
     "CHUNK_BYTES",
     "MAX_LINE_BYTES",
     "decode_chunk",
-    "holds_chunk",
     "line_chunks",
     "make",
     "read_chunks",
@@ -49,7 +48,8 @@ _FOREIGN_STARTS = {
 
 def make(name: str, _: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
-    return RecordFormat(name, functools.partial(read_chunks, name=name), decode_chunk, holds_chunk)
+    scan = functools.partial(read_chunks, name=name)
+    return RecordFormat(name, scan, decode_chunk, holds_payload)
 
 
 def read_chunks(path: str, *, name: str) -> FileChunks:
@@ -67,7 +67,7 @@ def read_chunks(path: str, *, name: str) -> FileChunks:
         for offset, payload in line_chunks(file, name):
             num_lines = payload.count(b"\n") + (not payload.endswith(b"\n"))
             chunks.append(plain_chunk(payload, len(chunks), offset=offset, num_records=num_lines))
-        return FileChunks(path=path, size_bytes=file.size_bytes, chunks=tuple(chunks))
+        return FileChunks(path, file.size_bytes, tuple(chunks))
 
 
 def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
@@ -86,15 +86,6 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
     return FlatRecords(payload, starts, ends - has_cr)
 
 
-def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
-    """Whether the lines of a chunk are unchanged; reads the whole chunk.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
-    return is_unchanged(file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes), chunk)
-
-
 def line_chunks(file: InputFile, name: str) -> Iterator[tuple[int, bytes]]:
     """Yield runs of whole lines with their offsets in the file.
 
@@ -111,10 +102,10 @@ def line_chunks(file: InputFile, name: str) -> Iterator[tuple[int, bytes]]:
             yield offset, data[:end]
             offset, num_bytes = offset + end, CHUNK_BYTES
         elif len(data) > MAX_LINE_BYTES:
-            raise DataError(
-                f"{file.path} is not a {name} file: the line that starts at byte {offset} is longer"
+            raise file_error(
+                file.path,
+                f"is not a {name} file: the line that starts at byte {offset} is longer"
                 f" than {MAX_LINE_BYTES} bytes.",
-                received={"path": file.path},
                 hint="Rename the file after its format, or split its lines.",
             )
         else:

@@ -16,9 +16,9 @@ import google_crc32c
 import numpy as np
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, check_policy
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, is_skipping
 from edl_horovod.records.columns import FlatRecords
-from edl_horovod.records.files.input_file import InputFile, ReadAhead
+from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.record_format import FormatSettings, RecordFormat
 
@@ -55,17 +55,11 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
     Raises:
         DataError: The file cannot be opened, is damaged, or has another format.
     """
-    check_policy(damaged)
     with ReadAhead(open_input(path)) as file:
-        scan = _Scan(file, is_skipping=damaged == "skip")
+        scan = _Scan(file, is_skipping(damaged))
         scan.run()
-        return FileChunks(
-            path=path,
-            size_bytes=file.size_bytes,
-            chunks=tuple(scan.chunks),
-            skipped_chunks=scan.num_skipped,
-            skipped_records=scan.num_skipped,
-        )
+        chunks, num_skipped = tuple(scan.chunks), scan.num_skipped
+        return FileChunks(path, file.size_bytes, chunks, num_skipped, num_skipped)
 
 
 def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
@@ -186,10 +180,9 @@ class _Scan:
     def _refuse_foreign(self, start: bytes) -> None:
         path = self.file.path
         if start.startswith((_GZIP, _ZLIB)):
-            raise DataError(
-                f"{path} is a compressed TFRecord file, which does not allow random access to its"
-                " records.",
-                received={"path": path},
+            raise file_error(
+                path,
+                "is a compressed TFRecord file, which does not allow random access to its records.",
                 hint="Write it without compression, or convert it with edl prepare to RecordIO"
                 " files, which are compressed chunk by chunk.",
             )
@@ -237,8 +230,6 @@ def _masked_crc(data: bytes) -> int:
 
 
 def _damaged(path: str, offset: int, problem: str) -> DataError:
-    return DataError(
-        f"{path} is damaged: the record at byte {offset} cannot be read: {problem}.",
-        received={"path": path},
-        hint="Copy or write it again, or set data_plan.damaged=skip to skip damaged records.",
-    )
+    message = f"is damaged: the record at byte {offset} cannot be read: {problem}."
+    hint = "Copy or write it again, or set data_plan.damaged=skip to skip damaged records."
+    return file_error(path, message, hint)

@@ -4,7 +4,6 @@ The key of `000/cat.seg.png` is `000/cat`, and its column is `seg.png`. Chunks a
 records.
 """
 
-import functools
 import io
 import json
 import tarfile
@@ -18,9 +17,9 @@ import numpy as np
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
 from edl_horovod.records.columns import ColumnChunk
-from edl_horovod.records.files.input_file import InputFile, ReadAhead, SeekableFile
+from edl_horovod.records.files.input_file import InputFile, ReadAhead, SeekableFile, file_error
 from edl_horovod.records.files.pool import open_input
-from edl_horovod.records.index_tables import IndexedFile
+from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 
@@ -46,9 +45,9 @@ class _Sample:
     end: int = 0
 
 
-def make(name: str, settings: FormatSettings) -> RecordFormat:
+def make(name: str, _: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
-    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
+    decode = ColumnFormat(layout, decode_chunk)
     # The files have no checksums, so samples show whether they changed.
     return RecordFormat(name, read_chunks, decode, holds_chunk, change_detection="samples")
 
@@ -79,32 +78,27 @@ def read_chunks(path: str) -> FileChunks:
             pending.append(sample)
         if pending:
             chunks.append(_chunk(pending, len(chunks), path))
-        return FileChunks(
-            path=path,
-            size_bytes=file.size_bytes,
-            chunks=tuple(chunks),
-            header=json.dumps(names).encode(),
-        )
+        header = json.dumps(names).encode()
+        return FileChunks(path, file.size_bytes, tuple(chunks), header=header)
 
 
-def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
+def layout(files: Sequence[IndexedFile], selected: Sequence[str]) -> Layout:
     """Return the columns: the parts of the records and their key.
 
     Raises:
         ConfigError: A selected part does not exist.
         DataError: The parts differ between files.
     """
-    with_records = [file for file in files if file.num_chunks]
-    for file in with_records:
-        if file.header != with_records[0].header:
-            raise DataError(
-                "The records of the tar files have different parts.",
-                received=f"{file.path} has {file.header.decode()}, {with_records[0].path}"
-                f" {with_records[0].header.decode()}",
-                hint="Write the same parts in all files.",
-            )
-    parts = [KEY, *json.loads(with_records[0].header)]
-    names = selected_columns(selected, parts, holder=with_records[0].path, noun="part")
+    first, *others = with_distinct_headers(files)
+    for file in others:
+        raise DataError(
+            "The records of the tar files have different parts.",
+            received=f"{file.path} has {file.header.decode()}, {first.path}"
+            f" {first.header.decode()}",
+            hint="Write the same parts in all files.",
+        )
+    parts = [KEY, *json.loads(first.header)]
+    names = selected_columns(selected, parts, holder=first.path, noun="part")
     return Layout(tuple(Column(name, BYTES) for name in names))
 
 
@@ -210,8 +204,6 @@ def _checksum(headers: Sequence[tuple[str, int, int]]) -> int:
 
 
 def _damaged(path: str, problem: str) -> DataError:
-    return DataError(
-        f"{path} cannot be read as tar shards of records: {problem}.",
-        received={"path": path},
-        hint="Write it with webdataset.TarWriter or tar, without compression.",
-    )
+    message = f"cannot be read as tar shards of records: {problem}."
+    hint = "Write it with webdataset.TarWriter or tar, without compression."
+    return file_error(path, message, hint)
