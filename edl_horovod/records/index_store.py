@@ -6,7 +6,6 @@ again, and the user is warned.
 """
 
 import contextlib
-import dataclasses
 import itertools
 import logging
 import operator
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from edl_horovod.errors import DataError
 from edl_horovod.files import marker
 from edl_horovod.files.cache import one_builder, user_cache
-from edl_horovod.records.chunks import FileChunks, sampled_checksum
+from edl_horovod.records.chunks import sampled_checksum
 from edl_horovod.records.files import remote
 from edl_horovod.records.files.input_file import FileState
 from edl_horovod.records.files.pool import file_state, open_input
@@ -162,17 +161,14 @@ class _IndexStore:
             return self._store(tables, folders[number:])
 
     def _build(self, candidate: _Candidate | None) -> Tables:
-        if candidate is None:
-            known = {}
-        elif not candidate.changed:
+        known: dict[str, _FileTable] = {}
+        if candidate is not None and not candidate.changed:
             return candidate.tables
-        else:
+        if candidate is not None:
             self._report_changes(candidate.changed)
-            known = {
-                table[0].path: table
-                for table in _file_tables(candidate.tables)
-                if table[0].path not in candidate.changed
-            }
+            for file, end in zip(candidate.tables.files, candidate.tables.file_ends, strict=True):
+                if file.path not in candidate.changed:
+                    known[file.path] = file, candidate.tables.chunks[end - file.num_chunks : end]
         return _scan(self.inputs.paths, self.chunk_format, known=known, tell=self._say)
 
     def _report_changes(self, changed: Mapping[str, str]) -> None:
@@ -287,9 +283,9 @@ class _IndexStore:
         """Return the files that differ from an index, by path with the reason."""
         changed: dict[str, str] = {}
         unverified: list[_Ends] = []
-        start = 0
-        files = zip(saved.tables.files, saved.files, self.inputs.files, strict=True)
-        for file, saved_state, current in files:
+        tables = saved.tables
+        files = zip(tables.files, tables.file_ends, saved.files, self.inputs.files, strict=True)
+        for file, end, saved_state, current in files:
             if saved_state.size_bytes != current.size_bytes:
                 changed[file.path] = (
                     f"{current.size_bytes} bytes instead of {saved_state.size_bytes}"
@@ -299,9 +295,8 @@ class _IndexStore:
             # The digest of an object in a store proves its content. A modification time does not:
             # any writer can set it, and a disk may fail.
             elif file.num_chunks and not (has_same_times and _is_digest(current.changed)):
-                unverified.append((file.path, start, start + file.num_chunks - 1))
-            start += file.num_chunks
-        return changed | self._changed_ends(saved.tables, unverified)
+                unverified.append((file.path, end - file.num_chunks, end - 1))
+        return changed | self._changed_ends(tables, unverified)
 
     def _changed_ends(self, tables: Tables, unverified: Sequence[_Ends]) -> dict[str, str]:
         """Return the files whose first or last chunk has changed, by path with the reason."""
@@ -367,11 +362,15 @@ def _scan(
         DataError: A file cannot be read or is damaged, or there are no records.
     """
     unknown = [path for path in paths if path not in known]
-    by_path = dict(known)
-    with _Progress(len(unknown), tell) as progress:
-        for table in _scan_files(unknown, chunk_format):
-            progress.add(table)
-            by_path[table[0].path] = table
+    scanned: list[_FileTable] = []
+
+    def progress() -> str:
+        num_chunks = sum(len(chunks) for _, chunks in list(scanned))
+        return f"{len(scanned):,} of {len(unknown):,} files, {num_chunks:,} chunks"
+
+    with _reported(progress, tell):
+        scanned.extend(_scan_files(unknown, chunk_format))
+    by_path = {**known, **{table[0].path: table for table in scanned}}
     files = [by_path[path][0] for path in paths]
     chunks = np.concatenate([by_path[path][1] for path in paths])
     if not len(chunks):
@@ -386,21 +385,23 @@ def _scan(
     return Tables.of(files, chunks)
 
 
-def _file_tables(tables: Tables) -> Iterator[_FileTable]:
-    """Yield the files of an index, each with its chunks."""
-    start = 0
-    for file, end in zip(tables.files, tables.file_ends, strict=True):
-        yield file, tables.chunks[start:end]
-        start = end
-
-
 def _scan_files(paths: Sequence[str], chunk_format: ChunkFormat) -> Iterator[_FileTable]:
     def scan_file(path: str) -> _FileTable:
-        file, chunks = _file_table(chunk_format.scan(path))
+        scanned, sampled = chunk_format.scan(path), 0
         if chunk_format.change_detection == "samples":
             with open_input(path) as content:
-                file = dataclasses.replace(file, sampled=sampled_checksum(content))
-        return file, chunks
+                sampled = sampled_checksum(content)
+        file = IndexedFile(
+            path=scanned.path,
+            size_bytes=scanned.size_bytes,
+            num_chunks=len(scanned.chunks),
+            skipped_chunks=scanned.skipped_chunks,
+            skipped_records=scanned.skipped_records,
+            header=scanned.header,
+            sampled=sampled,
+        )
+        # A row of a table takes a tenth of the memory of a ChunkInfo object.
+        return file, np.array([_ROW(chunk) for chunk in scanned.chunks], dtype=CHUNK)
 
     if not any(map(remote.is_remote, paths)):
         yield from map(scan_file, paths)
@@ -409,45 +410,19 @@ def _scan_files(paths: Sequence[str], chunk_format: ChunkFormat) -> Iterator[_Fi
         yield from pool.map(scan_file, paths)
 
 
-def _file_table(file_chunks: FileChunks) -> _FileTable:
-    file = IndexedFile(
-        path=file_chunks.path,
-        size_bytes=file_chunks.size_bytes,
-        num_chunks=len(file_chunks.chunks),
-        skipped_chunks=file_chunks.skipped_chunks,
-        skipped_records=file_chunks.skipped_records,
-        header=file_chunks.header,
-    )
-    # A row of a table takes a tenth of the memory of a ChunkInfo object.
-    return file, np.array([_ROW(chunk) for chunk in file_chunks.chunks], dtype=CHUNK)
+@contextlib.contextmanager
+def _reported(progress: Callable[[], str], tell: Callable[[str], None]) -> Iterator[None]:
+    """Report the progress of a scan from a thread, even while one file takes long."""
+    began, is_over = time.monotonic(), threading.Event()
 
+    def report() -> None:
+        while not is_over.wait(TELL_SECONDS):
+            tell(f"The data is indexed: {progress()} in {time.monotonic() - began:.0f} s")
 
-class _Progress:
-    """Reports the progress of a scan from a thread, even while one file takes long."""
-
-    def __init__(self, num_files: int, tell: Callable[[str], None]) -> None:
-        self._num_files = num_files
-        self._tell = tell
-        self._num_done = self._num_chunks = 0
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="index progress", daemon=True)
-
-    def add(self, table: _FileTable) -> None:
-        self._num_done += 1
-        self._num_chunks += len(table[1])
-
-    def __enter__(self) -> "_Progress":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        began = time.monotonic()
-        while not self._is_over.wait(TELL_SECONDS):
-            self._tell(
-                f"The data is indexed: {self._num_done:,} of {self._num_files:,} files,"
-                f" {self._num_chunks:,} chunks in {time.monotonic() - began:.0f} s"
-            )
+    thread = threading.Thread(target=report, name="index progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

@@ -88,7 +88,7 @@ _ARRAYS = {"chunks": CHUNK} | {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class IndexedFile:
     """A file of an index."""
 
@@ -128,7 +128,7 @@ class Tables:
         """Build the tables of files, sorted by path, that have at least one chunk in total."""
         counts = chunks["num_records"].astype(np.int64)
         chunk_starts = np.cumsum(counts) - counts
-        block_starts, block_counts = _blocks(chunk_starts, counts, _are_whole(chunks))
+        block_starts, block_counts = _blocks(chunk_starts, chunks)
         for array in (chunks, chunk_starts, block_starts, block_counts):
             array.flags.writeable = False
         return cls(
@@ -176,39 +176,21 @@ class Tables:
             if not counts.all():
                 raise ValueError("a chunk has no records")
             self._check_positions(part)
-            num_blocks = self._check_starts(part, counts, num_records, num_blocks)
-            num_records += int(counts.sum())
+            starts = num_records + np.cumsum(counts) - counts
+            block_starts, block_counts = _blocks(starts, self.chunks[part])
+            blocks = slice(num_blocks, num_blocks + len(block_starts))
+            for name, expected, actual in (
+                ("chunk_starts", starts, self.chunk_starts[part]),
+                ("block_starts", block_starts, self.block_starts[blocks]),
+                ("block_counts", block_counts, self.block_counts[blocks]),
+            ):
+                if not np.array_equal(expected, actual):
+                    raise ValueError(f"its {name} do not match its chunks")
+            num_records, num_blocks = num_records + int(counts.sum()), blocks.stop
         if not num_blocks == len(self.block_starts) == len(self.block_counts):
             raise ValueError("its blocks do not match its chunks")
         if self.fingerprint != _fingerprint(self.files, self.chunks):
             raise ValueError("its fingerprint does not match its chunks")
-
-    def _check_starts(
-        self, part: slice, counts: _Integers, num_records: int, num_blocks: int
-    ) -> int:
-        """Check the starts of some chunks and their blocks.
-
-        Args:
-            part: The chunks to check.
-            counts: The records of each of them.
-            num_records: Records before these chunks.
-            num_blocks: Blocks before these chunks.
-
-        Returns:
-            The number of blocks up to the end of these chunks.
-        """
-        starts = num_records + np.cumsum(counts) - counts
-        is_whole = _are_whole(self.chunks[part])
-        block_starts, block_counts = _blocks(starts, counts, is_whole)
-        blocks = slice(num_blocks, num_blocks + len(block_starts))
-        for name, expected, actual in (
-            ("chunk_starts", starts, self.chunk_starts[part]),
-            ("block_starts", block_starts, self.block_starts[blocks]),
-            ("block_counts", block_counts, self.block_counts[blocks]),
-        ):
-            if not np.array_equal(expected, actual):
-                raise ValueError(f"its {name} do not match its chunks")
-        return blocks.stop
 
     def _check_positions(self, part: slice) -> None:
         offsets = self.chunks["offset"][part.start : part.stop + 1]
@@ -370,18 +352,12 @@ def is_index_file(path: Path) -> bool:
         return file.read(len(_MAGIC))[:-1] == _MAGIC[:-1]
 
 
-def _are_whole(chunks: NDArray[Any]) -> NDArray[np.bool_]:
-    is_whole: NDArray[np.bool_] = (chunks["header_bytes"] == 0) & (
-        chunks["compressed_bytes"] > WHOLE_BYTES
-    )
-    return is_whole
-
-
-def _blocks(
-    chunk_starts: _Integers, chunk_counts: _Integers, is_whole: NDArray[np.bool_]
-) -> tuple[_Integers, _Integers]:
+def _blocks(chunk_starts: _Integers, chunks: NDArray[Any]) -> tuple[_Integers, _Integers]:
+    """Return the first record and the number of records of each block of some chunks."""
+    chunk_counts = chunks["num_records"].astype(np.int64)
     if chunk_counts.max() <= MAX_BLOCK_RECORDS:
         return chunk_starts, chunk_counts
+    is_whole = (chunks["header_bytes"] == 0) & (chunks["compressed_bytes"] > WHOLE_BYTES)
     max_records = np.where(is_whole, chunk_counts, MAX_BLOCK_RECORDS)
     num_blocks = -(-chunk_counts // max_records)
     chunk_of = np.repeat(np.arange(len(chunk_counts)), num_blocks)
@@ -405,17 +381,12 @@ def _fingerprint(files: Sequence[IndexedFile], chunks: NDArray[Any]) -> str:
         digest.update(json.dumps(facts + [file.sampled] * (file.sampled != 0)).encode())
         end = start + file.num_chunks
         for first in range(start, end, _CHUNKS_AT_ONCE):
-            digest.update(_digested_columns(chunks[first : min(first + _CHUNKS_AT_ONCE, end)]))
+            part = chunks[first : min(first + _CHUNKS_AT_ONCE, end)]
+            columns = [part[name] for name in ("offset", "checksum", "num_records")]
+            digest.update(np.stack(columns, axis=1, dtype="<i8").data)
         digest.update(file.header)
         start = end
     return digest.hexdigest()[:32]
-
-
-def _digested_columns(chunks: NDArray[Any]) -> memoryview:
-    columns = np.empty((len(chunks), 3), dtype="<i8")
-    for column, name in enumerate(("offset", "checksum", "num_records")):
-        columns[:, column] = chunks[name]
-    return columns.data
 
 
 def _check_owner(status: os.stat_result, inputs: IndexInputs, folder: Path) -> None:
