@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure, Tensor
+from edl_horovod.records.layout import BYTES, Column, Layout, Part, Tensor, leaves, with_leaves
 
 __all__ = ["TYPES", "Elements", "MisfitError", "decode_arrays", "encode_arrays", "text_array"]
 
@@ -86,7 +86,7 @@ class Elements:
             self._types = [_ArrayType(*_dtypes(array), array.shape) for array in arrays]
             return arrays
         arrays = list(_arrays_like(self._shape, element))
-        for leaf in _leaves(self._shape):
+        for leaf in leaves(self._shape):
             for number in range(leaf.first, leaf.first + leaf.num_arrays):
                 _widen(self._types[number], arrays[number], leaf.path)
         return arrays
@@ -95,7 +95,14 @@ class Elements:
         """Return the layout of all elements so far; there must be at least one."""
         assert self._shape is not None
         columns: list[Column] = []
-        structure = self._structure(self._shape, columns)
+
+        def tensor(leaf: _Leaf) -> Tensor:
+            numbers = range(leaf.first, leaf.first + leaf.num_arrays)
+            return Tensor(
+                leaf.kind, tuple(self._part(number, leaf.path, columns) for number in numbers)
+            )
+
+        structure = with_leaves(self._shape, tensor)
         return Layout(tuple(columns), structure=structure)
 
     def __str__(self) -> str:
@@ -118,15 +125,6 @@ class Elements:
         if shape.kind != "dense":
             return f"{shape.kind} {name}"
         return name + (f"{list(array_type.shape)}".replace("None", "?") if array_type.shape else "")
-
-    def _structure(self, shape: _Shape, columns: list[Column]) -> Structure:
-        if isinstance(shape, dict):
-            return {name: self._structure(inner, columns) for name, inner in shape.items()}
-        if isinstance(shape, tuple):
-            return tuple(self._structure(inner, columns) for inner in shape)
-        numbers = range(shape.first, shape.first + shape.num_arrays)
-        parts = (self._part(number, shape.path, columns) for number in numbers)
-        return Tensor(shape.kind, tuple(parts))
 
     def _part(self, number: int, path: str, columns: list[Column]) -> Part:
         array_type = self._types[number]
@@ -232,14 +230,6 @@ def _arrays_like(shape: _Shape, element: Any, path: str = "") -> Iterator[Array]
         if len(arrays) != shape.num_arrays:
             raise _misfit(path, f"{shape.num_arrays - 1} ragged axes", element)
         yield from arrays
-
-
-def _leaves(shape: _Shape) -> Iterator[_Leaf]:
-    if isinstance(shape, _Leaf):
-        yield shape
-        return
-    for inner in shape.values() if isinstance(shape, dict) else shape:
-        yield from _leaves(inner)
 
 
 def _kind_of(value: Any) -> Literal["dense", "ragged", "sparse"]:

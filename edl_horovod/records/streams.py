@@ -23,7 +23,7 @@ from edl_horovod.files.cache import one_builder
 from edl_horovod.files.whole_file import sync, write_json
 from edl_horovod.records.columns import Ragged, Values
 from edl_horovod.records.elements import Elements, MisfitError, decode_arrays, encode_arrays
-from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure, Tensor
+from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure, Tensor, leaves
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.source import JobFolders, Records, RecordSource, SourceRequest
 from edl_horovod.records.sources.recordio import Writer
@@ -114,9 +114,8 @@ class StreamRecords(RecordSource):
         )
         self._name = request.data
         self._layout = stream.layout
-        assert stream.layout.structure is not None
         self.layout = None if _is_bytes(stream.layout) else stream.layout
-        self._have_shape_columns = list(_have_shape_columns(stream.layout.structure))
+        self._parts = [part for tensor in leaves(stream.layout.structure) for part in tensor.parts]
         self.block_starts = self._reader.block_starts
         self.block_counts = self._reader.block_counts
         self.fingerprint = self._reader.fingerprint
@@ -127,12 +126,12 @@ class StreamRecords(RecordSource):
         if self.layout is None:
             return [text.item() for (text,) in records]
         columns: list[Values] = []
-        for number, has_shape in enumerate(self._have_shape_columns):
+        for number, part in enumerate(self._parts):
             arrays = [record[number] for record in records]
             column = self._layout.columns[len(columns)]
             dtype = np.dtype(object if column.dtype == BYTES else column.dtype)
             columns.append(_stacked(arrays, dtype, column.shape))
-            if has_shape:
+            if part.shape_column is not None:
                 (ndim,) = self._layout.columns[len(columns)].shape
                 shapes = np.array([array.shape for array in arrays], np.int64)
                 columns.append(shapes.reshape(len(arrays), ndim or 0))
@@ -294,15 +293,6 @@ def _from_json(saved: dict[str, Any]) -> Structure:
 def _is_bytes(layout: Layout) -> bool:
     column = layout.columns[0]
     return isinstance(layout.structure, Tensor) and (column.dtype, column.shape) == (BYTES, ())
-
-
-def _have_shape_columns(structure: Structure) -> Iterator[bool]:
-    """Yield for each array of a record whether it has a column for its shape, in order."""
-    if isinstance(structure, Tensor):
-        yield from (part.shape_column is not None for part in structure.parts)
-        return
-    for inner in structure.values() if isinstance(structure, dict) else structure:
-        yield from _have_shape_columns(inner)
 
 
 def _stacked(

@@ -142,36 +142,22 @@ def _read(payload: bytes, chunk: ChunkInfo, metadata: Any, columns: list[str] | 
     return parquet_file.read_row_group(chunk.number, columns=columns, use_threads=False)
 
 
-class _Part(io.RawIOBase):
+class _Part(io.BytesIO):
     """A file object that contains only one range of a file's bytes."""
 
     def __init__(self, payload: bytes, offset: int) -> None:
-        super().__init__()
-        self._payload, self._offset, self._position = payload, offset, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+        super().__init__(payload)
+        self._offset = offset
 
     def tell(self) -> int:
-        return self._position
+        return super().tell() + self._offset
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        end = self._offset + len(self._payload)
-        self._position = (
-            offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: end}[whence]
-        )
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        start = self._position - self._offset
-        if start < 0:
-            raise OSError(f"byte {self._position} is not in the row group")
-        data = self._payload[start : start + size if size >= 0 else None]
-        self._position += len(data)
-        return data
+        if whence == io.SEEK_SET:
+            offset -= self._offset
+            if offset < 0:
+                raise OSError(f"byte {offset + self._offset} is not in the row group")
+        return super().seek(offset, whence) + self._offset
 
 
 @functools.lru_cache(maxsize=256)
