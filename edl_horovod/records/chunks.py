@@ -1,6 +1,7 @@
 """Chunks, which all record formats share: parts of a file that can be read independently."""
 
 import enum
+import logging
 import zlib
 from dataclasses import dataclass
 
@@ -18,7 +19,10 @@ __all__ = [
     "is_unchanged",
     "plain_chunk",
     "sampled_checksum",
+    "warn_skipped",
 ]
+
+log = logging.getLogger(__name__)
 
 _POLICIES = ("raise", "skip")
 _NUM_SAMPLES = 16
@@ -100,6 +104,11 @@ def is_skipping(damaged: str) -> bool:
             hint=did_you_mean(damaged, _POLICIES),
         )
     return damaged == "skip"
+
+
+def warn_skipped(path: str, part: str, problem: str) -> None:
+    """Log that a damaged part of a file was skipped."""
+    log.warning("%s: skipped %s: %s (data_plan.damaged=skip)", path, part, problem)
 
 
 def holds_payload(file: InputFile, chunk: ChunkInfo) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import astuple
 from edl_horovod.errors import DataError
 from edl_horovod.records.files.pool import file_state
 from edl_horovod.records.files.remote import is_remote
-from edl_horovod.records.record_format import FileFormat, FormatSettings
+from edl_horovod.records.record_format import FileFormat
 from edl_horovod.records.source import (
     DataSettings,
     RecordSource,
@@ -36,13 +36,7 @@ class _Files(SourceKind):
         from edl_horovod.records.index import Index
         from edl_horovod.records.reader import Reader
 
-        format_settings = FormatSettings(
-            damaged=settings.damaged,
-            csv_header=settings.csv_header,
-            max_chunk_bytes=settings.max_chunk_bytes,
-            columns=tuple(settings.columns),
-        )
-        index = Index.of(paths, format_settings, folder=request.index_folder, tell=request.tell)
+        index = Index.of(paths, settings, folder=request.index_folder, tell=request.tell)
         return Reader(index, cache_bytes=request.cache_bytes)
 
     def check(self, datasets: Sequence[str], settings: DataSettings) -> None:

@@ -27,6 +27,16 @@ __all__ = ["Index"]
 _Integers = NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """The settings of files that are read outside a job."""
+
+    damaged: str
+    csv_header: bool
+    max_chunk_bytes: int
+    columns: Sequence[str]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Index:
     """All records of a data set, numbered from 0 in the order of the sorted files.
@@ -78,12 +88,7 @@ class Index:
         else:
             sorted_paths = _sorted_once(paths)
             reconnect()  # As in `expand`: sizes that were listed earlier may be outdated.
-        settings = FormatSettings(
-            damaged=damaged,
-            csv_header=csv_header,
-            max_chunk_bytes=max_chunk_bytes,
-            columns=tuple(columns),
-        )
+        settings = _Settings(damaged, csv_header, max_chunk_bytes, columns)
         return cls.of(sorted_paths, settings, folder=folder, tell=tell)
 
     @classmethod

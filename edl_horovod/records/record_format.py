@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from edl_horovod.records.chunks import ChunkInfo, FileChunks
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.layout import Layout
+from edl_horovod.records.source import FormatSettings, RecordSource, SourceRequest
 
 if TYPE_CHECKING:
     from edl_horovod.records.columns import ColumnChunk, FlatRecords
     from edl_horovod.records.index_tables import IndexedFile
-    from edl_horovod.records.source import RecordSource, SourceRequest
 
 __all__ = [
     "ChangeDetection",
@@ -95,28 +95,6 @@ class RecordFormat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FormatSettings:
-    """The settings of `data_plan` that formats use."""
-
-    damaged: str
-    csv_header: bool
-    max_chunk_bytes: int
-    columns: tuple[str, ...]
-    """The columns to read, in this order; empty for all columns of the files."""
-
-
-class MakeFormat(Protocol):
-    """Creates a record format; imports the libraries that read it."""
-
-    def __call__(self, settings: FormatSettings) -> RecordFormat:
-        """Return the format for some settings.
-
-        Raises:
-            MissingDependency: The extra that the format needs is not installed.
-        """
-
-
-@dataclass(frozen=True, kw_only=True)
 class FileFormat:
     """The description of a record format; importing it imports nothing heavy.
 
@@ -125,8 +103,10 @@ class FileFormat:
 
     name: str
     """The format's display name."""
-    make: MakeFormat | None = None
-    open_source: Callable[[Sequence[str], "SourceRequest"], "RecordSource"] | None = None
+    make: Callable[[FormatSettings], RecordFormat] | None = None
+    """Creates the record format for some settings; imports the libraries that read it, and raises
+    MissingDependency if an extra is not installed."""
+    open_source: Callable[[Sequence[str], SourceRequest], RecordSource] | None = None
     """Opens files, given by their sorted paths, whose records are not chunks of one file; raises
     DataError if they cannot be read, or cannot be read together."""
     check_together: Callable[[Sequence[Sequence[str]]], None] | None = None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataSettings",
+    "FormatSettings",
     "JobFolders",
     "RecordSource",
     "Records",
@@ -34,8 +35,8 @@ Records = list[bytes] | list["Values"]
 """Records as bytes, or as one array of values per column if the source has a `layout`."""
 
 
-class DataSettings(Protocol):
-    """The settings of `data_plan` that sources and plans use."""
+class FormatSettings(Protocol):
+    """The settings of `data_plan` that formats use."""
 
     @property
     def damaged(self) -> str:
@@ -50,8 +51,12 @@ class DataSettings(Protocol):
         """Maximum size of a RecordIO chunk before compression, in bytes."""
 
     @property
-    def columns(self) -> list[str]:
-        """The columns to read, in this order; empty for all."""
+    def columns(self) -> Sequence[str]:
+        """The columns to read, in this order; empty for all columns of the files."""
+
+
+class DataSettings(FormatSettings, Protocol):
+    """The settings of `data_plan` that sources and plans use."""
 
     @property
     def seed(self) -> int:

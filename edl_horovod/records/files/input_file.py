@@ -191,10 +191,6 @@ class SeekableFile(io.RawIOBase):
         """Whether it supports `seek`: always."""
         return True
 
-    def tell(self) -> int:
-        """Return the current position."""
-        return self._position
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move the position, and return it.
 
@@ -214,10 +210,6 @@ class SeekableFile(io.RawIOBase):
         data = self._file.read_at(self._position, num_bytes=num_bytes) if num_bytes else b""
         self._position += len(data)
         return data
-
-    def readall(self) -> bytes:
-        """Read all bytes from the current position."""
-        return self.read()
 
 
 def folder_name(path: str) -> str:

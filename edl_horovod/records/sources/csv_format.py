@@ -9,7 +9,6 @@ So a line end ends a row if the number of quotes before it is even. A quote anyw
 """
 
 import functools
-import logging
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +22,7 @@ from edl_horovod.records.chunks import (
     holds_payload,
     is_skipping,
     plain_chunk,
+    warn_skipped,
 )
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile, file_error
@@ -38,8 +38,6 @@ __all__ = [
     "make",
     "read_chunks",
 ]
-
-log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single row is larger."""
@@ -174,13 +172,7 @@ class _Scan:
                 if not self.is_skipping or (self.wants_header and not self.header):
                     raise self._damaged(problem)
                 end = self._next_line(rest, offset)
-                log.warning(
-                    "%s: skipped bytes %d to %d: %s (data_plan.damaged=skip)",
-                    self.file.path,
-                    offset,
-                    end,
-                    problem,
-                )
+                warn_skipped(self.file.path, f"bytes {offset} to {end}", problem)
                 self.num_skipped += 1
                 offset, read_bytes = end, _READ_BYTES_AFTER_DAMAGE
             elif rows.num_bytes:

@@ -7,7 +7,6 @@ remains text.
 
 import functools
 import io
-import logging
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from edl_horovod.records.chunks import (
     holds_payload,
     is_skipping,
     plain_chunk,
+    warn_skipped,
 )
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile, file_error
@@ -32,8 +32,6 @@ from edl_horovod.records.sources.arrow_columns import chunk_of, layout_of, schem
 from edl_horovod.records.sources.text_lines import line_chunks
 
 __all__ = ["decode_chunk", "layout", "make", "read_chunks"]
-
-log = logging.getLogger(__name__)
 
 
 def make(name: str, settings: FormatSettings) -> RecordFormat:
@@ -113,7 +111,7 @@ def _readable_runs(
         half = len(payload) // 2
         middle = payload.rfind(b"\n", 0, half) + 1 or payload.find(b"\n", half) + 1
         if middle in (0, len(payload)):
-            log.warning("%s: skipped a line: %s (data_plan.damaged=skip)", path, error.problem)
+            warn_skipped(path, "a line", error.problem)
             yield offset, payload, None
             return
         for start, part in ((0, payload[:middle]), (middle, payload[middle:])):

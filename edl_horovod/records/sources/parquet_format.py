@@ -2,7 +2,6 @@
 
 import functools
 import io
-import logging
 import struct
 import zlib
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, is_skipping
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, is_skipping, warn_skipped
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
@@ -23,8 +22,6 @@ from edl_horovod.records.record_format import ColumnFormat, FormatSettings, Reco
 from edl_horovod.records.sources.arrow_columns import chunk_of, same_layout_of, schema_bytes
 
 __all__ = ["decode_chunk", "holds_chunk", "make", "read_chunks"]
-
-log = logging.getLogger(__name__)
 
 _MAGIC = b"PAR1"
 _END = struct.Struct("<I4s")
@@ -124,13 +121,8 @@ def _can_be_read(file: InputFile, chunk: ChunkInfo, metadata: Any) -> bool:
         with _translated_errors(file.path):
             _read(payload, chunk, metadata, None)
     except DataError as error:
-        log.warning(
-            "%s: skipped row group %d of %d records: %s (data_plan.damaged=skip)",
-            file.path,
-            chunk.number,
-            chunk.num_records,
-            error.problem,
-        )
+        part = f"row group {chunk.number} of {chunk.num_records} records"
+        warn_skipped(file.path, part, error.problem)
         return False
     return True
 

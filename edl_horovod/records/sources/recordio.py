@@ -9,14 +9,13 @@ the reason.
 
 import contextlib
 import functools
-import logging
 import os
 import struct
 from dataclasses import dataclass
 from typing import Self
 
 from edl_horovod.errors import ConfigError, DataError, OutputError, hint_of
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, is_skipping
+from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, is_skipping, warn_skipped
 from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.files.remote import is_remote
@@ -37,8 +36,6 @@ from edl_horovod.records.sources.recordio_format import (
 from edl_horovod.records.sources.tfrecord_format import is_tfrecord
 
 __all__ = ["ChunkInfo", "Codec", "Writer", "decode_chunk", "holds_chunk", "make", "read_chunks"]
-
-log = logging.getLogger(__name__)
 
 _SEARCH_BYTES = 1 << 20
 # The chunks of pyrecordio 0.0.1 to 0.0.4.
@@ -140,15 +137,9 @@ def _scan(source: _Source, *, skips_damage: bool) -> FileChunks:
             if not skips_damage:
                 raise
             end = _end_of_damage(source, offset, chunk=chunk)
-            log.warning(
-                "%s: skipped bytes %d to %d, a %s chunk of %s records: %s (data_plan.damaged=skip)",
-                file.path,
-                offset,
-                end,
-                e.kind,
-                e.lost_records or "an unknown number of",
-                e.problem,
-            )
+            records = f"{e.lost_records or 'an unknown number of'} records"
+            part = f"bytes {offset} to {end}, a {e.kind} chunk of {records}"
+            warn_skipped(file.path, part, e.problem)
             skipped_chunks += 1
             skipped_records += e.lost_records
             offset = end

@@ -6,7 +6,6 @@ the masked CRC-32C of these 8 bytes, the data, and the masked CRC-32C of the dat
 """
 
 import functools
-import logging
 import struct
 import zlib
 from collections.abc import Iterator
@@ -16,15 +15,13 @@ import google_crc32c
 import numpy as np
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, is_skipping
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, is_skipping, warn_skipped
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.record_format import FormatSettings, RecordFormat
 
 __all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "is_tfrecord", "make", "read_chunks"]
-
-log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single record is larger."""
@@ -162,13 +159,7 @@ class _Scan:
         self._end_chunk(offset)
         self._start = end
         self.num_skipped += 1
-        log.warning(
-            "%s: skipped bytes %d to %d: %s (data_plan.damaged=skip)",
-            self.file.path,
-            offset,
-            end,
-            problem,
-        )
+        warn_skipped(self.file.path, f"bytes {offset} to {end}", problem)
 
     def _data_problem(self, offset: int, end: int) -> str:
         start = offset + _HEADER.size
