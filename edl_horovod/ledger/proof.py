@@ -40,7 +40,7 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIB
 """Keeps TensorFlow's notices from the terminal, and the GPU free: nothing is computed here."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Violation:
     """A fact in the ledger that contradicts the proof, or what the proof lacks."""
 
@@ -354,16 +354,7 @@ class _Check:
         self._num_violations += 1
         self._num_gaps += kind == "gap"
         if len(self._violations) < MOST_VIOLATIONS:
-            self._violations.append(
-                Violation(
-                    kind=kind,
-                    generation=ring.generation,
-                    step=step,
-                    rank=rank,
-                    records=records,
-                    message=message,
-                )
-            )
+            self._violations.append(Violation(kind, ring.generation, step, rank, records, message))
 
     def _proof(self, num_damaged: int) -> Proof:
         lineage = self._lineage()
