@@ -70,9 +70,8 @@ def check_name(path: Path) -> None:
     num_bytes = len(os.fsencode(path.name))
     if num_bytes > MAX_NAME_BYTES:
         limit = f"it has {num_bytes} bytes; the limit is {MAX_NAME_BYTES}"
-        raise _refusal(
-            path, f"The name of the output is too long: {limit}.", "Choose a shorter name."
-        )
+        problem = f"The name of the output is too long: {limit}."
+        raise _refusal(path, problem, "Choose a shorter name.")
 
 
 def check_writable(path: Path) -> None:

@@ -9,17 +9,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.records.layout import BYTES, Layout
 
-__all__ = [
-    "ColumnChunk",
-    "FlatRecords",
-    "Ragged",
-    "Stored",
-    "Values",
-    "empty",
-    "join",
-    "part",
-    "take",
-]
+__all__ = ["ColumnChunk", "FlatRecords", "Ragged", "Stored", "Values", "empty", "join", "part"]
 
 _Integers = NDArray[np.int64]
 

@@ -6,7 +6,7 @@ imports neither NumPy nor a framework.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from edl_horovod.errors import ConfigError, did_you_mean
 
@@ -38,6 +38,11 @@ class Column:
     time_type: str = ""
     """The NumPy type of dates and times that are stored as integers: `datetime64[us]` (since 1970)
     or `timedelta64[ms]` (durations, times of day), for example; "" for other columns."""
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Self:
+        """Return the column with these fields, as `dataclasses.asdict` returned them."""
+        return cls(**saved | {"shape": tuple(saved["shape"])})
 
     @property
     def is_ragged(self) -> bool:

@@ -28,18 +28,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "BlockOrder",
-    "DataPlan",
-    "EpochOrder",
-    "FilledSteps",
-    "Permutation",
-    "Span",
-    "StepSpans",
-    "choose_window",
-    "interleaved_lanes",
-    "lanes_of_rank",
-]
+__all__ = ["DataPlan", "EpochOrder", "FilledSteps", "StepSpans", "choose_window", "lanes_of_rank"]
 
 MAX_WINDOW = 1024
 _NO_RECORD = -1

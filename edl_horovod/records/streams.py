@@ -11,7 +11,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,10 @@ from edl_horovod.records.columns import Ragged, Values
 from edl_horovod.records.elements import Elements, MisfitError, decode_arrays, encode_arrays
 from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure, Tensor, leaves
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.source import JobFolders, Records, RecordSource, SourceRequest
+from edl_horovod.records.source import Records, RecordSource, SourceRequest
 from edl_horovod.records.sources.recordio import Writer
 
-__all__ = ["RECORDS", "StreamRecords", "cache_stream"]
+__all__ = ["open_stream"]
 
 log = logging.getLogger(__name__)
 
@@ -39,83 +39,71 @@ _DESCRIPTION = "stream.json"
 _FORMAT = 1
 
 
-@dataclass(frozen=True)
-class CachedStream:
-    """The cached records of a stream."""
-
-    folder: Path
-    layout: Layout
-
-
-def cache_stream(
-    stream: Iterable[Any], name: str, digest: str, folders: JobFolders, tell: Callable[[str], None]
-) -> CachedStream:
+def open_stream(stream: Iterable[Any], digest: str, request: SourceRequest) -> "StreamRecords":
     """Read a stream to its end, unless a process of this or an earlier job has done so.
 
     One process reads at a time; the others wait for it without a time limit.
 
     Args:
         stream: Yields the elements. It is not iterated if its records are already cached.
-        name: The setting that names the stream, with its scheme.
         digest: Digest of the code that creates the stream. Cached records of other code are
             replaced.
-        folders: The job's folders.
-        tell: Called with messages for the user.
+        request: What the job opens; it has folders.
 
     Raises:
         DataError: The stream has no elements, or they differ in structure.
         OutputError: The records cannot be written.
         UserCodeError: The stream raised an exception.
     """
-    stream_name = name.partition(":")[2]
-    cached_folder = folders.records / stream_name
+    assert request.folders is not None
+    name, stream_name = request.data, request.data.partition(":")[2]
+    folder = request.folders.records / stream_name
+    lock = request.folders.records / f"{stream_name}.lock"
 
     def say(message: str) -> None:
         log.info("%s", message)
-        tell(message)
+        request.tell(message)
 
     with (
-        _translated_errors(cached_folder),
-        one_builder(
-            [folders.records / f"{stream_name}.lock"], say, doing=f"reads {name}", gives_up=False
-        ),
+        _translated_errors(folder),
+        one_builder([lock], say, doing=f"reads {name}", gives_up=False),
     ):
-        cached = _load_cached(cached_folder, digest)
-        if cached is not None:
-            return cached
-        say(
-            f"{name} can only be read from its start: it is read once now, and its records are"
-            f" cached in {cached_folder}"
-        )
-        _make(stream, name, digest, cached_folder, folders.unfinished_records / stream_name, say)
-        cached = _load_cached(cached_folder, digest)
-        if cached is None:
-            raise OutputError(
-                f"The records of {name} are missing from {cached_folder} after they were written.",
-                received={"data": name},
-                hint="Check whether another program changes this folder.",
+        layout = _cached_layout(folder, digest)
+        if layout is None:
+            say(
+                f"{name} can only be read from its start: it is read once now, and its records are"
+                f" cached in {folder}"
             )
-        return cached
+            unfinished = request.folders.unfinished_records / stream_name
+            _make(stream, name, digest, folder, unfinished, say)
+            layout = _cached_layout(folder, digest)
+    if layout is None:
+        raise OutputError(
+            f"The records of {name} are missing from {folder} after they were written.",
+            received={"data": name},
+            hint="Check whether another program changes this folder.",
+        )
+    return StreamRecords(folder, layout, request)
 
 
 class StreamRecords(RecordSource):
     """Reads the cached records of a stream."""
 
-    def __init__(self, stream: CachedStream, request: SourceRequest) -> None:
+    def __init__(self, folder: Path, layout: Layout, request: SourceRequest) -> None:
         """Open the file of the records.
 
         Raises:
             DataError: The file is damaged.
         """
         self._reader = Reader.open(
-            [str(stream.folder / RECORDS)],
+            [str(folder / RECORDS)],
             folder=request.index_folder,
             cache_bytes=request.cache_bytes,
         )
         self._name = request.data
-        self._layout = stream.layout
-        self.layout = None if _is_bytes(stream.layout) else stream.layout
-        self._parts = [part for tensor in leaves(stream.layout.structure) for part in tensor.parts]
+        self._layout = layout
+        self.layout = None if _is_bytes(layout) else layout
+        self._parts = [part for tensor in leaves(layout.structure) for part in tensor.parts]
         self.block_starts = self._reader.block_starts
         self.block_counts = self._reader.block_counts
         self.fingerprint = self._reader.fingerprint
@@ -166,8 +154,14 @@ def _make(
     temporary = unfinished.with_name(f"{unfinished.name}.{secrets.token_hex(4)}")
     temporary.mkdir(parents=True)
     try:
-        written = _write(stream, name, temporary, say)
-        _describe(temporary, digest, written.layout())
+        layout = _write(stream, name, temporary, say).layout()
+        description = {
+            "format": _FORMAT,
+            "digest": digest,
+            "columns": [asdict(column) for column in layout.columns],
+            "structure": _to_json(layout.structure),
+        }
+        write_json(temporary / _DESCRIPTION, description)
         if target.exists():
             shutil.rmtree(target)
         try:
@@ -243,35 +237,19 @@ def _size(count: int, num_bytes: int) -> str:
     return f"{count:,} records of {num_bytes / 1e6:,.1f} MB"
 
 
-def _describe(folder: Path, digest: str, layout: Layout) -> None:
-    assert layout.structure is not None
-    write_json(
-        folder / _DESCRIPTION,
-        {
-            "format": _FORMAT,
-            "digest": digest,
-            "columns": [asdict(column) for column in layout.columns],
-            "structure": _to_json(layout.structure),
-        },
-    )
-
-
-def _load_cached(folder: Path, digest: str) -> CachedStream | None:
-    """Return the records in a folder if code with this digest created them, else None."""
+def _cached_layout(folder: Path, digest: str) -> Layout | None:
+    """Return the layout of the records in a folder; None if code with this digest has made none."""
     try:
         saved = json.loads((folder / _DESCRIPTION).read_bytes())
     except FileNotFoundError:
         return None
     if (saved["format"], saved["digest"]) != (_FORMAT, digest):
         return None
-    columns = tuple(
-        Column(column["name"], column["dtype"], tuple(column["shape"]))
-        for column in saved["columns"]
-    )
-    return CachedStream(folder, Layout(columns, structure=_from_json(saved["structure"])))
+    columns = tuple(Column.from_dict(column) for column in saved["columns"])
+    return Layout(columns, structure=_from_json(saved["structure"]))
 
 
-def _to_json(structure: Structure) -> Any:
+def _to_json(structure: Any) -> Any:
     if isinstance(structure, dict):
         return {"dict": [[name, _to_json(inner)] for name, inner in structure.items()]}
     if isinstance(structure, tuple):

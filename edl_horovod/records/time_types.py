@@ -26,10 +26,7 @@ def columns_to_json(columns: Sequence[Column]) -> str:
 
 def columns_from_json(text: str) -> tuple[Column, ...]:
     """Parse the text that `columns_to_json` returned."""
-    return tuple(
-        Column(saved["name"], saved["dtype"], tuple(saved["shape"]), time_type=saved["time_type"])
-        for saved in json.loads(text or "[]")
-    )
+    return tuple(map(Column.from_dict, json.loads(text or "[]")))
 
 
 def with_time_types_of(

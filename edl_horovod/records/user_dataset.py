@@ -59,10 +59,9 @@ class _UserDataset(SourceKind):
                 hint="Return an object with __len__ and __getitem__, or open it in a job.",
             )
         from edl_horovod.records.code_digest import digest_of
-        from edl_horovod.records.streams import StreamRecords, cache_stream
+        from edl_horovod.records.streams import open_stream
 
-        stream = cache_stream(dataset, data, digest_of(module), request.folders, request.tell)
-        return StreamRecords(stream, request)
+        return open_stream(dataset, digest_of(module), request)
 
     def check(self, datasets: Sequence[str], settings: DataSettings) -> None:
         """Check the form of the setting; user code runs only on the ranks."""

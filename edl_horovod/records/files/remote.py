@@ -385,25 +385,24 @@ def _failure_kind(error: BaseException) -> _FailureKind | None:
         return None
     names = [type(e).__name__ for e in chain]
     statuses = [status for e in chain for status in _statuses(e)]
-    if any(word in name for name in names for word in _CREDENTIAL_WORDS):
-        return _FailureKind.CREDENTIALS
-    if any(isinstance(e, PermissionError) for e in chain) or {401, 403} & set(statuses):
-        return _FailureKind.FORBIDDEN
-    if any(word in f"{type(e).__name__} {e}".lower() for e in chain for word in _BUCKET_WORDS):
-        return _FailureKind.NO_BUCKET
-    if any(isinstance(e, TimeoutError) or "Timeout" in type(e).__name__ for e in chain):
-        return _FailureKind.TIMEOUT
-    if any(isinstance(e, OSError) and e.errno in _BUSY_NUMBERS for e in chain):
-        return _FailureKind.BUSY
-    if any(status == 429 or status >= 500 for status in statuses):
-        return _FailureKind.BUSY
-    if any(isinstance(e, ConnectionError) for e in chain) or any(
-        word in name for name in names for word in _CONNECTION_WORDS
-    ):
-        return _FailureKind.UNREACHABLE
-    if isinstance(error, FileNotFoundError) or 404 in statuses:
-        return _FailureKind.MISSING
-    return _FailureKind.OTHER
+    texts = [f"{type(e).__name__} {e}".lower() for e in chain]
+
+    def has(error_class: type[Exception], *words: str) -> bool:
+        is_instance = any(isinstance(e, error_class) for e in chain)
+        return is_instance or any(word in name for name in names for word in words)
+
+    is_busy = any(isinstance(e, OSError) and e.errno in _BUSY_NUMBERS for e in chain)
+    # The first that applies.
+    kinds = {
+        _FailureKind.CREDENTIALS: any(word in name for name in names for word in _CREDENTIAL_WORDS),
+        _FailureKind.FORBIDDEN: has(PermissionError) or bool({401, 403} & set(statuses)),
+        _FailureKind.NO_BUCKET: any(word in text for text in texts for word in _BUCKET_WORDS),
+        _FailureKind.TIMEOUT: has(TimeoutError, "Timeout"),
+        _FailureKind.BUSY: is_busy or any(code == 429 or code >= 500 for code in statuses),
+        _FailureKind.UNREACHABLE: has(ConnectionError, *_CONNECTION_WORDS),
+        _FailureKind.MISSING: isinstance(error, FileNotFoundError) or 404 in statuses,
+    }
+    return next((kind for kind, applies in kinds.items() if applies), _FailureKind.OTHER)
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 from edl_horovod.records.sources.arrow_columns import chunk_of, same_layout_of
 
-__all__ = ["decode_chunk", "holds_chunk", "make", "read_chunks"]
+__all__ = ["make"]
 
 _MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"

@@ -30,14 +30,7 @@ from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.record_format import FormatSettings, RecordFormat
 from edl_horovod.records.sources.text_lines import text_start
 
-__all__ = [
-    "CHUNK_BYTES",
-    "MAX_ROW_BYTES",
-    "decode_chunk",
-    "find_rows",
-    "make",
-    "read_chunks",
-]
+__all__ = ["make"]
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single row is larger."""

@@ -66,10 +66,8 @@ def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
 
 def _format_of_path(path: str) -> FileFormat:
     name = (urlsplit(path).path if is_remote(path) else path).lower()
-    for suffix in _COMPRESSED:
-        if not name.endswith(suffix):
-            continue
-        inner_format = file_format(name.removesuffix(suffix))
+    if name.endswith(_COMPRESSED):
+        inner_format = file_format(name.rpartition(".")[0])
         if not inner_format.has_compression:
             raise file_error(
                 path,
@@ -81,13 +79,7 @@ def _format_of_path(path: str) -> FileFormat:
     return file_format(name)
 
 
-def _built_in(
-    name: str,
-    module: str,
-    *,
-    needs_pyarrow: bool = False,
-    **facts: Any,
-) -> FileFormat:
+def _built_in(name: str, module: str, *, needs_pyarrow: bool = False, **facts: Any) -> FileFormat:
     """A format that the function `make` of a module beside this one creates."""
 
     def make(settings: FormatSettings) -> RecordFormat:
@@ -131,12 +123,17 @@ def _check_same_classes(sets: Sequence[Sequence[str]]) -> None:
 
 _RECORDIO = _built_in("RecordIO", "recordio", has_compression=True)
 _TFRECORD = _built_in("TFRecord", "tfrecord_format")
+_NO_CHECKSUMS = "they have no checksums"
 _ARROW = _built_in(
     "Arrow",
     "arrow_format",
     needs_pyarrow=True,
-    why_not_skippable="they have no checksums",
     has_compression=True,
+    why_not_skippable=_NO_CHECKSUMS,
+)
+_PARQUET = _built_in("Parquet", "parquet_format", needs_pyarrow=True, has_compression=True)
+_WEBDATASET = _built_in(
+    "WebDataset", "webdataset", why_not_skippable="they have no checksums of their records"
 )
 _JSON_LINES = _built_in("JSON lines", "json_lines", needs_pyarrow=True)
 _NUMPY = FileFormat(
@@ -157,19 +154,13 @@ FORMATS: Table[FileFormat] = Table(
         ".csv": _built_in("CSV", "csv_format"),
         ".tfrecord": _TFRECORD,
         ".tfrecords": _TFRECORD,
-        ".parquet": _built_in(
-            "Parquet", "parquet_format", needs_pyarrow=True, has_compression=True
-        ),
+        ".parquet": _PARQUET,
         ".arrow": _ARROW,
         ".feather": _ARROW,
         ".jsonl": _JSON_LINES,
         ".ndjson": _JSON_LINES,
-        ".tar": _built_in(
-            "WebDataset",
-            "webdataset",
-            why_not_skippable="they have no checksums of their records",
-        ),
-        ".mds": _built_in("MDS", "mds_shards", why_not_skippable="they have no checksums"),
+        ".tar": _WEBDATASET,
+        ".mds": _built_in("MDS", "mds_shards", why_not_skippable=_NO_CHECKSUMS),
         ".npy": _NUMPY,
         ".npz": _NUMPY,
         ".txt": _built_in("text", "text_lines", why_not_skippable="every line is a valid record"),

@@ -31,7 +31,7 @@ from edl_horovod.records.record_format import ColumnFormat, FormatSettings, Reco
 from edl_horovod.records.sources.arrow_columns import chunk_of, layout_of, schema_bytes, schema_of
 from edl_horovod.records.sources.text_lines import line_chunks
 
-__all__ = ["decode_chunk", "layout", "make", "read_chunks"]
+__all__ = ["make"]
 
 
 def make(name: str, settings: FormatSettings) -> RecordFormat:

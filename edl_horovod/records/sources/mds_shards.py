@@ -25,7 +25,7 @@ from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 
-__all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "layout", "make", "read_chunks"]
+__all__ = ["make"]
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single sample is larger."""
@@ -123,13 +123,11 @@ def decode_chunk(
         raise changed(file.path, chunk)
     # The values of a sample come after its variable sizes, so compute the ends from the back.
     ends = np.cumsum(lengths)[:, None] - np.cumsum(sizes[:, ::-1], axis=1)[:, ::-1] + sizes
-    names = [value.name for value in values]
+    numbers = {value.name: number for number, value in enumerate(values)}
+    starts = ends - sizes
+    bounds = [(column, numbers[column.name]) for column in layout.columns]
     return ColumnChunk(
-        [
-            _stored(payload, ends[:, index] - sizes[:, index], ends[:, index], column)
-            for column in layout.columns
-            for index in (names.index(column.name),)
-        ]
+        [_stored(payload, starts[:, number], ends[:, number], column) for column, number in bounds]
     )
 
 
@@ -170,11 +168,7 @@ def _values(header: bytes) -> list[_Value]:
     description: dict[str, Any] = json.loads(header)
     if description["format"] != "mds" or description["version"] != _VERSION:
         raise ValueError(f"its format is {description['format']}, version {description['version']}")
-    columns = (
-        description["column_names"],
-        description["column_encodings"],
-        description["column_sizes"],
-    )
+    columns = [description[f"column_{fact}"] for fact in ("names", "encodings", "sizes")]
     return [_Value(*value) for value in zip(*columns, strict=True)]
 
 
@@ -204,9 +198,8 @@ def _sizes(payload: bytes, values: Sequence[_Value]) -> NDArray[np.int64]:
         offset += sizes_bytes + fixed_bytes + sum(memoryview(sample_sizes[-1]).cast("I"))
     sizes = np.tile([value.size or 0 for value in values], (len(sample_sizes), 1)).astype(np.int64)
     if variable:
-        sizes[:, variable] = np.frombuffer(b"".join(sample_sizes), _UINT32).reshape(
-            -1, len(variable)
-        )
+        variable_sizes = np.frombuffer(b"".join(sample_sizes), _UINT32)
+        sizes[:, variable] = variable_sizes.reshape(-1, len(variable))
     return sizes
 
 

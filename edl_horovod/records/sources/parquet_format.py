@@ -21,7 +21,7 @@ from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 from edl_horovod.records.sources.arrow_columns import chunk_of, same_layout_of, schema_bytes
 
-__all__ = ["decode_chunk", "holds_chunk", "make", "read_chunks"]
+__all__ = ["make"]
 
 _MAGIC = b"PAR1"
 _END = struct.Struct("<I4s")

@@ -21,15 +21,7 @@ from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.record_format import FormatSettings, RecordFormat
 
-__all__ = [
-    "CHUNK_BYTES",
-    "MAX_LINE_BYTES",
-    "decode_chunk",
-    "line_chunks",
-    "make",
-    "read_chunks",
-    "text_start",
-]
+__all__ = ["decode_chunk", "line_chunks", "make", "read_chunks", "text_start"]
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single line is larger."""

@@ -21,7 +21,7 @@ from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_erro
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.record_format import FormatSettings, RecordFormat
 
-__all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "is_tfrecord", "make", "read_chunks"]
+__all__ = ["is_tfrecord", "make"]
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single record is larger."""

@@ -23,7 +23,7 @@ from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 
-__all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "layout", "make", "read_chunks"]
+__all__ = ["make"]
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single record is larger."""
