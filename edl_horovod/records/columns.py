@@ -9,7 +9,17 @@ from numpy.typing import NDArray
 
 from edl_horovod.records.layout import BYTES, Layout
 
-__all__ = ["ColumnChunk", "FlatRecords", "Ragged", "Stored", "Values", "empty", "join", "part"]
+__all__ = [
+    "ColumnChunk",
+    "FlatRecords",
+    "Ragged",
+    "Stored",
+    "Values",
+    "empty",
+    "join",
+    "object_array",
+    "part",
+]
 
 _Integers = NDArray[np.int64]
 
@@ -97,12 +107,17 @@ class ColumnChunk:
         return [take(column, slots) for column in self._columns]
 
 
+def object_array(values: Sequence[object]) -> NDArray[np.object_]:
+    """Return an array of these objects, even if NumPy would make other values of them."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
 def take(column: Stored, slots: _Integers) -> Values:
     """Return the values of some records of a column, in this order."""
     if isinstance(column, FlatRecords):
-        taken = np.empty(len(slots), dtype=object)
-        taken[:] = [column[slot] for slot in slots.tolist()]
-        return taken
+        return object_array([column[slot] for slot in slots.tolist()])
     if isinstance(column, Ragged):
         lengths = column.lengths[slots]
         ends = np.cumsum(lengths)

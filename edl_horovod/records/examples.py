@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edl_horovod.errors import DataError
 from edl_horovod.proto.example_pb2 import BytesList, Example, Feature, FloatList, Int64List
+from edl_horovod.records.columns import object_array
 
 __all__ = ["example", "read_examples", "texts_of"]
 
@@ -103,9 +104,7 @@ def _features(record: bytes) -> Mapping[str, Feature]:
 def _values(feature: Feature) -> NDArray[Any]:
     """Return the values of a feature as a one-dimensional array."""
     if feature.HasField("bytes_list"):
-        array = np.empty(len(feature.bytes_list.value), object)
-        array[:] = feature.bytes_list.value
-        return array
+        return object_array(feature.bytes_list.value)
     if feature.HasField("int64_list"):
         numbers = feature.int64_list.value
         return np.fromiter(numbers, np.int64, len(numbers))

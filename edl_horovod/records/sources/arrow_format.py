@@ -45,9 +45,7 @@ _MAX_BYTES = (1 << 32) - 1
 # (format/Message.fbs).
 _HEADER_TYPE, _HEADER, _BODY_LENGTH, _NUM_ROWS, _DICTIONARY_ID, _IS_DELTA = 1, 2, 3, 0, 0, 2
 _COUNT = struct.Struct("<I")
-_DICTIONARY = np.dtype(
-    [("since", "<i8"), ("id", "<i8"), ("is_delta", "<i8"), ("num_bytes", "<i8")],
-)
+_DICTIONARY = np.dtype([(name, "<i8") for name in ("since", "id", "is_delta", "num_bytes")])
 """A dictionary message. `since` is the offset after which it is valid: 0 in a file, where all
 batches have the same dictionaries."""
 
@@ -96,14 +94,12 @@ def read_chunks(path: str) -> FileChunks:
         chunks: list[ChunkInfo] = []
         schema, dictionaries = b"", _Dictionaries(file, is_stream=is_stream)
         for message in _messages(file):
-            if message.kind is _MessageKind.RECORDS:
-                if message.num_rows:
-                    chunks.append(_chunk(message, len(chunks), path))
-                continue
             if message.kind is _MessageKind.SCHEMA:
                 schema = file.read_at(message.offset, num_bytes=message.num_bytes)
-            else:
+            elif message.kind is _MessageKind.DICTIONARY:
                 dictionaries.add(message)
+            elif message.num_rows:
+                chunks.append(_chunk(message, len(chunks), path))
         header = schema + dictionaries.to_bytes()
         return FileChunks(path, file.size_bytes, tuple(chunks), header=header)
 
@@ -150,12 +146,10 @@ def _messages(file: InputFile) -> Iterator[_Message]:
     start = file.read_at(0, num_bytes=8)
     has_footer = _is_file(file)
     if not has_footer and start[:4] != b"\xff\xff\xff\xff":
-        problem = (
-            "is a Feather version 1 file" if start[:4] == _FEATHER_1 else "is not an Arrow file"
-        )
+        kind = "a Feather version 1 file" if start[:4] == _FEATHER_1 else "not an Arrow file"
         raise file_error(
             file.path,
-            f"{problem}: it starts with {start.hex(' ') or 'nothing'}.",
+            f"is {kind}: it starts with {start.hex(' ') or 'nothing'}.",
             hint="Write it with pyarrow.feather.write_feather or pyarrow.ipc, or rename it after"
             " its format.",
         )

@@ -123,13 +123,9 @@ def _check_same_classes(sets: Sequence[Sequence[str]]) -> None:
 
 _RECORDIO = _built_in("RecordIO", "recordio", has_compression=True)
 _TFRECORD = _built_in("TFRecord", "tfrecord_format")
-_NO_CHECKSUMS = "they have no checksums"
+_UNCHECKED = "they have no checksums"
 _ARROW = _built_in(
-    "Arrow",
-    "arrow_format",
-    needs_pyarrow=True,
-    has_compression=True,
-    why_not_skippable=_NO_CHECKSUMS,
+    "Arrow", "arrow_format", needs_pyarrow=True, has_compression=True, why_not_skippable=_UNCHECKED
 )
 _PARQUET = _built_in("Parquet", "parquet_format", needs_pyarrow=True, has_compression=True)
 _WEBDATASET = _built_in(
@@ -160,7 +156,7 @@ FORMATS: Table[FileFormat] = Table(
         ".jsonl": _JSON_LINES,
         ".ndjson": _JSON_LINES,
         ".tar": _WEBDATASET,
-        ".mds": _built_in("MDS", "mds_shards", why_not_skippable=_NO_CHECKSUMS),
+        ".mds": _built_in("MDS", "mds_shards", why_not_skippable=_UNCHECKED),
         ".npy": _NUMPY,
         ".npz": _NUMPY,
         ".txt": _built_in("text", "text_lines", why_not_skippable="every line is a valid record"),

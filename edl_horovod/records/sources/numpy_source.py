@@ -37,7 +37,7 @@ from edl_horovod.records.chunks import (
     plain_chunk,
     sampled_checksum,
 )
-from edl_horovod.records.columns import ColumnChunk, Stored
+from edl_horovod.records.columns import ColumnChunk, Stored, object_array
 from edl_horovod.records.files.input_file import (
     FileState,
     InputFile,
@@ -433,10 +433,8 @@ def _column(array: StoredArray) -> Column:
 def _native(rows: NDArray[Any]) -> Stored:
     """Convert rows to column values: text to bytes, times to integers, in native byte order."""
     if rows.dtype.kind in "SU":
-        texts = np.empty(len(rows), dtype=object)
         encoded = rows if rows.dtype.kind == "S" else np.strings.encode(rows, "utf-8")
-        texts[:] = encoded.tolist()
-        return texts
+        return object_array(encoded.tolist())
     if rows.dtype.kind in "Mm":
         rows = rows.astype(rows.dtype.newbyteorder("=")).view(np.int64)
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)

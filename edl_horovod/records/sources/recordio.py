@@ -25,6 +25,7 @@ from edl_horovod.records.sources.recordio_format import (
     MAGIC_BYTES,
     MAX_CHUNK_BYTES,
     MAX_RECORD_BYTES,
+    ChunkPlace,
     DamagedChunkError,
     Scratch,
     check_size,
@@ -83,10 +84,9 @@ def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
     """
     header = file.read_at(chunk.offset, num_bytes=HEADER_BYTES)
     try:
-        current = parse_header(header, path=file.path, number=chunk.number, offset=chunk.offset)
+        return parse_header(header, ChunkPlace(file.path, chunk.number, chunk.offset)) == chunk
     except DamagedChunkError:
         return False
-    return current == chunk
 
 
 @dataclass(frozen=True)
@@ -96,27 +96,22 @@ class _Source:
 
     def chunk_at(self, offset: int, *, number: int) -> ChunkInfo:
         """Parse the header of the chunk at an offset, without reading the payload."""
-        file = self.file
-        header = file.read_at(offset, num_bytes=HEADER_BYTES)
-        chunk = parse_header(header, path=file.path, number=number, offset=offset)
+        file, place = self.file, ChunkPlace(self.file.path, number, offset)
+        chunk = parse_header(file.read_at(offset, num_bytes=HEADER_BYTES), place)
         if chunk.end_offset > file.size_bytes:
-            raise DamagedChunkError(
-                f"the file ends after {file.size_bytes - chunk.payload_offset} of its"
-                f" {chunk.compressed_bytes} payload bytes",
-                path=file.path,
-                number=number,
-                offset=offset,
-                lost_records=chunk.num_records,
+            num_bytes = file.size_bytes - chunk.payload_offset
+            problem = (
+                f"the file ends after {num_bytes} of its {chunk.compressed_bytes} payload bytes"
             )
+            raise DamagedChunkError(problem, place, lost_records=chunk.num_records)
         check_size(chunk, max_chunk_bytes=self.max_chunk_bytes, path=file.path)
         return chunk
 
     def verify(self, chunk: ChunkInfo) -> None:
         """Raise if the chunk's payload is damaged or too large."""
-        compressed = self.file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
-        decode_chunk(
-            compressed, chunk=chunk, path=self.file.path, max_chunk_bytes=self.max_chunk_bytes
-        )
+        payload = self.file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
+        path, max_chunk_bytes = self.file.path, self.max_chunk_bytes
+        decode_chunk(payload, chunk=chunk, path=path, max_chunk_bytes=max_chunk_bytes)
 
 
 def _scan(source: _Source, *, skips_damage: bool) -> FileChunks:
@@ -131,9 +126,7 @@ def _scan(source: _Source, *, skips_damage: bool) -> FileChunks:
                 source.verify(chunk)
         except DamagedChunkError as e:
             if offset == 0:
-                _refuse_foreign_file(file)
-            if offset == 0 and not skips_damage:
-                _refuse_unknown_file(file)
+                _refuse_other_format(file, skips_damage=skips_damage)
             if not skips_damage:
                 raise
             end = _end_of_damage(source, offset, chunk=chunk)
@@ -184,11 +177,12 @@ def _find_intact_chunk(source: _Source, offset: int) -> int:
     return file.size_bytes
 
 
-def _refuse_foreign_file(file: InputFile) -> None:
-    """Refuse a file whose first chunk cannot be read if it has a known other format.
+def _refuse_other_format(file: InputFile, *, skips_damage: bool) -> None:
+    """Refuse a file whose first chunk cannot be read if it has another format.
 
     Raises:
-        DataError: It is a TFRecord file, or an old version of pyrecordio wrote it.
+        DataError: It is a TFRecord file, or an old version of pyrecordio wrote it. Or damage is not
+            skipped, and the file does not begin with the magic number.
     """
     if is_tfrecord(file):
         raise file_error(
@@ -206,15 +200,8 @@ def _refuse_foreign_file(file: InputFile) -> None:
             " edl_horovod.records.sources.recordio.Writer or pyrecordio>=0.0.6.",
         )
 
-
-def _refuse_unknown_file(file: InputFile) -> None:
-    """Refuse a file whose first chunk cannot be read if it does not begin like a RecordIO file.
-
-    Raises:
-        DataError: The file does not begin with the magic number.
-    """
     start = file.read_at(0, num_bytes=len(MAGIC_BYTES))
-    if start != MAGIC_BYTES[: len(start)]:
+    if not skips_damage and start != MAGIC_BYTES[: len(start)]:
         raise file_error(
             file.path,
             f"is not a RecordIO file: it starts with {start.hex(' ')}, expected"

@@ -8,15 +8,13 @@ import io
 import json
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, cast
 
-import numpy as np
-
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
-from edl_horovod.records.columns import ColumnChunk
+from edl_horovod.records.columns import ColumnChunk, object_array
 from edl_horovod.records.files.input_file import InputFile, ReadAhead, SeekableFile, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
@@ -40,8 +38,7 @@ class _Sample:
     offset: int
     """Offset of the header of its first file."""
     names: list[str] = field(default_factory=list)
-    headers: list[tuple[str, int, int]] = field(default_factory=list)
-    """The name, size and header checksum of each file."""
+    members: list[tarfile.TarInfo] = field(default_factory=list)
     end: int = 0
 
 
@@ -111,22 +108,18 @@ def decode_chunk(
         DataError: The file has changed since it was scanned.
     """
     rows: list[dict[str, bytes]] = []
-    headers = []
-    for member in _members(io.BytesIO(payload), file.path):
+    members = list(_members(io.BytesIO(payload), file.path))
+    for member in members:
         key, name = _split(member.name)
         if not rows or rows[-1][KEY] != key.encode():
             rows.append({KEY: key.encode()})
         start = member.offset_data
         rows[-1][name] = payload[start : start + member.size]
-        headers.append((member.name, member.size, member.chksum))
-    if _checksum(headers) != chunk.checksum or len(rows) != chunk.num_records:
+    if _checksum(members) != chunk.checksum or len(rows) != chunk.num_records:
         raise changed(file.path, chunk)
-    columns = []
-    for column in layout.columns:
-        values = np.empty(len(rows), dtype=object)
-        values[:] = [row[column.name] for row in rows]
-        columns.append(values)
-    return ColumnChunk(columns)
+    return ColumnChunk(
+        [object_array([row[column.name] for row in rows]) for column in layout.columns]
+    )
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
@@ -136,9 +129,7 @@ def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
         DataError: The file cannot be read, or is no longer a tar file.
     """
     payload = file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes)
-    members = _members(io.BytesIO(payload), file.path)
-    headers = [(member.name, member.size, member.chksum) for member in members]
-    return _checksum(headers) == chunk.checksum
+    return _checksum(_members(io.BytesIO(payload), file.path)) == chunk.checksum
 
 
 def _samples(file: InputFile) -> Iterator[_Sample]:
@@ -156,7 +147,7 @@ def _samples(file: InputFile) -> Iterator[_Sample]:
         sample.end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
         if sample.end > file.size_bytes:
             raise _damaged(file.path, f"it ends within {member.name}")
-        sample.headers.append((member.name, member.size, member.chksum))
+        sample.members.append(member)
     if sample is not None:
         yield sample
 
@@ -168,7 +159,7 @@ def _chunk(samples: Sequence[_Sample], number: int, path: str) -> ChunkInfo:
     return ChunkInfo(
         number=number,
         offset=start,
-        checksum=_checksum([header for sample in samples for header in sample.headers]),
+        checksum=_checksum(member for sample in samples for member in sample.members),
         compressed_bytes=end - start,
         num_records=len(samples),
     )
@@ -199,8 +190,9 @@ def _split(name: str) -> tuple[str, str]:
     return f"{folder}{slash}{key}", part.lower()
 
 
-def _checksum(headers: Sequence[tuple[str, int, int]]) -> int:
-    return zlib.crc32(json.dumps(headers).encode())
+def _checksum(members: Iterable[tarfile.TarInfo]) -> int:
+    facts = [(member.name, member.size, member.chksum) for member in members]
+    return zlib.crc32(json.dumps(facts).encode())
 
 
 def _damaged(path: str, problem: str) -> DataError:
