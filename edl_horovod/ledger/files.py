@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -122,8 +122,8 @@ def encode(entry: Entry) -> bytes:
     """Encode an entry as a line."""
     if isinstance(entry, Give):
         packed = np.asarray(entry.ids, "<i8").tobytes()
-        fields: dict[str, Any] = {"ring": entry.ring, "step": entry.step}
-        fields["ids"] = base64.b64encode(packed).decode()
+        ids = base64.b64encode(packed).decode()
+        fields: dict[str, Any] = {"ring": entry.ring, "step": entry.step, "ids": ids}
     else:
         fields = asdict(entry)
     text = json_text.dumps({"kind": _NAMES[type(entry)], **fields}, separators=(",", ":"))
@@ -141,10 +141,9 @@ def decode(line: bytes) -> Entry | None:
         if fields.get("loss", 0.0) is None:
             # A step without examples has no loss, and JSON cannot represent NaN.
             fields["loss"] = math.nan
-        entry: Entry = kind(**fields)
+        return cast(Entry, kind(**fields))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
-    return entry
 
 
 class LedgerFile:

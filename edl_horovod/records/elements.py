@@ -83,7 +83,10 @@ class Elements:
             self._shape = _shape_of(element, "", arrays)
             if not arrays:
                 raise MisfitError("it is empty")
-            self._types = [_ArrayType(*_dtypes(array), array.shape) for array in arrays]
+            self._types = [
+                _ArrayType(array.dtype if array.size else None, array.dtype, array.shape)
+                for array in arrays
+            ]
             return arrays
         arrays = list(_arrays_like(self._shape, element))
         for leaf in leaves(self._shape):
@@ -112,10 +115,8 @@ class Elements:
 
     def _type_text(self, shape: _Shape) -> str:
         if isinstance(shape, dict):
-            inner = (
-                f"{name}: {self._type_text(inner_shape)}" for name, inner_shape in shape.items()
-            )
-            return "{" + ", ".join(inner) + "}"
+            texts = (f"{name}: {self._type_text(inner)}" for name, inner in shape.items())
+            return "{" + ", ".join(texts) + "}"
         if isinstance(shape, tuple):
             return f"({', '.join(map(self._type_text, shape))})"
         # The first array of a sparse tensor holds indices.
@@ -195,15 +196,11 @@ def decode_arrays(record: bytes) -> list[Array]:
 def _shape_of(element: Any, path: str, collected: list[Array]) -> _Shape:
     """Return the shape of the first element, and append its arrays to `collected`."""
     if isinstance(element, dict):
-        return {
-            str(key): _shape_of(inner, _child_path(path, key), collected)
-            for key, inner in element.items()
-        }
+        paths = ((key, inner, _child_path(path, key)) for key, inner in element.items())
+        return {str(key): _shape_of(inner, child, collected) for key, inner, child in paths}
     if isinstance(element, tuple):
-        return tuple(
-            _shape_of(inner, _child_path(path, index), collected)
-            for index, inner in enumerate(element)
-        )
+        children = ((inner, _child_path(path, index)) for index, inner in enumerate(element))
+        return tuple(_shape_of(inner, child, collected) for inner, child in children)
     kind = _kind_of(element)
     leaf_arrays = _leaf_arrays(kind, element, path)
     collected += leaf_arrays
@@ -255,14 +252,9 @@ def _array(value: Any, path: str) -> Array:
     array = np.asarray(value)
     is_plain = array.dtype.kind != "O" or all(isinstance(item, bytes) for item in array.flat)
     if not is_plain or array.dtype.name not in TYPES:
-        raise MisfitError(
-            f"{_part_name(path)} is a {type(value).__name__}, not an array, number or text"
-        )
+        kind = type(value).__name__
+        raise MisfitError(f"{_part_name(path)} is a {kind}, not an array, number or text")
     return array
-
-
-def _dtypes(array: Array) -> tuple[np.dtype[Any] | None, np.dtype[Any]]:
-    return (array.dtype if array.size else None), array.dtype
 
 
 def _widen(common: _ArrayType, array: Array, path: str) -> None:
@@ -276,21 +268,18 @@ def _widen(common: _ArrayType, array: Array, path: str) -> None:
         common.dtype = dtype
     if array.shape != common.shape:
         if array.ndim != len(common.shape):
-            raise MisfitError(
-                f"{_part_name(path)} has {array.ndim} axes, but {len(common.shape)} in earlier"
-                " elements"
-            )
+            axes = f"{array.ndim} axes, but {len(common.shape)} in earlier elements"
+            raise MisfitError(f"{_part_name(path)} has {axes}")
         sizes = zip(common.shape, array.shape, strict=True)
         common.shape = tuple(size if size == other else None for size, other in sizes)
 
 
 def _misfit(path: str, expected: str, element: Any) -> MisfitError:
+    actual = f"a {type(element).__name__}"
     if isinstance(element, dict):
         actual = f"a dict of {', '.join(map(str, element)) or 'nothing'}"
     elif isinstance(element, tuple):
         actual = f"a tuple of {len(element)}"
-    else:
-        actual = f"a {type(element).__name__}"
     return MisfitError(f"{_part_name(path)} is {actual}, but {expected} in earlier elements")
 
 

@@ -91,10 +91,8 @@ def _create(data: str) -> tuple[ModuleType, Any]:
     try:
         module = importlib.import_module(module_name)
         dataset: Any = getattr(module, name, None)
-        is_factory = (
-            callable(dataset) and not _is_random_access(dataset) and not _is_stream(dataset)
-        )
-        if isinstance(dataset, type) or is_factory:
+        is_dataset = _is_random_access(dataset) or hasattr(dataset, "__iter__")
+        if isinstance(dataset, type) or (callable(dataset) and not is_dataset):
             dataset = dataset()
     except EdlError:
         raise
@@ -117,12 +115,8 @@ def _is_random_access(dataset: object) -> bool:
     return all(hasattr(dataset, method) for method in _METHODS)
 
 
-def _is_stream(dataset: object) -> bool:
-    return hasattr(dataset, "__iter__")
-
-
 def _require_stream(dataset: Any, data: str, settings: DataSettings) -> None:
-    if not _is_stream(dataset):
+    if not hasattr(dataset, "__iter__"):
         missing = " or ".join(method for method in _METHODS if not hasattr(dataset, method))
         raise UserCodeError(
             f"{data} is not a data set: {type(dataset).__name__} has no {missing}, and it is not"

@@ -106,9 +106,9 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
     """
     check_unchanged(payload, chunk=chunk, path=path)
     rows = find_rows(payload, is_end=True)
-    text = np.frombuffer(payload, dtype=np.uint8)
-    ends = _without_line_end(rows.ends, text, _LF)
-    ends = _without_line_end(ends, text, _CR)
+    text, ends = np.frombuffer(payload, dtype=np.uint8), rows.ends
+    for line_end in (_LF, _CR):  # A row has at least one byte.
+        ends = ends - (text[ends - 1] == line_end)
     is_row = ends > rows.starts
     return FlatRecords(payload, rows.starts[is_row], ends[is_row])
 
@@ -190,10 +190,8 @@ class _Scan:
             num_records = int(np.count_nonzero(is_record[row:next_row]))
             if num_records:
                 payload = data[chunk_start : rows.ends[next_row - 1]]
-                start, number = offset + chunk_start, len(self.chunks)
-                self.chunks.append(
-                    plain_chunk(payload, number, offset=start, num_records=num_records)
-                )
+                facts = {"offset": offset + chunk_start, "num_records": num_records}
+                self.chunks.append(plain_chunk(payload, len(self.chunks), **facts))
             row = next_row
 
     def _check_header(self) -> None:
@@ -214,23 +212,12 @@ class _Scan:
 
     def _next_line(self, rest: bytes, offset: int) -> int:
         """Return the offset of the next line; `rest` is the data already read from `offset`."""
-        while rest:
-            index = rest.find(b"\n")
-            if index >= 0:
-                return offset + index + 1
+        while (index := rest.find(b"\n")) < 0:
             offset += len(rest)
-            rest = b""
-            if offset < self.file.size_bytes:
-                rest = self.file.read_at(offset, num_bytes=_READ_BYTES)
-        return offset
-
-
-def _without_line_end(
-    ends: NDArray[np.int64], text: NDArray[np.uint8], line_end: int
-) -> NDArray[np.int64]:
-    """Move the ends of rows, at least one byte long, before one byte of their line ends."""
-    shortened: NDArray[np.int64] = ends - (text[ends - 1] == line_end)
-    return shortened
+            if offset >= self.file.size_bytes:
+                return offset
+            rest = self.file.read_at(offset, num_bytes=_READ_BYTES)
+        return offset + index + 1
 
 
 def _problem(rows: _Rows, rest: bytes, *, offset: int) -> str:
@@ -238,15 +225,11 @@ def _problem(rows: _Rows, rest: bytes, *, offset: int) -> str:
     if rows.bad_quote is not None:
         quote_offset = offset - rows.num_bytes + rows.bad_quote.offset
         problem = "is never closed" if rows.bad_quote.is_open else "neither starts nor ends a field"
-        return (
-            f"the quote at byte {quote_offset}, in the row that starts at byte {offset}, {problem}"
-        )
-    if len(rest) > MAX_ROW_BYTES:
-        return (
-            f"the row that starts at byte {offset} is longer than {MAX_ROW_BYTES} bytes; a quote in"
-            " it may be unclosed"
-        )
-    return ""
+        row = f"the row that starts at byte {offset}"
+        return f"the quote at byte {quote_offset}, in {row}, {problem}"
+    limit = f"is longer than {MAX_ROW_BYTES} bytes; a quote in it may be unclosed"
+    is_long = len(rest) > MAX_ROW_BYTES
+    return f"the row that starts at byte {offset} {limit}" if is_long else ""
 
 
 def _is_number(text: bytes) -> bool:
