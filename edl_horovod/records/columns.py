@@ -136,9 +136,9 @@ def join(parts: Sequence[list[Values]], order: _Integers) -> list[Values]:
 
 def part(column: Values, start: int, stop: int) -> Values:
     """Return consecutive records of a column; a part of an array is a view."""
-    return (
-        take(column, np.arange(start, stop)) if isinstance(column, Ragged) else column[start:stop]
-    )
+    if isinstance(column, Ragged):
+        return take(column, np.arange(start, stop))
+    return column[start:stop]
 
 
 def empty(layout: Layout) -> list[Values]:

@@ -101,9 +101,8 @@ class Elements:
 
         def tensor(leaf: _Leaf) -> Tensor:
             numbers = range(leaf.first, leaf.first + leaf.num_arrays)
-            return Tensor(
-                leaf.kind, tuple(self._part(number, leaf.path, columns) for number in numbers)
-            )
+            parts = (self._part(number, leaf.path, columns) for number in numbers)
+            return Tensor(leaf.kind, tuple(parts))
 
         structure = with_leaves(self._shape, tensor)
         return Layout(tuple(columns), structure=structure)

@@ -114,27 +114,24 @@ class Index:
                 hint="Open them with edl_horovod.records.job_data.open_source.",
             )
         record_format = file_format.make(settings)
-        index_settings = {
+        facts: dict[str, object] = {
             "format": record_format.name,
             "damaged": settings.damaged,
             "csv_header": settings.csv_header,
             "max_chunk_bytes": settings.max_chunk_bytes,
         }
         if record_format.change_detection == "samples":
-            index_settings["content"] = record_format.change_detection
+            facts["content"] = record_format.change_detection
         states = states_of(paths)
-        tables = load_or_scan(
-            paths, states, record_format, index_settings, folder=folder, tell=tell
-        )
+        tables = load_or_scan(paths, states, record_format, facts, folder=folder, tell=tell)
         versions = None
         if states is not None and record_format.change_detection != "checksums":
             # An array instead of the FileStates, which take 100 MB for a million pictures.
             changed = [state.changed for state in states]
-            if all(isinstance(version, int) for version in changed):
-                versions = np.array(changed, dtype=np.int64)
-            elif record_format.change_detection == "samples":
-                versions = np.array(changed, dtype=object)
-            # Otherwise no versions: checking a remote picture would cost a request for each read.
+            are_times = all(isinstance(version, int) for version in changed)
+            # Checking a remote picture would cost a request for each read.
+            if are_times or record_format.change_detection == "samples":
+                versions = np.array(changed, dtype=np.int64 if are_times else object)
         decode = record_format.decode
         if isinstance(decode, ColumnFormat):
             layout = decode.layout(tables.files, settings.columns)
@@ -182,15 +179,13 @@ class Index:
         """Return the location of a chunk in its file."""
         return self.tables.chunk(chunk_number)
 
-    def locate(
-        self, record_ids: Sequence[int] | NDArray[np.integer]
-    ) -> tuple[_Integers, _Integers]:
+    def locate(self, ids: Sequence[int] | NDArray[np.integer]) -> tuple[_Integers, _Integers]:
         """Return the chunk numbers of records, and their positions in those chunks.
 
         Raises:
             IndexError: A record id is out of range.
         """
-        return locate(record_ids, self.tables.chunk_starts, self.num_records)
+        return locate(ids, self.tables.chunk_starts, self.num_records)
 
     def file_of_chunk(self, chunk_number: int) -> IndexedFile:
         """Return the file that holds a chunk."""
@@ -201,9 +196,7 @@ class Index:
         if self.versions is None:
             return None
         number = self._file_number(chunk_number)
-        version = self.versions[number]
-        changed = version if isinstance(version, str) else int(version)
-        return FileState(self.files[number].size_bytes, changed)
+        return FileState(self.files[number].size_bytes, self.versions[number])
 
     def _file_number(self, chunk_number: int) -> int:
         return bisect.bisect_right(self.tables.file_ends, chunk_number)
@@ -212,9 +205,8 @@ class Index:
 def _sorted_once(paths: Sequence[str]) -> list[str]:
     duplicates = sorted({path for path in paths if paths.count(path) > 1})
     if duplicates:
-        raise DataError(
-            "A file is given twice.", received=", ".join(duplicates), hint="Give each file once."
-        )
+        names = ", ".join(duplicates)
+        raise DataError("A file is given twice.", received=names, hint="Give each file once.")
     return sorted(paths)
 
 

@@ -172,9 +172,8 @@ class _IndexStore:
         return _scan(self.inputs.paths, self.chunk_format, known=known, tell=self._say)
 
     def _report_changes(self, changed: Mapping[str, str]) -> None:
-        listed = [
-            f"{path} ({why})" for path, why in itertools.islice(changed.items(), _MAX_FILES_LISTED)
-        ]
+        first = itertools.islice(changed.items(), _MAX_FILES_LISTED)
+        listed = [f"{path} ({why})" for path, why in first]
         more = ", ..." * (len(changed) > _MAX_FILES_LISTED)
         self._say(
             f"{len(changed):,} of {len(self.inputs.paths):,} data files have changed since they"
@@ -285,12 +284,10 @@ class _IndexStore:
         unverified: list[_Ends] = []
         tables = saved.tables
         files = zip(tables.files, tables.file_ends, saved.files, self.inputs.files, strict=True)
-        for file, end, saved_state, current in files:
-            if saved_state.size_bytes != current.size_bytes:
-                changed[file.path] = (
-                    f"{current.size_bytes} bytes instead of {saved_state.size_bytes}"
-                )
-            elif has_same_times and saved_state.changed != current.changed:
+        for file, end, stored, current in files:
+            if stored.size_bytes != current.size_bytes:
+                changed[file.path] = f"{current.size_bytes} bytes instead of {stored.size_bytes}"
+            elif has_same_times and stored.changed != current.changed:
                 changed[file.path] = "a different modification time"
             # The digest of an object in a store proves its content. A modification time does not:
             # any writer can set it, and a disk may fail.

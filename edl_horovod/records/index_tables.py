@@ -369,9 +369,8 @@ def _blocks(chunk_starts: _Integers, chunks: NDArray[Any]) -> tuple[_Integers, _
 
 def _fingerprint(files: Sequence[IndexedFile], chunks: NDArray[Any]) -> str:
     """Return a digest of names, sizes, counts and checksums, independent of folder and times."""
-    locations = [
-        os.path.abspath(f"/{file.path}" if is_remote(file.path) else file.path) for file in files
-    ]
+    paths = [f"/{file.path}" if is_remote(file.path) else file.path for file in files]
+    locations = list(map(os.path.abspath, paths))
     common_folder = os.path.commonpath([os.path.dirname(location) for location in locations])
     digest = hashlib.sha256()
     start = 0

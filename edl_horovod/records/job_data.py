@@ -37,9 +37,7 @@ def open_source(
     Raises:
         DataError: The records cannot be read or are damaged, or there are none.
     """
-    request = SourceRequest(
-        data=data, settings=settings, folders=folders, cache_bytes=CACHE_BYTES, tell=tell
-    )
+    request = SourceRequest(data, settings, folders, cache_bytes=CACHE_BYTES, tell=tell)
     return kind_of(data).open(request)
 
 

@@ -119,9 +119,8 @@ class Layout:
     @property
     def needs_assembly(self) -> bool:
         """Whether records have tensors that are assembled from several columns."""
-        return self.structure is not None and not all(
-            tensor.is_column for tensor in leaves(self.structure)
-        )
+        tensors = leaves(self.structure) if self.structure is not None else ()
+        return not all(tensor.is_column for tensor in tensors)
 
     def pack(self, values: Sequence[Any]) -> Any:
         """Arrange one value for each column in the structure of a record.

@@ -121,10 +121,8 @@ class MapDataset(RecordSource):
             return text
         array = np.asarray(value)
         if array.dtype.kind not in "biufc":
-            location = f"the part {name!r} of a record" if name else "a record"
-            raise self._misfit(
-                f"{location} is a {type(value).__name__}, not an array, number or text"
-            )
+            part = f"the part {name!r} of a record" if name else "a record"
+            raise self._misfit(f"{part} is a {type(value).__name__}, not an array, number or text")
         return array
 
     def _names(self, names: list[str], selected: Sequence[str]) -> list[str]:

@@ -21,9 +21,8 @@ class Reader(ChunkSource):
     """Reads records of indexed files by id."""
 
     def __init__(self, index: Index, *, cache_bytes: int = 64 << 20) -> None:
-        super().__init__(
-            layout=index.layout, num_records=index.num_records, cache_bytes=cache_bytes
-        )
+        num_records = index.num_records
+        super().__init__(layout=index.layout, num_records=num_records, cache_bytes=cache_bytes)
         self.index = index
         self.block_starts = index.block_starts
         self.block_counts = index.block_counts

@@ -87,7 +87,7 @@ def ignore_message(message: str) -> None:
     """Stand in where no function for messages was passed; the messages are in the log, too."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SourceRequest:
     """What a job opens."""
 

@@ -96,9 +96,7 @@ class StreamRecords(RecordSource):
             DataError: The file is damaged.
         """
         self._reader = Reader.open(
-            [str(folder / RECORDS)],
-            folder=request.index_folder,
-            cache_bytes=request.cache_bytes,
+            [str(folder / RECORDS)], folder=request.index_folder, cache_bytes=request.cache_bytes
         )
         self._name = request.data
         self._layout = layout
@@ -262,9 +260,7 @@ def _from_json(saved: dict[str, Any]) -> Structure:
         return {name: _from_json(inner) for name, inner in saved["dict"]}
     if "tuple" in saved:
         return tuple(map(_from_json, saved["tuple"]))
-    parts = (
-        Part(part["column"], tuple(part["shape"]), part["shape_column"]) for part in saved["parts"]
-    )
+    parts = (Part(**part | {"shape": tuple(part["shape"])}) for part in saved["parts"])
     return Tensor(saved["kind"], tuple(parts))
 
 

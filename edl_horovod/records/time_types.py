@@ -46,12 +46,11 @@ def with_time_types_of(
     if source.layout is None:
         return source
     trained_columns = {column.name: column for column in trained}
-    columns = tuple(
-        _column(column, trained_columns.get(column.name), data) for column in source.layout.columns
-    )
-    if columns == source.layout.columns:
+    layout = source.layout
+    columns = tuple(_column(item, trained_columns.get(item.name), data) for item in layout.columns)
+    if columns == layout.columns:
         return source
-    return _Converted(source, replace(source.layout, columns=columns), data)
+    return _Converted(source, replace(layout, columns=columns), data)
 
 
 class _Converted(RecordSource):

@@ -69,12 +69,10 @@ class TrainedModelFiles:
             return columns_from_json(self.message.feature_spec)
         adapted = read_adapted(self.path)
         entries = adapted.get("columns") if isinstance(adapted, dict) else None
-        columns = [
-            entry for entry in entries or () if isinstance(entry, dict) and entry.get("unit")
-        ]
         return tuple(
             Column(entry["name"], "int64", time_type=f"datetime64[{entry['unit']}]")
-            for entry in columns
+            for entry in entries or ()
+            if isinstance(entry, dict) and entry.get("unit")
         )
 
     @property

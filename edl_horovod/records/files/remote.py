@@ -121,9 +121,8 @@ class RemoteFile(InputFile):
         """Read bytes with one request; returns fewer than requested only at the end of the file."""
         if not num_bytes:
             return b""
-        data: bytes = _request(
-            self.path, "cat_file", self.path, start=offset, end=offset + num_bytes
-        )
+        end = offset + num_bytes
+        data: bytes = _request(self.path, "cat_file", self.path, start=offset, end=end)
         if len(data) > num_bytes:
             raise DataError(
                 f"{self.path} cannot be read in parts: its server sends the whole file.",

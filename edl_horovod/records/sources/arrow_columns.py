@@ -204,9 +204,8 @@ def _stored(values: pa.ChunkedArray, column: Column, location: str, path: str) -
     try:
         array = _plain_array(values).cast(_arrow_type(column.dtype, column.shape))
     except (pa.ArrowInvalid, pa.ArrowIndexError) as e:
-        raise DataError(
-            f"A value cannot be read in {location}: {e}.", received={"path": path}
-        ) from e
+        problem = f"A value cannot be read in {location}: {e}."
+        raise DataError(problem, received={"path": path}) from e
     return _from_array(array, column.dtype, column.shape, location, path)
 
 

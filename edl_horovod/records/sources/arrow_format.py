@@ -78,9 +78,9 @@ class _Message:
 def make(name: str, _: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
     layout = functools.partial(same_layout_of, schema_of=_schema)
-    decode = ColumnFormat(layout, decode_chunk)
+    columns = ColumnFormat(layout, decode)
     # The files have no checksums, so samples show whether they changed.
-    return RecordFormat(name, read_chunks, decode, holds_chunk, change_detection="samples")
+    return RecordFormat(name, read_chunks, columns, holds_chunk, change_detection="samples")
 
 
 def read_chunks(path: str) -> FileChunks:
@@ -104,9 +104,7 @@ def read_chunks(path: str) -> FileChunks:
         return FileChunks(path, file.size_bytes, tuple(chunks), header=header)
 
 
-def decode_chunk(
-    payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
-) -> ColumnChunk:
+def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout) -> ColumnChunk:
     """Decode the columns of a record batch.
 
     Raises:

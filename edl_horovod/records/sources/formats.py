@@ -128,9 +128,7 @@ _ARROW = _built_in(
     "Arrow", "arrow_format", needs_pyarrow=True, has_compression=True, why_not_skippable=_UNCHECKED
 )
 _PARQUET = _built_in("Parquet", "parquet_format", needs_pyarrow=True, has_compression=True)
-_WEBDATASET = _built_in(
-    "WebDataset", "webdataset", why_not_skippable="they have no checksums of their records"
-)
+_TAR_REASON = "they have no checksums of their records"
 _JSON_LINES = _built_in("JSON lines", "json_lines", needs_pyarrow=True)
 _NUMPY = FileFormat(
     name="NumPy",
@@ -155,7 +153,7 @@ FORMATS: Table[FileFormat] = Table(
         ".feather": _ARROW,
         ".jsonl": _JSON_LINES,
         ".ndjson": _JSON_LINES,
-        ".tar": _WEBDATASET,
+        ".tar": _built_in("WebDataset", "webdataset", why_not_skippable=_TAR_REASON),
         ".mds": _built_in("MDS", "mds_shards", why_not_skippable=_UNCHECKED),
         ".npy": _NUMPY,
         ".npz": _NUMPY,

@@ -33,11 +33,14 @@ from edl_horovod.records.sources.text_lines import line_chunks
 
 __all__ = ["make"]
 
+_Run = tuple[int, bytes, pa.Table | None]
+"""The offset, the bytes and the table of a run of lines."""
+
 
 def make(name: str, settings: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
     scan = functools.partial(read_chunks, damaged=settings.damaged)
-    return RecordFormat(name, scan, ColumnFormat(layout, decode_chunk), holds_payload)
+    return RecordFormat(name, scan, ColumnFormat(layout, decode), holds_payload)
 
 
 def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
@@ -72,9 +75,7 @@ def layout(files: Sequence[IndexedFile], selected: Sequence[str]) -> Layout:
     return layout_of(schema, selected, path=differing[0].path)
 
 
-def decode_chunk(
-    payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
-) -> ColumnChunk:
+def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout) -> ColumnChunk:
     """Decode the columns of a run of lines.
 
     Raises:
@@ -87,9 +88,7 @@ def decode_chunk(
     return chunk_of(table, layout=layout, path=file.path, chunk=chunk)
 
 
-def _tables(
-    file: InputFile, *, skips_bad_lines: bool
-) -> Iterator[tuple[int, bytes, pa.Table | None]]:
+def _tables(file: InputFile, *, skips_bad_lines: bool) -> Iterator[_Run]:
     """Yield the offset, the bytes and the table of each run of lines.
 
     With `skips_bad_lines` each line that cannot be read is a run without a table.
@@ -101,9 +100,7 @@ def _tables(
             yield offset, payload, _parse(payload, file.path, offset)
 
 
-def _readable_runs(
-    payload: bytes, path: str, offset: int
-) -> Iterator[tuple[int, bytes, pa.Table | None]]:
+def _readable_runs(payload: bytes, path: str, offset: int) -> Iterator[_Run]:
     """Split a run of lines into readable runs; a bad run is halved, down to single lines."""
     try:
         table = _parse(payload, path, offset)

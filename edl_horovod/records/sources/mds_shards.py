@@ -48,9 +48,9 @@ class _Value:
 
 def make(name: str, _: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
-    decode = ColumnFormat(layout, decode_chunk)
+    columns = ColumnFormat(layout, decode)
     # The files have no checksums, so samples show whether they changed.
-    return RecordFormat(name, read_chunks, decode, holds_chunk, change_detection="samples")
+    return RecordFormat(name, read_chunks, columns, holds_chunk, change_detection="samples")
 
 
 def read_chunks(path: str) -> FileChunks:
@@ -108,9 +108,7 @@ def layout(files: Sequence[IndexedFile], selected: Sequence[str]) -> Layout:
     return Layout(tuple(columns))
 
 
-def decode_chunk(
-    payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
-) -> ColumnChunk:
+def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout) -> ColumnChunk:
     """Decode the columns of a run of samples.
 
     Raises:

@@ -245,9 +245,8 @@ class ArraySource(ChunkSource):
     def load_chunk(self, number: int) -> ColumnChunk:
         """Read the rows of a block."""
         part, first, count = self._blocks[number]
-        return ColumnChunk(
-            [self._rows(array, first, count) for array in self._parts[part].values()]
-        )
+        arrays = self._parts[part].values()
+        return ColumnChunk([self._rows(array, first, count) for array in arrays])
 
     def _rows(self, array: StoredArray, first: int, count: int) -> Stored:
         if array.is_compressed:
@@ -266,9 +265,8 @@ class ArraySource(ChunkSource):
         return _native(rows)
 
     def _warn_about_compression(self, tell: Callable[[str], None]) -> None:
-        compressed = [
-            array for part in self._parts for array in part.values() if array.is_compressed
-        ]
+        arrays = itertools.chain.from_iterable(part.values() for part in self._parts)
+        compressed = [array for array in arrays if array.is_compressed]
         if compressed:
             size = sum(array.num_bytes for array in compressed)
             tell(
@@ -442,7 +440,5 @@ def _native(rows: NDArray[Any]) -> Stored:
 
 def _fingerprint(parts: Sequence[_Part]) -> str:
     arrays = itertools.chain.from_iterable(part.values() for part in parts)
-    array_facts = [
-        [array.name, str(array.dtype), list(array.shape), array.checksum] for array in arrays
-    ]
-    return hashlib.sha256(json.dumps(array_facts).encode()).hexdigest()[:32]
+    facts = [[array.name, str(array.dtype), list(array.shape), array.checksum] for array in arrays]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]

@@ -31,8 +31,8 @@ _MAX_BYTES = (1 << 32) - 1
 def make(name: str, settings: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
     scan = functools.partial(read_chunks, damaged=settings.damaged)
-    decode = ColumnFormat(same_layout_of, decode_chunk)
-    return RecordFormat(name, scan, decode, holds_chunk, change_detection="samples")
+    columns = ColumnFormat(same_layout_of, decode)
+    return RecordFormat(name, scan, columns, holds_chunk, change_detection="samples")
 
 
 def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
@@ -59,9 +59,7 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
         return FileChunks(path, file.size_bytes, tuple(chunks), len(skipped), sum(skipped), header)
 
 
-def decode_chunk(
-    payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
-) -> ColumnChunk:
+def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout) -> ColumnChunk:
     """Decode the columns of a row group.
 
     Raises:

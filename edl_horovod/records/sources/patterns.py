@@ -92,9 +92,8 @@ def _list_folder(part: str) -> tuple[str, list[str]]:
     try:
         return folder, sorted(os.listdir(folder))
     except OSError as e:
-        raise DataError(
-            f"{folder} cannot be listed: {e.strerror}.", received={"pattern": part}
-        ) from e
+        problem = f"{folder} cannot be listed: {e.strerror}."
+        raise DataError(problem, received={"pattern": part}) from e
 
 
 def _no_match(part: str, folder: str, names: list[str]) -> DataError:
@@ -104,11 +103,9 @@ def _no_match(part: str, folder: str, names: list[str]) -> DataError:
     remainder = part[len(folder) :] if part.startswith(folder) else part
     missing = remainder.strip("/").split("/")[0]
     ends = ", ".join(folder_endings())
-    folder_meaning = (
-        "" if missing else f" A folder stands for its files that end in {ends}, or its images."
-    )
+    meaning = f" A folder stands for its files that end in {ends}, or its images."
     return DataError(
         f"No data file matches {part!r}. The nearest existing folder, {folder!r}, {holds}.",
         received={"pattern": part},
-        hint=f"{folder_meaning}{did_you_mean(missing, names)}",
+        hint=f"{'' if missing else meaning}{did_you_mean(missing, names)}",
     )

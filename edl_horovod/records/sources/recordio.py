@@ -100,9 +100,8 @@ class _Source:
         chunk = parse_header(file.read_at(offset, num_bytes=HEADER_BYTES), place)
         if chunk.end_offset > file.size_bytes:
             num_bytes = file.size_bytes - chunk.payload_offset
-            problem = (
-                f"the file ends after {num_bytes} of its {chunk.compressed_bytes} payload bytes"
-            )
+            part = f"{num_bytes} of its {chunk.compressed_bytes} payload bytes"
+            problem = f"the file ends after {part}"
             raise DamagedChunkError(problem, place, lost_records=chunk.num_records)
         check_size(chunk, max_chunk_bytes=self.max_chunk_bytes, path=file.path)
         return chunk

@@ -44,9 +44,9 @@ class _Sample:
 
 def make(name: str, _: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
-    decode = ColumnFormat(layout, decode_chunk)
+    columns = ColumnFormat(layout, decode)
     # The files have no checksums, so samples show whether they changed.
-    return RecordFormat(name, read_chunks, decode, holds_chunk, change_detection="samples")
+    return RecordFormat(name, read_chunks, columns, holds_chunk, change_detection="samples")
 
 
 def read_chunks(path: str) -> FileChunks:
@@ -99,9 +99,7 @@ def layout(files: Sequence[IndexedFile], selected: Sequence[str]) -> Layout:
     return Layout(tuple(Column(name, BYTES) for name in names))
 
 
-def decode_chunk(
-    payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
-) -> ColumnChunk:
+def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout) -> ColumnChunk:
     """Return the parts of a chunk's records, as the contents of their files.
 
     Raises:
@@ -117,9 +115,8 @@ def decode_chunk(
         rows[-1][name] = payload[start : start + member.size]
     if _checksum(members) != chunk.checksum or len(rows) != chunk.num_records:
         raise changed(file.path, chunk)
-    return ColumnChunk(
-        [object_array([row[column.name] for row in rows]) for column in layout.columns]
-    )
+    columns = (column.name for column in layout.columns)
+    return ColumnChunk([object_array([row[name] for row in rows]) for name in columns])
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
