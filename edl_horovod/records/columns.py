@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.records.layout import BYTES, Layout
+from edl_horovod.records.layout import BYTES, Column, Layout
 
 __all__ = [
     "ColumnChunk",
@@ -19,6 +19,7 @@ __all__ = [
     "join",
     "object_array",
     "part",
+    "stacked",
 ]
 
 _Integers = NDArray[np.int64]
@@ -143,14 +144,20 @@ def part(column: Values, start: int, stop: int) -> Values:
 
 def empty(layout: Layout) -> list[Values]:
     """Return columns with no records."""
-    return [_empty(column.dtype, column.shape) for column in layout.columns]
+    return [stacked([], column) for column in layout.columns]
 
 
-def _empty(dtype: str, shape: tuple[int | None, ...]) -> Values:
-    element = object if dtype == BYTES else dtype
-    if None in shape:
-        return Ragged(np.empty(0, dtype=element), np.empty(0, dtype=np.int64))
-    return np.empty((0, *(size or 0 for size in shape)), dtype=element)
+def stacked(arrays: Sequence[NDArray[np.generic]], column: Column) -> Values:
+    """Return the values of a column, given those of each record; ragged ones may have any shape."""
+    dtype = np.dtype(object if column.dtype == BYTES else column.dtype)
+    if column.is_ragged:
+        # Cast before joining: an empty array may have another type, as Python's empty list does.
+        flat = [array.ravel().astype(dtype, copy=False) for array in arrays]
+        ends = np.cumsum([len(values) for values in flat], dtype=np.int64)
+        return Ragged(np.concatenate(flat) if flat else np.empty(0, dtype), ends)
+    if not arrays:
+        return np.empty((0, *(size or 0 for size in column.shape)), dtype)
+    return np.stack(arrays).astype(dtype, copy=False)
 
 
 def _joined(parts: list[Values]) -> Values:

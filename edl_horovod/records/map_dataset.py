@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, DataError, EdlError, UserCodeError
-from edl_horovod.records.columns import Ragged, Values, empty
+from edl_horovod.records.columns import Values, empty, stacked
 from edl_horovod.records.elements import text_array
 from edl_horovod.records.index_tables import locate
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
@@ -155,10 +155,7 @@ class MapDataset(RecordSource):
                     f"record {number} has {array.dtype.name}{list(array.shape)} where others have"
                     f" {column.dtype}{list(column.shape)}"
                 )
-        if column.is_ragged:
-            ends = np.cumsum([len(array) for array in arrays])
-            return Ragged(np.concatenate(arrays).astype(dtype, copy=False), ends)
-        return np.stack(arrays).astype(dtype, copy=False)
+        return stacked(arrays, column)
 
     def _part(self, value: NDArray[Any] | None, name: str) -> NDArray[Any]:
         if value is None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from edl_horovod.errors import DataError, EdlError, OutputError, UserCodeError, hint_of
 from edl_horovod.files.cache import one_builder
 from edl_horovod.files.whole_file import sync, write_json
-from edl_horovod.records.columns import Ragged, Values
+from edl_horovod.records.columns import Values, stacked
 from edl_horovod.records.elements import Elements, MisfitError, decode_arrays, encode_arrays
 from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure, Tensor, leaves
 from edl_horovod.records.reader import Reader
@@ -114,9 +114,7 @@ class StreamRecords(RecordSource):
         columns: list[Values] = []
         for number, part in enumerate(self._parts):
             arrays = [record[number] for record in records]
-            column = self._layout.columns[len(columns)]
-            dtype = np.dtype(object if column.dtype == BYTES else column.dtype)
-            columns.append(_stacked(arrays, dtype, column.shape))
+            columns.append(stacked(arrays, self._layout.columns[len(columns)]))
             if part.shape_column is not None:
                 (ndim,) = self._layout.columns[len(columns)].shape
                 shapes = np.array([array.shape for array in arrays], np.int64)
@@ -267,16 +265,3 @@ def _from_json(saved: dict[str, Any]) -> Structure:
 def _is_bytes(layout: Layout) -> bool:
     column = layout.columns[0]
     return isinstance(layout.structure, Tensor) and (column.dtype, column.shape) == (BYTES, ())
-
-
-def _stacked(
-    arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int | None, ...]
-) -> Values:
-    if shape == (None,):
-        # Cast before joining: an empty array may have another type, as Python's empty list does.
-        flat = [array.ravel().astype(dtype, copy=False) for array in arrays]
-        ends = np.cumsum([len(values) for values in flat], dtype=np.int64)
-        return Ragged(np.concatenate(flat) if flat else np.empty(0, dtype), ends)
-    if not arrays:
-        return np.empty((0, *(size or 0 for size in shape)), dtype)
-    return np.stack(arrays).astype(dtype, copy=False)

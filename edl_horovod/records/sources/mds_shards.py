@@ -34,6 +34,7 @@ _AS_BYTES = ("bytes", "str", "json", "jpeg", "png", "str_int", "str_float", "str
 _NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
 _UINT32 = np.dtype("<u4")
+_Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
     return has_same_start and _checksum(lengths) == chunk.checksum
 
 
-def _offsets_and_header(file: InputFile) -> tuple[NDArray[np.int64], bytes]:
+def _offsets_and_header(file: InputFile) -> tuple[_Integers, bytes]:
     """Read the offset of each sample and of the end of the last; and the columns' description."""
     path, size = file.path, file.size_bytes
     count = int.from_bytes(file.read_at(0, num_bytes=4), "little")
@@ -184,7 +185,7 @@ def _column(value: _Value) -> Column | None:
     return None
 
 
-def _sizes(payload: bytes, values: Sequence[_Value]) -> NDArray[np.int64]:
+def _sizes(payload: bytes, values: Sequence[_Value]) -> _Integers:
     """Return the sizes of the values of each sample, shape (samples, columns)."""
     variable = [index for index, value in enumerate(values) if value.size is None]
     fixed_bytes = sum(value.size or 0 for value in values)
@@ -201,9 +202,7 @@ def _sizes(payload: bytes, values: Sequence[_Value]) -> NDArray[np.int64]:
     return sizes
 
 
-def _stored(
-    payload: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64], column: Column
-) -> Stored:
+def _stored(payload: bytes, starts: _Integers, ends: _Integers, column: Column) -> Stored:
     if column.dtype == BYTES:
         return FlatRecords(payload, starts.copy(), ends.copy())
     dtype = np.dtype(column.dtype).newbyteorder("<")
@@ -214,7 +213,7 @@ def _stored(
     return rows.astype(column.dtype, copy=False)
 
 
-def _checksum(lengths: NDArray[np.int64]) -> int:
+def _checksum(lengths: _Integers) -> int:
     return zlib.crc32(lengths.astype(_UINT32).tobytes())
 
 
