@@ -4,6 +4,7 @@ import enum
 import logging
 import zlib
 from dataclasses import dataclass
+from typing import Self
 
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
 from edl_horovod.records.files.input_file import InputFile
@@ -54,6 +55,17 @@ class ChunkInfo:
     header_bytes: int = 0
     """Bytes before the payload; 0 if the format has no chunk headers."""
 
+    @classmethod
+    def between(cls, number: int, start: int, end: int, *, checksum: int, num_records: int) -> Self:
+        """Describe a run of bytes that a file stores without a header and uncompressed."""
+        return cls(
+            number=number,
+            offset=start,
+            checksum=checksum,
+            compressed_bytes=end - start,
+            num_records=num_records,
+        )
+
     @property
     def payload_offset(self) -> int:
         """First byte of the payload in the file."""
@@ -81,14 +93,9 @@ class FileChunks:
 
 
 def plain_chunk(payload: bytes, number: int, *, offset: int, num_records: int) -> ChunkInfo:
-    """Describe a run of bytes that a file stores without a header and uncompressed."""
-    return ChunkInfo(
-        number=number,
-        offset=offset,
-        checksum=zlib.crc32(payload),
-        compressed_bytes=len(payload),
-        num_records=num_records,
-    )
+    """Describe a run of bytes whose checksum is that of the bytes themselves."""
+    end, checksum = offset + len(payload), zlib.crc32(payload)
+    return ChunkInfo.between(number, offset, end, checksum=checksum, num_records=num_records)
 
 
 def is_skipping(damaged: str) -> bool:

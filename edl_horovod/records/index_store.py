@@ -244,27 +244,22 @@ class _IndexStore:
             return None
         return _Candidate(saved.tables, self._changed(saved, has_same_times=False))
 
-    def _readable(self) -> Iterator[Path]:
-        if not remote.is_remote(self._data_folder):
-            yield Path(self._data_folder)
-        if self.folder is not None and self.folder != Path(self._data_folder):
-            yield self.folder
-        yield from _cache()
+    def _readable(self) -> list[Path]:
+        """Return the folders where the index may be, the preferred one first."""
+        beside = [] if remote.is_remote(self._data_folder) else [Path(self._data_folder)]
+        own = [self.folder] if self.folder is not None and self.folder not in beside else []
+        return [*beside, *own, *_cache()]
 
     def _writable(self) -> list[Path]:
         """Return the folders where the index may be stored, the preferred one first."""
-        if self.folder is None:
-            return []
-        beside = [] if remote.is_remote(self._data_folder) else [Path(self._data_folder)]
-        if self.folder in beside:
-            return beside
+        if self.folder is None or self.folder == Path(self._data_folder):
+            return [self.folder] if self.folder is not None else []
         # Output directories of edl_horovod list their contents, so no new file is added to them.
-        free = [
+        return [
             folder
-            for folder in beside
+            for folder in self._readable()
             if not _is_output_dir(folder) or (folder / self._name(folder)).exists()
         ]
-        return [*free, self.folder, *_cache()]
 
     def _name(self, folder: Path) -> str:
         return index_name(self.inputs, str(folder))

@@ -145,7 +145,13 @@ def write(
         # Other users may read a trained model.
         resolved.dump(config.public(), folder / resolved.FILE_NAME)
         model.save(folder)
-        export_error = _export(model, folder, config)
+        exports = {"saved_model": config.train.saved_model, "onnx": config.train.onnx}
+        export_error: UserCodeError | None = None
+        try:
+            if any(exports.values()):
+                model.export(folder, **exports)
+        except UserCodeError as e:
+            export_error = e  # It must not lose the trained model.
     log.info("Wrote the trained model %s (%d steps).", output, steps)
     if export_error is not None:
         raise export_error.with_more_hint(
@@ -254,18 +260,6 @@ def restore_weights(files: TrainedModelFiles, weights: Mapping[str, Variable]) -
         variable.assign(value)
     if variables:
         raise damaged_model(files.path, f"values are missing for {', '.join(sorted(variables))}")
-
-
-def _export(model: Model, folder: Path, config: JobConfig) -> UserCodeError | None:
-    """Write the exports that the settings ask for; an error must not lose the trained model."""
-    train = config.train
-    if not train.saved_model and not train.onnx:
-        return None
-    try:
-        model.export(folder, saved_model=train.saved_model, onnx=train.onnx)
-    except UserCodeError as e:
-        return e
-    return None
 
 
 def _installed_version(package: str) -> str:

@@ -219,13 +219,9 @@ def _read_number(data: bytes, table: int, index: int, kind: str) -> int:
 def _chunk(message: _Message, number: int, path: str) -> ChunkInfo:
     if message.num_bytes > _MAX_BYTES:
         raise _too_large(path, "a record batch is larger than 4 GiB")
-    return ChunkInfo(
-        number=number,
-        offset=message.offset,
-        checksum=zlib.crc32(message.metadata),
-        compressed_bytes=message.num_bytes,
-        num_records=message.num_rows,
-    )
+    start, checksum = message.offset, zlib.crc32(message.metadata)
+    end, num_rows = start + message.num_bytes, message.num_rows
+    return ChunkInfo.between(number, start, end, checksum=checksum, num_records=num_rows)
 
 
 class _Dictionaries:

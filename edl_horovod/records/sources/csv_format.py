@@ -190,8 +190,9 @@ class _Scan:
             num_records = int(np.count_nonzero(is_record[row:next_row]))
             if num_records:
                 payload = data[chunk_start : rows.ends[next_row - 1]]
-                facts = {"offset": offset + chunk_start, "num_records": num_records}
-                self.chunks.append(plain_chunk(payload, len(self.chunks), **facts))
+                start, number = offset + chunk_start, len(self.chunks)
+                chunk = plain_chunk(payload, number, offset=start, num_records=num_records)
+                self.chunks.append(chunk)
             row = next_row
 
     def _check_header(self) -> None:

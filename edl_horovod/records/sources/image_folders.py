@@ -58,7 +58,7 @@ class ImageFolders:
         if self._skips_damage and not start.startswith(_SIGNATURES):
             log.warning("%s: skipped, it is not an image (data_plan.damaged=skip)", path)
             return FileChunks(path, size, (), skipped_chunks=1, skipped_records=1)
-        chunk = ChunkInfo(number=0, offset=0, checksum=0, compressed_bytes=size, num_records=1)
+        chunk = ChunkInfo.between(0, 0, size, checksum=0, num_records=1)
         return FileChunks(path, size, (chunk,))
 
     def layout(self, files: Sequence[IndexedFile], selected: Sequence[str]) -> Layout:

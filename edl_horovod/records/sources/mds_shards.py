@@ -67,13 +67,9 @@ def read_chunks(path: str) -> FileChunks:
         while first < len(bounds) - 1:
             beyond = int(np.searchsorted(bounds, bounds[first] + CHUNK_BYTES, side="right")) - 1
             last = max(first + 1, beyond)
-            chunk = ChunkInfo(
-                number=len(chunks),
-                offset=int(bounds[first]),
-                checksum=_checksum(np.diff(bounds[first : last + 1])),
-                compressed_bytes=int(bounds[last] - bounds[first]),
-                num_records=last - first,
-            )
+            start, end, number = int(bounds[first]), int(bounds[last]), len(chunks)
+            checksum, count = _checksum(np.diff(bounds[first : last + 1])), last - first
+            chunk = ChunkInfo.between(number, start, end, checksum=checksum, num_records=count)
             chunks.append(chunk)
             first = last
         return FileChunks(path, file.size_bytes, tuple(chunks), header=header)

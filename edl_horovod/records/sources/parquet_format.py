@@ -87,26 +87,19 @@ def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
 def _chunk(metadata: Any, number: int, footer: bytes, path: str) -> ChunkInfo:
     group = metadata.row_group(number)
     columns = [group.column(index) for index in range(group.num_columns)]
-    starts = [
-        min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
-        for column in columns
-    ]
-    sizes = [column.total_compressed_size for column in columns]
-    first = min(starts, default=0)
-    end = max((start + size for start, size in zip(starts, sizes, strict=True)), default=0)
+    first = end = 0
+    for column in columns:
+        start = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
+        first = min(first or start, start)
+        end = max(end, start + column.total_compressed_size)
     if end - first > _MAX_BYTES:
         raise DataError(
             f"A row group of {path} is larger than 4 GiB.",
             received={"path": path, "row group": number},
             hint="Write the file with smaller row groups, as with row_group_size=100_000.",
         )
-    return ChunkInfo(
-        number=number,
-        offset=first,
-        checksum=zlib.crc32(footer),
-        compressed_bytes=end - first,
-        num_records=group.num_rows,
-    )
+    checksum = zlib.crc32(footer)
+    return ChunkInfo.between(number, first, end, checksum=checksum, num_records=group.num_rows)
 
 
 def _is_needed(name: str, layout: Layout) -> bool:

@@ -140,13 +140,9 @@ class _Scan:
 
     def _end_chunk(self, offset: int) -> None:
         """End the current chunk, if it has records, and begin the next one."""
-        if self._num_records:
-            chunk = ChunkInfo(
-                number=len(self.chunks),
-                offset=self._start,
-                checksum=self._crc,
-                compressed_bytes=offset - self._start,
-                num_records=self._num_records,
+        if num_records := self._num_records:
+            chunk = ChunkInfo.between(
+                len(self.chunks), self._start, offset, checksum=self._crc, num_records=num_records
             )
             if chunk.compressed_bytes >= 1 << 32:
                 raise _damaged(self.file.path, self._start, "it is larger than 4 GiB")

@@ -153,13 +153,8 @@ def _chunk(samples: Sequence[_Sample], number: int, path: str) -> ChunkInfo:
     start, end = samples[0].offset, samples[-1].end
     if end - start > _MAX_BYTES:
         raise _damaged(path, f"the record {samples[0].key} is larger than 4 GiB")
-    return ChunkInfo(
-        number=number,
-        offset=start,
-        checksum=_checksum(member for sample in samples for member in sample.members),
-        compressed_bytes=end - start,
-        num_records=len(samples),
-    )
+    checksum = _checksum(member for sample in samples for member in sample.members)
+    return ChunkInfo.between(number, start, end, checksum=checksum, num_records=len(samples))
 
 
 def _members(
