@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import InputFile, changed_since_index
 
 __all__ = [
     "ChunkInfo",
@@ -145,11 +145,7 @@ def check_unchanged(payload: bytes, *, chunk: ChunkInfo, path: str) -> None:
 
 def changed(path: str, chunk: ChunkInfo) -> DataError:
     """Return the error for a chunk that has changed since the scan."""
-    return DataError(
-        f"{path} has changed since the job indexed it.",
-        received=f"different content at byte {chunk.offset}",
-        hint="Start the job again, and do not change its data while it runs.",
-    )
+    return changed_since_index(path, f"different content at byte {chunk.offset}")
 
 
 def sampled_checksum(file: InputFile) -> int:

@@ -20,6 +20,7 @@ __all__ = [
     "LocalFile",
     "ReadAhead",
     "SeekableFile",
+    "changed_since_index",
     "file_error",
     "folder_name",
 ]
@@ -36,6 +37,15 @@ _MIN_READS_SAVED = 8
 def file_error(path: str, problem: str, hint: str = "") -> DataError:
     """Return the error for a file that cannot be read; `problem` follows its path in a sentence."""
     return DataError(f"{path} {problem}", received={"path": path}, hint=hint)
+
+
+def changed_since_index(path: str, difference: str) -> DataError:
+    """Return the error for a file that has changed since the scan."""
+    return DataError(
+        f"{path} has changed since the job indexed it.",
+        received=difference,
+        hint="Start the job again, and do not change its data while it runs.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
