@@ -158,9 +158,8 @@ def writing(output: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise OutputError(
-            f"The output cannot be written: {e}.", received={"output": output}, hint=hint_of(e)
-        ) from e
+        problem = f"The output cannot be written: {e}."
+        raise OutputError(problem, received={"output": output}, hint=hint_of(e)) from e
 
 
 def _check_directory(path: Path, *, overwrite: bool, job: str) -> None:

@@ -170,11 +170,9 @@ class LedgerFile:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, flags, 0o644)
         except OSError as error:
-            raise OutputError(
-                f"The ledger cannot be written in {folder}: {error}.",
-                received="debug.ledger=true",
-                hint=f"{hint_of(error)} Or set debug.ledger=false.",
-            ) from error
+            problem = f"The ledger cannot be written in {folder}: {error}."
+            hint = f"{hint_of(error)} Or set debug.ledger=false."
+            raise OutputError(problem, received="debug.ledger=true", hint=hint) from error
         self._pending = bytearray()
         self._is_failing = self._has_gap = False
 
@@ -274,11 +272,9 @@ def _moment(folder: Path) -> dict[Path, int]:
         if now == before:
             return now
         before = now
-    raise JobFailed(
-        f"The ledger in {folder} changes too fast to be read.",
-        received=f"{len(before or {})} files",
-        hint="Wait for the end of the job.",
-    )
+    problem = f"The ledger in {folder} changes too fast to be read."
+    hint = "Wait for the end of the job."
+    raise JobFailed(problem, received=f"{len(before or {})} files", hint=hint)
 
 
 def _entries(source: Source) -> Iterator[tuple[Source, Entry]]:

@@ -108,17 +108,11 @@ def prove(job_dir: JobDir) -> Proof:
 
     config = with_checkpoint_lanes(job_dir.read_config())
     if config.debug.ledger and not any(job_dir.ledger.glob("*.jsonl")):
-        raise ConfigError(
-            "The job's ledger has no entries yet: no rank of it has reached the first step.",
-            received=repr(str(job_dir)),
-            hint=f"See edl status {job_dir}",
-        )
+        problem = "The job's ledger has no entries yet: no rank of it has reached the first step."
+        raise ConfigError(problem, received=repr(str(job_dir)), hint=f"See edl status {job_dir}")
     if not job_dir.ledger.is_dir():
-        raise ConfigError(
-            "The job has no ledger.",
-            received=repr(str(job_dir)),
-            hint="Only a training that was started with debug.ledger=true has one.",
-        )
+        hint = "Only a training that was started with debug.ledger=true has one."
+        raise ConfigError("The job has no ledger.", received=repr(str(job_dir)), hint=hint)
     if kind_of(config.data).runs_user_code:
         make_importable(require_zoo(config.model_zoo).absolute())
     # What the user's own data imports reads these variables while it is imported.

@@ -105,11 +105,9 @@ def is_skipping(damaged: str) -> bool:
         ConfigError: It is neither `raise` nor `skip`.
     """
     if damaged not in _POLICIES:
-        raise ConfigError(
-            "data_plan.damaged must be raise or skip.",
-            received={"data_plan.damaged": damaged},
-            hint=did_you_mean(damaged, _POLICIES),
-        )
+        problem = "data_plan.damaged must be raise or skip."
+        hint = did_you_mean(damaged, _POLICIES)
+        raise ConfigError(problem, received={"data_plan.damaged": damaged}, hint=hint)
     return damaged == "skip"
 
 

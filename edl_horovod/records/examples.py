@@ -48,11 +48,9 @@ def read_examples(
         features = _features(record)
         for name, shape in shapes.items():
             if name not in features:
-                raise DataError(
-                    f"A record has no feature {name!r}.",
-                    received=", ".join(sorted(features)) or "none",
-                    hint="Prepare the records with this model's own prepare function.",
-                )
+                problem = f"A record has no feature {name!r}."
+                hint = "Prepare the records with this model's own prepare function."
+                raise DataError(problem, received=", ".join(sorted(features)) or "none", hint=hint)
             values = _values(features[name])
             if values.size != int(np.prod(shape)):
                 raise DataError(
@@ -72,10 +70,8 @@ def texts_of(record: bytes) -> dict[str, bytes]:
     features = _features(record)
     for name, feature in features.items():
         if feature.WhichOneof("kind") not in ("bytes_list", None):
-            raise DataError(
-                f"The feature {name!r} of a record is not text.",
-                hint="Prepare the records again with edl prepare.",
-            )
+            problem = f"The feature {name!r} of a record is not text."
+            raise DataError(problem, hint="Prepare the records again with edl prepare.")
     return {name: next(iter(features[name].bytes_list.value), b"") for name in sorted(features)}
 
 
@@ -96,9 +92,8 @@ def _features(record: bytes) -> Mapping[str, Feature]:
     try:
         return Example.FromString(record).features.feature
     except DecodeError as error:
-        raise DataError(
-            "A record is not a serialized tf.train.Example.", received=f"{len(record)} bytes"
-        ) from error
+        problem = "A record is not a serialized tf.train.Example."
+        raise DataError(problem, received=f"{len(record)} bytes") from error
 
 
 def _values(feature: Feature) -> NDArray[Any]:

@@ -108,11 +108,9 @@ class Index:
         """
         file_format = format_of(paths)
         if file_format.make is None:
-            raise DataError(
-                f"{file_format.name} files cannot be indexed, because they have no chunks.",
-                received={"path": paths[0]},
-                hint="Open them with edl_horovod.records.job_data.open_source.",
-            )
+            problem = f"{file_format.name} files cannot be indexed, because they have no chunks."
+            hint = "Open them with edl_horovod.records.job_data.open_source."
+            raise DataError(problem, received={"path": paths[0]}, hint=hint)
         record_format = file_format.make(settings)
         facts: dict[str, object] = {
             "format": record_format.name,

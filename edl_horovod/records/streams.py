@@ -78,11 +78,9 @@ def open_stream(stream: Iterable[Any], digest: str, request: SourceRequest) -> "
             _make(stream, name, digest, folder, unfinished, say)
             layout = _cached_layout(folder, digest)
     if layout is None:
-        raise OutputError(
-            f"The records of {name} are missing from {folder} after they were written.",
-            received={"data": name},
-            hint="Check whether another program changes this folder.",
-        )
+        problem = f"The records of {name} are missing from {folder} after they were written."
+        hint = "Check whether another program changes this folder."
+        raise OutputError(problem, received={"data": name}, hint=hint)
     return StreamRecords(folder, layout, request)
 
 
@@ -178,9 +176,8 @@ def _translated_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(
-            f"{folder} cannot be written: {error}.", received={"path": folder}, hint=hint_of(error)
-        ) from error
+        problem = f"{folder} cannot be written: {error}."
+        raise OutputError(problem, received={"path": folder}, hint=hint_of(error)) from error
 
 
 def _write(stream: Iterable[Any], name: str, folder: Path, say: Callable[[str], None]) -> Elements:
@@ -223,10 +220,8 @@ def _elements(stream: Iterable[Any], name: str) -> Iterable[Any]:
     except EdlError:
         raise
     except Exception as e:
-        raise UserCodeError(
-            f"{name} raised an exception after {count:,} elements: {type(e).__name__}: {e}.",
-            received={"data": name},
-        ) from e
+        problem = f"{name} raised an exception after {count:,} elements: {type(e).__name__}: {e}."
+        raise UserCodeError(problem, received={"data": name}) from e
 
 
 def _size(count: int, num_bytes: int) -> str:

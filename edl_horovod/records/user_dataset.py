@@ -53,11 +53,9 @@ class _UserDataset(SourceKind):
             return MapDataset(dataset, data, selected=settings.columns)
         _require_stream(dataset, data, settings)
         if request.folders is None:
-            raise DataError(
-                f"{data} can only be read from its start, and no job can cache its records.",
-                received={"data": data},
-                hint="Return an object with __len__ and __getitem__, or open it in a job.",
-            )
+            problem = f"{data} can only be read from its start, and no job can cache its records."
+            hint = "Return an object with __len__ and __getitem__, or open it in a job."
+            raise DataError(problem, received={"data": data}, hint=hint)
         from edl_horovod.records.code_digest import digest_of
         from edl_horovod.records.streams import open_stream
 
@@ -98,16 +96,12 @@ def _create(data: str) -> tuple[ModuleType, Any]:
         raise
     except Exception as e:
         is_missing = isinstance(e, ModuleNotFoundError) and e.name == module_name
-        raise UserCodeError(
-            f"{data} cannot be created: {type(e).__name__}: {e}.",
-            received={"data": data},
-            hint="The module must lie beside the model, or be installed." if is_missing else "",
-        ) from e
+        problem = f"{data} cannot be created: {type(e).__name__}: {e}."
+        hint = "The module must lie beside the model, or be installed." if is_missing else ""
+        raise UserCodeError(problem, received={"data": data}, hint=hint) from e
     if dataset is None:
-        raise UserCodeError(
-            f"The module {module_name} does not define {name!r}, or {name!r} returns None.",
-            received={"data": data},
-        )
+        problem = f"The module {module_name} does not define {name!r}, or {name!r} returns None."
+        raise UserCodeError(problem, received={"data": data})
     return module, dataset
 
 
@@ -132,11 +126,9 @@ def _require_stream(dataset: Any, data: str, settings: DataSettings) -> None:
         )
     cardinality = getattr(dataset, "cardinality", None)
     if callable(cardinality) and int(cardinality()) == _INFINITE:
-        raise UserCodeError(
-            f"{data} never ends, so its records cannot be counted.",
-            received=type(dataset).__name__,
-            hint="Remove repeat(): train.epochs sets how often the records are used.",
-        )
+        problem = f"{data} never ends, so its records cannot be counted."
+        hint = "Remove repeat(): train.epochs sets how often the records are used."
+        raise UserCodeError(problem, received=type(dataset).__name__, hint=hint)
 
 
 def _yields_batches(dataset: Any) -> bool:

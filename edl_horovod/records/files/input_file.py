@@ -41,11 +41,9 @@ def file_error(path: str, problem: str, hint: str = "") -> DataError:
 
 def changed_since_index(path: str, difference: str) -> DataError:
     """Return the error for a file that has changed since the scan."""
-    return DataError(
-        f"{path} has changed since the job indexed it.",
-        received=difference,
-        hint="Start the job again, and do not change its data while it runs.",
-    )
+    problem = f"{path} has changed since the job indexed it."
+    hint = "Start the job again, and do not change its data while it runs."
+    return DataError(problem, received=difference, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,11 +170,9 @@ def state_of(path: str) -> FileState:
     if info is None:
         info = infos[path] = _request(path, "info", path)
     if info["size"] is None:
-        raise DataError(
-            f"The size of {path} is unknown, so it cannot be read in parts.",
-            received={"path": path},
-            hint="Use a server that sends Content-Length.",
-        )
+        problem = f"The size of {path} is unknown, so it cannot be read in parts."
+        hint = "Use a server that sends Content-Length."
+        raise DataError(problem, received={"path": path}, hint=hint)
     versions = (info[key] for key in _VERSION_KEYS if info.get(key))
     return FileState(int(info["size"]), str(next(versions, "")).strip('"'))
 
@@ -211,11 +209,9 @@ def matches(part: str, *, is_selected: Callable[[str], bool], is_recursive: bool
     """
     if not _system(part).has_folders:
         if part.endswith("/"):
-            raise DataError(
-                "A folder cannot be listed over HTTP.",
-                received={"pattern": part},
-                hint="List the URLs of all files, separated by commas.",
-            )
+            problem = "A folder cannot be listed over HTTP."
+            hint = "List the URLs of all files, separated by commas."
+            raise DataError(problem, received={"pattern": part}, hint=hint)
         yield part
         return
     for name, info in _find(part).items():

@@ -38,11 +38,9 @@ def format_of(paths: Sequence[str]) -> FileFormat:
         by_name.setdefault(path_format.name, (path, path_format))
     if len(by_name) > 1:
         received = ", ".join(f"{path} ({name})" for name, (path, _) in sorted(by_name.items()))
-        raise DataError(
-            "A job reads files of only one record format.",
-            received=received,
-            hint="Select files of one format, as in data='folder/*.csv'.",
-        )
+        problem = "A job reads files of only one record format."
+        hint = "Select files of one format, as in data='folder/*.csv'."
+        raise DataError(problem, received=received, hint=hint)
     ((_, common),) = by_name.values()
     return common
 
@@ -100,11 +98,9 @@ def _require_pyarrow(format_name: str) -> None:
     try:
         importlib.import_module("pyarrow")
     except ImportError as e:
-        raise MissingDependency(
-            f"Reading {format_name} files needs a package that is not installed: {e}.",
-            received={"format": format_name},
-            hint=f"To install it where the job runs, {how_to_install('arrow')}",
-        ) from e
+        problem = f"Reading {format_name} files needs a package that is not installed: {e}."
+        hint = f"To install it where the job runs, {how_to_install('arrow')}"
+        raise MissingDependency(problem, received={"format": format_name}, hint=hint) from e
 
 
 def _check_same_classes(sets: Sequence[Sequence[str]]) -> None:

@@ -137,11 +137,9 @@ def _unified(schemas: Sequence[pa.Schema], path: str) -> pa.Schema:
     try:
         return pa.unify_schemas(list(schemas), promote_options="permissive")
     except pa.ArrowException as e:
-        raise DataError(
-            f"The lines of {path} differ in the types of their values: {e}",
-            received={"path": path},
-            hint="Write the same type in each line.",
-        ) from e
+        problem = f"The lines of {path} differ in the types of their values: {e}"
+        hint = "Write the same type in each line."
+        raise DataError(problem, received={"path": path}, hint=hint) from e
 
 
 def _without_times(schema: pa.Schema) -> pa.Schema:

@@ -84,11 +84,9 @@ def layout(files: Sequence[IndexedFile], selected: Sequence[str]) -> Layout:
     """
     first, *others = with_distinct_headers(files)
     for file in others:
-        raise DataError(
-            "The MDS shards have different columns.",
-            received=f"{file.path} differs from {first.path}",
-            hint="Write them with the same columns and encodings.",
-        )
+        problem = "The MDS shards have different columns."
+        hint = "Write them with the same columns and encodings."
+        raise DataError(problem, received=f"{file.path} differs from {first.path}", hint=hint)
     values = {value.name: value for value in _values(first.header)}
     columns = []
     for name in selected_columns(selected, values, holder=first.path):

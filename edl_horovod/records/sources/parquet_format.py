@@ -93,11 +93,9 @@ def _chunk(metadata: Any, number: int, footer: bytes, path: str) -> ChunkInfo:
         first = min(first or start, start)
         end = max(end, start + column.total_compressed_size)
     if end - first > _MAX_BYTES:
-        raise DataError(
-            f"A row group of {path} is larger than 4 GiB.",
-            received={"path": path, "row group": number},
-            hint="Write the file with smaller row groups, as with row_group_size=100_000.",
-        )
+        problem = f"A row group of {path} is larger than 4 GiB."
+        hint = "Write the file with smaller row groups, as with row_group_size=100_000."
+        raise DataError(problem, received={"path": path, "row group": number}, hint=hint)
     checksum = zlib.crc32(footer)
     return ChunkInfo.between(number, first, end, checksum=checksum, num_records=group.num_rows)
 

@@ -28,11 +28,9 @@ def expand(pattern: str) -> list[str]:
     """
     parts = list(parts_of(pattern))
     if not parts:
-        raise DataError(
-            "The pattern of data files is empty.",
-            received={"pattern": pattern},
-            hint="Set it to a path, a folder, or a glob such as /data/train-*.recordio.",
-        )
+        problem = "The pattern of data files is empty."
+        hint = "Set it to a path, a folder, or a glob such as /data/train-*.recordio."
+        raise DataError(problem, received={"pattern": pattern}, hint=hint)
     remote.reconnect()
     by_location: dict[str, str] = {}
     for part in parts:
@@ -104,8 +102,6 @@ def _no_match(part: str, folder: str, names: list[str]) -> DataError:
     missing = remainder.strip("/").split("/")[0]
     ends = ", ".join(folder_endings())
     meaning = f" A folder stands for its files that end in {ends}, or its images."
-    return DataError(
-        f"No data file matches {part!r}. The nearest existing folder, {folder!r}, {holds}.",
-        received={"pattern": part},
-        hint=f"{'' if missing else meaning}{did_you_mean(missing, names)}",
-    )
+    problem = f"No data file matches {part!r}. The nearest existing folder, {folder!r}, {holds}."
+    hint = f"{'' if missing else meaning}{did_you_mean(missing, names)}"
+    return DataError(problem, received={"pattern": part}, hint=hint)

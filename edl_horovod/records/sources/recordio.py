@@ -253,10 +253,8 @@ class Writer:
             OutputError: The file cannot be created.
         """
         if not 1 <= chunk_bytes <= MAX_RECORD_BYTES:
-            raise ConfigError(
-                f"chunk_bytes must be 1 to {MAX_RECORD_BYTES}.",
-                received={"chunk_bytes": chunk_bytes},
-            )
+            problem = f"chunk_bytes must be 1 to {MAX_RECORD_BYTES}."
+            raise ConfigError(problem, received={"chunk_bytes": chunk_bytes})
         self.path = os.fspath(path)
         self._codec = codec
         self._chunk_bytes = chunk_bytes
@@ -277,11 +275,9 @@ class Writer:
             OutputError: The disk is full or unavailable.
         """
         if len(record) >= MAX_RECORD_BYTES:
-            raise DataError(
-                f"A RecordIO record must be smaller than {MAX_RECORD_BYTES} bytes.",
-                received=f"{len(record)} bytes for {self.path}",
-                hint="Split large data into several records.",
-            )
+            problem = f"A RecordIO record must be smaller than {MAX_RECORD_BYTES} bytes."
+            hint = "Split large data into several records."
+            raise DataError(problem, received=f"{len(record)} bytes for {self.path}", hint=hint)
         if self._file.closed:
             raise ValueError(f"{self.path} cannot be written after it was closed.")
         framed = _LENGTH.pack(len(record)) + record
@@ -345,8 +341,5 @@ class Writer:
             os.unlink(self._partial)
 
     def _cannot_write(self, cause: OSError) -> OutputError:
-        return OutputError(
-            f"{self.path} cannot be written: {cause.strerror}.",
-            received={"path": self.path},
-            hint=hint_of(cause),
-        )
+        problem = f"{self.path} cannot be written: {cause.strerror}."
+        return OutputError(problem, received={"path": self.path}, hint=hint_of(cause))
