@@ -14,7 +14,7 @@ from edl_horovod.records.chunks import ChunkInfo
 from edl_horovod.records.files.input_file import FileState
 from edl_horovod.records.files.remote import reconnect
 from edl_horovod.records.index_store import load_or_scan, states_of
-from edl_horovod.records.index_tables import IndexedFile, Tables, locate
+from edl_horovod.records.index_tables import IndexedFile, IndexInputs, Tables, locate
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 from edl_horovod.records.source import ignore_message
@@ -24,6 +24,7 @@ from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
 
 __all__ = ["Index"]
 
+_CHUNK_SETTINGS = ("damaged", "csv_header", "max_chunk_bytes")
 _Integers = NDArray[np.int64]
 
 
@@ -112,18 +113,15 @@ class Index:
             hint = "Open them with edl_horovod.records.job_data.open_source."
             raise DataError(problem, received={"path": paths[0]}, hint=hint)
         record_format = file_format.make(settings)
-        facts: dict[str, object] = {
-            "format": record_format.name,
-            "damaged": settings.damaged,
-            "csv_header": settings.csv_header,
-            "max_chunk_bytes": settings.max_chunk_bytes,
-        }
+        facts = {"format": record_format.name}
+        facts |= {name: getattr(settings, name) for name in _CHUNK_SETTINGS}
         if record_format.change_detection == "samples":
             facts["content"] = record_format.change_detection
         states = states_of(paths)
-        tables = load_or_scan(paths, states, record_format, facts, folder=folder, tell=tell)
+        inputs = IndexInputs(tuple(paths), states, facts)
+        tables = load_or_scan(inputs, record_format, folder=folder, tell=tell)
         versions = None
-        if states is not None and record_format.change_detection != "checksums":
+        if states and record_format.change_detection != "checksums":
             # An array instead of the FileStates, which take 100 MB for a million pictures.
             changed = [state.changed for state in states]
             are_times = all(isinstance(version, int) for version in changed)

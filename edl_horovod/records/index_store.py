@@ -69,10 +69,8 @@ _Ends = tuple[str, int, int]
 
 
 def load_or_scan(
-    paths: Sequence[str],
-    states: Sequence[FileState] | None,
+    inputs: IndexInputs,
     chunk_format: ChunkFormat,
-    settings: dict[str, object],
     *,
     folder: Path | None,
     tell: Callable[[str], None],
@@ -80,45 +78,37 @@ def load_or_scan(
     """Return the tables of files, from a stored index that fits or from a scan.
 
     Args:
-        paths: Sorted paths.
-        states: The states of the files as `states_of` returns them.
+        inputs: The files, with the states that `states_of` returned.
         chunk_format: Finds the chunks of a file.
-        settings: The settings that influence the chunks.
         folder: The job's folder; None to store no index.
         tell: Called with messages for the user.
 
     Raises:
         DataError: A file cannot be read or is damaged, or there are no records.
     """
-    is_small = not any(map(remote.is_remote, paths)) and (
-        sum(state.size_bytes for state in states or ()) < SMALL_BYTES
-    )
-    if states is None or is_small:
-        return _scan(paths, chunk_format, known={}, tell=tell)
-    inputs = IndexInputs(tuple(paths), tuple(states), settings)
+    are_local = not any(map(remote.is_remote, inputs.paths))
+    num_bytes = sum(state.size_bytes for state in inputs.files)
+    if not inputs.files or (are_local and num_bytes < SMALL_BYTES):
+        return _scan(inputs.paths, chunk_format, known={}, tell=tell)
     return _IndexStore(inputs, chunk_format, folder, tell).tables()
 
 
-def states_of(paths: Sequence[str]) -> list[FileState] | None:
+def states_of(paths: Sequence[str]) -> tuple[FileState, ...]:
     """Return the states of files, to be called before they are scanned; see `file_state`.
 
     Returns:
-        None if the state of a local file cannot be read; the scan will report the error.
+        Nothing if the state of a local file cannot be read; the scan will report the error.
 
     Raises:
         DataError: A remote file does not exist or may not be read.
     """
-    if any(map(remote.is_remote, paths)):
-        with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="index") as pool:
-            return _states(pool.map(file_state, paths))
-    return _states(map(file_state, paths))
-
-
-def _states(states: Iterator[FileState]) -> list[FileState] | None:
     try:
-        return list(states)
+        if not any(map(remote.is_remote, paths)):
+            return tuple(map(file_state, paths))
+        with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="index") as pool:
+            return tuple(pool.map(file_state, paths))
     except OSError:
-        return None
+        return ()
 
 
 @dataclass(frozen=True)
@@ -233,14 +223,12 @@ class _IndexStore:
         """Return the index that was uploaded with the files; the upload changed their times."""
         if not remote.is_remote(self._data_folder):
             return None
-        url = f"{self._data_folder}/{index_name(self.inputs, self._data_folder)}"
-        content = remote.read_if_there(url)
+        folder = self._data_folder
+        content = remote.read_if_there(f"{folder}/{index_name(self.inputs, folder)}")
         if content is None:
             return None
-        try:
-            saved = parse_index(content, self.inputs, self._data_folder)
-        except ValueError as error:
-            log.warning("The index %s is ignored: %s", url, error)
+        saved = self._loaded(folder, lambda: parse_index(content, self.inputs, folder))
+        if saved is None:
             return None
         return _Candidate(saved.tables, self._changed(saved, has_same_times=False))
 
@@ -265,12 +253,16 @@ class _IndexStore:
         return index_name(self.inputs, str(folder))
 
     def _load(self, folder: Path) -> SavedIndex | None:
+        return self._loaded(str(folder), lambda: load_index(self.inputs, folder))
+
+    def _loaded(self, folder: str, load: Callable[[], SavedIndex]) -> SavedIndex | None:
         try:
-            return load_index(self.inputs, folder)
+            return load()
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            log.warning("The index %s is ignored: %s", folder / self._name(folder), error)
+            path = os.path.join(folder, index_name(self.inputs, folder))
+            log.warning("The index %s is ignored: %s", path, error)
             return None
 
     def _changed(self, saved: SavedIndex, *, has_same_times: bool = True) -> dict[str, str]:
@@ -378,28 +370,29 @@ def _scan(
 
 
 def _scan_files(paths: Sequence[str], chunk_format: ChunkFormat) -> Iterator[_FileTable]:
-    def scan_file(path: str) -> _FileTable:
-        scanned, sampled = chunk_format.scan(path), 0
-        if chunk_format.change_detection == "samples":
-            with open_input(path) as content:
-                sampled = sampled_checksum(content)
-        file = IndexedFile(
-            path=scanned.path,
-            size_bytes=scanned.size_bytes,
-            num_chunks=len(scanned.chunks),
-            skipped_chunks=scanned.skipped_chunks,
-            skipped_records=scanned.skipped_records,
-            header=scanned.header,
-            sampled=sampled,
-        )
-        # A row of a table takes a tenth of the memory of a ChunkInfo object.
-        return file, np.array([_ROW(chunk) for chunk in scanned.chunks], dtype=CHUNK)
-
     if not any(map(remote.is_remote, paths)):
-        yield from map(scan_file, paths)
+        yield from (_scan_file(path, chunk_format) for path in paths)
         return
     with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="index") as pool:
-        yield from pool.map(scan_file, paths)
+        yield from pool.map(_scan_file, paths, itertools.repeat(chunk_format))
+
+
+def _scan_file(path: str, chunk_format: ChunkFormat) -> _FileTable:
+    scanned, sampled = chunk_format.scan(path), 0
+    if chunk_format.change_detection == "samples":
+        with open_input(path) as content:
+            sampled = sampled_checksum(content)
+    file = IndexedFile(
+        path=scanned.path,
+        size_bytes=scanned.size_bytes,
+        num_chunks=len(scanned.chunks),
+        skipped_chunks=scanned.skipped_chunks,
+        skipped_records=scanned.skipped_records,
+        header=scanned.header,
+        sampled=sampled,
+    )
+    # A row of a table takes a tenth of the memory of a ChunkInfo object.
+    return file, np.array([_ROW(chunk) for chunk in scanned.chunks], dtype=CHUNK)
 
 
 @contextlib.contextmanager

@@ -223,7 +223,9 @@ class IndexInputs:
     paths: tuple[str, ...]
     """Sorted paths, as the user writes them."""
     files: tuple[FileState, ...]
+    """Empty if they cannot be read."""
     settings: Mapping[str, Any]
+    """The settings that influence the chunks."""
 
 
 @dataclass(frozen=True)

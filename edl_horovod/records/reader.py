@@ -62,12 +62,9 @@ class Reader(ChunkSource):
         """Read and decode a chunk, numbered over all files."""
         chunk = self.index.chunk(number)
         file = self.index.file_of_chunk(number)
-        payload = self._files.read_at(
-            file.path,
-            offset=chunk.payload_offset,
-            num_bytes=chunk.compressed_bytes,
-            expected=self.index.expected_state(number),
-        )
+        offset, num_bytes = chunk.payload_offset, chunk.compressed_bytes
+        state = self.index.expected_state(number)
+        payload = self._files.read_at(file.path, offset=offset, num_bytes=num_bytes, expected=state)
         decode = self.index.record_format.decode
         if isinstance(decode, ColumnFormat):
             assert self.layout is not None

@@ -47,7 +47,7 @@ from edl_horovod.records.files.input_file import (
 )
 from edl_horovod.records.files.pool import FilePool, open_input
 from edl_horovod.records.index_store import load_or_scan, states_of
-from edl_horovod.records.index_tables import Tables
+from edl_horovod.records.index_tables import IndexInputs, Tables
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.record_format import ChangeDetection
 from edl_horovod.records.source import SourceRequest
@@ -199,8 +199,7 @@ class ArraySource(ChunkSource):
             ConfigError: A selected column does not exist.
             DataError: A file cannot be read, the arrays do not match, or they have no records.
         """
-        states = states_of(paths)
-        self._states = dict(zip(paths, states or (), strict=False))
+        self._states = dict(zip(paths, states_of(paths), strict=False))
         self._parts = [_selected(part, request.settings.columns) for part in _parts(paths)]
         _check_same_arrays(self._parts)
         counts = [next(iter(part.values())).shape[0] for part in self._parts]
@@ -306,14 +305,11 @@ class _Archives:
         paths = sorted(self._stored)
         if not paths:
             return
-        self._tables = load_or_scan(
-            paths,
-            [states[path] for path in paths] if states else None,
-            self,
-            {"format": "NumPy", "columns": self._names},  # They determine the size of a block.
-            folder=request.index_folder,
-            tell=request.tell,
-        )
+        settings = {"format": "NumPy", "columns": self._names}  # They determine a block's size.
+        known = tuple(states[path] for path in paths if states)
+        inputs = IndexInputs(tuple(paths), known, settings)
+        folder, tell = request.index_folder, request.tell
+        self._tables = load_or_scan(inputs, self, folder=folder, tell=tell)
         for path, first in zip(paths, [0, *self._tables.file_ends], strict=False):
             for array in self._stored[path]:
                 self._firsts[path, array.name] = first

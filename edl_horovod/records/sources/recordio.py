@@ -71,9 +71,10 @@ def read_chunks(
     Raises:
         DataError: The file cannot be opened, is damaged, or has another format.
     """
+    skips_damage = is_skipping(damaged)
     with open_input(path) as input_file:
         file = ReadAhead(input_file) if is_remote(path) else input_file
-        return _scan(_Source(file, max_chunk_bytes), skips_damage=is_skipping(damaged))
+        return _scan(_Source(file, max_chunk_bytes), skips_damage=skips_damage)
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
