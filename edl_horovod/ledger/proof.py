@@ -120,13 +120,8 @@ def prove(job_dir: JobDir) -> Proof:
         _environment(_QUIET),
         open_source(config.data, config.data_plan, folders=job_dir.folders) as source,
     ):
-        plan = plan_of(
-            source,
-            config.data_plan,
-            num_lanes=num_lanes(config),
-            is_training=True,
-            **training_batch(config),
-        )
+        lanes, batch = num_lanes(config), training_batch(config)
+        plan = plan_of(source, config.data_plan, num_lanes=lanes, is_training=True, **batch)
     return check(read(job_dir.ledger), plan)
 
 
@@ -200,15 +195,10 @@ class _Check:
 
     def _begin(self, number: int, begins: Sequence[tuple[int, Begin]]) -> None:
         _, first = begins[0]
-        ring = self._rings[number] = _Ring(
-            number=number,
-            generation=first.generation,
-            size=first.size,
-            start=first.step,
-            spans=self._plan.spans(first.size, first_step=first.step, first_record=first.records),
-            digest=first.digest,
-            end=first.step,
-        )
+        size, step = first.size, first.step
+        spans = self._plan.spans(size, first_step=step, first_record=first.records)
+        ring = _Ring(number, first.generation, size, step, spans, first.digest, end=step)
+        self._rings[number] = ring
         for source, begin in begins:
             if begin.rank in ring.ranks.values():
                 self._note(ring, "differs", first.step, begin.rank, "two workers have one rank")

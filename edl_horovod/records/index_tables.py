@@ -106,7 +106,7 @@ class IndexedFile:
     """Checksum of samples of the content, in a format whose chunks have none; else 0."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Tables:
     """The content of an index; the arrays are read-only."""
 
@@ -129,32 +129,16 @@ class Tables:
         counts = chunks["num_records"].astype(np.int64)
         chunk_starts = np.cumsum(counts) - counts
         block_starts, block_counts = _blocks(chunk_starts, chunks)
-        for array in (chunks, chunk_starts, block_starts, block_counts):
+        arrays = (chunks, chunk_starts, block_starts, block_counts)
+        for array in arrays:
             array.flags.writeable = False
-        return cls(
-            files=tuple(files),
-            chunks=chunks,
-            chunk_starts=chunk_starts,
-            block_starts=block_starts,
-            block_counts=block_counts,
-            fingerprint=_fingerprint(files, chunks),
-        )
+        return cls(tuple(files), *arrays, _fingerprint(files, chunks))
 
     def chunk(self, number: int) -> ChunkInfo:
         """Return the location of a chunk, numbered over all files, in its file."""
         # One conversion of the whole row is faster; this runs for each chunk that is read.
-        offset, checksum, num_bytes, num_records, number_in_file, codec, header_bytes = self.chunks[
-            number
-        ].item()
-        return ChunkInfo(
-            number=number_in_file,
-            offset=offset,
-            checksum=checksum,
-            codec=Codec(codec),
-            compressed_bytes=num_bytes,
-            num_records=num_records,
-            header_bytes=header_bytes,
-        )
+        facts = dict(zip(CHUNK.names or (), self.chunks[number].item(), strict=True))
+        return ChunkInfo(**facts | {"codec": Codec(facts["codec"])})
 
     def check(self) -> None:
         """Refuse tables that cannot be the result of a scan of files with these sizes.
@@ -442,6 +426,6 @@ def _parse_content(content: mmap.mmap | bytes, inputs: IndexInputs, folder: str)
     ]
     if [file.size_bytes for file in files] != [saved.size_bytes for saved in saved_states]:
         raise ValueError("its two lists of file sizes differ")
-    tables = Tables(files=tuple(files), fingerprint=header["fingerprint"], **arrays)
+    tables = Tables(tuple(files), fingerprint=header["fingerprint"], **arrays)
     tables.check()
     return SavedIndex(tables, saved_states)

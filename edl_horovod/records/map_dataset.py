@@ -99,10 +99,8 @@ class MapDataset(RecordSource):
             raise self._failed(f"record {number}", e) from e
 
     def _failed(self, operation: str, error: Exception) -> UserCodeError:
-        return UserCodeError(
-            f"{self._name} raised an exception for {operation}: {type(error).__name__}: {error}.",
-            received={"data": self._name},
-        )
+        problem = f"raised an exception for {operation}: {type(error).__name__}: {error}."
+        return UserCodeError(f"{self._name} {problem}", received={"data": self._name})
 
     def _parts(self, record: Any) -> _Parts:
         """Return the values of a record by name; the name of a tuple item is its index, else ""."""

@@ -353,14 +353,9 @@ def _retrying(url: str, *, num_tries: int) -> "Retrying":
 
     def log_retry(state: "RetryCallState") -> None:
         error = state.outcome and state.outcome.exception()
-        log.warning(
-            "%s: try %d of %d failed, the next in %.1f s: %s",
-            url,
-            state.attempt_number,
-            num_tries,
-            state.upcoming_sleep,
-            error or "",
-        )
+        number, pause = state.attempt_number, state.upcoming_sleep
+        text = "%s: try %d of %d failed, the next in %.1f s: %s"
+        log.warning(text, url, number, num_tries, pause, error or "")
 
     return Retrying(
         retry=retry_if_exception(lambda e: _failure_kind(e) in _TRANSIENT),

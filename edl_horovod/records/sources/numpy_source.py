@@ -251,13 +251,13 @@ class ArraySource(ChunkSource):
         if array.is_compressed:
             rows = _decompressed(array)[first : first + count]
         else:
+            offset = array.offset + first * array.row_bytes
+            num_bytes = count * array.row_bytes
+            state = self._states.get(array.path) if array.member is None else None
             payload = self._files.read_at(
-                array.path,
-                offset=array.offset + first * array.row_bytes,
-                num_bytes=count * array.row_bytes,
-                expected=self._states.get(array.path) if array.member is None else None,
+                array.path, offset=offset, num_bytes=num_bytes, expected=state
             )
-            if len(payload) != count * array.row_bytes:
+            if len(payload) != num_bytes:
                 raise _damaged(array.path, "it has changed since the job indexed it")
             self._archives.check(array, first, payload)
             rows = np.frombuffer(payload, array.dtype).reshape(count, *array.shape[1:])
