@@ -3,6 +3,7 @@
 import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -87,7 +88,11 @@ class Index:
         if isinstance(paths, str):
             sorted_paths = expand(paths)
         else:
-            sorted_paths = _sorted_once(paths)
+            sorted_paths = sorted(paths)
+            if duplicates := {path for path, other in pairwise(sorted_paths) if path == other}:
+                names = ", ".join(sorted(duplicates))
+                problem = "A file is given twice."
+                raise DataError(problem, received=names, hint="Give each file once.")
             reconnect()  # As in `expand`: sizes that were listed earlier may be outdated.
         settings = _Settings(damaged, csv_header, max_chunk_bytes, columns)
         return cls.of(sorted_paths, settings, folder=folder, tell=tell)
@@ -196,14 +201,6 @@ class Index:
 
     def _file_number(self, chunk_number: int) -> int:
         return bisect.bisect_right(self.tables.file_ends, chunk_number)
-
-
-def _sorted_once(paths: Sequence[str]) -> list[str]:
-    duplicates = sorted({path for path in paths if paths.count(path) > 1})
-    if duplicates:
-        names = ", ".join(duplicates)
-        raise DataError("A file is given twice.", received=names, hint="Give each file once.")
-    return sorted(paths)
 
 
 def _check_headers(files: Sequence[IndexedFile]) -> None:

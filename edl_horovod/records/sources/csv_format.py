@@ -39,6 +39,11 @@ MAX_ROW_BYTES = 32 << 20
 _READ_BYTES = 4 << 20
 _READ_BYTES_AFTER_DAMAGE = 1 << 16
 
+_HINT = (
+    "Quote the whole field and double the quotes in it, or set data_plan.damaged=skip to skip such"
+    " lines."
+)
+
 _LF, _CR, _QUOTE = b"\n"[0], b"\r"[0], b'"'[0]
 # Bytes allowed next to an opening or closing quote: a delimiter, a line end, another quote.
 _MAY_ADJOIN_QUOTE = np.zeros(256, dtype=bool)
@@ -163,7 +168,7 @@ class _Scan:
             if problem:
                 # Never skip the header: another line would be used in its place.
                 if not self.is_skipping or (self.wants_header and not self.header):
-                    raise self._damaged(problem)
+                    raise file_error(self.file.path, f"is damaged: {problem}.", _HINT)
                 end = self._next_line(rest, offset)
                 warn_skipped(self.file.path, f"bytes {offset} to {end}", problem)
                 self.num_skipped += 1
@@ -202,14 +207,6 @@ class _Scan:
                 received=repr(self.header[:80]),
                 hint="Set data_plan.csv_header=false if the files have no header line.",
             )
-
-    def _damaged(self, problem: str) -> DataError:
-        return file_error(
-            self.file.path,
-            f"is damaged: {problem}.",
-            hint="Quote the whole field and double the quotes in it, or set data_plan.damaged=skip"
-            " to skip such lines.",
-        )
 
     def _next_line(self, rest: bytes, offset: int) -> int:
         """Return the offset of the next line; `rest` is the data already read from `offset`."""

@@ -81,8 +81,13 @@ def _built_in(name: str, module: str, *, needs_pyarrow: bool = False, **facts: A
     """A format that the function `make` of a module beside this one creates."""
 
     def make(settings: FormatSettings) -> RecordFormat:
-        if needs_pyarrow:
-            _require_pyarrow(name)
+        try:
+            if needs_pyarrow:
+                importlib.import_module("pyarrow")
+        except ImportError as e:
+            problem = f"Reading {name} files needs a package that is not installed: {e}."
+            hint = f"To install it where the job runs, {how_to_install('arrow')}"
+            raise MissingDependency(problem, received={"format": name}, hint=hint) from e
         record_format: RecordFormat = _module(module).make(name, settings)
         return record_format
 
@@ -91,16 +96,6 @@ def _built_in(name: str, module: str, *, needs_pyarrow: bool = False, **facts: A
 
 def _module(name: str) -> Any:
     return importlib.import_module(f"{__package__}.{name}")
-
-
-def _require_pyarrow(format_name: str) -> None:
-    """Check that PyArrow is installed, which the extra `arrow` provides."""
-    try:
-        importlib.import_module("pyarrow")
-    except ImportError as e:
-        problem = f"Reading {format_name} files needs a package that is not installed: {e}."
-        hint = f"To install it where the job runs, {how_to_install('arrow')}"
-        raise MissingDependency(problem, received={"format": format_name}, hint=hint) from e
 
 
 def _check_same_classes(sets: Sequence[Sequence[str]]) -> None:

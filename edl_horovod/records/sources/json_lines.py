@@ -33,9 +33,6 @@ from edl_horovod.records.sources.text_lines import line_chunks
 
 __all__ = ["make"]
 
-_Run = tuple[int, bytes, pa.Table | None]
-"""The offset, the bytes and the table of a run of lines."""
-
 
 def make(name: str, settings: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
@@ -61,7 +58,8 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
             if table is None:
                 num_skipped += 1
                 continue
-            schemas.append(_without_times(table.schema))
+            fields = [pa.field(field.name, _as_text(field.type)) for field in table.schema]
+            schemas.append(pa.schema(fields))
             num_records = table.num_rows
             chunks.append(plain_chunk(payload, len(chunks), offset=offset, num_records=num_records))
         header = schema_bytes(_unified(schemas, path)) if schemas else b""
@@ -88,34 +86,32 @@ def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layou
     return chunk_of(table, layout=layout, path=file.path, chunk=chunk)
 
 
-def _tables(file: InputFile, *, skips_bad_lines: bool) -> Iterator[_Run]:
+def _tables(
+    file: InputFile, *, skips_bad_lines: bool
+) -> Iterator[tuple[int, bytes, pa.Table | None]]:
     """Yield the offset, the bytes and the table of each run of lines.
 
-    With `skips_bad_lines` each line that cannot be read is a run without a table.
+    With `skips_bad_lines` a bad run is halved, down to single lines, which are runs without a
+    table.
     """
-    for offset, payload in line_chunks(file, "JSON lines"):
-        if payload.strip() and skips_bad_lines:
-            yield from _readable_runs(payload, file.path, offset)
-        elif payload.strip():
-            yield offset, payload, _parse(payload, file.path, offset)
-
-
-def _readable_runs(payload: bytes, path: str, offset: int) -> Iterator[_Run]:
-    """Split a run of lines into readable runs; a bad run is halved, down to single lines."""
-    try:
-        table = _parse(payload, path, offset)
-    except DataError as error:
-        half = len(payload) // 2
-        middle = payload.rfind(b"\n", 0, half) + 1 or payload.find(b"\n", half) + 1
-        if middle in (0, len(payload)):
-            warn_skipped(path, "a line", error.problem)
-            yield offset, payload, None
-            return
-        for start, part in ((0, payload[:middle]), (middle, payload[middle:])):
-            if part.strip():
-                yield from _readable_runs(part, path, offset + start)
-    else:
-        yield offset, payload, table
+    for chunk in line_chunks(file, "JSON lines"):
+        pending = [chunk]
+        while pending:
+            offset, payload = pending.pop()
+            if not payload.strip():
+                continue
+            try:
+                yield offset, payload, _parse(payload, file.path, offset)
+            except DataError as error:
+                half = len(payload) // 2
+                middle = payload.rfind(b"\n", 0, half) + 1 or payload.find(b"\n", half) + 1
+                if not skips_bad_lines:
+                    raise
+                if middle not in (0, len(payload)):
+                    pending += [(offset + middle, payload[middle:]), (offset, payload[:middle])]
+                    continue
+                warn_skipped(file.path, "a line", error.problem)
+                yield offset, payload, None
 
 
 def _parse(
@@ -140,10 +136,6 @@ def _unified(schemas: Sequence[pa.Schema], path: str) -> pa.Schema:
         problem = f"The lines of {path} differ in the types of their values: {e}"
         hint = "Write the same type in each line."
         raise DataError(problem, received={"path": path}, hint=hint) from e
-
-
-def _without_times(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(field.name, _as_text(field.type)) for field in schema])
 
 
 def _as_text(kind: pa.DataType) -> pa.DataType:

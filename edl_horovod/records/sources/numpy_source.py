@@ -223,7 +223,9 @@ class ArraySource(ChunkSource):
         self.block_counts = np.array([count for _, _, count in self._blocks], dtype=np.int64)
         self.block_starts = np.cumsum(self.block_counts) - self.block_counts
         self.chunk_starts = self.block_starts
-        self.fingerprint = _fingerprint(self._parts)
+        arrays = itertools.chain.from_iterable(part.values() for part in self._parts)
+        facts = [(array.name, str(array.dtype), array.shape, array.checksum) for array in arrays]
+        self.fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
     def record_bytes(self) -> float:
         """Return the size of a record in memory, in bytes."""
@@ -432,9 +434,3 @@ def _native(rows: NDArray[Any]) -> Stored:
     if rows.dtype.kind in "Mm":
         rows = rows.astype(rows.dtype.newbyteorder("=")).view(np.int64)
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)
-
-
-def _fingerprint(parts: Sequence[_Part]) -> str:
-    arrays = itertools.chain.from_iterable(part.values() for part in parts)
-    facts = [[array.name, str(array.dtype), list(array.shape), array.checksum] for array in arrays]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
