@@ -13,12 +13,8 @@ __all__ = [
     "ChunkInfo",
     "Codec",
     "FileChunks",
-    "changed",
-    "check_unchanged",
-    "holds_payload",
+    "holds_bytes",
     "is_skipping",
-    "is_unchanged",
-    "plain_chunk",
     "sampled_checksum",
     "warn_skipped",
 ]
@@ -66,6 +62,12 @@ class ChunkInfo:
             num_records=num_records,
         )
 
+    @classmethod
+    def of(cls, payload: bytes, number: int, *, offset: int, num_records: int) -> Self:
+        """Describe a run of bytes, as `between`, with the checksum of the bytes themselves."""
+        end, checksum = offset + len(payload), zlib.crc32(payload)
+        return cls.between(number, offset, end, checksum=checksum, num_records=num_records)
+
     @property
     def payload_offset(self) -> int:
         """First byte of the payload in the file."""
@@ -75,6 +77,23 @@ class ChunkInfo:
     def end_offset(self) -> int:
         """First byte after the chunk."""
         return self.payload_offset + self.compressed_bytes
+
+    def is_of(self, payload: bytes) -> bool:
+        """Whether a payload has the size and the checksum from the scan."""
+        return len(payload) == self.compressed_bytes and zlib.crc32(payload) == self.checksum
+
+    def check(self, payload: bytes, path: str) -> None:
+        """Refuse a payload that has changed since the scan.
+
+        Raises:
+            DataError: The payload has changed.
+        """
+        if not self.is_of(payload):
+            raise self.changed(path)
+
+    def changed(self, path: str) -> DataError:
+        """Return the error for a chunk that has changed since the scan."""
+        return changed_since_index(path, f"different content at byte {self.offset}")
 
 
 @dataclass(frozen=True)
@@ -90,12 +109,6 @@ class FileChunks:
     """Number of records skipped, as far as it is known."""
     header: bytes = b""
     """Data that applies to all chunks: the first line of a CSV file, the schema of others."""
-
-
-def plain_chunk(payload: bytes, number: int, *, offset: int, num_records: int) -> ChunkInfo:
-    """Describe a run of bytes whose checksum is that of the bytes themselves."""
-    end, checksum = offset + len(payload), zlib.crc32(payload)
-    return ChunkInfo.between(number, offset, end, checksum=checksum, num_records=num_records)
 
 
 def is_skipping(damaged: str) -> bool:
@@ -116,34 +129,14 @@ def warn_skipped(path: str, part: str, problem: str) -> None:
     log.warning("%s: skipped %s: %s (data_plan.damaged=skip)", path, part, problem)
 
 
-def holds_payload(file: InputFile, chunk: ChunkInfo) -> bool:
+def holds_bytes(file: InputFile, chunk: ChunkInfo) -> bool:
     """Whether the payload of a chunk is unchanged; reads the whole chunk.
 
     Raises:
         DataError: The file cannot be read.
     """
     payload = file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
-    return is_unchanged(payload, chunk)
-
-
-def is_unchanged(payload: bytes, chunk: ChunkInfo) -> bool:
-    """Whether a payload has the size and the checksum from the scan."""
-    return len(payload) == chunk.compressed_bytes and zlib.crc32(payload) == chunk.checksum
-
-
-def check_unchanged(payload: bytes, *, chunk: ChunkInfo, path: str) -> None:
-    """Refuse a payload that has changed since the scan.
-
-    Raises:
-        DataError: The payload has changed.
-    """
-    if not is_unchanged(payload, chunk):
-        raise changed(path, chunk)
-
-
-def changed(path: str, chunk: ChunkInfo) -> DataError:
-    """Return the error for a chunk that has changed since the scan."""
-    return changed_since_index(path, f"different content at byte {chunk.offset}")
+    return chunk.is_of(payload)
 
 
 def sampled_checksum(file: InputFile) -> int:

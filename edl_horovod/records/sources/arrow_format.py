@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
+from edl_horovod.records.chunks import ChunkInfo, FileChunks
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_error
 from edl_horovod.records.files.pool import open_input
@@ -112,7 +112,7 @@ def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layou
     """
     metadata_bytes = int.from_bytes(payload[4:8], "little")
     if zlib.crc32(payload[8 : 8 + metadata_bytes]) != chunk.checksum:
-        raise changed(file.path, chunk)
+        raise chunk.changed(file.path)
     try:
         with pa.ipc.open_stream(pa.py_buffer(_preamble(chunk, file) + payload)) as stream:
             batch = stream.read_next_batch()

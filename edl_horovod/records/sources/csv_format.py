@@ -15,15 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import (
-    ChunkInfo,
-    FileChunks,
-    check_unchanged,
-    holds_payload,
-    is_skipping,
-    plain_chunk,
-    warn_skipped,
-)
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, holds_bytes, is_skipping, warn_skipped
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
@@ -81,7 +73,7 @@ class _Rows:
 def make(name: str, settings: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
     scan = functools.partial(read_chunks, damaged=settings.damaged, has_header=settings.csv_header)
-    return RecordFormat(name, scan, decode_chunk, holds_payload)
+    return RecordFormat(name, scan, decode_chunk, holds_bytes)
 
 
 def read_chunks(path: str, *, damaged: str = "raise", has_header: bool = True) -> FileChunks:
@@ -109,7 +101,7 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
     Raises:
         DataError: The file has changed since it was scanned.
     """
-    check_unchanged(payload, chunk=chunk, path=path)
+    chunk.check(payload, path)
     rows = find_rows(payload, is_end=True)
     text, ends = np.frombuffer(payload, dtype=np.uint8), rows.ends
     for line_end in (_LF, _CR):  # A row has at least one byte.
@@ -196,7 +188,7 @@ class _Scan:
             if num_records:
                 payload = data[chunk_start : rows.ends[next_row - 1]]
                 start, number = offset + chunk_start, len(self.chunks)
-                chunk = plain_chunk(payload, number, offset=start, num_records=num_records)
+                chunk = ChunkInfo.of(payload, number, offset=start, num_records=num_records)
                 self.chunks.append(chunk)
             row = next_row
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
+from edl_horovod.records.chunks import ChunkInfo, FileChunks
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Stored
 from edl_horovod.records.files.input_file import InputFile, file_error, folder_name
 from edl_horovod.records.files.pool import open_input
@@ -81,7 +81,7 @@ class ImageFolders:
             DataError: `tf.io.decode_image` does not support the image, or its size has changed.
         """
         if len(payload) != chunk.compressed_bytes:
-            raise changed(file.path, chunk)
+            raise chunk.changed(file.path)
         if not payload.startswith(_SIGNATURES):
             raise _not_an_image(file.path, payload[:_SIGNATURE_BYTES])
         name = folder_name(file.path)

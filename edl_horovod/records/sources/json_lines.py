@@ -13,15 +13,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import (
-    ChunkInfo,
-    FileChunks,
-    check_unchanged,
-    holds_payload,
-    is_skipping,
-    plain_chunk,
-    warn_skipped,
-)
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, holds_bytes, is_skipping, warn_skipped
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
@@ -37,7 +29,7 @@ __all__ = ["make"]
 def make(name: str, settings: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
     scan = functools.partial(read_chunks, damaged=settings.damaged)
-    return RecordFormat(name, scan, ColumnFormat(layout, decode), holds_payload)
+    return RecordFormat(name, scan, ColumnFormat(layout, decode), holds_bytes)
 
 
 def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
@@ -61,7 +53,9 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
             fields = [pa.field(field.name, _as_text(field.type)) for field in table.schema]
             schemas.append(pa.schema(fields))
             num_records = table.num_rows
-            chunks.append(plain_chunk(payload, len(chunks), offset=offset, num_records=num_records))
+            chunks.append(
+                ChunkInfo.of(payload, len(chunks), offset=offset, num_records=num_records)
+            )
         header = schema_bytes(_unified(schemas, path)) if schemas else b""
         return FileChunks(path, file.size_bytes, tuple(chunks), num_skipped, num_skipped, header)
 
@@ -79,7 +73,7 @@ def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layou
     Raises:
         DataError: The lines have empty values, or have changed since the scan.
     """
-    check_unchanged(payload, chunk=chunk, path=file.path)
+    chunk.check(payload, file.path)
     schema = schema_of(file)
     options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     table = _parse(payload, file.path, chunk.offset, options)

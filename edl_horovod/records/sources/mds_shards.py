@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
+from edl_horovod.records.chunks import ChunkInfo, FileChunks
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Stored
 from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
@@ -113,7 +113,7 @@ def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layou
     sizes = _sizes(payload, values)
     lengths = sizes.sum(axis=1) + _UINT32.itemsize * sum(value.size is None for value in values)
     if len(sizes) != chunk.num_records or _checksum(lengths) != chunk.checksum:
-        raise changed(file.path, chunk)
+        raise chunk.changed(file.path)
     # The values of a sample come after its variable sizes, so compute the ends from the back.
     ends = np.cumsum(lengths)[:, None] - np.cumsum(sizes[:, ::-1], axis=1)[:, ::-1] + sizes
     numbers = {value.name: number for number, value in enumerate(values)}

@@ -29,14 +29,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunk_source import ChunkSource
-from edl_horovod.records.chunks import (
-    ChunkInfo,
-    FileChunks,
-    holds_payload,
-    is_unchanged,
-    plain_chunk,
-    sampled_checksum,
-)
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, holds_bytes, sampled_checksum
 from edl_horovod.records.columns import ColumnChunk, Stored, object_array
 from edl_horovod.records.files.input_file import (
     FileState,
@@ -337,14 +330,14 @@ class _Archives:
                     payload = file.read_at(offset, num_bytes=count * array.row_bytes)
                     checksum = zlib.crc32(payload, checksum)
                     number = len(chunks)
-                    chunks.append(plain_chunk(payload, number, offset=offset, num_records=count))
+                    chunks.append(ChunkInfo.of(payload, number, offset=offset, num_records=count))
                     offset += len(payload)
                 rest = file.read_at(offset, num_bytes=end - offset)
                 if zlib.crc32(rest, checksum) != array.checksum:
                     raise _damaged(path, f"Bad CRC-32 for {array.name + '.npy'!r}")
             return FileChunks(path, file.size_bytes, tuple(chunks))
 
-    holds = staticmethod(holds_payload)
+    holds = staticmethod(holds_bytes)
 
     def check(self, array: StoredArray, first: int, payload: bytes) -> None:
         """Refuse a run that has changed since it was indexed.
@@ -355,7 +348,7 @@ class _Archives:
         if array.member is None or self._tables is None or not payload:
             return
         run = self._tables.chunk(self._firsts[array.path, array.name] + first // self._rows)
-        if not is_unchanged(payload, run):
+        if not run.is_of(payload):
             position = f"at byte {array.offset + first * array.row_bytes}"
             problem = f"{array.label} is damaged or has changed since it was indexed, {position}"
             raise _damaged(array.path, problem)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, is_skipping, warn_skipped
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, is_skipping, warn_skipped
 from edl_horovod.records.columns import ColumnChunk
 from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
@@ -67,7 +67,7 @@ def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layou
     """
     footer, metadata = _cached_footer(file.path, file.size_bytes, chunk.checksum)
     if zlib.crc32(footer) != chunk.checksum:
-        raise changed(file.path, chunk)
+        raise chunk.changed(file.path)
     names = metadata.schema.to_arrow_schema().names
     needed = [name for name in names if _is_needed(name, layout)]
     with _translated_errors(file.path):

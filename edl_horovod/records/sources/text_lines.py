@@ -9,13 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import (
-    ChunkInfo,
-    FileChunks,
-    check_unchanged,
-    holds_payload,
-    plain_chunk,
-)
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, holds_bytes
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
@@ -41,7 +35,7 @@ _FOREIGN_STARTS = {
 def make(name: str, _: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
     scan = functools.partial(read_chunks, name=name)
-    return RecordFormat(name, scan, decode_chunk, holds_payload)
+    return RecordFormat(name, scan, decode_chunk, holds_bytes)
 
 
 def read_chunks(path: str, *, name: str) -> FileChunks:
@@ -58,7 +52,7 @@ def read_chunks(path: str, *, name: str) -> FileChunks:
         chunks: list[ChunkInfo] = []
         for offset, payload in line_chunks(file, name):
             num_lines = payload.count(b"\n") + (not payload.endswith(b"\n"))
-            chunks.append(plain_chunk(payload, len(chunks), offset=offset, num_records=num_lines))
+            chunks.append(ChunkInfo.of(payload, len(chunks), offset=offset, num_records=num_lines))
         return FileChunks(path, file.size_bytes, tuple(chunks))
 
 
@@ -68,7 +62,7 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
     Raises:
         DataError: The file has changed since it was scanned.
     """
-    check_unchanged(payload, chunk=chunk, path=path)
+    chunk.check(payload, path)
     text = np.frombuffer(payload, dtype=np.uint8)
     ends = np.flatnonzero(text == _LF).astype(np.int64)
     if not payload.endswith(b"\n"):

@@ -15,7 +15,7 @@ import google_crc32c
 import numpy as np
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, is_skipping, warn_skipped
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, is_skipping, warn_skipped
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_error
 from edl_horovod.records.files.pool import open_input
@@ -67,7 +67,7 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
     """
     bounds = list(_record_bounds(payload))
     if _checksum(payload, bounds) != chunk.checksum or len(payload) != chunk.compressed_bytes:
-        raise changed(path, chunk)
+        raise chunk.changed(path)
     for start, end in bounds:
         (expected,) = _CHECKSUM.unpack_from(payload, end)
         if _masked_crc(payload[start:end]) != expected:

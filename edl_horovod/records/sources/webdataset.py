@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import IO, cast
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
+from edl_horovod.records.chunks import ChunkInfo, FileChunks
 from edl_horovod.records.columns import ColumnChunk, object_array
 from edl_horovod.records.files.input_file import InputFile, ReadAhead, SeekableFile, file_error
 from edl_horovod.records.files.pool import open_input
@@ -114,7 +114,7 @@ def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layou
         start = member.offset_data
         rows[-1][name] = payload[start : start + member.size]
     if _checksum(members) != chunk.checksum or len(rows) != chunk.num_records:
-        raise changed(file.path, chunk)
+        raise chunk.changed(file.path)
     columns = (column.name for column in layout.columns)
     return ColumnChunk([object_array([row[name] for row in rows]) for name in columns])
 
