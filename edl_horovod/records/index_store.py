@@ -36,11 +36,7 @@ from edl_horovod.records.index_tables import (
     IndexInputs,
     SavedIndex,
     Tables,
-    index_name,
     is_index_file,
-    load_index,
-    parse_index,
-    save_index,
 )
 from edl_horovod.records.record_format import ChunkFormat
 
@@ -141,7 +137,7 @@ class _IndexStore:
         if candidate is not None and not candidate.changed:
             return candidate.tables
         folders = self._writable()
-        locks = [folder / f"{self._name(folder)}.lock" for folder in folders]
+        locks = [folder / f"{self.inputs.name(folder)}.lock" for folder in folders]
         with one_builder(locks, self._say, doing="indexes the data") as number:
             if number < len(folders):
                 candidate = self._find()
@@ -190,7 +186,7 @@ class _IndexStore:
 
     def _save(self, tables: Tables, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        save_index(self.inputs, tables, folder)
+        self.inputs.save(tables, folder)
         if folder in _cache():
             _remove_unused(folder)
 
@@ -213,7 +209,7 @@ class _IndexStore:
                 continue
             if folder in _cache():
                 with contextlib.suppress(OSError):
-                    os.utime(folder / self._name(folder))  # Keeps the index in the cache.
+                    os.utime(folder / self.inputs.name(folder))  # Keeps the index in the cache.
             candidates.append(_Candidate(saved.tables, self._changed(saved)))
             if not candidates[-1].changed:
                 return candidates[-1]
@@ -224,10 +220,10 @@ class _IndexStore:
         if not remote.is_remote(self._data_folder):
             return None
         folder = self._data_folder
-        content = remote.read_if_there(f"{folder}/{index_name(self.inputs, folder)}")
+        content = remote.read_if_there(f"{folder}/{self.inputs.name(folder)}")
         if content is None:
             return None
-        saved = self._loaded(folder, lambda: parse_index(content, self.inputs, folder))
+        saved = self._loaded(folder, lambda: self.inputs.parse(content, folder))
         if saved is None:
             return None
         return _Candidate(saved.tables, self._changed(saved, has_same_times=False))
@@ -246,14 +242,11 @@ class _IndexStore:
         return [
             folder
             for folder in self._readable()
-            if not _is_output_dir(folder) or (folder / self._name(folder)).exists()
+            if not _is_output_dir(folder) or (folder / self.inputs.name(folder)).exists()
         ]
 
-    def _name(self, folder: Path) -> str:
-        return index_name(self.inputs, str(folder))
-
     def _load(self, folder: Path) -> SavedIndex | None:
-        return self._loaded(str(folder), lambda: load_index(self.inputs, folder))
+        return self._loaded(str(folder), lambda: self.inputs.load(folder))
 
     def _loaded(self, folder: str, load: Callable[[], SavedIndex]) -> SavedIndex | None:
         try:
@@ -261,7 +254,7 @@ class _IndexStore:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            path = os.path.join(folder, index_name(self.inputs, folder))
+            path = os.path.join(folder, self.inputs.name(folder))
             log.warning("The index %s is ignored: %s", path, error)
             return None
 

@@ -42,12 +42,8 @@ __all__ = [
     "IndexedFile",
     "SavedIndex",
     "Tables",
-    "index_name",
     "is_index_file",
-    "load_index",
     "locate",
-    "parse_index",
-    "save_index",
     "with_distinct_headers",
 ]
 
@@ -211,6 +207,118 @@ class IndexInputs:
     settings: Mapping[str, Any]
     """The settings that influence the chunks."""
 
+    def name(self, folder: str | Path) -> str:
+        """Return the name of an index in a folder, which may be remote.
+
+        The name begins with a dot, so no data pattern matches it.
+        """
+        identity = json.dumps([self._relative_paths(str(folder)), self.settings])
+        return f".edl_horovod.{hashlib.sha256(identity.encode()).hexdigest()[:16]}{INDEX_ENDING}"
+
+    def load(self, folder: Path) -> "SavedIndex":
+        """Map the index of these files in a folder.
+
+        Anyone who may write into the folder could create a file with that name. Therefore a file is
+        read only if its owner could also change the data, and its tables must be consistent.
+
+        Raises:
+            FileNotFoundError: The folder has no index of these files.
+            OSError, ValueError: The index is damaged, or has an untrusted owner or another version.
+        """
+        path = folder / self.name(folder)
+        # A link may lead anywhere, and opening a pipe would block for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            self._check_owner(os.fstat(descriptor), folder)
+            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+        return self.parse(mapped, str(folder))
+
+    def parse(self, content: mmap.mmap | bytes, folder: str) -> "SavedIndex":
+        """Parse the index of a folder; the returned arrays share the memory of `content`.
+
+        Raises:
+            ValueError: The index is damaged, or is for other files or of another version.
+        """
+        try:
+            return self._parse_content(content, folder)
+        except (KeyError, TypeError, struct.error) as error:
+            raise ValueError(f"it is damaged ({error})") from error
+
+    def save(self, tables: Tables, folder: Path) -> None:
+        """Write an index into a folder; it appears complete or not at all.
+
+        Raises:
+            OSError: It cannot be written, or a file with its name belongs to another user.
+        """
+        path = folder / self.name(folder)
+        if os.path.lexists(path) and os.lstat(path).st_uid != os.geteuid():
+            raise PermissionError(f"{path} belongs to another user")
+        files = [asdict(file) for file in tables.files]
+        for file, name in zip(files, self._relative_paths(str(folder)), strict=True):
+            file |= {"path": name, "header": base64.b64encode(file["header"]).decode()}
+        arrays = {name: getattr(tables, name) for name in _ARRAYS}
+        if tables.block_starts is tables.chunk_starts:
+            del arrays["block_starts"]  # Each chunk is a block.
+        header = json.dumps(
+            {
+                "settings": self.settings,
+                "states": [[file.size_bytes, file.changed] for file in self.files],
+                "files": files,
+                "fingerprint": tables.fingerprint,
+                "lengths": {name: len(array) for name, array in arrays.items()},
+            }
+        ).encode()
+        header += b" " * (-(_START.size + len(header)) % _ALIGNMENT)
+        contents = [array.view(np.uint8).data for array in arrays.values()]
+        checksum = zlib.crc32(header)
+        for content in contents:
+            checksum = zlib.crc32(content, checksum)
+        write_bytes(path, [_START.pack(_MAGIC, len(header), checksum), header, *contents])
+
+    def _relative_paths(self, folder: str) -> list[str]:
+        """Return the paths relative to the index's folder, so that both can move together."""
+        return [_relative_path(path, folder) for path in self.paths]
+
+    def _check_owner(self, status: os.stat_result, folder: Path) -> None:
+        # This user, the users who could replace the folder, and the owner of the data.
+        owners = {0, os.geteuid(), os.stat(folder).st_uid}
+        if not is_remote(self.paths[0]):
+            owners.add(os.stat(self.paths[0]).st_uid)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is not a regular file")
+        if (owner := status.st_uid) not in owners:
+            raise ValueError(f"it belongs to user {owner}, who owns neither data nor folder")
+
+    def _parse_content(self, content: mmap.mmap | bytes, folder: str) -> "SavedIndex":
+        magic, header_bytes, checksum = _START.unpack_from(content)
+        if magic != _MAGIC:
+            raise ValueError(f"it begins with {magic!r}, expected {_MAGIC!r}")
+        start = _START.size + header_bytes
+        with memoryview(content) as view, view[_START.size :] as rest:
+            if zlib.crc32(rest) != checksum:
+                raise ValueError("its checksum does not match")
+        header = json.loads(content[_START.size : start])
+        names = [file["path"] for file in header["files"]]
+        if (names, header["settings"]) != (self._relative_paths(folder), self.settings):
+            raise ValueError("it is for other files or settings")
+        saved_states = tuple(FileState(*saved_state) for saved_state in header["states"])
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, length in header["lengths"].items():
+            arrays[name] = np.frombuffer(content, _ARRAYS[name], length, start)
+            start += arrays[name].nbytes
+        arrays.setdefault("block_starts", arrays["chunk_starts"])
+        files = [
+            IndexedFile(**file | {"path": path, "header": base64.b64decode(file["header"])})
+            for file, path in zip(header["files"], self.paths, strict=True)
+        ]
+        if [file.size_bytes for file in files] != [saved.size_bytes for saved in saved_states]:
+            raise ValueError("its two lists of file sizes differ")
+        tables = Tables(tuple(files), fingerprint=header["fingerprint"], **arrays)
+        tables.check()
+        return SavedIndex(tables, saved_states)
+
 
 @dataclass(frozen=True)
 class SavedIndex:
@@ -252,80 +360,6 @@ def locate(
     numbers = requested.astype(np.int64)
     chunk_numbers = np.searchsorted(chunk_starts, numbers, side="right") - 1
     return chunk_numbers, numbers - chunk_starts[chunk_numbers]
-
-
-def index_name(inputs: IndexInputs, folder: str) -> str:
-    """Return the name of an index in a folder, which may be remote.
-
-    The name begins with a dot, so no data pattern matches it.
-    """
-    identity = json.dumps([_relative_paths(inputs, folder), inputs.settings])
-    return f".edl_horovod.{hashlib.sha256(identity.encode()).hexdigest()[:16]}{INDEX_ENDING}"
-
-
-def load_index(inputs: IndexInputs, folder: Path) -> SavedIndex:
-    """Map the index of these files in a folder.
-
-    Anyone who may write into the folder could create a file with that name. Therefore a file is
-    read only if its owner could also change the data, and its tables must be consistent.
-
-    Raises:
-        FileNotFoundError: The folder has no index of these files.
-        OSError, ValueError: The index is damaged, or has an untrusted owner or another version.
-    """
-    path = folder / index_name(inputs, str(folder))
-    # A link may lead anywhere, and opening a pipe would block for ever.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        _check_owner(os.fstat(descriptor), inputs, folder)
-        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-    finally:
-        os.close(descriptor)
-    return parse_index(mapped, inputs, str(folder))
-
-
-def parse_index(content: mmap.mmap | bytes, inputs: IndexInputs, folder: str) -> SavedIndex:
-    """Parse the index of a folder; the returned arrays share the memory of `content`.
-
-    Raises:
-        ValueError: The index is damaged, or is for other files or of another version.
-    """
-    try:
-        return _parse_content(content, inputs, folder)
-    except (KeyError, TypeError, struct.error) as error:
-        raise ValueError(f"it is damaged ({error})") from error
-
-
-def save_index(inputs: IndexInputs, tables: Tables, folder: Path) -> None:
-    """Write an index into a folder; it appears complete or not at all.
-
-    Raises:
-        OSError: It cannot be written, or a file with its name belongs to another user.
-    """
-    path = folder / index_name(inputs, str(folder))
-    if os.path.lexists(path) and os.lstat(path).st_uid != os.geteuid():
-        raise PermissionError(f"{path} belongs to another user")
-    files = [asdict(file) for file in tables.files]
-    for file, name in zip(files, _relative_paths(inputs, str(folder)), strict=True):
-        file |= {"path": name, "header": base64.b64encode(file["header"]).decode()}
-    arrays = {name: getattr(tables, name) for name in _ARRAYS}
-    if tables.block_starts is tables.chunk_starts:
-        del arrays["block_starts"]  # Each chunk is a block.
-    header = json.dumps(
-        {
-            "settings": inputs.settings,
-            "states": [[file.size_bytes, file.changed] for file in inputs.files],
-            "files": files,
-            "fingerprint": tables.fingerprint,
-            "lengths": {name: len(array) for name, array in arrays.items()},
-        }
-    ).encode()
-    header += b" " * (-(_START.size + len(header)) % _ALIGNMENT)
-    contents = [array.view(np.uint8).data for array in arrays.values()]
-    checksum = zlib.crc32(header)
-    for content in contents:
-        checksum = zlib.crc32(content, checksum)
-    write_bytes(path, [_START.pack(_MAGIC, len(header), checksum), header, *contents])
 
 
 def is_index_file(path: Path) -> bool:
@@ -374,22 +408,6 @@ def _fingerprint(files: Sequence[IndexedFile], chunks: NDArray[Any]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _check_owner(status: os.stat_result, inputs: IndexInputs, folder: Path) -> None:
-    # This user, the users who could replace the folder, and the owner of the data.
-    owners = {0, os.geteuid(), os.stat(folder).st_uid}
-    if not is_remote(inputs.paths[0]):
-        owners.add(os.stat(inputs.paths[0]).st_uid)
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is not a regular file")
-    if status.st_uid not in owners:
-        raise ValueError(f"it belongs to user {status.st_uid}, who owns neither data nor folder")
-
-
-def _relative_paths(inputs: IndexInputs, folder: str) -> list[str]:
-    """Return the files' paths relative to the index's folder, so that both can move together."""
-    return [_relative_path(path, folder) for path in inputs.paths]
-
-
 def _relative_path(path: str, folder: str) -> str:
     if path.rpartition("/")[0] == folder:
         return path.rpartition("/")[2]  # The fast way for the usual case; files may be many.
@@ -400,32 +418,3 @@ def _relative_path(path: str, folder: str) -> str:
     if scheme != folder_scheme:
         return path
     return posixpath.relpath(f"/{location}", f"/{folder_location}")
-
-
-def _parse_content(content: mmap.mmap | bytes, inputs: IndexInputs, folder: str) -> SavedIndex:
-    magic, header_bytes, checksum = _START.unpack_from(content)
-    if magic != _MAGIC:
-        raise ValueError(f"it begins with {magic!r}, expected {_MAGIC!r}")
-    start = _START.size + header_bytes
-    with memoryview(content) as view, view[_START.size :] as rest:
-        if zlib.crc32(rest) != checksum:
-            raise ValueError("its checksum does not match")
-    header = json.loads(content[_START.size : start])
-    names = [file["path"] for file in header["files"]]
-    if (names, header["settings"]) != (_relative_paths(inputs, folder), inputs.settings):
-        raise ValueError("it is for other files or settings")
-    saved_states = tuple(FileState(*saved_state) for saved_state in header["states"])
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, length in header["lengths"].items():
-        arrays[name] = np.frombuffer(content, _ARRAYS[name], length, start)
-        start += arrays[name].nbytes
-    arrays.setdefault("block_starts", arrays["chunk_starts"])
-    files = [
-        IndexedFile(**file | {"path": path, "header": base64.b64decode(file["header"])})
-        for file, path in zip(header["files"], inputs.paths, strict=True)
-    ]
-    if [file.size_bytes for file in files] != [saved.size_bytes for saved in saved_states]:
-        raise ValueError("its two lists of file sizes differ")
-    tables = Tables(tuple(files), fingerprint=header["fingerprint"], **arrays)
-    tables.check()
-    return SavedIndex(tables, saved_states)

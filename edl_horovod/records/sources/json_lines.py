@@ -52,10 +52,8 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
                 continue
             fields = [pa.field(field.name, _as_text(field.type)) for field in table.schema]
             schemas.append(pa.schema(fields))
-            num_records = table.num_rows
-            chunks.append(
-                ChunkInfo.of(payload, len(chunks), offset=offset, num_records=num_records)
-            )
+            count = table.num_rows
+            chunks.append(ChunkInfo.of(payload, len(chunks), offset=offset, num_records=count))
         header = schema_bytes(_unified(schemas, path)) if schemas else b""
         return FileChunks(path, file.size_bytes, tuple(chunks), num_skipped, num_skipped, header)
 
