@@ -161,11 +161,9 @@ class _IndexStore:
         first = itertools.islice(changed.items(), _MAX_FILES_LISTED)
         listed = [f"{path} ({why})" for path, why in first]
         more = ", ..." * (len(changed) > _MAX_FILES_LISTED)
-        self._say(
-            f"{len(changed):,} of {len(self.inputs.paths):,} data files have changed since they"
-            f" were indexed, and are indexed again: {', '.join(listed)}{more}",
-            level=logging.WARNING,
-        )
+        count = f"{len(changed):,} of {len(self.inputs.paths):,} data files"
+        news = f"{count} have changed since they were indexed, and are indexed again"
+        self._say(f"{news}: {', '.join(listed)}{more}", level=logging.WARNING)
 
     def _store(self, tables: Tables, folders: Sequence[Path]) -> Tables:
         """Save the index in the first of these folders that is writable, and map it."""
@@ -352,13 +350,10 @@ def _scan(
     chunks = np.concatenate([by_path[path][1] for path in paths])
     if not len(chunks):
         first_paths = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
-        skipped = sum(file.skipped_chunks for file in files)
-        raise DataError(
-            "There are no records in the data.",
-            received=f"{len(paths)} files ({first_paths}), in which {skipped} damaged chunks were"
-            " skipped",
-            hint="Check the program that wrote the files.",
-        )
+        skipped = f"{sum(file.skipped_chunks for file in files)} damaged chunks were skipped"
+        received = f"{len(paths)} files ({first_paths}), in which {skipped}"
+        hint = "Check the program that wrote the files."
+        raise DataError("There are no records in the data.", received=received, hint=hint)
     return Tables.of(files, chunks)
 
 

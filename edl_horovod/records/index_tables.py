@@ -66,17 +66,8 @@ _ALIGNMENT = 64
 
 _Integers = NDArray[np.int64]
 
-CHUNK = np.dtype(
-    [
-        ("offset", "<i8"),
-        ("checksum", "<u4"),
-        ("compressed_bytes", "<u4"),
-        ("num_records", "<u4"),
-        ("number", "<u4"),
-        ("codec", "<u4"),
-        ("header_bytes", "<u4"),
-    ]
-)
+_SHORT = ("checksum", "compressed_bytes", "num_records", "number", "codec", "header_bytes")
+CHUNK = np.dtype([("offset", "<i8"), *((name, "<u4") for name in _SHORT)])
 """A row for each chunk, with the fields of `ChunkInfo`."""
 
 _ARRAYS = {"chunks": CHUNK} | {
@@ -348,15 +339,11 @@ def locate(
     """
     requested = np.asarray(ids)
     if requested.ndim != 1 or (requested.size and requested.dtype.kind not in "iu"):
-        raise TypeError(
-            "Record ids must be a flat sequence of integers, not an array of shape"
-            f" {requested.shape} and dtype {requested.dtype}."
-        )
+        kind = f"shape {requested.shape} and dtype {requested.dtype}"
+        raise TypeError(f"Record ids must be a flat sequence of integers, not an array of {kind}.")
     if requested.size and not 0 <= requested.min() <= requested.max() < num_records:
-        raise IndexError(
-            f"Record ids go from 0 to {num_records - 1}; these go from {requested.min()} to"
-            f" {requested.max()}."
-        )
+        bounds = f"from {requested.min()} to {requested.max()}"
+        raise IndexError(f"Record ids go from 0 to {num_records - 1}; these go {bounds}.")
     numbers = requested.astype(np.int64)
     chunk_numbers = np.searchsorted(chunk_starts, numbers, side="right") - 1
     return chunk_numbers, numbers - chunk_starts[chunk_numbers]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from edl_horovod.errors import ConfigError, did_you_mean
+from edl_horovod.errors import ConfigError, DataError, did_you_mean
 
 __all__ = [
     "BYTES",
@@ -17,6 +17,7 @@ __all__ = [
     "Part",
     "Structure",
     "Tensor",
+    "column_error",
     "leaves",
     "selected_columns",
     "with_leaves",
@@ -73,6 +74,23 @@ def selected_columns(
                 hint=f"Its {noun}s are {', '.join(known)}.{did_you_mean(name, known)}",
             )
     return list(selected) or known
+
+
+def column_error(name: str, path: str, fact: str, alternatives: str) -> DataError:
+    """Return the error for a column that cannot become tensors.
+
+    Args:
+        name: Name of the column.
+        path: The file of the column.
+        fact: A clause that says why it cannot.
+        alternatives: What else it can be written as.
+    """
+    hint = "Select other columns with data_plan.columns=[...], or write it as"
+    return DataError(
+        f"The column {name!r} of {path} cannot become tensors: {fact}.",
+        received={"path": path},
+        hint=f"{hint} {alternatives}.",
+    )
 
 
 @dataclass(frozen=True)

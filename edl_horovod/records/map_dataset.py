@@ -149,10 +149,9 @@ class MapDataset(RecordSource):
         for number, array in zip(ids.tolist(), arrays, strict=True):
             has_same_shape = array.ndim == 1 if column.is_ragged else array.shape == column.shape
             if not has_same_shape or not np.can_cast(array.dtype, dtype, "same_kind"):
-                raise self._misfit(
-                    f"record {number} has {array.dtype.name}{list(array.shape)} where others have"
-                    f" {column.dtype}{list(column.shape)}"
-                )
+                value = f"{array.dtype.name}{list(array.shape)}"
+                usual = f"{column.dtype}{list(column.shape)}"
+                raise self._misfit(f"record {number} has {value} where others have {usual}")
         return stacked(arrays, column)
 
     def _part(self, value: NDArray[Any] | None, name: str) -> NDArray[Any]:

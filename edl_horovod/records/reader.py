@@ -52,11 +52,8 @@ class Reader(ChunkSource):
     def describe(self) -> str:
         """Return the numbers of files, records and chunks, for the log."""
         index = self.index
-        name = index.record_format.name
-        return (
-            f"{len(index.files):,} {name} files, {index.num_records:,} records in"
-            f" {index.num_chunks:,} chunks"
-        )
+        records = f"{index.num_records:,} records in {index.num_chunks:,} chunks"
+        return f"{len(index.files):,} {index.record_format.name} files, {records}"
 
     def load_chunk(self, number: int) -> Chunk:
         """Read and decode a chunk, numbered over all files."""

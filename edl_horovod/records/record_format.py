@@ -13,14 +13,7 @@ if TYPE_CHECKING:
     from edl_horovod.records.columns import ColumnChunk, FlatRecords
     from edl_horovod.records.index_tables import IndexedFile
 
-__all__ = [
-    "ChangeDetection",
-    "ChunkFormat",
-    "ColumnFormat",
-    "FileFormat",
-    "FormatSettings",
-    "RecordFormat",
-]
+__all__ = ["ChunkFormat", "ColumnFormat", "FileFormat", "FormatSettings", "RecordFormat"]
 
 
 ChangeDetection = Literal["checksums", "samples", "time"]

@@ -70,10 +70,8 @@ def open_stream(stream: Iterable[Any], digest: str, request: SourceRequest) -> "
     ):
         layout = _cached_layout(folder, digest)
         if layout is None:
-            say(
-                f"{name} can only be read from its start: it is read once now, and its records are"
-                f" cached in {folder}"
-            )
+            news = "it is read once now, and its records are cached in"
+            say(f"{name} can only be read from its start: {news} {folder}")
             unfinished = request.folders.unfinished_records / stream_name
             _make(stream, name, digest, folder, unfinished, say)
             layout = _cached_layout(folder, digest)
@@ -204,10 +202,8 @@ def _write(stream: Iterable[Any], name: str, folder: Path, say: Callable[[str], 
         if not count:
             raise DataError("There are no records in the data.", received={"data": name})
     on_disk = (folder / RECORDS).stat().st_size
-    say(
-        f"{name}: {_size(count, num_bytes)}, {on_disk / 1e6:,.1f} MB on disk; each record is"
-        f" {elements}"
-    )
+    size = f"{_size(count, num_bytes)}, {on_disk / 1e6:,.1f} MB on disk"
+    say(f"{name}: {size}; each record is {elements}")
     return elements
 
 

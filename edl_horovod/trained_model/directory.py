@@ -244,7 +244,7 @@ def restore_weights(files: TrainedModelFiles, weights: Mapping[str, Variable]) -
     trained = list(files.message.param_names)
     names = list(weights)
     if set(names) != set(trained):
-        _require_same_but_numbers(files, trained, names)
+        _check_names(files, trained, names)
         names = trained
     variables = dict(zip(names, weights.values(), strict=True))
     for name, value in read_params(files.params_files):
@@ -316,9 +316,7 @@ def _other_versions(files: TrainedModelFiles) -> str:
     return f"{files.path} was trained with {' and '.join(others)}." if others else ""
 
 
-def _require_same_but_numbers(
-    files: TrainedModelFiles, trained: Sequence[str], names: Sequence[str]
-) -> None:
+def _check_names(files: TrainedModelFiles, trained: Sequence[str], names: Sequence[str]) -> None:
     if [_without_numbers(name) for name in trained] == [_without_numbers(name) for name in names]:
         return
     missing = sorted(set(names) - set(trained))

@@ -65,15 +65,8 @@ class _System:
 _S3 = _System("s3", "s3", num_tries=NUM_TRIES)
 _GCS = _System("gs", "gcs")
 _HTTP = _System("http", "remote", num_tries=NUM_TRIES, has_folders=False)
-_SYSTEMS = {
-    "s3": _S3,
-    "s3a": _S3,
-    "gs": _GCS,
-    "gcs": _GCS,
-    "http": _HTTP,
-    "https": _HTTP,
-    "memory": _System("memory", "remote"),
-}
+_SYSTEMS = {"s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "http": _HTTP, "https": _HTTP}
+_SYSTEMS |= {"memory": _System("memory", "remote")}
 
 
 class _FailureKind(enum.Enum):

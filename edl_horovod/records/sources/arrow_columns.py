@@ -19,7 +19,7 @@ from edl_horovod.records.chunks import ChunkInfo
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Ragged, Stored
 from edl_horovod.records.files.input_file import file_error
 from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
-from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
+from edl_horovod.records.layout import BYTES, Column, Layout, column_error, selected_columns
 
 __all__ = ["chunk_of", "layout_of", "same_layout_of", "schema_bytes", "schema_of"]
 
@@ -71,13 +71,8 @@ def layout_of(schema: pa.Schema, selected: Sequence[str], *, path: str) -> Layou
     for name in selected_columns(selected, fields, holder=path):
         column_type = _column_type(fields[name])
         if column_type is None:
-            raise DataError(
-                f"The column {name!r} of {path} cannot become tensors: it is of type"
-                f" {fields[name]}.",
-                received={"path": path},
-                hint="Select other columns with data_plan.columns=[...], or write it as numbers,"
-                " text, bytes, or lists of these.",
-            )
+            fact = f"it is of type {fields[name]}"
+            raise column_error(name, path, fact, "numbers, text, bytes, or lists of these")
         columns.append(Column(name, *column_type, time_type=_time_type(fields[name])))
     if not columns:
         raise file_error(path, "has no columns.")

@@ -22,7 +22,7 @@ from edl_horovod.records.columns import ColumnChunk, FlatRecords, Stored
 from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
-from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
+from edl_horovod.records.layout import BYTES, Column, Layout, column_error, selected_columns
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 
 __all__ = ["make"]
@@ -92,13 +92,9 @@ def layout(files: Sequence[IndexedFile], selected: Sequence[str]) -> Layout:
     for name in selected_columns(selected, values, holder=first.path):
         column = _column(values[name])
         if column is None:
-            raise DataError(
-                f"The column {name!r} of {first.path} cannot become tensors: its encoding is"
-                f" {values[name].encoding!r}.",
-                received={"path": first.path},
-                hint="Select other columns with data_plan.columns=[...], or write it as numbers,"
-                " str, bytes, jpeg, png or an ndarray of a fixed type and shape.",
-            )
+            fact = f"its encoding is {values[name].encoding!r}"
+            kinds = "numbers, str, bytes, jpeg, png or an ndarray of a fixed type and shape"
+            raise column_error(name, first.path, fact, kinds)
         columns.append(column)
     return Layout(tuple(columns))
 

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,6 @@ from edl_horovod.records.files.pool import FilePool, open_input
 from edl_horovod.records.index_store import load_or_scan, states_of
 from edl_horovod.records.index_tables import IndexInputs, Tables
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
-from edl_horovod.records.record_format import ChangeDetection
 from edl_horovod.records.source import SourceRequest
 
 __all__ = ["ArraySource"]
@@ -226,10 +225,8 @@ class ArraySource(ChunkSource):
 
     def describe(self) -> str:
         """Return the numbers of files and records and the columns, for the log."""
-        return (
-            f"{len(self._paths):,} NumPy files, {len(self):,} records of"
-            f" {', '.join(self._parts[0])}"
-        )
+        names = ", ".join(self._parts[0])
+        return f"{len(self._paths):,} NumPy files, {len(self):,} records of {names}"
 
     def close(self) -> None:
         """Close the files and free the cache; a second call does nothing."""
@@ -276,7 +273,7 @@ class _Archives:
     A run has the records of a block.
     """
 
-    change_detection: ChangeDetection = "checksums"
+    change_detection: Final = "checksums"
 
     def __init__(self, parts: Sequence[_Part], rows: int) -> None:
         self._rows = rows

@@ -56,10 +56,7 @@ _MIN_RECORD_BYTES = 32
 # reaches 1032 to 1. It limits the number of records that a payload can contain.
 _MAX_EXPANSION = {Codec.NONE: 1, Codec.SNAPPY: 22, Codec.GZIP: 1032}
 
-_DECOMPRESS_INTO = {
-    Codec.SNAPPY: cramjam.snappy.decompress_into,
-    Codec.GZIP: cramjam.gzip.decompress_into,
-}
+_COMPRESSIONS = {Codec.SNAPPY: cramjam.snappy, Codec.GZIP: cramjam.gzip}
 # The message of cramjam if the output buffer is too small for the payload.
 _BUFFER_TOO_SMALL = "failed to write whole buffer"
 
@@ -177,10 +174,8 @@ def check_size(chunk: ChunkInfo, *, max_chunk_bytes: int, path: str) -> None:
     if chunk.compressed_bytes > max_bytes:
         problem = f"its payload has {chunk.compressed_bytes} bytes; the limit is {max_bytes}"
     elif chunk.num_records > max_records:
-        problem = (
-            f"it has {chunk.num_records} records; the limit is {max_records}, one for each"
-            f" {_MIN_RECORD_BYTES} bytes of the setting"
-        )
+        limit = f"{max_records}, one for each {_MIN_RECORD_BYTES} bytes of the setting"
+        problem = f"it has {chunk.num_records} records; the limit is {limit}"
     else:
         return
     place = ChunkPlace(path, chunk.number, chunk.offset)
@@ -256,11 +251,10 @@ class _TooLarge(_PayloadError):
 def _decompress(compressed: bytes, *, codec: Codec, max_bytes: int, scratch: Scratch) -> bytes:
     if codec is Codec.NONE:
         return compressed
-    decompress_into = _DECOMPRESS_INTO[codec]
     # The buffer has the size of the limit: the actual size is unknown before decompression.
     buffer = scratch.buffer(min(len(compressed) * _MAX_EXPANSION[codec], max_bytes))
     try:
-        num_bytes = decompress_into(compressed, buffer)
+        num_bytes = _COMPRESSIONS[codec].decompress_into(compressed, buffer)
     except cramjam.DecompressionError as e:
         if len(buffer) == max_bytes and _BUFFER_TOO_SMALL in str(e):
             raise _TooLarge(
