@@ -97,10 +97,8 @@ class ChunkSource(RecordSource):
         """Return the records of some chunks; read and decode missing ones concurrently."""
         chunks: dict[int, Any] = dict(self._cache.cached(numbers))
         missing = [number for number in numbers if number not in chunks]
-        if len(missing) > 1:
-            chunks.update(zip(missing, self._threads.map(self.read_chunk, missing), strict=True))
-        elif missing:
-            chunks[missing[0]] = self.read_chunk(missing[0])
+        read_all = self._threads.map if len(missing) > 1 else map
+        chunks.update(zip(missing, read_all(self.read_chunk, missing), strict=True))
         return chunks
 
 

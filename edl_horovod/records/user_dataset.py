@@ -119,11 +119,10 @@ def _require_stream(dataset: Any, data: str, settings: DataSettings) -> None:
             hint="Return a list, an object with both methods, a tf.data.Dataset or a generator.",
         )
     if settings.columns:
-        raise ConfigError(
-            f"{data} is read as a whole, so columns cannot be selected.",
-            received={"data_plan.columns": ",".join(settings.columns)},
-            hint="Remove the setting, and select columns in create_dataset or in the stream.",
-        )
+        problem = f"{data} is read as a whole, so columns cannot be selected."
+        hint = "Remove the setting, and select columns in create_dataset or in the stream."
+        received = {"data_plan.columns": ",".join(settings.columns)}
+        raise ConfigError(problem, received=received, hint=hint)
     cardinality = getattr(dataset, "cardinality", None)
     if callable(cardinality) and int(cardinality()) == _INFINITE:
         problem = f"{data} never ends, so its records cannot be counted."

@@ -252,11 +252,10 @@ def restore_weights(files: TrainedModelFiles, weights: Mapping[str, Variable]) -
         if variable is None:
             raise damaged_model(files.path, f"the parameter {name!r} occurs twice or is not listed")
         if tuple(variable.shape) != value.shape:
-            raise DataError(
-                f"The parameter {name!r} of {files.path} does not fit the model.",
-                received=f"shape {value.shape}, the model has {tuple(variable.shape)}",
-                hint="Use the params of the trained model.",
-            )
+            problem = f"The parameter {name!r} of {files.path} does not fit the model."
+            shapes = f"shape {value.shape}, the model has {tuple(variable.shape)}"
+            hint = "Use the params of the trained model."
+            raise DataError(problem, received=shapes, hint=hint)
         variable.assign(value)
     if variables:
         raise damaged_model(files.path, f"values are missing for {', '.join(sorted(variables))}")
@@ -274,12 +273,11 @@ def _installed_version(package: str) -> str:
 
 def _read_message(path: Path) -> TrainedModel:
     if not (path / FILE_NAME).is_file():
-        lacks = f"{path} is not a trained model: it has no {FILE_NAME}."
-        raise ConfigError(
-            lacks if path.is_dir() else "There is no such trained model.",
-            received={"trained_model": path},
-            hint="Give the directory that train wrote as its output.",
-        )
+        problem = "There is no such trained model."
+        if path.is_dir():
+            problem = f"{path} is not a trained model: it has no {FILE_NAME}."
+        hint = "Give the directory that train wrote as its output."
+        raise ConfigError(problem, received={"trained_model": path}, hint=hint)
     try:
         message = read_message(path)
     except OSError as e:
@@ -287,11 +285,9 @@ def _read_message(path: Path) -> TrainedModel:
     if message.format_version < 1 or not message.params_filename:
         raise damaged_model(path, f"{FILE_NAME} does not say its format")
     if message.format_version > FORMAT_VERSION:
-        raise DataError(
-            f"{path} was written by a newer edl_horovod: its format version is"
-            f" {message.format_version}, and this one reads up to {FORMAT_VERSION}.",
-            hint="Install the newer version.",
-        )
+        version = f"version is {message.format_version}, and this one reads up to {FORMAT_VERSION}"
+        problem = f"{path} was written by a newer edl_horovod: its format {version}."
+        raise DataError(problem, hint="Install the newer version.")
     if message.framework not in FRAMEWORKS:
         raise DataError(
             f"{path} is not a model of {' or '.join(FRAMEWORKS)}, the frameworks that this"

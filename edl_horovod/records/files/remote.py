@@ -402,9 +402,8 @@ def _as_data_errors(url: str) -> Iterator[None]:
         if kind is None:
             raise
         message = str(e).splitlines()[0] if str(e) else type(e).__name__
-        raise DataError(
-            kind.value.format(url=url), received=f"path={url!r}, {type(e).__name__}: {message}"
-        ) from e
+        received = f"path={url!r}, {type(e).__name__}: {message}"
+        raise DataError(kind.value.format(url=url), received=received) from e
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -22,10 +22,8 @@ __all__ = ["make"]
 
 log = logging.getLogger(__name__)
 
-_COLUMNS = {
-    column.name: column
-    for column in (Column("image", BYTES), Column("label", "int64"), Column("class", BYTES))
-}
+_TYPES = {"image": BYTES, "label": "int64", "class": BYTES}
+"""The types of the columns, by name."""
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
 _SIGNATURE_BYTES = 8
 
@@ -69,8 +67,8 @@ class ImageFolders:
         """
         names = sorted({folder_name(file.path) for file in files})
         self._numbers = {name: number for number, name in enumerate(names)}
-        names = selected_columns(selected, _COLUMNS, holder="An image file")
-        return Layout(tuple(_COLUMNS[name] for name in names))
+        names = selected_columns(selected, _TYPES, holder="An image file")
+        return Layout(tuple(Column(name, _TYPES[name]) for name in names))
 
     def decode(
         self, payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout

@@ -138,7 +138,7 @@ def _samples(file: InputFile) -> Iterator[_Sample]:
                 yield sample
             sample = _Sample(key, member.offset)
         if not name or name in sample.names:
-            problem = "its name has no ending that names a part" if not name else "it occurs twice"
+            problem = "it occurs twice" if name else "its name has no ending that names a part"
             raise _damaged(file.path, f"{member.name}: {problem}")
         sample.names.append(name)
         sample.end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
