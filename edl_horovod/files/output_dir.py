@@ -201,12 +201,9 @@ def _check_file(path: Path, *, overwrite: bool, job: str) -> None:
     for file in existing:
         is_plain = file.is_file() and not file.is_symlink()
         if not is_plain or _digest(file) not in digests.get(file.name, ()):
-            raise OutputError(
-                f"{file} exists, and {_marker_of(path).name} beside it does not list it as"
-                " predictions that edl_horovod wrote.",
-                received={"output": path},
-                hint="Choose another name, or remove it yourself.",
-            )
+            lack = "does not list it as predictions that edl_horovod wrote"
+            problem = f"{file} exists, and {_marker_of(path).name} beside it {lack}."
+            raise _refusal(path, problem, "Choose another name, or remove it yourself.")
     if not overwrite and not _belongs_to(job, content):
         raise _refusal(path, "The output file exists.", _OVERWRITE_HINT)
 

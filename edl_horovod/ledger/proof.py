@@ -304,12 +304,9 @@ class _Check:
                 ring.gaps.append((step, rank, "it is not known which records the rank gave"))
         twice = np.unique(read_ids[1:][read_ids[1:] == read_ids[:-1]])
         for source, give in gives:
-            rank_of_source = ring.ranks.get(source)
-            for kind, records in (
-                ("doubled", np.intersect1d(give.ids, twice)),
-                ("foreign", np.setdiff1d(give.ids, expected)),
-            ):
-                self._note_records(ring, kind, step, rank_of_source, records)
+            giver, foreign = ring.ranks.get(source), np.setdiff1d(give.ids, expected)
+            self._note_records(ring, "doubled", step, giver, np.intersect1d(give.ids, twice))
+            self._note_records(ring, "foreign", step, giver, foreign)
 
     def _expected(self, ring: _Ring, step: int, lanes: range) -> Ids:
         span = ring.spans[step]

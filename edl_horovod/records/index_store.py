@@ -229,8 +229,8 @@ class _IndexStore:
     def _readable(self) -> list[Path]:
         """Return the folders where the index may be, the preferred one first."""
         beside = [] if remote.is_remote(self._data_folder) else [Path(self._data_folder)]
-        own = [self.folder] if self.folder is not None and self.folder not in beside else []
-        return [*beside, *own, *_cache()]
+        of_job = [self.folder] if self.folder is not None and self.folder not in beside else []
+        return [*beside, *of_job, *_cache()]
 
     def _writable(self) -> list[Path]:
         """Return the folders where the index may be stored, the preferred one first."""
@@ -269,7 +269,7 @@ class _IndexStore:
                 changed[file.path] = "a different modification time"
             # The digest of an object in a store proves its content. A modification time does not:
             # any writer can set it, and a disk may fail.
-            elif file.num_chunks and not (has_same_times and _is_digest(current.changed)):
+            elif file.num_chunks and not (has_same_times and current.has_digest):
                 unverified.append((file.path, end - file.num_chunks, end - 1))
         return changed | self._changed_ends(tables, unverified)
 
@@ -291,10 +291,6 @@ class _IndexStore:
         chunks = {last} if remote.is_remote(path) else {first, last}
         with open_input(path) as file:
             return all(self.chunk_format.holds(file, tables.chunk(number)) for number in chunks)
-
-
-def _is_digest(changed: int | str) -> bool:
-    return isinstance(changed, str) and changed != ""
 
 
 def _is_output_dir(folder: Path) -> bool:

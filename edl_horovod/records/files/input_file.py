@@ -55,6 +55,11 @@ class FileState:
     """The time of the last change in nanoseconds. For a remote file, a text that changes with its
     content, or "" if its server does not report one."""
 
+    @property
+    def has_digest(self) -> bool:
+        """Whether an equal state proves equal content."""
+        return isinstance(self.changed, str) and self.changed != ""
+
 
 class Closeable(abc.ABC):
     """A resource that is closed at the end of a `with` block."""

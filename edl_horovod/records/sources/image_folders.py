@@ -101,7 +101,6 @@ def _single_record(content: bytes) -> FlatRecords:
 
 
 def _not_an_image(path: str, start: bytes) -> DataError:
-    start_hex = start.hex(" ") or "nothing"
-    problem = f"is not a JPEG, PNG, GIF or BMP image: it starts with {start_hex}."
+    problem = f"is not a JPEG, PNG, GIF or BMP image: it starts with {start.hex(' ') or 'nothing'}."
     hint = "Remove it, or set data_plan.damaged=skip to skip files that are not images."
     return file_error(path, problem, hint)

@@ -384,19 +384,17 @@ def _check_same_arrays(parts: Sequence[_Part]) -> None:
         for name, array in first.items():
             other = part.get(name)
             if other is None or len(part) != len(first):
-                raise DataError(
-                    "The data files have different arrays.",
-                    received=f"{', '.join(part)} of {next(iter(part.values())).path}, unlike"
-                    f" {', '.join(first)} of {array.path}",
-                    hint="Write the same arrays to all files.",
-                )
+                names = f"{', '.join(part)} of {next(iter(part.values())).path}"
+                received = f"{names}, unlike {', '.join(first)} of {array.path}"
+                hint = "Write the same arrays to all files."
+                problem = "The data files have different arrays."
+                raise DataError(problem, received=received, hint=hint)
             if (other.dtype, other.shape[1:]) != (array.dtype, array.shape[1:]):
-                raise DataError(
-                    "Arrays with the same name differ in type or shape.",
-                    received=f"{other.label} is {other.dtype}{list(other.shape)}, {array.label}"
-                    f" {array.dtype}{list(array.shape)}",
-                    hint="Write them with the same type and shape.",
-                )
+                kind = f"{other.label} is {other.dtype}{list(other.shape)}"
+                received = f"{kind}, {array.label} {array.dtype}{list(array.shape)}"
+                hint = "Write them with the same type and shape."
+                problem = "Arrays with the same name differ in type or shape."
+                raise DataError(problem, received=received, hint=hint)
 
 
 def _column(array: StoredArray) -> Column:
