@@ -87,9 +87,9 @@ def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = 
     folder.mkdir(parents=True, exist_ok=True)
     if kind_of(folder) == kind:
         return
-    names = sorted(path.name for path in folder.iterdir())
     temporary_prefix = f".{NAME}."  # Another process may be writing its marker.
-    foreign = [n for n in names if not n.startswith(temporary_prefix) and n not in may_hold]
+    names = (path.name for path in folder.iterdir() if path.name not in may_hold)
+    foreign = sorted(name for name in names if not name.startswith(temporary_prefix))
     if kind_of(folder) == kind:
         return  # Another process created it, with its contents, since the first check.
     if foreign:
