@@ -236,7 +236,7 @@ $(RELEASED_HOROVOD): | $(READY)
 
 proto: $(READY)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
-	  edl_horovod/proto/trained_model.proto edl_horovod/proto/sqlflow.proto
+	  edl_horovod/proto/trained_model.proto edl_horovod/proto/sqlflow.proto edl_horovod/proto/example.proto
 
 clean:
 	rm -rf $(VENV) $(TORCH_VENV) $(RELEASED_HOROVOD) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -30,8 +30,8 @@ class _Numbers(RecordSource):
 
 
 class _Kind(SourceKind):
-    def open(self, data, settings, *, folders, cache_bytes, tell):
-        return _Numbers(int(data.removeprefix("numbers:")))
+    def open(self, request):
+        return _Numbers(int(request.data.removeprefix("numbers:")))
 
 
 KIND = _Kind()

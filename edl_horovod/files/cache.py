@@ -35,11 +35,7 @@ def user_cache() -> Path:
 
 @contextlib.contextmanager
 def one_builder(
-    locks: Sequence[Path],
-    tell: Callable[[str], None],
-    *,
-    doing: str,
-    gives_up: bool = True,
+    locks: Sequence[Path], tell: Callable[[str], None], *, doing: str, gives_up: bool = True
 ) -> Iterator[int]:
     """Hold the first lock file that can be created; its folder is created if needed.
 

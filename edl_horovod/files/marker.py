@@ -88,10 +88,8 @@ def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = 
     if kind_of(folder) == kind:
         return
     temporary_prefix = f".{NAME}."  # Another process may be writing its marker.
-    names = sorted(
-        path.name for path in folder.iterdir() if not path.name.startswith(temporary_prefix)
-    )
-    foreign = [name for name in names if name not in may_hold]
+    names = (path.name for path in folder.iterdir() if path.name not in may_hold)
+    foreign = sorted(name for name in names if not name.startswith(temporary_prefix))
     if kind_of(folder) == kind:
         return  # Another process created it, with its contents, since the first check.
     if foreign:
@@ -100,10 +98,8 @@ def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = 
             f"{folder} is not empty ({first_names}) and has no marker of edl_horovod for a {kind},"
             " so it is not changed.",
             received=received,
-            hint=(
-                f"Choose another {received.partition('=')[0]}, or remove the folder yourself if it"
-                " is not needed, for instance if an earlier version created it."
-            ),
+            hint=f"Choose another {received.partition('=')[0]}, or remove the folder yourself if it"
+            " is not needed, for instance if an earlier version created it.",
         )
     write(folder, kind)
 
@@ -161,8 +157,7 @@ def _remove_if_dead(folder: Path) -> None:
 def _is_of_this_machine(folder: Path) -> bool:
     content = read(folder / NAME) or {}
     owner = {"name": folder.name, "host": socket.gethostname(), "boot": boot_id()}
-    expected = {"kind": PARTIAL, **owner}
-    return bool(boot_id()) and all(content.get(key) == value for key, value in expected.items())
+    return bool(boot_id()) and content | owner | {"kind": PARTIAL} == content
 
 
 def boot_id() -> str:

@@ -42,6 +42,7 @@ KINDS = (
 MAX_NAME_BYTES = 200
 """Maximum length of the name of an output; the names of its temporary folders are longer."""
 _PART_BYTES = 1 << 16
+_OVERWRITE_HINT = "Choose another name, or set overwrite=true to replace it."
 
 
 def check_output(path: Path, overwrite: bool, *, is_file: bool = False, job: str = "") -> None:
@@ -68,12 +69,9 @@ def check_name(path: Path) -> None:
     """
     num_bytes = len(os.fsencode(path.name))
     if num_bytes > MAX_NAME_BYTES:
-        raise OutputError(
-            f"The name of the output is too long: it has {num_bytes} bytes; the limit is"
-            f" {MAX_NAME_BYTES}.",
-            received={"output": path},
-            hint="Choose a shorter name.",
-        )
+        limit = f"it has {num_bytes} bytes; the limit is {MAX_NAME_BYTES}"
+        problem = f"The name of the output is too long: {limit}."
+        raise _refusal(path, problem, "Choose a shorter name.")
 
 
 def check_writable(path: Path) -> None:
@@ -85,11 +83,8 @@ def check_writable(path: Path) -> None:
     """
     output = path.absolute()
     if os.path.ismount(output):
-        raise OutputError(
-            "The output is a mount point, which cannot be replaced by a result.",
-            received={"output": path},
-            hint=f"Choose a new folder in it, such as {output / 'result'}.",
-        )
+        problem = "The output is a mount point, which cannot be replaced by a result."
+        raise _refusal(path, problem, f"Choose a new folder in it, such as {output / 'result'}.")
     with writing(path):
         existing = next(parent for parent in output.parents if os.path.lexists(parent))
         missing = output.relative_to(existing).parts[:-1]
@@ -163,41 +158,29 @@ def writing(output: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise OutputError(
-            f"The output cannot be written: {e}.", received={"output": output}, hint=hint_of(e)
-        ) from e
+        problem = f"The output cannot be written: {e}."
+        raise OutputError(problem, received={"output": output}, hint=hint_of(e)) from e
 
 
 def _check_directory(path: Path, *, overwrite: bool, job: str) -> None:
     if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise OutputError(
-            "The output exists and is not a directory.",
-            received={"output": path},
-            hint="Choose the name of a directory that does not exist.",
-        )
+        hint = "Choose the name of a directory that does not exist."
+        raise _refusal(path, "The output exists and is not a directory.", hint)
     if not path.is_dir() or not any(path.iterdir()):
         return
     content = marker.read(path / marker.NAME)
     if content is None or content["kind"] not in KINDS:
-        raise OutputError(
+        problem = (
             f"The output directory is not empty and has no {marker.NAME} of a result, so it is not"
-            " replaced. edl_horovod did not write it, or an earlier version did.",
-            received={"output": path},
-            hint="Choose another name, or remove it yourself.",
+            " replaced. edl_horovod did not write it, or an earlier version did."
         )
+        raise _refusal(path, problem, "Choose another name, or remove it yourself.")
     if not overwrite and not _belongs_to(job, content):
-        raise OutputError(
-            "The output directory contains an earlier result.",
-            received={"output": path},
-            hint="Choose another name, or set overwrite=true to replace it.",
-        )
+        raise _refusal(path, "The output directory contains an earlier result.", _OVERWRITE_HINT)
     if foreign := sorted(_files_in(path) - {marker.NAME, *content.get("holds", ())}):
-        raise OutputError(
-            "The output directory contains an earlier result and files that edl_horovod did not"
-            f" write: {', '.join(foreign[:5])}.",
-            received={"output": path},
-            hint="Move these files, or choose another name.",
-        )
+        names = f"files that edl_horovod did not write: {', '.join(foreign[:5])}"
+        problem = f"The output directory contains an earlier result and {names}."
+        raise _refusal(path, problem, "Move these files, or choose another name.")
 
 
 def _files_in(folder: Path) -> set[str]:
@@ -216,23 +199,17 @@ def _check_file(path: Path, *, overwrite: bool, job: str) -> None:
     content = marker.read(_marker_of(path)) or {}
     digests = content.get("files", {})
     for file in existing:
-        if (
-            file.is_symlink()
-            or not file.is_file()
-            or _digest(file) not in digests.get(file.name, ())
-        ):
-            raise OutputError(
-                f"{file} exists, and {_marker_of(path).name} beside it does not list it as"
-                " predictions that edl_horovod wrote.",
-                received={"output": path},
-                hint="Choose another name, or remove it yourself.",
-            )
+        is_plain = file.is_file() and not file.is_symlink()
+        if not is_plain or _digest(file) not in digests.get(file.name, ()):
+            lack = "does not list it as predictions that edl_horovod wrote"
+            problem = f"{file} exists, and {_marker_of(path).name} beside it {lack}."
+            raise _refusal(path, problem, "Choose another name, or remove it yourself.")
     if not overwrite and not _belongs_to(job, content):
-        raise OutputError(
-            "The output file exists.",
-            received={"output": path},
-            hint="Choose another name, or set overwrite=true to replace it.",
-        )
+        raise _refusal(path, "The output file exists.", _OVERWRITE_HINT)
+
+
+def _refusal(output: Path, problem: str, hint: str) -> OutputError:
+    return OutputError(problem, received={"output": output}, hint=hint)
 
 
 def _belongs_to(job: str, content: Mapping[str, Any]) -> bool:
@@ -253,17 +230,11 @@ def _replace_file(
     # The marker is written first and also lists the older files, so the existing files are
     # recognized as ours whenever this process ends.
     targets = (output, _schema_of(output))
-    old_files = [path for path in targets if path.is_file()]
-    files = {
-        target.name: [
-            _digest(path) for path in (*new_files, *old_files) if path.name == target.name
-        ]
-        for target in targets
-    }
-    write_json(
-        _marker_of(output),
-        {"format": marker.FORMAT_VERSION, "kind": kind, "files": files, **_job_field(job)},
-    )
+    files: dict[str, list[str]] = {target.name: [] for target in targets}
+    for path in (*new_files, *(target for target in targets if target.is_file())):
+        files[path.name].append(_digest(path))
+    content = {"format": marker.FORMAT_VERSION, "kind": kind, "files": files, **_job_field(job)}
+    write_json(_marker_of(output), content)
     _schema_of(output).unlink(missing_ok=True)
     _replace_output(new, output, old)
     for path in new_files[1:]:

@@ -9,9 +9,7 @@ __all__ = ["without_secrets"]
 _USER = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z0-9+.-]*)://(?P<user>[^/?#\s]*)@")
 _QUERY = re.compile(r"(?P<url>https?://[^?#\s,]*)(?:\?(?P<query>[^\s,'\"]*))?")
 _SECRET_KEYS = ("key", "sig", "pwd")
-_SECRET = re.compile(
-    r"signature|credential|token|secret|passw|auth|api.?key|access.?key", re.IGNORECASE
-)
+_SECRET = re.compile(r"(?i)signature|credential|token|secret|passw|auth|api.?key|access.?key")
 
 
 def without_secrets(text: str) -> str:
@@ -33,9 +31,6 @@ def _without_query(match: re.Match[str]) -> str:
 
 
 def _grants_access(query: str) -> bool:
-    keys = (
-        key
-        for key, equals, _ in (part.partition("=") for part in re.split("[&;]", query))
-        if equals
-    )
+    parts = (part.partition("=") for part in re.split("[&;]", query))
+    keys = (key for key, equals, _ in parts if equals)
     return any(key.lower() in _SECRET_KEYS or _SECRET.search(key) for key in keys)

@@ -3,13 +3,4 @@
 from edl_horovod.ledger.files import LedgerFile, StepLoss, read, read_losses
 from edl_horovod.ledger.proof import Proof, Violation, check, prove
 
-__all__ = [
-    "LedgerFile",
-    "Proof",
-    "StepLoss",
-    "Violation",
-    "check",
-    "prove",
-    "read",
-    "read_losses",
-]
+__all__ = ["LedgerFile", "Proof", "StepLoss", "Violation", "check", "prove", "read", "read_losses"]

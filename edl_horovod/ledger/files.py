@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -122,8 +122,8 @@ def encode(entry: Entry) -> bytes:
     """Encode an entry as a line."""
     if isinstance(entry, Give):
         packed = np.asarray(entry.ids, "<i8").tobytes()
-        fields: dict[str, Any] = {"ring": entry.ring, "step": entry.step}
-        fields["ids"] = base64.b64encode(packed).decode()
+        ids = base64.b64encode(packed).decode()
+        fields: dict[str, Any] = {"ring": entry.ring, "step": entry.step, "ids": ids}
     else:
         fields = asdict(entry)
     text = json_text.dumps({"kind": _NAMES[type(entry)], **fields}, separators=(",", ":"))
@@ -141,10 +141,9 @@ def decode(line: bytes) -> Entry | None:
         if fields.get("loss", 0.0) is None:
             # A step without examples has no loss, and JSON cannot represent NaN.
             fields["loss"] = math.nan
-        entry: Entry = kind(**fields)
+        return cast(Entry, kind(**fields))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
-    return entry
 
 
 class LedgerFile:
@@ -171,11 +170,9 @@ class LedgerFile:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, flags, 0o644)
         except OSError as error:
-            raise OutputError(
-                f"The ledger cannot be written in {folder}: {error}.",
-                received="debug.ledger=true",
-                hint=f"{hint_of(error)} Or set debug.ledger=false.",
-            ) from error
+            problem = f"The ledger cannot be written in {folder}: {error}."
+            hint = f"{hint_of(error)} Or set debug.ledger=false."
+            raise OutputError(problem, received="debug.ledger=true", hint=hint) from error
         self._pending = bytearray()
         self._is_failing = self._has_gap = False
 
@@ -275,11 +272,9 @@ def _moment(folder: Path) -> dict[Path, int]:
         if now == before:
             return now
         before = now
-    raise JobFailed(
-        f"The ledger in {folder} changes too fast to be read.",
-        received=f"{len(before or {})} files",
-        hint="Wait for the end of the job.",
-    )
+    problem = f"The ledger in {folder} changes too fast to be read."
+    hint = "Wait for the end of the job."
+    raise JobFailed(problem, received=f"{len(before or {})} files", hint=hint)
 
 
 def _entries(source: Source) -> Iterator[tuple[Source, Entry]]:

@@ -40,7 +40,7 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIB
 """Keeps TensorFlow's notices from the terminal, and the GPU free: nothing is computed here."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Violation:
     """A fact in the ledger that contradicts the proof, or what the proof lacks."""
 
@@ -108,17 +108,11 @@ def prove(job_dir: JobDir) -> Proof:
 
     config = with_checkpoint_lanes(job_dir.read_config())
     if config.debug.ledger and not any(job_dir.ledger.glob("*.jsonl")):
-        raise ConfigError(
-            "The job's ledger has no entries yet: no rank of it has reached the first step.",
-            received=repr(str(job_dir)),
-            hint=f"See edl status {job_dir}",
-        )
+        problem = "The job's ledger has no entries yet: no rank of it has reached the first step."
+        raise ConfigError(problem, received=repr(str(job_dir)), hint=f"See edl status {job_dir}")
     if not job_dir.ledger.is_dir():
-        raise ConfigError(
-            "The job has no ledger.",
-            received=repr(str(job_dir)),
-            hint="Only a training that was started with debug.ledger=true has one.",
-        )
+        hint = "Only a training that was started with debug.ledger=true has one."
+        raise ConfigError("The job has no ledger.", received=repr(str(job_dir)), hint=hint)
     if kind_of(config.data).runs_user_code:
         make_importable(require_zoo(config.model_zoo).absolute())
     # What the user's own data imports reads these variables while it is imported.
@@ -126,13 +120,8 @@ def prove(job_dir: JobDir) -> Proof:
         _environment(_QUIET),
         open_source(config.data, config.data_plan, folders=job_dir.folders) as source,
     ):
-        plan = plan_of(
-            source,
-            config.data_plan,
-            num_lanes=num_lanes(config),
-            is_training=True,
-            **training_batch(config),
-        )
+        lanes, batch = num_lanes(config), training_batch(config)
+        plan = plan_of(source, config.data_plan, num_lanes=lanes, is_training=True, **batch)
     return check(read(job_dir.ledger), plan)
 
 
@@ -206,15 +195,10 @@ class _Check:
 
     def _begin(self, number: int, begins: Sequence[tuple[int, Begin]]) -> None:
         _, first = begins[0]
-        ring = self._rings[number] = _Ring(
-            number=number,
-            generation=first.generation,
-            size=first.size,
-            start=first.step,
-            spans=self._plan.spans(first.size, first_step=first.step, first_record=first.records),
-            digest=first.digest,
-            end=first.step,
-        )
+        size, step = first.size, first.step
+        spans = self._plan.spans(size, first_step=step, first_record=first.records)
+        ring = _Ring(number, first.generation, size, step, spans, first.digest, end=step)
+        self._rings[number] = ring
         for source, begin in begins:
             if begin.rank in ring.ranks.values():
                 self._note(ring, "differs", first.step, begin.rank, "two workers have one rank")
@@ -320,12 +304,9 @@ class _Check:
                 ring.gaps.append((step, rank, "it is not known which records the rank gave"))
         twice = np.unique(read_ids[1:][read_ids[1:] == read_ids[:-1]])
         for source, give in gives:
-            rank_of_source = ring.ranks.get(source)
-            for kind, records in (
-                ("doubled", np.intersect1d(give.ids, twice)),
-                ("foreign", np.setdiff1d(give.ids, expected)),
-            ):
-                self._note_records(ring, kind, step, rank_of_source, records)
+            giver, foreign = ring.ranks.get(source), np.setdiff1d(give.ids, expected)
+            self._note_records(ring, "doubled", step, giver, np.intersect1d(give.ids, twice))
+            self._note_records(ring, "foreign", step, giver, foreign)
 
     def _expected(self, ring: _Ring, step: int, lanes: range) -> Ids:
         span = ring.spans[step]
@@ -354,16 +335,7 @@ class _Check:
         self._num_violations += 1
         self._num_gaps += kind == "gap"
         if len(self._violations) < MOST_VIOLATIONS:
-            self._violations.append(
-                Violation(
-                    kind=kind,
-                    generation=ring.generation,
-                    step=step,
-                    rank=rank,
-                    records=records,
-                    message=message,
-                )
-            )
+            self._violations.append(Violation(kind, ring.generation, step, rank, records, message))
 
     def _proof(self, num_damaged: int) -> Proof:
         lineage = self._lineage()

@@ -97,10 +97,8 @@ class ChunkSource(RecordSource):
         """Return the records of some chunks; read and decode missing ones concurrently."""
         chunks: dict[int, Any] = dict(self._cache.cached(numbers))
         missing = [number for number in numbers if number not in chunks]
-        if len(missing) > 1:
-            chunks.update(zip(missing, self._threads.map(self.read_chunk, missing), strict=True))
-        elif missing:
-            chunks[missing[0]] = self.read_chunk(missing[0])
+        read_all = self._threads.map if len(missing) > 1 else map
+        chunks.update(zip(missing, read_all(self.read_chunk, missing), strict=True))
         return chunks
 
 
@@ -123,38 +121,31 @@ class _ChunkCache:
 
     def cached(self, chunk_numbers: Iterable[int]) -> dict[int, Chunk]:
         """Return the requested chunks that are in the cache."""
-        chunks = {}
         with self._lock:
-            for chunk_number in chunk_numbers:
-                records = self._chunks.get(chunk_number)
-                if records is not None:
-                    self._chunks.move_to_end(chunk_number)
-                    chunks[chunk_number] = records
-        return chunks
+            present = [number for number in chunk_numbers if number in self._chunks]
+            for chunk_number in present:
+                self._chunks.move_to_end(chunk_number)
+            return {number: self._chunks[number] for number in present}
 
     def get(self, chunk_number: int, *, load: Callable[[int], Chunk]) -> Chunk:
         with self._lock:
-            records = self._chunks.get(chunk_number)
-            if records is not None:
+            if chunk_number in self._chunks:
                 self._chunks.move_to_end(chunk_number)
-                return records
+                return self._chunks[chunk_number]
             loading = self._loading.get(chunk_number)
             if loading is None:
                 future = self._loading[chunk_number] = Future()
         if loading is not None:
             return loading.result()
         try:
-            records = load(chunk_number)
+            future.set_result(load(chunk_number))
         except BaseException as e:  # Also raised in every thread that waits for this chunk.
-            with self._lock:
-                del self._loading[chunk_number]
             future.set_exception(e)
-            raise
         with self._lock:
             del self._loading[chunk_number]
-            self._add(chunk_number, records)
-        future.set_result(records)
-        return records
+            if future.exception() is None:
+                self._add(chunk_number, future.result())
+        return future.result()
 
     def clear(self) -> None:
         with self._lock:

@@ -1,23 +1,25 @@
 """Chunks, which all record formats share: parts of a file that can be read independently."""
 
 import enum
+import logging
 import zlib
 from dataclasses import dataclass
+from typing import Self
 
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import InputFile, changed_since_index
 
 __all__ = [
     "ChunkInfo",
     "Codec",
     "FileChunks",
-    "changed",
-    "check_policy",
-    "check_unchanged",
-    "is_unchanged",
-    "plain_chunk",
+    "holds_bytes",
+    "is_skipping",
     "sampled_checksum",
+    "warn_skipped",
 ]
+
+log = logging.getLogger(__name__)
 
 _POLICIES = ("raise", "skip")
 _NUM_SAMPLES = 16
@@ -49,6 +51,23 @@ class ChunkInfo:
     header_bytes: int = 0
     """Bytes before the payload; 0 if the format has no chunk headers."""
 
+    @classmethod
+    def between(cls, number: int, start: int, end: int, *, checksum: int, num_records: int) -> Self:
+        """Describe a run of bytes that a file stores without a header and uncompressed."""
+        return cls(
+            number=number,
+            offset=start,
+            checksum=checksum,
+            compressed_bytes=end - start,
+            num_records=num_records,
+        )
+
+    @classmethod
+    def of(cls, payload: bytes, number: int, *, offset: int, num_records: int) -> Self:
+        """Describe a run of bytes, as `between`, with the checksum of the bytes themselves."""
+        end, checksum = offset + len(payload), zlib.crc32(payload)
+        return cls.between(number, offset, end, checksum=checksum, num_records=num_records)
+
     @property
     def payload_offset(self) -> int:
         """First byte of the payload in the file."""
@@ -59,8 +78,25 @@ class ChunkInfo:
         """First byte after the chunk."""
         return self.payload_offset + self.compressed_bytes
 
+    def is_of(self, payload: bytes) -> bool:
+        """Whether a payload has the size and the checksum from the scan."""
+        return len(payload) == self.compressed_bytes and zlib.crc32(payload) == self.checksum
 
-@dataclass(frozen=True, kw_only=True)
+    def check(self, payload: bytes, path: str) -> None:
+        """Refuse a payload that has changed since the scan.
+
+        Raises:
+            DataError: The payload has changed.
+        """
+        if not self.is_of(payload):
+            raise self.changed(path)
+
+    def changed(self, path: str) -> DataError:
+        """Return the error for a chunk that has changed since the scan."""
+        return changed_since_index(path, f"different content at byte {self.offset}")
+
+
+@dataclass(frozen=True)
 class FileChunks:
     """The chunks of a file that can be read, and the amount of data that was skipped."""
 
@@ -75,53 +111,32 @@ class FileChunks:
     """Data that applies to all chunks: the first line of a CSV file, the schema of others."""
 
 
-def plain_chunk(payload: bytes, number: int, *, offset: int, num_records: int) -> ChunkInfo:
-    """Describe a run of bytes that a file stores without a header and uncompressed."""
-    return ChunkInfo(
-        number=number,
-        offset=offset,
-        checksum=zlib.crc32(payload),
-        compressed_bytes=len(payload),
-        num_records=num_records,
-    )
-
-
-def check_policy(damaged: str) -> None:
-    """Check the setting for damaged chunks.
+def is_skipping(damaged: str) -> bool:
+    """Whether damaged chunks are skipped, according to the setting for them.
 
     Raises:
         ConfigError: It is neither `raise` nor `skip`.
     """
     if damaged not in _POLICIES:
-        raise ConfigError(
-            "data_plan.damaged must be raise or skip.",
-            received={"data_plan.damaged": damaged},
-            hint=did_you_mean(damaged, _POLICIES),
-        )
+        problem = "data_plan.damaged must be raise or skip."
+        hint = did_you_mean(damaged, _POLICIES)
+        raise ConfigError(problem, received={"data_plan.damaged": damaged}, hint=hint)
+    return damaged == "skip"
 
 
-def is_unchanged(payload: bytes, chunk: ChunkInfo) -> bool:
-    """Whether a payload has the size and the checksum from the scan."""
-    return len(payload) == chunk.compressed_bytes and zlib.crc32(payload) == chunk.checksum
+def warn_skipped(path: str, part: str, problem: str) -> None:
+    """Log that a damaged part of a file was skipped."""
+    log.warning("%s: skipped %s: %s (data_plan.damaged=skip)", path, part, problem)
 
 
-def check_unchanged(payload: bytes, *, chunk: ChunkInfo, path: str) -> None:
-    """Refuse a payload that has changed since the scan.
+def holds_bytes(file: InputFile, chunk: ChunkInfo) -> bool:
+    """Whether the payload of a chunk is unchanged; reads the whole chunk.
 
     Raises:
-        DataError: The payload has changed.
+        DataError: The file cannot be read.
     """
-    if not is_unchanged(payload, chunk):
-        raise changed(path, chunk)
-
-
-def changed(path: str, chunk: ChunkInfo) -> DataError:
-    """Return the error for a chunk that has changed since the scan."""
-    return DataError(
-        f"{path} has changed since the job indexed it.",
-        received=f"different content at byte {chunk.offset}",
-        hint="Start the job again, and do not change its data while it runs.",
-    )
+    payload = file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
+    return chunk.is_of(payload)
 
 
 def sampled_checksum(file: InputFile) -> int:

@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -49,18 +48,15 @@ def imported_files(first: Sequence[Path], roots: Sequence[Path]) -> dict[Path, b
 
 def _roots() -> list[Path]:
     """Return the folders that the user's own modules are imported from."""
-    standard = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
-    folders = [os.path.realpath(folder or ".") for folder in sys.path]
-    user_folders = [
+    standard = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+    folders = dict.fromkeys(Path(folder or ".").resolve() for folder in sys.path)
+    return [
         folder
-        for folder in dict.fromkeys(folders)
-        if "site-packages" not in folder
-        and "dist-packages" not in folder
-        and not any(
-            folder == library or folder.startswith(library + os.sep) for library in standard
-        )
+        for folder in folders
+        if folder.is_dir()
+        and not any(word in str(folder) for word in ("site-packages", "dist-packages"))
+        and not any(folder.is_relative_to(library) for library in standard)
     ]
-    return [Path(folder) for folder in user_folders if os.path.isdir(folder)]
 
 
 def _imported(code: bytes, importing: Path, roots: Sequence[Path]) -> Iterator[Path]:

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.records.layout import BYTES, Layout
+from edl_horovod.records.layout import BYTES, Column, Layout
 
 __all__ = [
     "ColumnChunk",
@@ -17,8 +17,9 @@ __all__ = [
     "Values",
     "empty",
     "join",
+    "object_array",
     "part",
-    "take",
+    "stacked",
 ]
 
 _Integers = NDArray[np.int64]
@@ -107,12 +108,17 @@ class ColumnChunk:
         return [take(column, slots) for column in self._columns]
 
 
+def object_array(values: Sequence[object]) -> NDArray[np.object_]:
+    """Return an array of these objects, even if NumPy would make other values of them."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
 def take(column: Stored, slots: _Integers) -> Values:
     """Return the values of some records of a column, in this order."""
     if isinstance(column, FlatRecords):
-        taken = np.empty(len(slots), dtype=object)
-        taken[:] = [column[slot] for slot in slots.tolist()]
-        return taken
+        return object_array([column[slot] for slot in slots.tolist()])
     if isinstance(column, Ragged):
         lengths = column.lengths[slots]
         ends = np.cumsum(lengths)
@@ -131,21 +137,27 @@ def join(parts: Sequence[list[Values]], order: _Integers) -> list[Values]:
 
 def part(column: Values, start: int, stop: int) -> Values:
     """Return consecutive records of a column; a part of an array is a view."""
-    return (
-        take(column, np.arange(start, stop)) if isinstance(column, Ragged) else column[start:stop]
-    )
+    if isinstance(column, Ragged):
+        return take(column, np.arange(start, stop))
+    return column[start:stop]
 
 
 def empty(layout: Layout) -> list[Values]:
     """Return columns with no records."""
-    return [_empty(column.dtype, column.shape) for column in layout.columns]
+    return [stacked([], column) for column in layout.columns]
 
 
-def _empty(dtype: str, shape: tuple[int | None, ...]) -> Values:
-    element = object if dtype == BYTES else dtype
-    if None in shape:
-        return Ragged(np.empty(0, dtype=element), np.empty(0, dtype=np.int64))
-    return np.empty((0, *(size or 0 for size in shape)), dtype=element)
+def stacked(arrays: Sequence[NDArray[np.generic]], column: Column) -> Values:
+    """Return the values of a column, given those of each record; ragged ones may have any shape."""
+    dtype = np.dtype(object if column.dtype == BYTES else column.dtype)
+    if column.is_ragged:
+        # Cast before joining: an empty array may have another type, as Python's empty list does.
+        flat = [array.ravel().astype(dtype, copy=False) for array in arrays]
+        ends = np.cumsum([len(values) for values in flat], dtype=np.int64)
+        return Ragged(np.concatenate(flat) if flat else np.empty(0, dtype), ends)
+    if not arrays:
+        return np.empty((0, *(size or 0 for size in column.shape)), dtype)
+    return np.stack(arrays).astype(dtype, copy=False)
 
 
 def _joined(parts: list[Values]) -> Values:

@@ -8,13 +8,12 @@ from dataclasses import astuple
 from edl_horovod.errors import DataError
 from edl_horovod.records.files.pool import file_state
 from edl_horovod.records.files.remote import is_remote
-from edl_horovod.records.record_format import FileFormat, FormatSettings
+from edl_horovod.records.record_format import FileFormat
 from edl_horovod.records.source import (
     DataSettings,
-    JobFolders,
     RecordSource,
     SourceKind,
-    ignore_message,
+    SourceRequest,
     refuse_skipping,
 )
 from edl_horovod.records.sources.formats import format_of
@@ -26,40 +25,19 @@ __all__ = ["KIND"]
 class _Files(SourceKind):
     """Files of one record format."""
 
-    def open(
-        self,
-        data: str,
-        settings: DataSettings,
-        *,
-        folders: JobFolders | None,
-        cache_bytes: int,
-        tell: Callable[[str], None] | None,
-    ) -> RecordSource:
+    def open(self, request: SourceRequest) -> RecordSource:
         """Index the files and open them."""
-        paths = expand(data)
-        folder = folders.index if folders is not None else None
+        settings = request.settings
+        paths = expand(request.data)
         open_source = _format_of(paths, settings).open_source
         if open_source is not None:
-            return open_source(
-                paths,
-                columns=settings.columns,
-                folder=folder,
-                cache_bytes=cache_bytes,
-                tell=tell or ignore_message,
-            )
+            return open_source(paths, request)
         # Imported here: commands that only check the settings do not need NumPy.
         from edl_horovod.records.index import Index
         from edl_horovod.records.reader import Reader
 
-        format_settings = FormatSettings(
-            damaged=settings.damaged,
-            csv_header=settings.csv_header,
-            max_chunk_bytes=settings.max_chunk_bytes,
-            columns=tuple(settings.columns),
-        )
-        return Reader(
-            Index.of(paths, format_settings, folder=folder, tell=tell), cache_bytes=cache_bytes
-        )
+        index = Index.of(paths, settings, folder=request.index_folder, tell=request.tell)
+        return Reader(index, cache_bytes=request.cache_bytes)
 
     def check(self, datasets: Sequence[str], settings: DataSettings) -> None:
         """Check that the files exist and have one format."""

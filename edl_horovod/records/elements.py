@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure, Tensor
+from edl_horovod.records.layout import BYTES, Column, Layout, Part, Tensor, leaves, with_leaves
 
 __all__ = ["TYPES", "Elements", "MisfitError", "decode_arrays", "encode_arrays", "text_array"]
 
@@ -83,10 +83,13 @@ class Elements:
             self._shape = _shape_of(element, "", arrays)
             if not arrays:
                 raise MisfitError("it is empty")
-            self._types = [_ArrayType(*_dtypes(array), array.shape) for array in arrays]
+            self._types = [
+                _ArrayType(array.dtype if array.size else None, array.dtype, array.shape)
+                for array in arrays
+            ]
             return arrays
         arrays = list(_arrays_like(self._shape, element))
-        for leaf in _leaves(self._shape):
+        for leaf in leaves(self._shape):
             for number in range(leaf.first, leaf.first + leaf.num_arrays):
                 _widen(self._types[number], arrays[number], leaf.path)
         return arrays
@@ -95,7 +98,13 @@ class Elements:
         """Return the layout of all elements so far; there must be at least one."""
         assert self._shape is not None
         columns: list[Column] = []
-        structure = self._structure(self._shape, columns)
+
+        def tensor(leaf: _Leaf) -> Tensor:
+            numbers = range(leaf.first, leaf.first + leaf.num_arrays)
+            parts = (self._part(number, leaf.path, columns) for number in numbers)
+            return Tensor(leaf.kind, tuple(parts))
+
+        structure = with_leaves(self._shape, tensor)
         return Layout(tuple(columns), structure=structure)
 
     def __str__(self) -> str:
@@ -105,10 +114,8 @@ class Elements:
 
     def _type_text(self, shape: _Shape) -> str:
         if isinstance(shape, dict):
-            inner = (
-                f"{name}: {self._type_text(inner_shape)}" for name, inner_shape in shape.items()
-            )
-            return "{" + ", ".join(inner) + "}"
+            texts = (f"{name}: {self._type_text(inner)}" for name, inner in shape.items())
+            return "{" + ", ".join(texts) + "}"
         if isinstance(shape, tuple):
             return f"({', '.join(map(self._type_text, shape))})"
         # The first array of a sparse tensor holds indices.
@@ -118,15 +125,6 @@ class Elements:
         if shape.kind != "dense":
             return f"{shape.kind} {name}"
         return name + (f"{list(array_type.shape)}".replace("None", "?") if array_type.shape else "")
-
-    def _structure(self, shape: _Shape, columns: list[Column]) -> Structure:
-        if isinstance(shape, dict):
-            return {name: self._structure(inner, columns) for name, inner in shape.items()}
-        if isinstance(shape, tuple):
-            return tuple(self._structure(inner, columns) for inner in shape)
-        numbers = range(shape.first, shape.first + shape.num_arrays)
-        parts = (self._part(number, shape.path, columns) for number in numbers)
-        return Tensor(shape.kind, tuple(parts))
 
     def _part(self, number: int, path: str, columns: list[Column]) -> Part:
         array_type = self._types[number]
@@ -197,15 +195,11 @@ def decode_arrays(record: bytes) -> list[Array]:
 def _shape_of(element: Any, path: str, collected: list[Array]) -> _Shape:
     """Return the shape of the first element, and append its arrays to `collected`."""
     if isinstance(element, dict):
-        return {
-            str(key): _shape_of(inner, _child_path(path, key), collected)
-            for key, inner in element.items()
-        }
+        paths = ((key, inner, _child_path(path, key)) for key, inner in element.items())
+        return {str(key): _shape_of(inner, child, collected) for key, inner, child in paths}
     if isinstance(element, tuple):
-        return tuple(
-            _shape_of(inner, _child_path(path, index), collected)
-            for index, inner in enumerate(element)
-        )
+        children = ((inner, _child_path(path, index)) for index, inner in enumerate(element))
+        return tuple(_shape_of(inner, child, collected) for inner, child in children)
     kind = _kind_of(element)
     leaf_arrays = _leaf_arrays(kind, element, path)
     collected += leaf_arrays
@@ -234,14 +228,6 @@ def _arrays_like(shape: _Shape, element: Any, path: str = "") -> Iterator[Array]
         yield from arrays
 
 
-def _leaves(shape: _Shape) -> Iterator[_Leaf]:
-    if isinstance(shape, _Leaf):
-        yield shape
-        return
-    for inner in shape.values() if isinstance(shape, dict) else shape:
-        yield from _leaves(inner)
-
-
 def _kind_of(value: Any) -> Literal["dense", "ragged", "sparse"]:
     if hasattr(value, "nested_row_splits"):
         return "ragged"
@@ -265,14 +251,9 @@ def _array(value: Any, path: str) -> Array:
     array = np.asarray(value)
     is_plain = array.dtype.kind != "O" or all(isinstance(item, bytes) for item in array.flat)
     if not is_plain or array.dtype.name not in TYPES:
-        raise MisfitError(
-            f"{_part_name(path)} is a {type(value).__name__}, not an array, number or text"
-        )
+        kind = type(value).__name__
+        raise MisfitError(f"{_part_name(path)} is a {kind}, not an array, number or text")
     return array
-
-
-def _dtypes(array: Array) -> tuple[np.dtype[Any] | None, np.dtype[Any]]:
-    return (array.dtype if array.size else None), array.dtype
 
 
 def _widen(common: _ArrayType, array: Array, path: str) -> None:
@@ -286,21 +267,18 @@ def _widen(common: _ArrayType, array: Array, path: str) -> None:
         common.dtype = dtype
     if array.shape != common.shape:
         if array.ndim != len(common.shape):
-            raise MisfitError(
-                f"{_part_name(path)} has {array.ndim} axes, but {len(common.shape)} in earlier"
-                " elements"
-            )
+            axes = f"{array.ndim} axes, but {len(common.shape)} in earlier elements"
+            raise MisfitError(f"{_part_name(path)} has {axes}")
         sizes = zip(common.shape, array.shape, strict=True)
         common.shape = tuple(size if size == other else None for size, other in sizes)
 
 
 def _misfit(path: str, expected: str, element: Any) -> MisfitError:
+    actual = f"a {type(element).__name__}"
     if isinstance(element, dict):
         actual = f"a dict of {', '.join(map(str, element)) or 'nothing'}"
     elif isinstance(element, tuple):
         actual = f"a tuple of {len(element)}"
-    else:
-        actual = f"a {type(element).__name__}"
     return MisfitError(f"{_part_name(path)} is {actual}, but {expected} in earlier elements")
 
 

@@ -3,6 +3,7 @@
 import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from edl_horovod.records.chunks import ChunkInfo
 from edl_horovod.records.files.input_file import FileState
 from edl_horovod.records.files.remote import reconnect
 from edl_horovod.records.index_store import load_or_scan, states_of
-from edl_horovod.records.index_tables import IndexedFile, Tables, locate
+from edl_horovod.records.index_tables import IndexedFile, IndexInputs, Tables, locate
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 from edl_horovod.records.source import ignore_message
@@ -24,7 +25,18 @@ from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
 
 __all__ = ["Index"]
 
+_CHUNK_SETTINGS = ("damaged", "csv_header", "max_chunk_bytes")
 _Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The settings of files that are read outside a job."""
+
+    damaged: str
+    csv_header: bool
+    max_chunk_bytes: int
+    columns: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,7 +65,7 @@ class Index:
         max_chunk_bytes: int = MAX_CHUNK_BYTES,
         columns: Sequence[str] = (),
         folder: Path | None = None,
-        tell: Callable[[str], None] | None = None,
+        tell: Callable[[str], None] = ignore_message,
     ) -> Self:
         """Index files: map a stored index of them, or scan them and store an index.
 
@@ -76,14 +88,13 @@ class Index:
         if isinstance(paths, str):
             sorted_paths = expand(paths)
         else:
-            sorted_paths = _sorted_once(paths)
+            sorted_paths = sorted(paths)
+            if duplicates := {path for path, other in pairwise(sorted_paths) if path == other}:
+                names = ", ".join(sorted(duplicates))
+                problem = "A file is given twice."
+                raise DataError(problem, received=names, hint="Give each file once.")
             reconnect()  # As in `expand`: sizes that were listed earlier may be outdated.
-        settings = FormatSettings(
-            damaged=damaged,
-            csv_header=csv_header,
-            max_chunk_bytes=max_chunk_bytes,
-            columns=tuple(columns),
-        )
+        settings = _Settings(damaged, csv_header, max_chunk_bytes, columns)
         return cls.of(sorted_paths, settings, folder=folder, tell=tell)
 
     @classmethod
@@ -93,7 +104,7 @@ class Index:
         settings: FormatSettings,
         *,
         folder: Path | None = None,
-        tell: Callable[[str], None] | None = None,
+        tell: Callable[[str], None] = ignore_message,
     ) -> Self:
         """Index files, given by the sorted paths that `expand` has just returned; see `open`.
 
@@ -103,36 +114,28 @@ class Index:
         """
         file_format = format_of(paths)
         if file_format.make is None:
-            raise DataError(
-                f"{file_format.name} files cannot be indexed, because they have no chunks.",
-                received={"path": paths[0]},
-                hint="Open them with edl_horovod.records.job_data.open_source.",
-            )
+            problem = f"{file_format.name} files cannot be indexed, because they have no chunks."
+            hint = "Open them with edl_horovod.records.job_data.open_source."
+            raise DataError(problem, received={"path": paths[0]}, hint=hint)
         record_format = file_format.make(settings)
-        index_settings = {
-            "format": record_format.name,
-            "damaged": settings.damaged,
-            "csv_header": settings.csv_header,
-            "max_chunk_bytes": settings.max_chunk_bytes,
-        }
+        facts = {"format": record_format.name}
+        facts |= {name: getattr(settings, name) for name in _CHUNK_SETTINGS}
         if record_format.change_detection == "samples":
-            index_settings["content"] = record_format.change_detection
+            facts["content"] = record_format.change_detection
         states = states_of(paths)
-        tables = load_or_scan(
-            paths, states, record_format, index_settings, folder=folder, tell=tell or ignore_message
-        )
+        inputs = IndexInputs(tuple(paths), states, facts)
+        tables = load_or_scan(inputs, record_format, folder=folder, tell=tell)
         versions = None
-        if states is not None and record_format.change_detection != "checksums":
+        if states and record_format.change_detection != "checksums":
             # An array instead of the FileStates, which take 100 MB for a million pictures.
             changed = [state.changed for state in states]
-            if all(isinstance(version, int) for version in changed):
-                versions = np.array(changed, dtype=np.int64)
-            elif record_format.change_detection == "samples":
-                versions = np.array(changed, dtype=object)
-            # Otherwise no versions: checking a remote picture would cost a request for each read.
+            are_times = all(isinstance(version, int) for version in changed)
+            # Checking a remote picture would cost a request for each read.
+            if are_times or record_format.change_detection == "samples":
+                versions = np.array(changed, dtype=np.int64 if are_times else object)
         decode = record_format.decode
         if isinstance(decode, ColumnFormat):
-            layout = decode.layout(tables.files)
+            layout = decode.layout(tables.files, settings.columns)
             return cls(record_format=record_format, tables=tables, versions=versions, layout=layout)
         if settings.columns:
             raise ConfigError(
@@ -177,15 +180,13 @@ class Index:
         """Return the location of a chunk in its file."""
         return self.tables.chunk(chunk_number)
 
-    def locate(
-        self, record_ids: Sequence[int] | NDArray[np.integer]
-    ) -> tuple[_Integers, _Integers]:
+    def locate(self, ids: Sequence[int] | NDArray[np.integer]) -> tuple[_Integers, _Integers]:
         """Return the chunk numbers of records, and their positions in those chunks.
 
         Raises:
             IndexError: A record id is out of range.
         """
-        return locate(record_ids, self.tables.chunk_starts, self.num_records)
+        return locate(ids, self.tables.chunk_starts, self.num_records)
 
     def file_of_chunk(self, chunk_number: int) -> IndexedFile:
         """Return the file that holds a chunk."""
@@ -196,21 +197,10 @@ class Index:
         if self.versions is None:
             return None
         number = self._file_number(chunk_number)
-        version = self.versions[number]
-        changed = version if isinstance(version, str) else int(version)
-        return FileState(self.files[number].size_bytes, changed)
+        return FileState(self.files[number].size_bytes, self.versions[number])
 
     def _file_number(self, chunk_number: int) -> int:
         return bisect.bisect_right(self.tables.file_ends, chunk_number)
-
-
-def _sorted_once(paths: Sequence[str]) -> list[str]:
-    duplicates = sorted({path for path in paths if paths.count(path) > 1})
-    if duplicates:
-        raise DataError(
-            "A file is given twice.", received=", ".join(duplicates), hint="Give each file once."
-        )
-    return sorted(paths)
 
 
 def _check_headers(files: Sequence[IndexedFile]) -> None:

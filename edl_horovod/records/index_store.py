@@ -6,7 +6,6 @@ again, and the user is warned.
 """
 
 import contextlib
-import dataclasses
 import itertools
 import logging
 import operator
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from edl_horovod.errors import DataError
 from edl_horovod.files import marker
 from edl_horovod.files.cache import one_builder, user_cache
-from edl_horovod.records.chunks import FileChunks, sampled_checksum
+from edl_horovod.records.chunks import sampled_checksum
 from edl_horovod.records.files import remote
 from edl_horovod.records.files.input_file import FileState
 from edl_horovod.records.files.pool import file_state, open_input
@@ -37,11 +36,7 @@ from edl_horovod.records.index_tables import (
     IndexInputs,
     SavedIndex,
     Tables,
-    index_name,
     is_index_file,
-    load_index,
-    parse_index,
-    save_index,
 )
 from edl_horovod.records.record_format import ChunkFormat
 
@@ -70,10 +65,8 @@ _Ends = tuple[str, int, int]
 
 
 def load_or_scan(
-    paths: Sequence[str],
-    states: Sequence[FileState] | None,
+    inputs: IndexInputs,
     chunk_format: ChunkFormat,
-    settings: dict[str, object],
     *,
     folder: Path | None,
     tell: Callable[[str], None],
@@ -81,45 +74,37 @@ def load_or_scan(
     """Return the tables of files, from a stored index that fits or from a scan.
 
     Args:
-        paths: Sorted paths.
-        states: The states of the files as `states_of` returns them.
+        inputs: The files, with the states that `states_of` returned.
         chunk_format: Finds the chunks of a file.
-        settings: The settings that influence the chunks.
         folder: The job's folder; None to store no index.
         tell: Called with messages for the user.
 
     Raises:
         DataError: A file cannot be read or is damaged, or there are no records.
     """
-    is_small = not any(map(remote.is_remote, paths)) and (
-        sum(state.size_bytes for state in states or ()) < SMALL_BYTES
-    )
-    if states is None or is_small:
-        return _scan(paths, chunk_format, known={}, tell=tell)
-    inputs = IndexInputs(tuple(paths), tuple(states), settings)
+    are_local = not any(map(remote.is_remote, inputs.paths))
+    num_bytes = sum(state.size_bytes for state in inputs.files)
+    if not inputs.files or (are_local and num_bytes < SMALL_BYTES):
+        return _scan(inputs.paths, chunk_format, known={}, tell=tell)
     return _IndexStore(inputs, chunk_format, folder, tell).tables()
 
 
-def states_of(paths: Sequence[str]) -> list[FileState] | None:
+def states_of(paths: Sequence[str]) -> tuple[FileState, ...]:
     """Return the states of files, to be called before they are scanned; see `file_state`.
 
     Returns:
-        None if the state of a local file cannot be read; the scan will report the error.
+        Nothing if the state of a local file cannot be read; the scan will report the error.
 
     Raises:
         DataError: A remote file does not exist or may not be read.
     """
-    if any(map(remote.is_remote, paths)):
-        with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="index") as pool:
-            return _states(pool.map(file_state, paths))
-    return _states(map(file_state, paths))
-
-
-def _states(states: Iterator[FileState]) -> list[FileState] | None:
     try:
-        return list(states)
+        if not any(map(remote.is_remote, paths)):
+            return tuple(map(file_state, paths))
+        with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="index") as pool:
+            return tuple(pool.map(file_state, paths))
     except OSError:
-        return None
+        return ()
 
 
 @dataclass(frozen=True)
@@ -152,7 +137,7 @@ class _IndexStore:
         if candidate is not None and not candidate.changed:
             return candidate.tables
         folders = self._writable()
-        locks = [folder / f"{self._name(folder)}.lock" for folder in folders]
+        locks = [folder / f"{self.inputs.name(folder)}.lock" for folder in folders]
         with one_builder(locks, self._say, doing="indexes the data") as number:
             if number < len(folders):
                 candidate = self._find()
@@ -162,29 +147,23 @@ class _IndexStore:
             return self._store(tables, folders[number:])
 
     def _build(self, candidate: _Candidate | None) -> Tables:
-        if candidate is None:
-            known = {}
-        elif not candidate.changed:
+        known: dict[str, _FileTable] = {}
+        if candidate is not None and not candidate.changed:
             return candidate.tables
-        else:
+        if candidate is not None:
             self._report_changes(candidate.changed)
-            known = {
-                table[0].path: table
-                for table in _file_tables(candidate.tables)
-                if table[0].path not in candidate.changed
-            }
+            for file, end in zip(candidate.tables.files, candidate.tables.file_ends, strict=True):
+                if file.path not in candidate.changed:
+                    known[file.path] = file, candidate.tables.chunks[end - file.num_chunks : end]
         return _scan(self.inputs.paths, self.chunk_format, known=known, tell=self._say)
 
     def _report_changes(self, changed: Mapping[str, str]) -> None:
-        listed = [
-            f"{path} ({why})" for path, why in itertools.islice(changed.items(), _MAX_FILES_LISTED)
-        ]
+        first = itertools.islice(changed.items(), _MAX_FILES_LISTED)
+        listed = [f"{path} ({why})" for path, why in first]
         more = ", ..." * (len(changed) > _MAX_FILES_LISTED)
-        self._say(
-            f"{len(changed):,} of {len(self.inputs.paths):,} data files have changed since they"
-            f" were indexed, and are indexed again: {', '.join(listed)}{more}",
-            level=logging.WARNING,
-        )
+        count = f"{len(changed):,} of {len(self.inputs.paths):,} data files"
+        news = f"{count} have changed since they were indexed, and are indexed again"
+        self._say(f"{news}: {', '.join(listed)}{more}", level=logging.WARNING)
 
     def _store(self, tables: Tables, folders: Sequence[Path]) -> Tables:
         """Save the index in the first of these folders that is writable, and map it."""
@@ -205,7 +184,7 @@ class _IndexStore:
 
     def _save(self, tables: Tables, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        save_index(self.inputs, tables, folder)
+        self.inputs.save(tables, folder)
         if folder in _cache():
             _remove_unused(folder)
 
@@ -228,7 +207,7 @@ class _IndexStore:
                 continue
             if folder in _cache():
                 with contextlib.suppress(OSError):
-                    os.utime(folder / self._name(folder))  # Keeps the index in the cache.
+                    os.utime(folder / self.inputs.name(folder))  # Keeps the index in the cache.
             candidates.append(_Candidate(saved.tables, self._changed(saved)))
             if not candidates[-1].changed:
                 return candidates[-1]
@@ -238,70 +217,61 @@ class _IndexStore:
         """Return the index that was uploaded with the files; the upload changed their times."""
         if not remote.is_remote(self._data_folder):
             return None
-        url = f"{self._data_folder}/{index_name(self.inputs, self._data_folder)}"
-        content = remote.read_if_there(url)
+        folder = self._data_folder
+        content = remote.read_if_there(f"{folder}/{self.inputs.name(folder)}")
         if content is None:
             return None
-        try:
-            saved = parse_index(content, self.inputs, self._data_folder)
-        except ValueError as error:
-            log.warning("The index %s is ignored: %s", url, error)
+        saved = self._loaded(folder, lambda: self.inputs.parse(content, folder))
+        if saved is None:
             return None
         return _Candidate(saved.tables, self._changed(saved, has_same_times=False))
 
-    def _readable(self) -> Iterator[Path]:
-        if not remote.is_remote(self._data_folder):
-            yield Path(self._data_folder)
-        if self.folder is not None and self.folder != Path(self._data_folder):
-            yield self.folder
-        yield from _cache()
+    def _readable(self) -> list[Path]:
+        """Return the folders where the index may be, the preferred one first."""
+        beside = [] if remote.is_remote(self._data_folder) else [Path(self._data_folder)]
+        of_job = [self.folder] if self.folder is not None and self.folder not in beside else []
+        return [*beside, *of_job, *_cache()]
 
     def _writable(self) -> list[Path]:
         """Return the folders where the index may be stored, the preferred one first."""
-        if self.folder is None:
-            return []
-        beside = [] if remote.is_remote(self._data_folder) else [Path(self._data_folder)]
-        if self.folder in beside:
-            return beside
+        if self.folder is None or self.folder == Path(self._data_folder):
+            return [self.folder] if self.folder is not None else []
         # Output directories of edl_horovod list their contents, so no new file is added to them.
-        free = [
+        return [
             folder
-            for folder in beside
-            if not _is_output_dir(folder) or (folder / self._name(folder)).exists()
+            for folder in self._readable()
+            if not _is_output_dir(folder) or (folder / self.inputs.name(folder)).exists()
         ]
-        return [*free, self.folder, *_cache()]
-
-    def _name(self, folder: Path) -> str:
-        return index_name(self.inputs, str(folder))
 
     def _load(self, folder: Path) -> SavedIndex | None:
+        return self._loaded(str(folder), lambda: self.inputs.load(folder))
+
+    def _loaded(self, folder: str, load: Callable[[], SavedIndex]) -> SavedIndex | None:
         try:
-            return load_index(self.inputs, folder)
+            return load()
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            log.warning("The index %s is ignored: %s", folder / self._name(folder), error)
+            path = os.path.join(folder, self.inputs.name(folder))
+            log.warning("The index %s is ignored: %s", path, error)
             return None
 
     def _changed(self, saved: SavedIndex, *, has_same_times: bool = True) -> dict[str, str]:
         """Return the files that differ from an index, by path with the reason."""
         changed: dict[str, str] = {}
         unverified: list[_Ends] = []
-        start = 0
-        files = zip(saved.tables.files, saved.files, self.inputs.files, strict=True)
-        for file, saved_state, current in files:
-            if saved_state.size_bytes != current.size_bytes:
-                changed[file.path] = (
-                    f"{current.size_bytes} bytes instead of {saved_state.size_bytes}"
-                )
-            elif has_same_times and saved_state.changed != current.changed:
+        tables = saved.tables
+        files = zip(tables.files, tables.file_ends, saved.files, self.inputs.files, strict=True)
+        for file, end, stored, current in files:
+            if stored.size_bytes != current.size_bytes:
+                changed[file.path] = f"{current.size_bytes} bytes instead of {stored.size_bytes}"
+            elif has_same_times and stored.changed != current.changed:
                 changed[file.path] = "a different modification time"
             # The digest of an object in a store proves its content. A modification time does not:
             # any writer can set it, and a disk may fail.
-            elif file.num_chunks and not (has_same_times and _is_digest(current.changed)):
-                unverified.append((file.path, start, start + file.num_chunks - 1))
-            start += file.num_chunks
-        return changed | self._changed_ends(saved.tables, unverified)
+            elif file.num_chunks and not (has_same_times and current.has_digest):
+                unverified.append((file.path, end - file.num_chunks, end - 1))
+        return changed | self._changed_ends(tables, unverified)
 
     def _changed_ends(self, tables: Tables, unverified: Sequence[_Ends]) -> dict[str, str]:
         """Return the files whose first or last chunk has changed, by path with the reason."""
@@ -321,10 +291,6 @@ class _IndexStore:
         chunks = {last} if remote.is_remote(path) else {first, last}
         with open_input(path) as file:
             return all(self.chunk_format.holds(file, tables.chunk(number)) for number in chunks)
-
-
-def _is_digest(changed: int | str) -> bool:
-    return isinstance(changed, str) and changed != ""
 
 
 def _is_output_dir(folder: Path) -> bool:
@@ -367,87 +333,58 @@ def _scan(
         DataError: A file cannot be read or is damaged, or there are no records.
     """
     unknown = [path for path in paths if path not in known]
-    by_path = dict(known)
-    with _Progress(len(unknown), tell) as progress:
-        for table in _scan_files(unknown, chunk_format):
-            progress.add(table)
-            by_path[table[0].path] = table
+    scanned: list[_FileTable] = []
+
+    def progress() -> str:
+        num_chunks = sum(len(chunks) for _, chunks in list(scanned))
+        return f"{len(scanned):,} of {len(unknown):,} files, {num_chunks:,} chunks"
+
+    with _reported(progress, tell):
+        scanned.extend(_scan_files(unknown, chunk_format))
+    by_path = {**known, **{table[0].path: table for table in scanned}}
     files = [by_path[path][0] for path in paths]
     chunks = np.concatenate([by_path[path][1] for path in paths])
     if not len(chunks):
         first_paths = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
-        skipped = sum(file.skipped_chunks for file in files)
-        raise DataError(
-            "There are no records in the data.",
-            received=f"{len(paths)} files ({first_paths}), in which {skipped} damaged chunks were"
-            " skipped",
-            hint="Check the program that wrote the files.",
-        )
+        skipped = f"{sum(file.skipped_chunks for file in files)} damaged chunks were skipped"
+        received = f"{len(paths)} files ({first_paths}), in which {skipped}"
+        hint = "Check the program that wrote the files."
+        raise DataError("There are no records in the data.", received=received, hint=hint)
     return Tables.of(files, chunks)
 
 
-def _file_tables(tables: Tables) -> Iterator[_FileTable]:
-    """Yield the files of an index, each with its chunks."""
-    start = 0
-    for file, end in zip(tables.files, tables.file_ends, strict=True):
-        yield file, tables.chunks[start:end]
-        start = end
-
-
 def _scan_files(paths: Sequence[str], chunk_format: ChunkFormat) -> Iterator[_FileTable]:
-    def scan_file(path: str) -> _FileTable:
-        file, chunks = _file_table(chunk_format.scan(path))
-        if chunk_format.change_detection == "samples":
-            with open_input(path) as content:
-                file = dataclasses.replace(file, sampled=sampled_checksum(content))
-        return file, chunks
-
     if not any(map(remote.is_remote, paths)):
-        yield from map(scan_file, paths)
+        yield from (_scan_file(path, chunk_format) for path in paths)
         return
     with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="index") as pool:
-        yield from pool.map(scan_file, paths)
+        yield from pool.map(_scan_file, paths, itertools.repeat(chunk_format))
 
 
-def _file_table(file_chunks: FileChunks) -> _FileTable:
-    file = IndexedFile(
-        path=file_chunks.path,
-        size_bytes=file_chunks.size_bytes,
-        num_chunks=len(file_chunks.chunks),
-        skipped_chunks=file_chunks.skipped_chunks,
-        skipped_records=file_chunks.skipped_records,
-        header=file_chunks.header,
-    )
+def _scan_file(path: str, chunk_format: ChunkFormat) -> _FileTable:
+    scanned, sampled = chunk_format.scan(path), 0
+    if chunk_format.change_detection == "samples":
+        with open_input(path) as content:
+            sampled = sampled_checksum(content)
+    chunks, skipped = scanned.chunks, (scanned.skipped_chunks, scanned.skipped_records)
+    facts = (scanned.path, scanned.size_bytes, len(chunks), *skipped, scanned.header)
     # A row of a table takes a tenth of the memory of a ChunkInfo object.
-    return file, np.array([_ROW(chunk) for chunk in file_chunks.chunks], dtype=CHUNK)
+    return IndexedFile(*facts, sampled), np.array(list(map(_ROW, chunks)), dtype=CHUNK)
 
 
-class _Progress:
-    """Reports the progress of a scan from a thread, even while one file takes long."""
+@contextlib.contextmanager
+def _reported(progress: Callable[[], str], tell: Callable[[str], None]) -> Iterator[None]:
+    """Report the progress of a scan from a thread, even while one file takes long."""
+    began, is_over = time.monotonic(), threading.Event()
 
-    def __init__(self, num_files: int, tell: Callable[[str], None]) -> None:
-        self._num_files = num_files
-        self._tell = tell
-        self._num_done = self._num_chunks = 0
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="index progress", daemon=True)
+    def report() -> None:
+        while not is_over.wait(TELL_SECONDS):
+            tell(f"The data is indexed: {progress()} in {time.monotonic() - began:.0f} s")
 
-    def add(self, table: _FileTable) -> None:
-        self._num_done += 1
-        self._num_chunks += len(table[1])
-
-    def __enter__(self) -> "_Progress":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        began = time.monotonic()
-        while not self._is_over.wait(TELL_SECONDS):
-            self._tell(
-                f"The data is indexed: {self._num_done:,} of {self._num_files:,} files,"
-                f" {self._num_chunks:,} chunks in {time.monotonic() - began:.0f} s"
-            )
+    thread = threading.Thread(target=report, name="index progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

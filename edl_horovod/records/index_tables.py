@@ -42,12 +42,9 @@ __all__ = [
     "IndexedFile",
     "SavedIndex",
     "Tables",
-    "index_name",
     "is_index_file",
-    "load_index",
     "locate",
-    "parse_index",
-    "save_index",
+    "with_distinct_headers",
 ]
 
 MAX_BLOCK_RECORDS = 4096
@@ -69,17 +66,8 @@ _ALIGNMENT = 64
 
 _Integers = NDArray[np.int64]
 
-CHUNK = np.dtype(
-    [
-        ("offset", "<i8"),
-        ("checksum", "<u4"),
-        ("compressed_bytes", "<u4"),
-        ("num_records", "<u4"),
-        ("number", "<u4"),
-        ("codec", "<u4"),
-        ("header_bytes", "<u4"),
-    ]
-)
+_SHORT = ("checksum", "compressed_bytes", "num_records", "number", "codec", "header_bytes")
+CHUNK = np.dtype([("offset", "<i8"), *((name, "<u4") for name in _SHORT)])
 """A row for each chunk, with the fields of `ChunkInfo`."""
 
 _ARRAYS = {"chunks": CHUNK} | {
@@ -87,7 +75,7 @@ _ARRAYS = {"chunks": CHUNK} | {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class IndexedFile:
     """A file of an index."""
 
@@ -105,7 +93,7 @@ class IndexedFile:
     """Checksum of samples of the content, in a format whose chunks have none; else 0."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Tables:
     """The content of an index; the arrays are read-only."""
 
@@ -127,33 +115,17 @@ class Tables:
         """Build the tables of files, sorted by path, that have at least one chunk in total."""
         counts = chunks["num_records"].astype(np.int64)
         chunk_starts = np.cumsum(counts) - counts
-        block_starts, block_counts = _blocks(chunk_starts, counts, _are_whole(chunks))
-        for array in (chunks, chunk_starts, block_starts, block_counts):
+        block_starts, block_counts = _blocks(chunk_starts, chunks)
+        arrays = (chunks, chunk_starts, block_starts, block_counts)
+        for array in arrays:
             array.flags.writeable = False
-        return cls(
-            files=tuple(files),
-            chunks=chunks,
-            chunk_starts=chunk_starts,
-            block_starts=block_starts,
-            block_counts=block_counts,
-            fingerprint=_fingerprint(files, chunks),
-        )
+        return cls(tuple(files), *arrays, _fingerprint(files, chunks))
 
     def chunk(self, number: int) -> ChunkInfo:
         """Return the location of a chunk, numbered over all files, in its file."""
         # One conversion of the whole row is faster; this runs for each chunk that is read.
-        offset, checksum, num_bytes, num_records, number_in_file, codec, header_bytes = self.chunks[
-            number
-        ].item()
-        return ChunkInfo(
-            number=number_in_file,
-            offset=offset,
-            checksum=checksum,
-            codec=Codec(codec),
-            compressed_bytes=num_bytes,
-            num_records=num_records,
-            header_bytes=header_bytes,
-        )
+        facts = dict(zip(CHUNK.names or (), self.chunks[number].item(), strict=True))
+        return ChunkInfo(**facts | {"codec": Codec(facts["codec"])})
 
     def check(self) -> None:
         """Refuse tables that cannot be the result of a scan of files with these sizes.
@@ -175,39 +147,21 @@ class Tables:
             if not counts.all():
                 raise ValueError("a chunk has no records")
             self._check_positions(part)
-            num_blocks = self._check_starts(part, counts, num_records, num_blocks)
-            num_records += int(counts.sum())
+            starts = num_records + np.cumsum(counts) - counts
+            block_starts, block_counts = _blocks(starts, self.chunks[part])
+            blocks = slice(num_blocks, num_blocks + len(block_starts))
+            for name, expected, actual in (
+                ("chunk_starts", starts, self.chunk_starts[part]),
+                ("block_starts", block_starts, self.block_starts[blocks]),
+                ("block_counts", block_counts, self.block_counts[blocks]),
+            ):
+                if not np.array_equal(expected, actual):
+                    raise ValueError(f"its {name} do not match its chunks")
+            num_records, num_blocks = num_records + int(counts.sum()), blocks.stop
         if not num_blocks == len(self.block_starts) == len(self.block_counts):
             raise ValueError("its blocks do not match its chunks")
         if self.fingerprint != _fingerprint(self.files, self.chunks):
             raise ValueError("its fingerprint does not match its chunks")
-
-    def _check_starts(
-        self, part: slice, counts: _Integers, num_records: int, num_blocks: int
-    ) -> int:
-        """Check the starts of some chunks and their blocks.
-
-        Args:
-            part: The chunks to check.
-            counts: The records of each of them.
-            num_records: Records before these chunks.
-            num_blocks: Blocks before these chunks.
-
-        Returns:
-            The number of blocks up to the end of these chunks.
-        """
-        starts = num_records + np.cumsum(counts) - counts
-        is_whole = _are_whole(self.chunks[part])
-        block_starts, block_counts = _blocks(starts, counts, is_whole)
-        blocks = slice(num_blocks, num_blocks + len(block_starts))
-        for name, expected, actual in (
-            ("chunk_starts", starts, self.chunk_starts[part]),
-            ("block_starts", block_starts, self.block_starts[blocks]),
-            ("block_counts", block_counts, self.block_counts[blocks]),
-        ):
-            if not np.array_equal(expected, actual):
-                raise ValueError(f"its {name} do not match its chunks")
-        return blocks.stop
 
     def _check_positions(self, part: slice) -> None:
         offsets = self.chunks["offset"][part.start : part.stop + 1]
@@ -240,7 +194,121 @@ class IndexInputs:
     paths: tuple[str, ...]
     """Sorted paths, as the user writes them."""
     files: tuple[FileState, ...]
+    """Empty if they cannot be read."""
     settings: Mapping[str, Any]
+    """The settings that influence the chunks."""
+
+    def name(self, folder: str | Path) -> str:
+        """Return the name of an index in a folder, which may be remote.
+
+        The name begins with a dot, so no data pattern matches it.
+        """
+        identity = json.dumps([self._relative_paths(str(folder)), self.settings])
+        return f".edl_horovod.{hashlib.sha256(identity.encode()).hexdigest()[:16]}{INDEX_ENDING}"
+
+    def load(self, folder: Path) -> "SavedIndex":
+        """Map the index of these files in a folder.
+
+        Anyone who may write into the folder could create a file with that name. Therefore a file is
+        read only if its owner could also change the data, and its tables must be consistent.
+
+        Raises:
+            FileNotFoundError: The folder has no index of these files.
+            OSError, ValueError: The index is damaged, or has an untrusted owner or another version.
+        """
+        path = folder / self.name(folder)
+        # A link may lead anywhere, and opening a pipe would block for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            self._check_owner(os.fstat(descriptor), folder)
+            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+        return self.parse(mapped, str(folder))
+
+    def parse(self, content: mmap.mmap | bytes, folder: str) -> "SavedIndex":
+        """Parse the index of a folder; the returned arrays share the memory of `content`.
+
+        Raises:
+            ValueError: The index is damaged, or is for other files or of another version.
+        """
+        try:
+            return self._parse_content(content, folder)
+        except (KeyError, TypeError, struct.error) as error:
+            raise ValueError(f"it is damaged ({error})") from error
+
+    def save(self, tables: Tables, folder: Path) -> None:
+        """Write an index into a folder; it appears complete or not at all.
+
+        Raises:
+            OSError: It cannot be written, or a file with its name belongs to another user.
+        """
+        path = folder / self.name(folder)
+        if os.path.lexists(path) and os.lstat(path).st_uid != os.geteuid():
+            raise PermissionError(f"{path} belongs to another user")
+        files = [asdict(file) for file in tables.files]
+        for file, name in zip(files, self._relative_paths(str(folder)), strict=True):
+            file |= {"path": name, "header": base64.b64encode(file["header"]).decode()}
+        arrays = {name: getattr(tables, name) for name in _ARRAYS}
+        if tables.block_starts is tables.chunk_starts:
+            del arrays["block_starts"]  # Each chunk is a block.
+        header = json.dumps(
+            {
+                "settings": self.settings,
+                "states": [[file.size_bytes, file.changed] for file in self.files],
+                "files": files,
+                "fingerprint": tables.fingerprint,
+                "lengths": {name: len(array) for name, array in arrays.items()},
+            }
+        ).encode()
+        header += b" " * (-(_START.size + len(header)) % _ALIGNMENT)
+        contents = [array.view(np.uint8).data for array in arrays.values()]
+        checksum = zlib.crc32(header)
+        for content in contents:
+            checksum = zlib.crc32(content, checksum)
+        write_bytes(path, [_START.pack(_MAGIC, len(header), checksum), header, *contents])
+
+    def _relative_paths(self, folder: str) -> list[str]:
+        """Return the paths relative to the index's folder, so that both can move together."""
+        return [_relative_path(path, folder) for path in self.paths]
+
+    def _check_owner(self, status: os.stat_result, folder: Path) -> None:
+        # This user, the users who could replace the folder, and the owner of the data.
+        owners = {0, os.geteuid(), os.stat(folder).st_uid}
+        if not is_remote(self.paths[0]):
+            owners.add(os.stat(self.paths[0]).st_uid)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is not a regular file")
+        if (owner := status.st_uid) not in owners:
+            raise ValueError(f"it belongs to user {owner}, who owns neither data nor folder")
+
+    def _parse_content(self, content: mmap.mmap | bytes, folder: str) -> "SavedIndex":
+        magic, header_bytes, checksum = _START.unpack_from(content)
+        if magic != _MAGIC:
+            raise ValueError(f"it begins with {magic!r}, expected {_MAGIC!r}")
+        start = _START.size + header_bytes
+        with memoryview(content) as view, view[_START.size :] as rest:
+            if zlib.crc32(rest) != checksum:
+                raise ValueError("its checksum does not match")
+        header = json.loads(content[_START.size : start])
+        names = [file["path"] for file in header["files"]]
+        if (names, header["settings"]) != (self._relative_paths(folder), self.settings):
+            raise ValueError("it is for other files or settings")
+        saved_states = tuple(FileState(*saved_state) for saved_state in header["states"])
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, length in header["lengths"].items():
+            arrays[name] = np.frombuffer(content, _ARRAYS[name], length, start)
+            start += arrays[name].nbytes
+        arrays.setdefault("block_starts", arrays["chunk_starts"])
+        files = [
+            IndexedFile(**file | {"path": path, "header": base64.b64decode(file["header"])})
+            for file, path in zip(header["files"], self.paths, strict=True)
+        ]
+        if [file.size_bytes for file in files] != [saved.size_bytes for saved in saved_states]:
+            raise ValueError("its two lists of file sizes differ")
+        tables = Tables(tuple(files), fingerprint=header["fingerprint"], **arrays)
+        tables.check()
+        return SavedIndex(tables, saved_states)
 
 
 @dataclass(frozen=True)
@@ -250,6 +318,15 @@ class SavedIndex:
     tables: Tables
     files: tuple[FileState, ...]
     """The states of the files when the index was built."""
+
+
+def with_distinct_headers(files: Sequence[IndexedFile]) -> list[IndexedFile]:
+    """Return the files with records, without those whose header an earlier one has, too."""
+    by_header: dict[bytes, IndexedFile] = {}
+    for file in files:
+        if file.num_chunks:
+            by_header.setdefault(file.header, file)
+    return list(by_header.values())
 
 
 def locate(
@@ -262,92 +339,14 @@ def locate(
     """
     requested = np.asarray(ids)
     if requested.ndim != 1 or (requested.size and requested.dtype.kind not in "iu"):
-        raise TypeError(
-            "Record ids must be a flat sequence of integers, not an array of shape"
-            f" {requested.shape} and dtype {requested.dtype}."
-        )
+        kind = f"shape {requested.shape} and dtype {requested.dtype}"
+        raise TypeError(f"Record ids must be a flat sequence of integers, not an array of {kind}.")
     if requested.size and not 0 <= requested.min() <= requested.max() < num_records:
-        raise IndexError(
-            f"Record ids go from 0 to {num_records - 1}; these go from {requested.min()} to"
-            f" {requested.max()}."
-        )
+        bounds = f"from {requested.min()} to {requested.max()}"
+        raise IndexError(f"Record ids go from 0 to {num_records - 1}; these go {bounds}.")
     numbers = requested.astype(np.int64)
     chunk_numbers = np.searchsorted(chunk_starts, numbers, side="right") - 1
     return chunk_numbers, numbers - chunk_starts[chunk_numbers]
-
-
-def index_name(inputs: IndexInputs, folder: str) -> str:
-    """Return the name of an index in a folder, which may be remote.
-
-    The name begins with a dot, so no data pattern matches it.
-    """
-    identity = json.dumps([_relative_paths(inputs, folder), inputs.settings])
-    return f".edl_horovod.{hashlib.sha256(identity.encode()).hexdigest()[:16]}{INDEX_ENDING}"
-
-
-def load_index(inputs: IndexInputs, folder: Path) -> SavedIndex:
-    """Map the index of these files in a folder.
-
-    Anyone who may write into the folder could create a file with that name. Therefore a file is
-    read only if its owner could also change the data, and its tables must be consistent.
-
-    Raises:
-        FileNotFoundError: The folder has no index of these files.
-        OSError, ValueError: The index is damaged, or has an untrusted owner or another version.
-    """
-    path = folder / index_name(inputs, str(folder))
-    # A link may lead anywhere, and opening a pipe would block for ever.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        _check_owner(os.fstat(descriptor), inputs, folder)
-        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-    finally:
-        os.close(descriptor)
-    return parse_index(mapped, inputs, str(folder))
-
-
-def parse_index(content: mmap.mmap | bytes, inputs: IndexInputs, folder: str) -> SavedIndex:
-    """Parse the index of a folder; the returned arrays share the memory of `content`.
-
-    Raises:
-        ValueError: The index is damaged, or is for other files or of another version.
-    """
-    try:
-        return _parse_content(content, inputs, folder)
-    except (KeyError, TypeError, struct.error) as error:
-        raise ValueError(f"it is damaged ({error})") from error
-
-
-def save_index(inputs: IndexInputs, tables: Tables, folder: Path) -> None:
-    """Write an index into a folder; it appears complete or not at all.
-
-    Raises:
-        OSError: It cannot be written, or a file with its name belongs to another user.
-    """
-    path = folder / index_name(inputs, str(folder))
-    if os.path.lexists(path) and os.lstat(path).st_uid != os.geteuid():
-        raise PermissionError(f"{path} belongs to another user")
-    files = [asdict(file) for file in tables.files]
-    for file, name in zip(files, _relative_paths(inputs, str(folder)), strict=True):
-        file |= {"path": name, "header": base64.b64encode(file["header"]).decode()}
-    arrays = {name: getattr(tables, name) for name in _ARRAYS}
-    if tables.block_starts is tables.chunk_starts:
-        del arrays["block_starts"]  # Each chunk is a block.
-    header = json.dumps(
-        {
-            "settings": inputs.settings,
-            "states": [[file.size_bytes, file.changed] for file in inputs.files],
-            "files": files,
-            "fingerprint": tables.fingerprint,
-            "lengths": {name: len(array) for name, array in arrays.items()},
-        }
-    ).encode()
-    header += b" " * (-(_START.size + len(header)) % _ALIGNMENT)
-    contents = [array.view(np.uint8).data for array in arrays.values()]
-    checksum = zlib.crc32(header)
-    for content in contents:
-        checksum = zlib.crc32(content, checksum)
-    write_bytes(path, [_START.pack(_MAGIC, len(header), checksum), header, *contents])
 
 
 def is_index_file(path: Path) -> bool:
@@ -360,18 +359,12 @@ def is_index_file(path: Path) -> bool:
         return file.read(len(_MAGIC))[:-1] == _MAGIC[:-1]
 
 
-def _are_whole(chunks: NDArray[Any]) -> NDArray[np.bool_]:
-    is_whole: NDArray[np.bool_] = (chunks["header_bytes"] == 0) & (
-        chunks["compressed_bytes"] > WHOLE_BYTES
-    )
-    return is_whole
-
-
-def _blocks(
-    chunk_starts: _Integers, chunk_counts: _Integers, is_whole: NDArray[np.bool_]
-) -> tuple[_Integers, _Integers]:
+def _blocks(chunk_starts: _Integers, chunks: NDArray[Any]) -> tuple[_Integers, _Integers]:
+    """Return the first record and the number of records of each block of some chunks."""
+    chunk_counts = chunks["num_records"].astype(np.int64)
     if chunk_counts.max() <= MAX_BLOCK_RECORDS:
         return chunk_starts, chunk_counts
+    is_whole = (chunks["header_bytes"] == 0) & (chunks["compressed_bytes"] > WHOLE_BYTES)
     max_records = np.where(is_whole, chunk_counts, MAX_BLOCK_RECORDS)
     num_blocks = -(-chunk_counts // max_records)
     chunk_of = np.repeat(np.arange(len(chunk_counts)), num_blocks)
@@ -383,9 +376,8 @@ def _blocks(
 
 def _fingerprint(files: Sequence[IndexedFile], chunks: NDArray[Any]) -> str:
     """Return a digest of names, sizes, counts and checksums, independent of folder and times."""
-    locations = [
-        os.path.abspath(f"/{file.path}" if is_remote(file.path) else file.path) for file in files
-    ]
+    paths = [f"/{file.path}" if is_remote(file.path) else file.path for file in files]
+    locations = list(map(os.path.abspath, paths))
     common_folder = os.path.commonpath([os.path.dirname(location) for location in locations])
     digest = hashlib.sha256()
     start = 0
@@ -395,33 +387,12 @@ def _fingerprint(files: Sequence[IndexedFile], chunks: NDArray[Any]) -> str:
         digest.update(json.dumps(facts + [file.sampled] * (file.sampled != 0)).encode())
         end = start + file.num_chunks
         for first in range(start, end, _CHUNKS_AT_ONCE):
-            digest.update(_digested_columns(chunks[first : min(first + _CHUNKS_AT_ONCE, end)]))
+            part = chunks[first : min(first + _CHUNKS_AT_ONCE, end)]
+            columns = [part[name] for name in ("offset", "checksum", "num_records")]
+            digest.update(np.stack(columns, axis=1, dtype="<i8").data)
         digest.update(file.header)
         start = end
     return digest.hexdigest()[:32]
-
-
-def _digested_columns(chunks: NDArray[Any]) -> memoryview:
-    columns = np.empty((len(chunks), 3), dtype="<i8")
-    for column, name in enumerate(("offset", "checksum", "num_records")):
-        columns[:, column] = chunks[name]
-    return columns.data
-
-
-def _check_owner(status: os.stat_result, inputs: IndexInputs, folder: Path) -> None:
-    # This user, the users who could replace the folder, and the owner of the data.
-    owners = {0, os.geteuid(), os.stat(folder).st_uid}
-    if not is_remote(inputs.paths[0]):
-        owners.add(os.stat(inputs.paths[0]).st_uid)
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is not a regular file")
-    if status.st_uid not in owners:
-        raise ValueError(f"it belongs to user {status.st_uid}, who owns neither data nor folder")
-
-
-def _relative_paths(inputs: IndexInputs, folder: str) -> list[str]:
-    """Return the files' paths relative to the index's folder, so that both can move together."""
-    return [_relative_path(path, folder) for path in inputs.paths]
 
 
 def _relative_path(path: str, folder: str) -> str:
@@ -434,32 +405,3 @@ def _relative_path(path: str, folder: str) -> str:
     if scheme != folder_scheme:
         return path
     return posixpath.relpath(f"/{location}", f"/{folder_location}")
-
-
-def _parse_content(content: mmap.mmap | bytes, inputs: IndexInputs, folder: str) -> SavedIndex:
-    magic, header_bytes, checksum = _START.unpack_from(content)
-    if magic != _MAGIC:
-        raise ValueError(f"it begins with {magic!r}, expected {_MAGIC!r}")
-    start = _START.size + header_bytes
-    with memoryview(content) as view, view[_START.size :] as rest:
-        if zlib.crc32(rest) != checksum:
-            raise ValueError("its checksum does not match")
-    header = json.loads(content[_START.size : start])
-    names = [file["path"] for file in header["files"]]
-    if (names, header["settings"]) != (_relative_paths(inputs, folder), inputs.settings):
-        raise ValueError("it is for other files or settings")
-    saved_states = tuple(FileState(*saved_state) for saved_state in header["states"])
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, length in header["lengths"].items():
-        arrays[name] = np.frombuffer(content, _ARRAYS[name], length, start)
-        start += arrays[name].nbytes
-    arrays.setdefault("block_starts", arrays["chunk_starts"])
-    files = [
-        IndexedFile(**file | {"path": path, "header": base64.b64decode(file["header"])})
-        for file, path in zip(header["files"], inputs.paths, strict=True)
-    ]
-    if [file.size_bytes for file in files] != [saved.size_bytes for saved in saved_states]:
-        raise ValueError("its two lists of file sizes differ")
-    tables = Tables(files=tuple(files), fingerprint=header["fingerprint"], **arrays)
-    tables.check()
-    return SavedIndex(tables, saved_states)

@@ -3,7 +3,13 @@
 from collections.abc import Callable
 
 from edl_horovod.records.plan import DataPlan, choose_window
-from edl_horovod.records.source import DataSettings, JobFolders, RecordSource
+from edl_horovod.records.source import (
+    DataSettings,
+    JobFolders,
+    RecordSource,
+    SourceRequest,
+    ignore_message,
+)
 from edl_horovod.records.sources.table import kind_of
 
 __all__ = ["CACHE_BYTES", "open_source", "plan_of"]
@@ -18,7 +24,7 @@ def open_source(
     settings: DataSettings,
     *,
     folders: JobFolders | None = None,
-    tell: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] = ignore_message,
 ) -> RecordSource:
     """Open a job's `data` or `validation_data`.
 
@@ -31,7 +37,8 @@ def open_source(
     Raises:
         DataError: The records cannot be read or are damaged, or there are none.
     """
-    return kind_of(data).open(data, settings, folders=folders, cache_bytes=CACHE_BYTES, tell=tell)
+    request = SourceRequest(data, settings, folders, cache_bytes=CACHE_BYTES, tell=tell)
+    return kind_of(data).open(request)
 
 
 def plan_of(

@@ -4,13 +4,24 @@ A source describes its records by a layout, and a framework builds tensors from 
 imports neither NumPy nor a framework.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from edl_horovod.errors import ConfigError, did_you_mean
+from edl_horovod.errors import ConfigError, DataError, did_you_mean
 
-__all__ = ["BYTES", "Column", "Layout", "Part", "Structure", "Tensor", "selected_columns"]
+__all__ = [
+    "BYTES",
+    "Column",
+    "Layout",
+    "Part",
+    "Structure",
+    "Tensor",
+    "column_error",
+    "leaves",
+    "selected_columns",
+    "with_leaves",
+]
 
 BYTES = "bytes"
 """The type of text and bytes, which become string tensors."""
@@ -28,6 +39,11 @@ class Column:
     time_type: str = ""
     """The NumPy type of dates and times that are stored as integers: `datetime64[us]` (since 1970)
     or `timedelta64[ms]` (durations, times of day), for example; "" for other columns."""
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Self:
+        """Return the column with these fields, as `dataclasses.asdict` returned them."""
+        return cls(**saved | {"shape": tuple(saved["shape"])})
 
     @property
     def is_ragged(self) -> bool:
@@ -58,6 +74,23 @@ def selected_columns(
                 hint=f"Its {noun}s are {', '.join(known)}.{did_you_mean(name, known)}",
             )
     return list(selected) or known
+
+
+def column_error(name: str, path: str, fact: str, alternatives: str) -> DataError:
+    """Return the error for a column that cannot become tensors.
+
+    Args:
+        name: Name of the column.
+        path: The file of the column.
+        fact: A clause that says why it cannot.
+        alternatives: What else it can be written as.
+    """
+    hint = "Select other columns with data_plan.columns=[...], or write it as"
+    return DataError(
+        f"The column {name!r} of {path} cannot become tensors: {fact}.",
+        received={"path": path},
+        hint=f"{hint} {alternatives}.",
+    )
 
 
 @dataclass(frozen=True)
@@ -104,7 +137,8 @@ class Layout:
     @property
     def needs_assembly(self) -> bool:
         """Whether records have tensors that are assembled from several columns."""
-        return self.structure is not None and not _has_only_columns(self.structure)
+        tensors = leaves(self.structure) if self.structure is not None else ()
+        return not all(tensor.is_column for tensor in tensors)
 
     def pack(self, values: Sequence[Any]) -> Any:
         """Arrange one value for each column in the structure of a record.
@@ -112,7 +146,7 @@ class Layout:
         A tensor with several columns is represented by a tuple of their values.
         """
         if self.structure is not None:
-            return _packed(self.structure, values)
+            return with_leaves(self.structure, lambda tensor: _packed(tensor, values))
         if self.kind == "value":
             return values[0]
         if self.kind == "tuple":
@@ -120,23 +154,30 @@ class Layout:
         return {column.name: value for column, value in zip(self.columns, values, strict=True)}
 
 
-def _has_only_columns(structure: Structure) -> bool:
-    if isinstance(structure, Tensor):
-        return structure.is_column
-    inner = structure.values() if isinstance(structure, dict) else structure
-    return all(map(_has_only_columns, inner))
+def leaves(tree: Any) -> Iterator[Any]:
+    """Yield what nested tuples and dicts contain, in order."""
+    if not isinstance(tree, dict | tuple):
+        yield tree
+        return
+    for inner in tree.values() if isinstance(tree, dict) else tree:
+        yield from leaves(inner)
 
 
-def _packed(structure: Structure, values: Sequence[Any]) -> Any:
-    if isinstance(structure, dict):
-        return {name: _packed(inner, values) for name, inner in structure.items()}
-    if isinstance(structure, tuple):
-        return tuple(_packed(inner, values) for inner in structure)
-    if structure.is_column:
-        return values[structure.parts[0].column]
+def with_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """Return nested tuples and dicts with the results of `change` in place of their leaves."""
+    if isinstance(tree, dict):
+        return {name: with_leaves(inner, change) for name, inner in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(with_leaves(inner, change) for inner in tree)
+    return change(tree)
+
+
+def _packed(tensor: Tensor, values: Sequence[Any]) -> Any:
+    if tensor.is_column:
+        return values[tensor.parts[0].column]
     return tuple(
         values[number]
-        for part in structure.parts
+        for part in tensor.parts
         for number in (part.column, part.shape_column)
         if number is not None
     )

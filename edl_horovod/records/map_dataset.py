@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, DataError, EdlError, UserCodeError
-from edl_horovod.records.columns import Ragged, Values, empty
+from edl_horovod.records.columns import Values, empty, stacked
 from edl_horovod.records.elements import text_array
 from edl_horovod.records.index_tables import locate
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
@@ -99,10 +99,8 @@ class MapDataset(RecordSource):
             raise self._failed(f"record {number}", e) from e
 
     def _failed(self, operation: str, error: Exception) -> UserCodeError:
-        return UserCodeError(
-            f"{self._name} raised an exception for {operation}: {type(error).__name__}: {error}.",
-            received={"data": self._name},
-        )
+        problem = f"raised an exception for {operation}: {type(error).__name__}: {error}."
+        return UserCodeError(f"{self._name} {problem}", received={"data": self._name})
 
     def _parts(self, record: Any) -> _Parts:
         """Return the values of a record by name; the name of a tuple item is its index, else ""."""
@@ -121,10 +119,8 @@ class MapDataset(RecordSource):
             return text
         array = np.asarray(value)
         if array.dtype.kind not in "biufc":
-            location = f"the part {name!r} of a record" if name else "a record"
-            raise self._misfit(
-                f"{location} is a {type(value).__name__}, not an array, number or text"
-            )
+            part = f"the part {name!r} of a record" if name else "a record"
+            raise self._misfit(f"{part} is a {type(value).__name__}, not an array, number or text")
         return array
 
     def _names(self, names: list[str], selected: Sequence[str]) -> list[str]:
@@ -153,14 +149,10 @@ class MapDataset(RecordSource):
         for number, array in zip(ids.tolist(), arrays, strict=True):
             has_same_shape = array.ndim == 1 if column.is_ragged else array.shape == column.shape
             if not has_same_shape or not np.can_cast(array.dtype, dtype, "same_kind"):
-                raise self._misfit(
-                    f"record {number} has {array.dtype.name}{list(array.shape)} where others have"
-                    f" {column.dtype}{list(column.shape)}"
-                )
-        if column.is_ragged:
-            ends = np.cumsum([len(array) for array in arrays])
-            return Ragged(np.concatenate(arrays).astype(dtype, copy=False), ends)
-        return np.stack(arrays).astype(dtype, copy=False)
+                value = f"{array.dtype.name}{list(array.shape)}"
+                usual = f"{column.dtype}{list(column.shape)}"
+                raise self._misfit(f"record {number} has {value} where others have {usual}")
+        return stacked(arrays, column)
 
     def _part(self, value: NDArray[Any] | None, name: str) -> NDArray[Any]:
         if value is None:

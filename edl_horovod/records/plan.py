@@ -26,24 +26,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
-__all__ = [
-    "BlockOrder",
-    "DataPlan",
-    "EpochOrder",
-    "FilledSteps",
-    "Permutation",
-    "Span",
-    "StepSpans",
-    "choose_window",
-    "interleaved_lanes",
-    "lanes_of_rank",
-]
+__all__ = ["DataPlan", "EpochOrder", "FilledSteps", "StepSpans", "choose_window", "lanes_of_rank"]
 
 MAX_WINDOW = 1024
 _NO_RECORD = -1
-Ids = npt.NDArray[np.int64]
+Ids = NDArray[np.int64]
 GROUP_BLOCKS = 1024
 """Number of blocks in a group. Only sums of groups are stored; a group is expanded on demand."""
 _GROUPS_AT_ONCE = 16
@@ -51,8 +40,6 @@ _GROUPS_AT_ONCE = 16
 
 _ROUNDS = 6
 """Rounds alternate between the two halves of a number."""
-
-_Integers = npt.NDArray[np.int64]
 
 
 def choose_window(requested: int, *, num_lanes: int, record_bytes: float, max_bytes: int) -> int:
@@ -100,9 +87,8 @@ class StepSpans:
         if number < self._steps_of_first_epoch:
             first = position + number * self.step_records
         else:
-            later_epochs, within = divmod(
-                number - self._steps_of_first_epoch, self._steps_per_epoch
-            )
+            number -= self._steps_of_first_epoch
+            later_epochs, within = divmod(number, self._steps_per_epoch)
             epoch, first = epoch + 1 + later_epochs, within * self.step_records
         return Span(epoch, first, min(first + self.step_records, self.epoch_records))
 
@@ -152,10 +138,7 @@ class DataPlan:
     """Fingerprint of the source that numbers the records."""
 
     def __post_init__(self) -> None:
-        assert (self.global_batch > 0) != (self.rank_batch > 0), (
-            self.global_batch,
-            self.rank_batch,
-        )
+        assert (self.global_batch > 0) != (self.rank_batch > 0), self
         assert self.global_batch % self.num_lanes == 0, (self.global_batch, self.num_lanes)
 
     @cached_property
@@ -243,9 +226,8 @@ class FilledSteps:
     """
 
     def __init__(self, plan: DataPlan, lanes: range, *, first: int, last: int) -> None:
-        longest_lane = max(
-            (stop - start for start, stop in map(plan.lane_bounds, lanes)), default=0
-        )
+        bounds = map(plan.lane_bounds, lanes)
+        longest_lane = max((stop - start for start, stop in bounds), default=0)
         self._per_epoch = plan.steps_per_epoch
         self._filled_per_epoch = -(-longest_lane // plan.lane_batch)
         self._num_before = self._count(first)
@@ -307,12 +289,10 @@ class EpochOrder:
         """
         plan = self._plan
         row, end = first // plan.num_lanes, -(-last // plan.num_lanes)
-        parts = [
-            self._grid(window, lanes)[
-                :, max(row - window * plan.window, 0) : end - window * plan.window
-            ]
-            for window in range(row // plan.window, -(-end // plan.window))
-        ]
+        parts = []
+        for window in range(row // plan.window, -(-end // plan.window)):
+            first_row = window * plan.window
+            parts.append(self._grid(window, lanes)[:, max(row - first_row, 0) : end - first_row])
         padded = np.concatenate(parts, axis=1)
         is_selected = padded != _NO_RECORD
         if first % plan.num_lanes or last % plan.num_lanes:
@@ -364,7 +344,7 @@ class Permutation:
         # A round adds `table[other half]`, a number below `values`, to one half.
         self._tables = [random.integers(0, values, size, dtype=np.int64) for values, size in sides]
 
-    def __call__(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def __call__(self, positions: Ids) -> Ids:
         """Return the elements at some positions of the shuffled order, shape (positions,)."""
         values = self._network(positions)
         while len(outside := np.flatnonzero(values >= self._n)):
@@ -372,7 +352,7 @@ class Permutation:
             values[outside] = self._network(values[outside])
         return values
 
-    def _network(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _network(self, numbers: Ids) -> Ids:
         left = numbers // self._b
         right = numbers - left * self._b
         halves = [(left, right, self._a), (right, left, self._b)]
@@ -402,8 +382,8 @@ class BlockOrder:
 
     def __init__(
         self,
-        block_starts: _Integers,
-        block_counts: _Integers,
+        block_starts: Ids,
+        block_counts: Ids,
         permutation: Permutation,
         *,
         cached_groups: int,
@@ -435,7 +415,7 @@ class BlockOrder:
         np.cumsum(self._firsts, out=self._firsts)
         self._group = lru_cache(maxsize=cached_groups)(self._expand)
 
-    def ids(self, first: int, stop: int) -> _Integers:
+    def ids(self, first: int, stop: int) -> Ids:
         """Return the ids of the records at the positions from `first` to `stop` (exclusive)."""
         parts = []
         while first < stop:
@@ -445,24 +425,24 @@ class BlockOrder:
             first = end
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
-    def _ids_in_group(self, group: int, first: int, stop: int) -> _Integers:
+    def _ids_in_group(self, group: int, first: int, stop: int) -> Ids:
         positions, shifts = self._group(group)
         begin = int(np.searchsorted(positions, first, side="right")) - 1
         end = int(np.searchsorted(positions, stop, side="left"))
         bounds = np.append(positions[begin:end], stop)
         bounds[0] = first
-        ids: _Integers = np.repeat(shifts[begin:end], np.diff(bounds))
+        ids: Ids = np.repeat(shifts[begin:end], np.diff(bounds))
         ids += np.arange(first, stop)
         return ids
 
-    def _expand(self, group: int) -> tuple[_Integers, _Integers]:
+    def _expand(self, group: int) -> tuple[Ids, Ids]:
         """Return the first position and the offset from positions to ids of a group's blocks."""
         blocks = self._blocks(group * self._group_blocks, (group + 1) * self._group_blocks)
         counts = self._counts[blocks]
         positions = self._firsts[group] + np.cumsum(counts) - counts
         return positions, self._starts[blocks] - positions
 
-    def _blocks(self, first: int, stop: int) -> _Integers:
+    def _blocks(self, first: int, stop: int) -> Ids:
         return self._permutation(np.arange(first, min(stop, len(self._counts))))
 
 

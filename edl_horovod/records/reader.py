@@ -21,9 +21,8 @@ class Reader(ChunkSource):
     """Reads records of indexed files by id."""
 
     def __init__(self, index: Index, *, cache_bytes: int = 64 << 20) -> None:
-        super().__init__(
-            layout=index.layout, num_records=index.num_records, cache_bytes=cache_bytes
-        )
+        num_records = index.num_records
+        super().__init__(layout=index.layout, num_records=num_records, cache_bytes=cache_bytes)
         self.index = index
         self.block_starts = index.block_starts
         self.block_counts = index.block_counts
@@ -53,22 +52,16 @@ class Reader(ChunkSource):
     def describe(self) -> str:
         """Return the numbers of files, records and chunks, for the log."""
         index = self.index
-        name = index.record_format.name
-        return (
-            f"{len(index.files):,} {name} files, {index.num_records:,} records in"
-            f" {index.num_chunks:,} chunks"
-        )
+        records = f"{index.num_records:,} records in {index.num_chunks:,} chunks"
+        return f"{len(index.files):,} {index.record_format.name} files, {records}"
 
     def load_chunk(self, number: int) -> Chunk:
         """Read and decode a chunk, numbered over all files."""
         chunk = self.index.chunk(number)
         file = self.index.file_of_chunk(number)
-        payload = self._files.read_at(
-            file.path,
-            offset=chunk.payload_offset,
-            num_bytes=chunk.compressed_bytes,
-            expected=self.index.expected_state(number),
-        )
+        offset, num_bytes = chunk.payload_offset, chunk.compressed_bytes
+        state = self.index.expected_state(number)
+        payload = self._files.read_at(file.path, offset=offset, num_bytes=num_bytes, expected=state)
         decode = self.index.record_format.decode
         if isinstance(decode, ColumnFormat):
             assert self.layout is not None

@@ -2,26 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from edl_horovod.records.chunks import ChunkInfo, FileChunks
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.layout import Layout
+from edl_horovod.records.source import FormatSettings, RecordSource, SourceRequest
 
 if TYPE_CHECKING:
     from edl_horovod.records.columns import ColumnChunk, FlatRecords
     from edl_horovod.records.index_tables import IndexedFile
-    from edl_horovod.records.source import RecordSource
 
-__all__ = [
-    "ChangeDetection",
-    "ChunkFormat",
-    "ColumnFormat",
-    "FileFormat",
-    "FormatSettings",
-    "RecordFormat",
-]
+__all__ = ["ChunkFormat", "ColumnFormat", "FileFormat", "FormatSettings", "RecordFormat"]
 
 
 ChangeDetection = Literal["checksums", "samples", "time"]
@@ -57,8 +49,9 @@ class DecodeColumns(Protocol):
 class ColumnFormat:
     """Reads the columns of a file format."""
 
-    layout: Callable[[Sequence["IndexedFile"]], Layout]
-    """Returns the columns of files; raises DataError where files differ or cannot be read."""
+    layout: Callable[[Sequence["IndexedFile"], Sequence[str]], Layout]
+    """Returns the columns of files that `data_plan.columns` selects; raises DataError where files
+    differ or cannot be read."""
     decode: DecodeColumns
 
 
@@ -95,54 +88,6 @@ class RecordFormat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FormatSettings:
-    """The settings of `data_plan` that formats use."""
-
-    damaged: str
-    csv_header: bool
-    max_chunk_bytes: int
-    columns: tuple[str, ...]
-    """The columns to read, in this order; empty for all columns of the files."""
-
-
-class MakeFormat(Protocol):
-    """Creates a record format; imports the libraries that read it."""
-
-    def __call__(self, settings: FormatSettings) -> RecordFormat:
-        """Return the format for some settings.
-
-        Raises:
-            MissingDependency: The extra that the format needs is not installed.
-        """
-
-
-class OpenSource(Protocol):
-    """Opens files of a format whose records are not chunks of one file."""
-
-    def __call__(
-        self,
-        paths: Sequence[str],
-        *,
-        columns: Sequence[str],
-        folder: Path | None,
-        cache_bytes: int,
-        tell: Callable[[str], None],
-    ) -> "RecordSource":
-        """Open files as one source.
-
-        Args:
-            paths: Sorted paths.
-            columns: The columns to read, in this order; empty for all.
-            folder: The job's folder for an index; None to save no index.
-            cache_bytes: Memory for decoded data that may be requested again.
-            tell: Called with messages for the user.
-
-        Raises:
-            DataError: The files cannot be read, or cannot be read together.
-        """
-
-
-@dataclass(frozen=True, kw_only=True)
 class FileFormat:
     """The description of a record format; importing it imports nothing heavy.
 
@@ -151,8 +96,12 @@ class FileFormat:
 
     name: str
     """The format's display name."""
-    make: MakeFormat | None = None
-    open_source: OpenSource | None = None
+    make: Callable[[FormatSettings], RecordFormat] | None = None
+    """Creates the record format for some settings; imports the libraries that read it, and raises
+    MissingDependency if an extra is not installed."""
+    open_source: Callable[[Sequence[str], SourceRequest], RecordSource] | None = None
+    """Opens files, given by their sorted paths, whose records are not chunks of one file; raises
+    DataError if they cannot be read, or cannot be read together."""
     check_together: Callable[[Sequence[Sequence[str]]], None] | None = None
     """Raises DataError if the paths of the data and of the validation data do not fit together."""
     why_not_skippable: str = ""

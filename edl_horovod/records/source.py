@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataSettings",
+    "FormatSettings",
     "JobFolders",
     "RecordSource",
     "Records",
     "SourceKind",
+    "SourceRequest",
     "ignore_message",
     "refuse_skipping",
 ]
@@ -33,8 +35,8 @@ Records = list[bytes] | list["Values"]
 """Records as bytes, or as one array of values per column if the source has a `layout`."""
 
 
-class DataSettings(Protocol):
-    """The settings of `data_plan` that sources and plans use."""
+class FormatSettings(Protocol):
+    """The settings of `data_plan` that formats use."""
 
     @property
     def damaged(self) -> str:
@@ -49,8 +51,12 @@ class DataSettings(Protocol):
         """Maximum size of a RecordIO chunk before compression, in bytes."""
 
     @property
-    def columns(self) -> list[str]:
-        """The columns to read, in this order; empty for all."""
+    def columns(self) -> Sequence[str]:
+        """The columns to read, in this order; empty for all columns of the files."""
+
+
+class DataSettings(FormatSettings, Protocol):
+    """The settings of `data_plan` that sources and plans use."""
 
     @property
     def seed(self) -> int:
@@ -75,6 +81,32 @@ class JobFolders:
     """For the cached records of streams, which later jobs reuse."""
     unfinished_records: Path
     """For records of streams that are being written; removed when the job ends."""
+
+
+def ignore_message(message: str) -> None:
+    """Stand in where no function for messages was passed; the messages are in the log, too."""
+
+
+@dataclass(frozen=True)
+class SourceRequest:
+    """What a job opens."""
+
+    data: str
+    """The user's setting, with its scheme."""
+    settings: DataSettings
+    """The job's settings of `data_plan`."""
+    folders: JobFolders | None
+    """The job's folders; None outside a job."""
+    cache_bytes: int
+    """Memory for decoded data that may be requested again."""
+    tell: Callable[[str], None]
+    """Called with messages for the user: the progress of long operations, and warnings about files
+    that have changed."""
+
+    @property
+    def index_folder(self) -> Path | None:
+        """The job's folder for an index; None to save no index."""
+        return self.folders.index if self.folders is not None else None
 
 
 class RecordSource(Closeable):
@@ -124,24 +156,8 @@ class SourceKind(abc.ABC):
     """Whether `open` imports a module that may be in the model zoo."""
 
     @abc.abstractmethod
-    def open(
-        self,
-        data: str,
-        settings: DataSettings,
-        *,
-        folders: JobFolders | None,
-        cache_bytes: int,
-        tell: Callable[[str], None] | None,
-    ) -> RecordSource:
+    def open(self, request: SourceRequest) -> RecordSource:
         """Open the records.
-
-        Args:
-            data: The user's setting, with its scheme.
-            settings: The job's settings of `data_plan`.
-            folders: The job's folders; None outside a job.
-            cache_bytes: Memory for decoded data that may be requested again.
-            tell: Called with messages for the user: the progress of long operations, and warnings
-                about files that have changed.
 
         Raises:
             DataError: There are no records, or they cannot be read.
@@ -166,10 +182,6 @@ class SourceKind(abc.ABC):
     def local_patterns(self, data: str) -> Iterator[str]:
         """Yield the paths, folders and globs on local file systems that are read."""
         yield from ()
-
-
-def ignore_message(message: str) -> None:
-    """Stand in where no function for messages was passed; the messages are in the log, too."""
 
 
 def refuse_skipping(data: str, settings: DataSettings, *, why: str) -> None:

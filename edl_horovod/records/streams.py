@@ -11,7 +11,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,14 @@ from numpy.typing import NDArray
 from edl_horovod.errors import DataError, EdlError, OutputError, UserCodeError, hint_of
 from edl_horovod.files.cache import one_builder
 from edl_horovod.files.whole_file import sync, write_json
-from edl_horovod.records.columns import Ragged, Values
+from edl_horovod.records.columns import Values, stacked
 from edl_horovod.records.elements import Elements, MisfitError, decode_arrays, encode_arrays
-from edl_horovod.records.index import Index
-from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure, Tensor
+from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure, Tensor, leaves
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.record_format import FormatSettings
-from edl_horovod.records.source import JobFolders, Records, RecordSource
+from edl_horovod.records.source import Records, RecordSource, SourceRequest
 from edl_horovod.records.sources.recordio import Writer
-from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
 
-__all__ = ["RECORDS", "StreamRecords", "cache_stream"]
+__all__ = ["open_stream"]
 
 log = logging.getLogger(__name__)
 
@@ -41,88 +38,66 @@ TELL_SECONDS = 5.0
 _DESCRIPTION = "stream.json"
 _FORMAT = 1
 
-_SETTINGS = FormatSettings(
-    damaged="raise", csv_header=False, max_chunk_bytes=MAX_CHUNK_BYTES, columns=()
-)
 
-
-@dataclass(frozen=True)
-class CachedStream:
-    """The cached records of a stream."""
-
-    folder: Path
-    layout: Layout
-
-
-def cache_stream(
-    stream: Iterable[Any], name: str, digest: str, folders: JobFolders, tell: Callable[[str], None]
-) -> CachedStream:
+def open_stream(stream: Iterable[Any], digest: str, request: SourceRequest) -> "StreamRecords":
     """Read a stream to its end, unless a process of this or an earlier job has done so.
 
     One process reads at a time; the others wait for it without a time limit.
 
     Args:
         stream: Yields the elements. It is not iterated if its records are already cached.
-        name: The setting that names the stream, with its scheme.
         digest: Digest of the code that creates the stream. Cached records of other code are
             replaced.
-        folders: The job's folders.
-        tell: Called with messages for the user.
+        request: What the job opens; it has folders.
 
     Raises:
         DataError: The stream has no elements, or they differ in structure.
         OutputError: The records cannot be written.
         UserCodeError: The stream raised an exception.
     """
-    stream_name = name.partition(":")[2]
-    cached_folder = folders.records / stream_name
+    assert request.folders is not None
+    name, stream_name = request.data, request.data.partition(":")[2]
+    folder = request.folders.records / stream_name
+    lock = request.folders.records / f"{stream_name}.lock"
 
     def say(message: str) -> None:
         log.info("%s", message)
-        tell(message)
+        request.tell(message)
 
     with (
-        _translated_errors(cached_folder),
-        one_builder(
-            [folders.records / f"{stream_name}.lock"], say, doing=f"reads {name}", gives_up=False
-        ),
+        _translated_errors(folder),
+        one_builder([lock], say, doing=f"reads {name}", gives_up=False),
     ):
-        cached = _load_cached(cached_folder, digest)
-        if cached is not None:
-            return cached
-        say(
-            f"{name} can only be read from its start: it is read once now, and its records are"
-            f" cached in {cached_folder}"
-        )
-        _make(stream, name, digest, cached_folder, folders.unfinished_records / stream_name, say)
-        cached = _load_cached(cached_folder, digest)
-        if cached is None:
-            raise OutputError(
-                f"The records of {name} are missing from {cached_folder} after they were written.",
-                received={"data": name},
-                hint="Check whether another program changes this folder.",
-            )
-        return cached
+        layout = _cached_layout(folder, digest)
+        if layout is None:
+            news = "it is read once now, and its records are cached in"
+            say(f"{name} can only be read from its start: {news} {folder}")
+            unfinished = request.folders.unfinished_records / stream_name
+            _make(stream, name, digest, folder, unfinished, say)
+            layout = _cached_layout(folder, digest)
+    if layout is None:
+        problem = f"The records of {name} are missing from {folder} after they were written."
+        hint = "Check whether another program changes this folder."
+        raise OutputError(problem, received={"data": name}, hint=hint)
+    return StreamRecords(folder, layout, request)
 
 
 class StreamRecords(RecordSource):
     """Reads the cached records of a stream."""
 
-    def __init__(
-        self, stream: CachedStream, name: str, *, folders: JobFolders, cache_bytes: int
-    ) -> None:
+    def __init__(self, folder: Path, layout: Layout, request: SourceRequest) -> None:
         """Open the file of the records.
 
         Raises:
             DataError: The file is damaged.
         """
-        index = Index.of([str(stream.folder / RECORDS)], _SETTINGS, folder=folders.index)
-        self._reader = Reader(index, cache_bytes=cache_bytes)
-        self._name = name
-        self._layout = stream.layout
-        assert stream.layout.structure is not None
-        self.layout = None if _is_bytes(stream.layout) else stream.layout
-        self._have_shape_columns = list(_have_shape_columns(stream.layout.structure))
+        self._reader = Reader.open(
+            [str(folder / RECORDS)], folder=request.index_folder, cache_bytes=request.cache_bytes
+        )
+        self._name = request.data
+        self._layout = layout
+        self.layout = None if _is_bytes(layout) else layout
+        self._parts = [part for tensor in leaves(layout.structure) for part in tensor.parts]
         self.block_starts = self._reader.block_starts
         self.block_counts = self._reader.block_counts
         self.fingerprint = self._reader.fingerprint
@@ -133,12 +108,10 @@ class StreamRecords(RecordSource):
         if self.layout is None:
             return [text.item() for (text,) in records]
         columns: list[Values] = []
-        for number, has_shape in enumerate(self._have_shape_columns):
+        for number, part in enumerate(self._parts):
             arrays = [record[number] for record in records]
-            column = self._layout.columns[len(columns)]
-            dtype = np.dtype(object if column.dtype == BYTES else column.dtype)
-            columns.append(_stacked(arrays, dtype, column.shape))
-            if has_shape:
+            columns.append(stacked(arrays, self._layout.columns[len(columns)]))
+            if part.shape_column is not None:
                 (ndim,) = self._layout.columns[len(columns)].shape
                 shapes = np.array([array.shape for array in arrays], np.int64)
                 columns.append(shapes.reshape(len(arrays), ndim or 0))
@@ -173,8 +146,14 @@ def _make(
     temporary = unfinished.with_name(f"{unfinished.name}.{secrets.token_hex(4)}")
     temporary.mkdir(parents=True)
     try:
-        written = _write(stream, name, temporary, say)
-        _describe(temporary, digest, written.layout())
+        layout = _write(stream, name, temporary, say).layout()
+        description = {
+            "format": _FORMAT,
+            "digest": digest,
+            "columns": [asdict(column) for column in layout.columns],
+            "structure": _to_json(layout.structure),
+        }
+        write_json(temporary / _DESCRIPTION, description)
         if target.exists():
             shutil.rmtree(target)
         try:
@@ -195,9 +174,8 @@ def _translated_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(
-            f"{folder} cannot be written: {error}.", received={"path": folder}, hint=hint_of(error)
-        ) from error
+        problem = f"{folder} cannot be written: {error}."
+        raise OutputError(problem, received={"path": folder}, hint=hint_of(error)) from error
 
 
 def _write(stream: Iterable[Any], name: str, folder: Path, say: Callable[[str], None]) -> Elements:
@@ -224,10 +202,8 @@ def _write(stream: Iterable[Any], name: str, folder: Path, say: Callable[[str], 
         if not count:
             raise DataError("There are no records in the data.", received={"data": name})
     on_disk = (folder / RECORDS).stat().st_size
-    say(
-        f"{name}: {_size(count, num_bytes)}, {on_disk / 1e6:,.1f} MB on disk; each record is"
-        f" {elements}"
-    )
+    size = f"{_size(count, num_bytes)}, {on_disk / 1e6:,.1f} MB on disk"
+    say(f"{name}: {size}; each record is {elements}")
     return elements
 
 
@@ -240,45 +216,27 @@ def _elements(stream: Iterable[Any], name: str) -> Iterable[Any]:
     except EdlError:
         raise
     except Exception as e:
-        raise UserCodeError(
-            f"{name} raised an exception after {count:,} elements: {type(e).__name__}: {e}.",
-            received={"data": name},
-        ) from e
+        problem = f"{name} raised an exception after {count:,} elements: {type(e).__name__}: {e}."
+        raise UserCodeError(problem, received={"data": name}) from e
 
 
 def _size(count: int, num_bytes: int) -> str:
     return f"{count:,} records of {num_bytes / 1e6:,.1f} MB"
 
 
-def _describe(folder: Path, digest: str, layout: Layout) -> None:
-    assert layout.structure is not None
-    write_json(
-        folder / _DESCRIPTION,
-        {
-            "format": _FORMAT,
-            "digest": digest,
-            "columns": [asdict(column) for column in layout.columns],
-            "structure": _to_json(layout.structure),
-        },
-    )
-
-
-def _load_cached(folder: Path, digest: str) -> CachedStream | None:
-    """Return the records in a folder if code with this digest created them, else None."""
+def _cached_layout(folder: Path, digest: str) -> Layout | None:
+    """Return the layout of the records in a folder; None if code with this digest has made none."""
     try:
         saved = json.loads((folder / _DESCRIPTION).read_bytes())
     except FileNotFoundError:
         return None
     if (saved["format"], saved["digest"]) != (_FORMAT, digest):
         return None
-    columns = tuple(
-        Column(column["name"], column["dtype"], tuple(column["shape"]))
-        for column in saved["columns"]
-    )
-    return CachedStream(folder, Layout(columns, structure=_from_json(saved["structure"])))
+    columns = tuple(Column.from_dict(column) for column in saved["columns"])
+    return Layout(columns, structure=_from_json(saved["structure"]))
 
 
-def _to_json(structure: Structure) -> Any:
+def _to_json(structure: Any) -> Any:
     if isinstance(structure, dict):
         return {"dict": [[name, _to_json(inner)] for name, inner in structure.items()]}
     if isinstance(structure, tuple):
@@ -291,34 +249,10 @@ def _from_json(saved: dict[str, Any]) -> Structure:
         return {name: _from_json(inner) for name, inner in saved["dict"]}
     if "tuple" in saved:
         return tuple(map(_from_json, saved["tuple"]))
-    parts = (
-        Part(part["column"], tuple(part["shape"]), part["shape_column"]) for part in saved["parts"]
-    )
+    parts = (Part(**part | {"shape": tuple(part["shape"])}) for part in saved["parts"])
     return Tensor(saved["kind"], tuple(parts))
 
 
 def _is_bytes(layout: Layout) -> bool:
     column = layout.columns[0]
     return isinstance(layout.structure, Tensor) and (column.dtype, column.shape) == (BYTES, ())
-
-
-def _have_shape_columns(structure: Structure) -> Iterator[bool]:
-    """Yield for each array of a record whether it has a column for its shape, in order."""
-    if isinstance(structure, Tensor):
-        yield from (part.shape_column is not None for part in structure.parts)
-        return
-    for inner in structure.values() if isinstance(structure, dict) else structure:
-        yield from _have_shape_columns(inner)
-
-
-def _stacked(
-    arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int | None, ...]
-) -> Values:
-    if shape == (None,):
-        # Cast before joining: an empty array may have another type, as Python's empty list does.
-        flat = [array.ravel().astype(dtype, copy=False) for array in arrays]
-        ends = np.cumsum([len(values) for values in flat], dtype=np.int64)
-        return Ragged(np.concatenate(flat) if flat else np.empty(0, dtype), ends)
-    if not arrays:
-        return np.empty((0, *(size or 0 for size in shape)), dtype)
-    return np.stack(arrays).astype(dtype, copy=False)

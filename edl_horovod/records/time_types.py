@@ -26,10 +26,7 @@ def columns_to_json(columns: Sequence[Column]) -> str:
 
 def columns_from_json(text: str) -> tuple[Column, ...]:
     """Parse the text that `columns_to_json` returned."""
-    return tuple(
-        Column(saved["name"], saved["dtype"], tuple(saved["shape"]), time_type=saved["time_type"])
-        for saved in json.loads(text or "[]")
-    )
+    return tuple(map(Column.from_dict, json.loads(text or "[]")))
 
 
 def with_time_types_of(
@@ -49,12 +46,11 @@ def with_time_types_of(
     if source.layout is None:
         return source
     trained_columns = {column.name: column for column in trained}
-    columns = tuple(
-        _column(column, trained_columns.get(column.name), data) for column in source.layout.columns
-    )
-    if columns == source.layout.columns:
+    layout = source.layout
+    columns = tuple(_column(item, trained_columns.get(item.name), data) for item in layout.columns)
+    if columns == layout.columns:
         return source
-    return _Converted(source, replace(source.layout, columns=columns), data)
+    return _Converted(source, replace(layout, columns=columns), data)
 
 
 class _Converted(RecordSource):

@@ -1,17 +1,16 @@
 """A user's own data set: `dataset:module.name` is an object with records by index, or a stream."""
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 from edl_horovod.errors import ConfigError, DataError, EdlError, UserCodeError
 from edl_horovod.records.source import (
     DataSettings,
-    JobFolders,
     RecordSource,
     SourceKind,
-    ignore_message,
+    SourceRequest,
     refuse_skipping,
 )
 
@@ -35,16 +34,9 @@ class _UserDataset(SourceKind):
 
     runs_user_code = True
 
-    def open(
-        self,
-        data: str,
-        settings: DataSettings,
-        *,
-        folders: JobFolders | None,
-        cache_bytes: int,
-        tell: Callable[[str], None] | None,
-    ) -> RecordSource:
+    def open(self, request: SourceRequest) -> RecordSource:
         """Import the module and read the first records; a stream is read to its end."""
+        data, settings = request.data, request.settings
         self._check_settings(data, settings)
         module, dataset = _create(data)
         if _yields_batches(dataset):
@@ -60,17 +52,14 @@ class _UserDataset(SourceKind):
 
             return MapDataset(dataset, data, selected=settings.columns)
         _require_stream(dataset, data, settings)
-        if folders is None:
-            raise DataError(
-                f"{data} can only be read from its start, and no job can cache its records.",
-                received={"data": data},
-                hint="Return an object with __len__ and __getitem__, or open it in a job.",
-            )
+        if request.folders is None:
+            problem = f"{data} can only be read from its start, and no job can cache its records."
+            hint = "Return an object with __len__ and __getitem__, or open it in a job."
+            raise DataError(problem, received={"data": data}, hint=hint)
         from edl_horovod.records.code_digest import digest_of
-        from edl_horovod.records.streams import StreamRecords, cache_stream
+        from edl_horovod.records.streams import open_stream
 
-        stream = cache_stream(dataset, data, digest_of(module), folders, tell or ignore_message)
-        return StreamRecords(stream, data, folders=folders, cache_bytes=cache_bytes)
+        return open_stream(dataset, digest_of(module), request)
 
     def check(self, datasets: Sequence[str], settings: DataSettings) -> None:
         """Check the form of the setting; user code runs only on the ranks."""
@@ -100,25 +89,19 @@ def _create(data: str) -> tuple[ModuleType, Any]:
     try:
         module = importlib.import_module(module_name)
         dataset: Any = getattr(module, name, None)
-        is_factory = (
-            callable(dataset) and not _is_random_access(dataset) and not _is_stream(dataset)
-        )
-        if isinstance(dataset, type) or is_factory:
+        is_dataset = _is_random_access(dataset) or hasattr(dataset, "__iter__")
+        if isinstance(dataset, type) or (callable(dataset) and not is_dataset):
             dataset = dataset()
     except EdlError:
         raise
     except Exception as e:
         is_missing = isinstance(e, ModuleNotFoundError) and e.name == module_name
-        raise UserCodeError(
-            f"{data} cannot be created: {type(e).__name__}: {e}.",
-            received={"data": data},
-            hint="The module must lie beside the model, or be installed." if is_missing else "",
-        ) from e
+        problem = f"{data} cannot be created: {type(e).__name__}: {e}."
+        hint = "The module must lie beside the model, or be installed." if is_missing else ""
+        raise UserCodeError(problem, received={"data": data}, hint=hint) from e
     if dataset is None:
-        raise UserCodeError(
-            f"The module {module_name} does not define {name!r}, or {name!r} returns None.",
-            received={"data": data},
-        )
+        problem = f"The module {module_name} does not define {name!r}, or {name!r} returns None."
+        raise UserCodeError(problem, received={"data": data})
     return module, dataset
 
 
@@ -126,12 +109,8 @@ def _is_random_access(dataset: object) -> bool:
     return all(hasattr(dataset, method) for method in _METHODS)
 
 
-def _is_stream(dataset: object) -> bool:
-    return hasattr(dataset, "__iter__")
-
-
 def _require_stream(dataset: Any, data: str, settings: DataSettings) -> None:
-    if not _is_stream(dataset):
+    if not hasattr(dataset, "__iter__"):
         missing = " or ".join(method for method in _METHODS if not hasattr(dataset, method))
         raise UserCodeError(
             f"{data} is not a data set: {type(dataset).__name__} has no {missing}, and it is not"
@@ -140,18 +119,15 @@ def _require_stream(dataset: Any, data: str, settings: DataSettings) -> None:
             hint="Return a list, an object with both methods, a tf.data.Dataset or a generator.",
         )
     if settings.columns:
-        raise ConfigError(
-            f"{data} is read as a whole, so columns cannot be selected.",
-            received={"data_plan.columns": ",".join(settings.columns)},
-            hint="Remove the setting, and select columns in create_dataset or in the stream.",
-        )
+        problem = f"{data} is read as a whole, so columns cannot be selected."
+        hint = "Remove the setting, and select columns in create_dataset or in the stream."
+        received = {"data_plan.columns": ",".join(settings.columns)}
+        raise ConfigError(problem, received=received, hint=hint)
     cardinality = getattr(dataset, "cardinality", None)
     if callable(cardinality) and int(cardinality()) == _INFINITE:
-        raise UserCodeError(
-            f"{data} never ends, so its records cannot be counted.",
-            received=type(dataset).__name__,
-            hint="Remove repeat(): train.epochs sets how often the records are used.",
-        )
+        problem = f"{data} never ends, so its records cannot be counted."
+        hint = "Remove repeat(): train.epochs sets how often the records are used."
+        raise UserCodeError(problem, received=type(dataset).__name__, hint=hint)
 
 
 def _yields_batches(dataset: Any) -> bool:

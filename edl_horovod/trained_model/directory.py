@@ -40,14 +40,7 @@ from edl_horovod.records.layout import Column
 from edl_horovod.records.time_types import columns_from_json, columns_to_json
 from edl_horovod.trained_model.params import read_params, write_params
 
-__all__ = [
-    "TrainedModelFiles",
-    "load_spec",
-    "naming_versions",
-    "read",
-    "restore_weights",
-    "write",
-]
+__all__ = ["TrainedModelFiles", "load_spec", "naming_versions", "read", "restore_weights", "write"]
 
 FORMAT_VERSION = 1
 """Version of the format that is written; newer ones cannot be read."""
@@ -76,12 +69,10 @@ class TrainedModelFiles:
             return columns_from_json(self.message.feature_spec)
         adapted = read_adapted(self.path)
         entries = adapted.get("columns") if isinstance(adapted, dict) else None
-        columns = [
-            entry for entry in entries or () if isinstance(entry, dict) and entry.get("unit")
-        ]
         return tuple(
             Column(entry["name"], "int64", time_type=f"datetime64[{entry['unit']}]")
-            for entry in columns
+            for entry in entries or ()
+            if isinstance(entry, dict) and entry.get("unit")
         )
 
     @property
@@ -154,7 +145,13 @@ def write(
         # Other users may read a trained model.
         resolved.dump(config.public(), folder / resolved.FILE_NAME)
         model.save(folder)
-        export_error = _export(model, folder, config)
+        exports = {"saved_model": config.train.saved_model, "onnx": config.train.onnx}
+        export_error: UserCodeError | None = None
+        try:
+            if any(exports.values()):
+                model.export(folder, **exports)
+        except UserCodeError as e:
+            export_error = e  # It must not lose the trained model.
     log.info("Wrote the trained model %s (%d steps).", output, steps)
     if export_error is not None:
         raise export_error.with_more_hint(
@@ -247,7 +244,7 @@ def restore_weights(files: TrainedModelFiles, weights: Mapping[str, Variable]) -
     trained = list(files.message.param_names)
     names = list(weights)
     if set(names) != set(trained):
-        _require_same_but_numbers(files, trained, names)
+        _check_names(files, trained, names)
         names = trained
     variables = dict(zip(names, weights.values(), strict=True))
     for name, value in read_params(files.params_files):
@@ -255,26 +252,13 @@ def restore_weights(files: TrainedModelFiles, weights: Mapping[str, Variable]) -
         if variable is None:
             raise damaged_model(files.path, f"the parameter {name!r} occurs twice or is not listed")
         if tuple(variable.shape) != value.shape:
-            raise DataError(
-                f"The parameter {name!r} of {files.path} does not fit the model.",
-                received=f"shape {value.shape}, the model has {tuple(variable.shape)}",
-                hint="Use the params of the trained model.",
-            )
+            problem = f"The parameter {name!r} of {files.path} does not fit the model."
+            shapes = f"shape {value.shape}, the model has {tuple(variable.shape)}"
+            hint = "Use the params of the trained model."
+            raise DataError(problem, received=shapes, hint=hint)
         variable.assign(value)
     if variables:
         raise damaged_model(files.path, f"values are missing for {', '.join(sorted(variables))}")
-
-
-def _export(model: Model, folder: Path, config: JobConfig) -> UserCodeError | None:
-    """Write the exports that the settings ask for; an error must not lose the trained model."""
-    train = config.train
-    if not train.saved_model and not train.onnx:
-        return None
-    try:
-        model.export(folder, saved_model=train.saved_model, onnx=train.onnx)
-    except UserCodeError as e:
-        return e
-    return None
 
 
 def _installed_version(package: str) -> str:
@@ -289,12 +273,11 @@ def _installed_version(package: str) -> str:
 
 def _read_message(path: Path) -> TrainedModel:
     if not (path / FILE_NAME).is_file():
-        lacks = f"{path} is not a trained model: it has no {FILE_NAME}."
-        raise ConfigError(
-            lacks if path.is_dir() else "There is no such trained model.",
-            received={"trained_model": path},
-            hint="Give the directory that train wrote as its output.",
-        )
+        problem = "There is no such trained model."
+        if path.is_dir():
+            problem = f"{path} is not a trained model: it has no {FILE_NAME}."
+        hint = "Give the directory that train wrote as its output."
+        raise ConfigError(problem, received={"trained_model": path}, hint=hint)
     try:
         message = read_message(path)
     except OSError as e:
@@ -302,11 +285,9 @@ def _read_message(path: Path) -> TrainedModel:
     if message.format_version < 1 or not message.params_filename:
         raise damaged_model(path, f"{FILE_NAME} does not say its format")
     if message.format_version > FORMAT_VERSION:
-        raise DataError(
-            f"{path} was written by a newer edl_horovod: its format version is"
-            f" {message.format_version}, and this one reads up to {FORMAT_VERSION}.",
-            hint="Install the newer version.",
-        )
+        version = f"version is {message.format_version}, and this one reads up to {FORMAT_VERSION}"
+        problem = f"{path} was written by a newer edl_horovod: its format {version}."
+        raise DataError(problem, hint="Install the newer version.")
     if message.framework not in FRAMEWORKS:
         raise DataError(
             f"{path} is not a model of {' or '.join(FRAMEWORKS)}, the frameworks that this"
@@ -331,9 +312,7 @@ def _other_versions(files: TrainedModelFiles) -> str:
     return f"{files.path} was trained with {' and '.join(others)}." if others else ""
 
 
-def _require_same_but_numbers(
-    files: TrainedModelFiles, trained: Sequence[str], names: Sequence[str]
-) -> None:
+def _check_names(files: TrainedModelFiles, trained: Sequence[str], names: Sequence[str]) -> None:
     if [_without_numbers(name) for name in trained] == [_without_numbers(name) for name in names]:
         return
     missing = sorted(set(names) - set(trained))

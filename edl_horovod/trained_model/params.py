@@ -73,10 +73,9 @@ def require_writable(variables: Mapping[str, Variable]) -> None:
     for name, variable in variables.items():
         size = num_bytes(variable.shape, variable.dtype)
         if size > _MAX_TENSOR_BYTES:
-            raise OutputError(
-                f"The parameter {name!r} takes {size} bytes; a parameter file holds less than"
-                f" {_MAX_TENSOR_BYTES}. Split it into several variables."
-            )
+            limit = f"a parameter file holds less than {_MAX_TENSOR_BYTES}"
+            size_text = f"The parameter {name!r} takes {size} bytes"
+            raise OutputError(f"{size_text}; {limit}. Split it into several variables.")
 
 
 def read_params(files: Sequence[Path]) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -122,7 +121,5 @@ def _little_endian(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _damaged(file: Path, why: str) -> DataError:
-    return DataError(
-        f"The parameter file {file} is damaged: {why}."
-        " Copy the trained model again, or train it again."
-    )
+    advice = "Copy the trained model again, or train it again."
+    return DataError(f"The parameter file {file} is damaged: {why}. {advice}")

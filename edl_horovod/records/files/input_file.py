@@ -20,6 +20,8 @@ __all__ = [
     "LocalFile",
     "ReadAhead",
     "SeekableFile",
+    "changed_since_index",
+    "file_error",
     "folder_name",
 ]
 
@@ -32,6 +34,18 @@ _MIN_READS_SAVED = 8
 """Number of reads that a large read must be expected to save; fewer are cheaper one by one."""
 
 
+def file_error(path: str, problem: str, hint: str = "") -> DataError:
+    """Return the error for a file that cannot be read; `problem` follows its path in a sentence."""
+    return DataError(f"{path} {problem}", received={"path": path}, hint=hint)
+
+
+def changed_since_index(path: str, difference: str) -> DataError:
+    """Return the error for a file that has changed since the scan."""
+    problem = f"{path} has changed since the job indexed it."
+    hint = "Start the job again, and do not change its data while it runs."
+    return DataError(problem, received=difference, hint=hint)
+
+
 @dataclass(frozen=True, slots=True)
 class FileState:
     """The properties of a file that show cheaply whether it has changed."""
@@ -40,6 +54,11 @@ class FileState:
     changed: int | str
     """The time of the last change in nanoseconds. For a remote file, a text that changes with its
     content, or "" if its server does not report one."""
+
+    @property
+    def has_digest(self) -> bool:
+        """Whether an equal state proves equal content."""
+        return isinstance(self.changed, str) and self.changed != ""
 
 
 class Closeable(abc.ABC):
@@ -93,11 +112,9 @@ class LocalFile(InputFile):
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._size_bytes = os.fstat(self._file).st_size
         except OSError as e:
-            raise DataError(
-                f"{path} cannot be opened: {e.strerror}.",
-                received={"path": path},
-                hint="Check that this host has the file and that this user may read it.",
-            ) from e
+            problem = f"cannot be opened: {e.strerror}."
+            hint = "Check that this host has the file and that this user may read it."
+            raise file_error(path, problem, hint) from e
 
     @property
     def size_bytes(self) -> int:
@@ -114,11 +131,8 @@ class LocalFile(InputFile):
                 offset += len(piece)
                 remaining -= len(piece)
         except OSError as e:
-            raise DataError(
-                f"{self.path} cannot be read at byte {offset}: {e.strerror}.",
-                received={"path": self.path},
-                hint="Check the disk or the mount of this host.",
-            ) from e
+            problem = f"cannot be read at byte {offset}: {e.strerror}."
+            raise file_error(self.path, problem, "Check the disk or the mount of this host.") from e
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def state(self) -> FileState:
@@ -190,10 +204,6 @@ class SeekableFile(io.RawIOBase):
         """Whether it supports `seek`: always."""
         return True
 
-    def tell(self) -> int:
-        """Return the current position."""
-        return self._position
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move the position, and return it.
 
@@ -213,10 +223,6 @@ class SeekableFile(io.RawIOBase):
         data = self._file.read_at(self._position, num_bytes=num_bytes) if num_bytes else b""
         self._position += len(data)
         return data
-
-    def readall(self) -> bytes:
-        """Read all bytes from the current position."""
-        return self.read()
 
 
 def folder_name(path: str) -> str:

@@ -3,9 +3,13 @@
 import os
 import threading
 
-from edl_horovod.errors import DataError
 from edl_horovod.records.files import remote
-from edl_horovod.records.files.input_file import FileState, InputFile, LocalFile
+from edl_horovod.records.files.input_file import (
+    FileState,
+    InputFile,
+    LocalFile,
+    changed_since_index,
+)
 
 __all__ = ["FilePool", "file_state", "open_input"]
 
@@ -42,7 +46,10 @@ class FilePool:
         try:
             data = file.read_at(offset, num_bytes=num_bytes)
             if expected is not None and (state := file.state()) != expected:
-                raise _changed(path, expected, state)
+                difference = "a different modification time or content"
+                if state.size_bytes != expected.size_bytes:
+                    difference = f"{state.size_bytes} bytes instead of {expected.size_bytes}"
+                raise changed_since_index(path, difference)
             return data
         finally:
             self._release(file)
@@ -95,14 +102,3 @@ def file_state(path: str) -> FileState:
         return remote.state_of(path)
     status = os.stat(path)
     return FileState(status.st_size, status.st_mtime_ns)
-
-
-def _changed(path: str, expected: FileState, current: FileState) -> DataError:
-    difference = "a different modification time or content"
-    if current.size_bytes != expected.size_bytes:
-        difference = f"{current.size_bytes} bytes instead of {expected.size_bytes}"
-    return DataError(
-        f"{path} has changed since the job indexed it.",
-        received=difference,
-        hint="Start the job again, and do not change its data while it runs.",
-    )

@@ -65,15 +65,8 @@ class _System:
 _S3 = _System("s3", "s3", num_tries=NUM_TRIES)
 _GCS = _System("gs", "gcs")
 _HTTP = _System("http", "remote", num_tries=NUM_TRIES, has_folders=False)
-_SYSTEMS = {
-    "s3": _S3,
-    "s3a": _S3,
-    "gs": _GCS,
-    "gcs": _GCS,
-    "http": _HTTP,
-    "https": _HTTP,
-    "memory": _System("memory", "remote"),
-}
+_SYSTEMS = {"s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "http": _HTTP, "https": _HTTP}
+_SYSTEMS |= {"memory": _System("memory", "remote")}
 
 
 class _FailureKind(enum.Enum):
@@ -121,9 +114,8 @@ class RemoteFile(InputFile):
         """Read bytes with one request; returns fewer than requested only at the end of the file."""
         if not num_bytes:
             return b""
-        data: bytes = _request(
-            self.path, "cat_file", self.path, start=offset, end=offset + num_bytes
-        )
+        end = offset + num_bytes
+        data: bytes = _request(self.path, "cat_file", self.path, start=offset, end=end)
         if len(data) > num_bytes:
             raise DataError(
                 f"{self.path} cannot be read in parts: its server sends the whole file.",
@@ -171,11 +163,9 @@ def state_of(path: str) -> FileState:
     if info is None:
         info = infos[path] = _request(path, "info", path)
     if info["size"] is None:
-        raise DataError(
-            f"The size of {path} is unknown, so it cannot be read in parts.",
-            received={"path": path},
-            hint="Use a server that sends Content-Length.",
-        )
+        problem = f"The size of {path} is unknown, so it cannot be read in parts."
+        hint = "Use a server that sends Content-Length."
+        raise DataError(problem, received={"path": path}, hint=hint)
     versions = (info[key] for key in _VERSION_KEYS if info.get(key))
     return FileState(int(info["size"]), str(next(versions, "")).strip('"'))
 
@@ -212,11 +202,9 @@ def matches(part: str, *, is_selected: Callable[[str], bool], is_recursive: bool
     """
     if not _system(part).has_folders:
         if part.endswith("/"):
-            raise DataError(
-                "A folder cannot be listed over HTTP.",
-                received={"pattern": part},
-                hint="List the URLs of all files, separated by commas.",
-            )
+            problem = "A folder cannot be listed over HTTP."
+            hint = "List the URLs of all files, separated by commas."
+            raise DataError(problem, received={"pattern": part}, hint=hint)
         yield part
         return
     for name, info in _find(part).items():
@@ -358,14 +346,9 @@ def _retrying(url: str, *, num_tries: int) -> "Retrying":
 
     def log_retry(state: "RetryCallState") -> None:
         error = state.outcome and state.outcome.exception()
-        log.warning(
-            "%s: try %d of %d failed, the next in %.1f s: %s",
-            url,
-            state.attempt_number,
-            num_tries,
-            state.upcoming_sleep,
-            error or "",
-        )
+        number, pause = state.attempt_number, state.upcoming_sleep
+        text = "%s: try %d of %d failed, the next in %.1f s: %s"
+        log.warning(text, url, number, num_tries, pause, error or "")
 
     return Retrying(
         retry=retry_if_exception(lambda e: _failure_kind(e) in _TRANSIENT),
@@ -385,25 +368,24 @@ def _failure_kind(error: BaseException) -> _FailureKind | None:
         return None
     names = [type(e).__name__ for e in chain]
     statuses = [status for e in chain for status in _statuses(e)]
-    if any(word in name for name in names for word in _CREDENTIAL_WORDS):
-        return _FailureKind.CREDENTIALS
-    if any(isinstance(e, PermissionError) for e in chain) or {401, 403} & set(statuses):
-        return _FailureKind.FORBIDDEN
-    if any(word in f"{type(e).__name__} {e}".lower() for e in chain for word in _BUCKET_WORDS):
-        return _FailureKind.NO_BUCKET
-    if any(isinstance(e, TimeoutError) or "Timeout" in type(e).__name__ for e in chain):
-        return _FailureKind.TIMEOUT
-    if any(isinstance(e, OSError) and e.errno in _BUSY_NUMBERS for e in chain):
-        return _FailureKind.BUSY
-    if any(status == 429 or status >= 500 for status in statuses):
-        return _FailureKind.BUSY
-    if any(isinstance(e, ConnectionError) for e in chain) or any(
-        word in name for name in names for word in _CONNECTION_WORDS
-    ):
-        return _FailureKind.UNREACHABLE
-    if isinstance(error, FileNotFoundError) or 404 in statuses:
-        return _FailureKind.MISSING
-    return _FailureKind.OTHER
+    texts = [f"{type(e).__name__} {e}".lower() for e in chain]
+
+    def has(error_class: type[Exception], *words: str) -> bool:
+        is_instance = any(isinstance(e, error_class) for e in chain)
+        return is_instance or any(word in name for name in names for word in words)
+
+    is_busy = any(isinstance(e, OSError) and e.errno in _BUSY_NUMBERS for e in chain)
+    # The first that applies.
+    kinds = {
+        _FailureKind.CREDENTIALS: any(word in name for name in names for word in _CREDENTIAL_WORDS),
+        _FailureKind.FORBIDDEN: has(PermissionError) or bool({401, 403} & set(statuses)),
+        _FailureKind.NO_BUCKET: any(word in text for text in texts for word in _BUCKET_WORDS),
+        _FailureKind.TIMEOUT: has(TimeoutError, "Timeout"),
+        _FailureKind.BUSY: is_busy or any(code == 429 or code >= 500 for code in statuses),
+        _FailureKind.UNREACHABLE: has(ConnectionError, *_CONNECTION_WORDS),
+        _FailureKind.MISSING: isinstance(error, FileNotFoundError) or 404 in statuses,
+    }
+    return next((kind for kind, applies in kinds.items() if applies), _FailureKind.OTHER)
 
 
 @contextlib.contextmanager
@@ -420,9 +402,8 @@ def _as_data_errors(url: str) -> Iterator[None]:
         if kind is None:
             raise
         message = str(e).splitlines()[0] if str(e) else type(e).__name__
-        raise DataError(
-            kind.value.format(url=url), received=f"path={url!r}, {type(e).__name__}: {message}"
-        ) from e
+        received = f"path={url!r}, {type(e).__name__}: {message}"
+        raise DataError(kind.value.format(url=url), received=received) from e
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

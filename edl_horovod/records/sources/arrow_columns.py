@@ -6,7 +6,7 @@ become float64. A struct of `bytes` and `path`, with which Hugging Face's `datas
 and sounds, becomes its bytes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Ragged, Stored
-from edl_horovod.records.index_tables import IndexedFile
-from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
+from edl_horovod.records.files.input_file import file_error
+from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
+from edl_horovod.records.layout import BYTES, Column, Layout, column_error, selected_columns
 
-__all__ = ["check_same", "chunk_of", "layout_of", "schema_bytes", "schema_of", "shared_schema"]
+__all__ = ["chunk_of", "layout_of", "same_layout_of", "schema_bytes", "schema_of"]
 
 _MEDIA = {"bytes", "path"}
 
@@ -35,36 +36,27 @@ def schema_of(file: IndexedFile) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(file.header))
 
 
-def shared_schema(files: Sequence[IndexedFile]) -> pa.Schema:
-    """Return the common schema of all files with records.
+def same_layout_of(
+    files: Sequence[IndexedFile],
+    selected: Sequence[str],
+    schema_of: Callable[[IndexedFile], pa.Schema] = schema_of,
+) -> Layout:
+    """Return the columns of files, which must have the same; see `layout_of`.
 
     Raises:
         DataError: The columns of the files differ.
     """
-    with_records = [file for file in files if file.num_chunks]
-    first = schema_of(with_records[0])
-    checked_headers = {with_records[0].header}
-    for file in with_records:
-        if file.header in checked_headers:
-            continue
-        checked_headers.add(file.header)
-        check_same(first, with_records[0].path, schema_of(file), file.path)
-    return first
-
-
-def check_same(first: pa.Schema, first_path: str, other: pa.Schema, path: str) -> None:
-    """Refuse files with different columns.
-
-    Raises:
-        DataError: The columns differ.
-    """
-    difference = _difference(first, other)
-    if difference:
-        raise DataError(
-            "The data files have different columns.",
-            received=f"{path} has {difference}, unlike {first_path}",
-            hint="Write them with the same columns of the same types.",
-        )
+    first, *others = with_distinct_headers(files)
+    schema = schema_of(first)
+    for file in others:
+        difference = _difference(schema, schema_of(file))
+        if difference:
+            raise DataError(
+                "The data files have different columns.",
+                received=f"{file.path} has {difference}, unlike {first.path}",
+                hint="Write them with the same columns of the same types.",
+            )
+    return layout_of(schema, selected, path=first.path)
 
 
 def layout_of(schema: pa.Schema, selected: Sequence[str], *, path: str) -> Layout:
@@ -79,16 +71,11 @@ def layout_of(schema: pa.Schema, selected: Sequence[str], *, path: str) -> Layou
     for name in selected_columns(selected, fields, holder=path):
         column_type = _column_type(fields[name])
         if column_type is None:
-            raise DataError(
-                f"The column {name!r} of {path} cannot become tensors: it is of type"
-                f" {fields[name]}.",
-                received={"path": path},
-                hint="Select other columns with data_plan.columns=[...], or write it as numbers,"
-                " text, bytes, or lists of these.",
-            )
+            fact = f"it is of type {fields[name]}"
+            raise column_error(name, path, fact, "numbers, text, bytes, or lists of these")
         columns.append(Column(name, *column_type, time_type=_time_type(fields[name])))
     if not columns:
-        raise DataError(f"{path} has no columns.", received={"path": path})
+        raise file_error(path, "has no columns.")
     return Layout(tuple(columns))
 
 
@@ -212,9 +199,8 @@ def _stored(values: pa.ChunkedArray, column: Column, location: str, path: str) -
     try:
         array = _plain_array(values).cast(_arrow_type(column.dtype, column.shape))
     except (pa.ArrowInvalid, pa.ArrowIndexError) as e:
-        raise DataError(
-            f"A value cannot be read in {location}: {e}.", received={"path": path}
-        ) from e
+        problem = f"A value cannot be read in {location}: {e}."
+        raise DataError(problem, received={"path": path}) from e
     return _from_array(array, column.dtype, column.shape, location, path)
 
 

@@ -15,23 +15,23 @@ import enum
 import functools
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
+from edl_horovod.records.chunks import ChunkInfo, FileChunks
 from edl_horovod.records.columns import ColumnChunk
-from edl_horovod.records.files.input_file import InputFile, ReadAhead
+from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
-from edl_horovod.records.sources.arrow_columns import check_same, chunk_of, layout_of
+from edl_horovod.records.sources.arrow_columns import chunk_of, same_layout_of
 
-__all__ = ["decode_chunk", "holds_chunk", "layout", "make", "read_chunks"]
+__all__ = ["make"]
 
 _MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
@@ -45,9 +45,7 @@ _MAX_BYTES = (1 << 32) - 1
 # (format/Message.fbs).
 _HEADER_TYPE, _HEADER, _BODY_LENGTH, _NUM_ROWS, _DICTIONARY_ID, _IS_DELTA = 1, 2, 3, 0, 0, 2
 _COUNT = struct.Struct("<I")
-_DICTIONARY = np.dtype(
-    [("since", "<i8"), ("id", "<i8"), ("is_delta", "<i8"), ("num_bytes", "<i8")],
-)
+_DICTIONARY = np.dtype([(name, "<i8") for name in ("since", "id", "is_delta", "num_bytes")])
 """A dictionary message. `since` is the offset after which it is valid: 0 in a file, where all
 batches have the same dictionaries."""
 
@@ -77,11 +75,12 @@ class _Message:
     """Whether a `DICTIONARY` is appended to the dictionary so far; if not, it replaces it."""
 
 
-def make(name: str, settings: FormatSettings) -> RecordFormat:
+def make(name: str, _: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
-    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
+    layout = functools.partial(same_layout_of, schema_of=_schema)
+    columns = ColumnFormat(layout, decode)
     # The files have no checksums, so samples show whether they changed.
-    return RecordFormat(name, read_chunks, decode, holds_chunk, change_detection="samples")
+    return RecordFormat(name, read_chunks, columns, holds_chunk, change_detection="samples")
 
 
 def read_chunks(path: str) -> FileChunks:
@@ -95,39 +94,17 @@ def read_chunks(path: str) -> FileChunks:
         chunks: list[ChunkInfo] = []
         schema, dictionaries = b"", _Dictionaries(file, is_stream=is_stream)
         for message in _messages(file):
-            if message.kind is _MessageKind.RECORDS:
-                if message.num_rows:
-                    chunks.append(_chunk(message, len(chunks), path))
-                continue
             if message.kind is _MessageKind.SCHEMA:
                 schema = file.read_at(message.offset, num_bytes=message.num_bytes)
-            else:
+            elif message.kind is _MessageKind.DICTIONARY:
                 dictionaries.add(message)
+            elif message.num_rows:
+                chunks.append(_chunk(message, len(chunks), path))
         header = schema + dictionaries.to_bytes()
-        return FileChunks(
-            path=path, size_bytes=file.size_bytes, chunks=tuple(chunks), header=header
-        )
+        return FileChunks(path, file.size_bytes, tuple(chunks), header=header)
 
 
-def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
-    """Return the columns of the files; see `layout_of`.
-
-    Raises:
-        DataError: The columns differ between files.
-    """
-    with_batches = [file for file in files if file.num_chunks]
-    schema = _schema(with_batches[0])
-    checked_headers = {with_batches[0].header}
-    for file in with_batches:
-        if file.header not in checked_headers:
-            check_same(schema, with_batches[0].path, _schema(file), file.path)
-            checked_headers.add(file.header)
-    return layout_of(schema, selected, path=with_batches[0].path)
-
-
-def decode_chunk(
-    payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
-) -> ColumnChunk:
+def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout) -> ColumnChunk:
     """Decode the columns of a record batch.
 
     Raises:
@@ -135,7 +112,7 @@ def decode_chunk(
     """
     metadata_bytes = int.from_bytes(payload[4:8], "little")
     if zlib.crc32(payload[8 : 8 + metadata_bytes]) != chunk.checksum:
-        raise changed(file.path, chunk)
+        raise chunk.changed(file.path)
     try:
         with pa.ipc.open_stream(pa.py_buffer(_preamble(chunk, file) + payload)) as stream:
             batch = stream.read_next_batch()
@@ -167,12 +144,10 @@ def _messages(file: InputFile) -> Iterator[_Message]:
     start = file.read_at(0, num_bytes=8)
     has_footer = _is_file(file)
     if not has_footer and start[:4] != b"\xff\xff\xff\xff":
-        problem = (
-            "is a Feather version 1 file" if start[:4] == _FEATHER_1 else "is not an Arrow file"
-        )
-        raise DataError(
-            f"{file.path} {problem}: it starts with {start.hex(' ') or 'nothing'}.",
-            received={"path": file.path},
+        kind = "a Feather version 1 file" if start[:4] == _FEATHER_1 else "not an Arrow file"
+        raise file_error(
+            file.path,
+            f"is {kind}: it starts with {start.hex(' ') or 'nothing'}.",
             hint="Write it with pyarrow.feather.write_feather or pyarrow.ipc, or rename it after"
             " its format.",
         )
@@ -244,13 +219,9 @@ def _read_number(data: bytes, table: int, index: int, kind: str) -> int:
 def _chunk(message: _Message, number: int, path: str) -> ChunkInfo:
     if message.num_bytes > _MAX_BYTES:
         raise _too_large(path, "a record batch is larger than 4 GiB")
-    return ChunkInfo(
-        number=number,
-        offset=message.offset,
-        checksum=zlib.crc32(message.metadata),
-        compressed_bytes=message.num_bytes,
-        num_records=message.num_rows,
-    )
+    start, checksum = message.offset, zlib.crc32(message.metadata)
+    end, num_rows = start + message.num_bytes, message.num_rows
+    return ChunkInfo.between(number, start, end, checksum=checksum, num_records=num_rows)
 
 
 class _Dictionaries:
@@ -314,17 +285,11 @@ def _schema_end(header: bytes) -> int:
 
 
 def _too_large(path: str, problem: str) -> DataError:
-    return DataError(
-        f"{path} cannot be read in parts: {problem}.",
-        received={"path": path},
-        hint="Write it in smaller batches, and text as text instead of categories.",
-    )
+    message = f"cannot be read in parts: {problem}."
+    hint = "Write it in smaller batches, and text as text instead of categories."
+    return file_error(path, message, hint)
 
 
 def _damaged(path: str, problem: str) -> DataError:
     """Return the error for a damaged or truncated file."""
-    return DataError(
-        f"{path} is damaged: {problem}.",
-        received={"path": path},
-        hint="Copy or write it again.",
-    )
+    return file_error(path, f"is damaged: {problem}.", hint="Copy or write it again.")

@@ -9,38 +9,20 @@ So a line end ends a row if the number of quotes before it is even. A quote anyw
 """
 
 import functools
-import logging
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import (
-    ChunkInfo,
-    FileChunks,
-    check_policy,
-    check_unchanged,
-    is_unchanged,
-    plain_chunk,
-)
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, holds_bytes, is_skipping, warn_skipped
 from edl_horovod.records.columns import FlatRecords
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.record_format import FormatSettings, RecordFormat
 from edl_horovod.records.sources.text_lines import text_start
 
-__all__ = [
-    "CHUNK_BYTES",
-    "MAX_ROW_BYTES",
-    "decode_chunk",
-    "find_rows",
-    "holds_chunk",
-    "make",
-    "read_chunks",
-]
-
-log = logging.getLogger(__name__)
+__all__ = ["make"]
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single row is larger."""
@@ -48,6 +30,11 @@ MAX_ROW_BYTES = 32 << 20
 """A longer row is treated as a row with an unclosed quote."""
 _READ_BYTES = 4 << 20
 _READ_BYTES_AFTER_DAMAGE = 1 << 16
+
+_HINT = (
+    "Quote the whole field and double the quotes in it, or set data_plan.damaged=skip to skip such"
+    " lines."
+)
 
 _LF, _CR, _QUOTE = b"\n"[0], b"\r"[0], b'"'[0]
 # Bytes allowed next to an opening or closing quote: a delimiter, a line end, another quote.
@@ -86,7 +73,7 @@ class _Rows:
 def make(name: str, settings: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
     scan = functools.partial(read_chunks, damaged=settings.damaged, has_header=settings.csv_header)
-    return RecordFormat(name, scan, decode_chunk, holds_chunk)
+    return RecordFormat(name, scan, decode_chunk, holds_bytes)
 
 
 def read_chunks(path: str, *, damaged: str = "raise", has_header: bool = True) -> FileChunks:
@@ -101,18 +88,11 @@ def read_chunks(path: str, *, damaged: str = "raise", has_header: bool = True) -
         DataError: The file cannot be opened, is damaged, is compressed or is not text, or its
             header looks like data.
     """
-    check_policy(damaged)
     with open_input(path) as file:
-        scan = _Scan(file, wants_header=has_header)
-        scan.run(is_skipping=damaged == "skip")
-        return FileChunks(
-            path=path,
-            size_bytes=file.size_bytes,
-            chunks=tuple(scan.chunks),
-            skipped_chunks=scan.num_skipped,
-            skipped_records=scan.num_skipped,
-            header=scan.header,
-        )
+        scan = _Scan(file, is_skipping(damaged), wants_header=has_header)
+        scan.run()
+        chunks, num_skipped = tuple(scan.chunks), scan.num_skipped
+        return FileChunks(path, file.size_bytes, chunks, num_skipped, num_skipped, scan.header)
 
 
 def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
@@ -121,23 +101,13 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
     Raises:
         DataError: The file has changed since it was scanned.
     """
-    check_unchanged(payload, chunk=chunk, path=path)
+    chunk.check(payload, path)
     rows = find_rows(payload, is_end=True)
-    text = np.frombuffer(payload, dtype=np.uint8)
-    ends = _without_line_end(rows.ends, text, _LF)
-    ends = _without_line_end(ends, text, _CR)
+    text, ends = np.frombuffer(payload, dtype=np.uint8), rows.ends
+    for line_end in (_LF, _CR):  # A row has at least one byte.
+        ends = ends - (text[ends - 1] == line_end)
     is_row = ends > rows.starts
     return FlatRecords(payload, rows.starts[is_row], ends[is_row])
-
-
-def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
-    """Whether the rows of a chunk are unchanged; reads the whole chunk.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
-    payload = file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
-    return is_unchanged(payload, chunk)
 
 
 def find_rows(data: bytes, *, is_end: bool) -> _Rows:
@@ -169,12 +139,13 @@ class _Scan:
     """One pass over a file."""
 
     file: InputFile
+    is_skipping: bool
     wants_header: bool
     chunks: list[ChunkInfo] = field(default_factory=list)
     header: bytes = b""
     num_skipped: int = 0
 
-    def run(self, *, is_skipping: bool) -> None:
+    def run(self) -> None:
         size = self.file.size_bytes
         offset = text_start(self.file, "CSV")
         read_bytes = _READ_BYTES
@@ -188,16 +159,10 @@ class _Scan:
             problem = _problem(rows, rest, offset=offset)
             if problem:
                 # Never skip the header: another line would be used in its place.
-                if not is_skipping or (self.wants_header and not self.header):
-                    raise self._damaged(problem)
+                if not self.is_skipping or (self.wants_header and not self.header):
+                    raise file_error(self.file.path, f"is damaged: {problem}.", _HINT)
                 end = self._next_line(rest, offset)
-                log.warning(
-                    "%s: skipped bytes %d to %d: %s (data_plan.damaged=skip)",
-                    self.file.path,
-                    offset,
-                    end,
-                    problem,
-                )
+                warn_skipped(self.file.path, f"bytes {offset} to {end}", problem)
                 self.num_skipped += 1
                 offset, read_bytes = end, _READ_BYTES_AFTER_DAMAGE
             elif rows.num_bytes:
@@ -223,9 +188,8 @@ class _Scan:
             if num_records:
                 payload = data[chunk_start : rows.ends[next_row - 1]]
                 start, number = offset + chunk_start, len(self.chunks)
-                self.chunks.append(
-                    plain_chunk(payload, number, offset=start, num_records=num_records)
-                )
+                chunk = ChunkInfo.of(payload, number, offset=start, num_records=num_records)
+                self.chunks.append(chunk)
             row = next_row
 
     def _check_header(self) -> None:
@@ -236,33 +200,14 @@ class _Scan:
                 hint="Set data_plan.csv_header=false if the files have no header line.",
             )
 
-    def _damaged(self, problem: str) -> DataError:
-        return DataError(
-            f"{self.file.path} is damaged: {problem}.",
-            received={"path": self.file.path},
-            hint="Quote the whole field and double the quotes in it, or set data_plan.damaged=skip"
-            " to skip such lines.",
-        )
-
     def _next_line(self, rest: bytes, offset: int) -> int:
         """Return the offset of the next line; `rest` is the data already read from `offset`."""
-        while rest:
-            index = rest.find(b"\n")
-            if index >= 0:
-                return offset + index + 1
+        while (index := rest.find(b"\n")) < 0:
             offset += len(rest)
-            rest = b""
-            if offset < self.file.size_bytes:
-                rest = self.file.read_at(offset, num_bytes=_READ_BYTES)
-        return offset
-
-
-def _without_line_end(
-    ends: NDArray[np.int64], text: NDArray[np.uint8], line_end: int
-) -> NDArray[np.int64]:
-    """Move the ends of rows, at least one byte long, before one byte of their line ends."""
-    shortened: NDArray[np.int64] = ends - (text[ends - 1] == line_end)
-    return shortened
+            if offset >= self.file.size_bytes:
+                return offset
+            rest = self.file.read_at(offset, num_bytes=_READ_BYTES)
+        return offset + index + 1
 
 
 def _problem(rows: _Rows, rest: bytes, *, offset: int) -> str:
@@ -270,15 +215,11 @@ def _problem(rows: _Rows, rest: bytes, *, offset: int) -> str:
     if rows.bad_quote is not None:
         quote_offset = offset - rows.num_bytes + rows.bad_quote.offset
         problem = "is never closed" if rows.bad_quote.is_open else "neither starts nor ends a field"
-        return (
-            f"the quote at byte {quote_offset}, in the row that starts at byte {offset}, {problem}"
-        )
-    if len(rest) > MAX_ROW_BYTES:
-        return (
-            f"the row that starts at byte {offset} is longer than {MAX_ROW_BYTES} bytes; a quote in"
-            " it may be unclosed"
-        )
-    return ""
+        row = f"the row that starts at byte {offset}"
+        return f"the quote at byte {quote_offset}, in {row}, {problem}"
+    limit = f"is longer than {MAX_ROW_BYTES} bytes; a quote in it may be unclosed"
+    is_long = len(rest) > MAX_ROW_BYTES
+    return f"the row that starts at byte {offset} {limit}" if is_long else ""
 
 
 def _is_number(text: bytes) -> bool:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from edl_horovod.errors import DataError, MissingDependency, how_to_install
 from edl_horovod.extensions import Table
-from edl_horovod.records.files.input_file import folder_name
+from edl_horovod.records.files.input_file import file_error, folder_name
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import FileFormat, FormatSettings, RecordFormat
 
@@ -38,11 +38,9 @@ def format_of(paths: Sequence[str]) -> FileFormat:
         by_name.setdefault(path_format.name, (path, path_format))
     if len(by_name) > 1:
         received = ", ".join(f"{path} ({name})" for name, (path, _) in sorted(by_name.items()))
-        raise DataError(
-            "A job reads files of only one record format.",
-            received=received,
-            hint="Select files of one format, as in data='folder/*.csv'.",
-        )
+        problem = "A job reads files of only one record format."
+        hint = "Select files of one format, as in data='folder/*.csv'."
+        raise DataError(problem, received=received, hint=hint)
     ((_, common),) = by_name.values()
     return common
 
@@ -66,33 +64,30 @@ def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
 
 def _format_of_path(path: str) -> FileFormat:
     name = (urlsplit(path).path if is_remote(path) else path).lower()
-    for suffix in _COMPRESSED:
-        if not name.endswith(suffix):
-            continue
-        inner_format = file_format(name.removesuffix(suffix))
+    if name.endswith(_COMPRESSED):
+        inner_format = file_format(name.rpartition(".")[0])
         if not inner_format.has_compression:
-            raise DataError(
-                f"{path} is a compressed {inner_format.name} file, which does not allow random"
+            raise file_error(
+                path,
+                f"is a compressed {inner_format.name} file, which does not allow random"
                 " access to its records.",
-                received={"path": path},
                 hint="Decompress it, or convert it with edl prepare to RecordIO files, which are"
                 " compressed chunk by chunk.",
             )
     return file_format(name)
 
 
-def _built_in(
-    name: str,
-    module: str,
-    *,
-    needs_pyarrow: bool = False,
-    **facts: Any,
-) -> FileFormat:
+def _built_in(name: str, module: str, *, needs_pyarrow: bool = False, **facts: Any) -> FileFormat:
     """A format that the function `make` of a module beside this one creates."""
 
     def make(settings: FormatSettings) -> RecordFormat:
-        if needs_pyarrow:
-            _require_pyarrow(name)
+        try:
+            if needs_pyarrow:
+                importlib.import_module("pyarrow")
+        except ImportError as e:
+            problem = f"Reading {name} files needs a package that is not installed: {e}."
+            hint = f"To install it where the job runs, {how_to_install('arrow')}"
+            raise MissingDependency(problem, received={"format": name}, hint=hint) from e
         record_format: RecordFormat = _module(module).make(name, settings)
         return record_format
 
@@ -101,18 +96,6 @@ def _built_in(
 
 def _module(name: str) -> Any:
     return importlib.import_module(f"{__package__}.{name}")
-
-
-def _require_pyarrow(format_name: str) -> None:
-    """Check that PyArrow is installed, which the extra `arrow` provides."""
-    try:
-        importlib.import_module("pyarrow")
-    except ImportError as e:
-        raise MissingDependency(
-            f"Reading {format_name} files needs a package that is not installed: {e}.",
-            received={"format": format_name},
-            hint=f"To install it where the job runs, {how_to_install('arrow')}",
-        ) from e
 
 
 def _check_same_classes(sets: Sequence[Sequence[str]]) -> None:
@@ -131,17 +114,16 @@ def _check_same_classes(sets: Sequence[Sequence[str]]) -> None:
 
 _RECORDIO = _built_in("RecordIO", "recordio", has_compression=True)
 _TFRECORD = _built_in("TFRecord", "tfrecord_format")
+_UNCHECKED = "they have no checksums"
 _ARROW = _built_in(
-    "Arrow",
-    "arrow_format",
-    needs_pyarrow=True,
-    why_not_skippable="they have no checksums",
-    has_compression=True,
+    "Arrow", "arrow_format", needs_pyarrow=True, has_compression=True, why_not_skippable=_UNCHECKED
 )
+_PARQUET = _built_in("Parquet", "parquet_format", needs_pyarrow=True, has_compression=True)
+_TAR_REASON = "they have no checksums of their records"
 _JSON_LINES = _built_in("JSON lines", "json_lines", needs_pyarrow=True)
 _NUMPY = FileFormat(
     name="NumPy",
-    open_source=lambda paths, **options: _module("numpy_source").ArraySource(paths, **options),
+    open_source=lambda paths, request: _module("numpy_source").ArraySource(paths, request),
     why_not_skippable="an array has at most one checksum, so its damaged records cannot be"
     " identified",
     has_compression=True,
@@ -157,19 +139,13 @@ FORMATS: Table[FileFormat] = Table(
         ".csv": _built_in("CSV", "csv_format"),
         ".tfrecord": _TFRECORD,
         ".tfrecords": _TFRECORD,
-        ".parquet": _built_in(
-            "Parquet", "parquet_format", needs_pyarrow=True, has_compression=True
-        ),
+        ".parquet": _PARQUET,
         ".arrow": _ARROW,
         ".feather": _ARROW,
         ".jsonl": _JSON_LINES,
         ".ndjson": _JSON_LINES,
-        ".tar": _built_in(
-            "WebDataset",
-            "webdataset",
-            why_not_skippable="they have no checksums of their records",
-        ),
-        ".mds": _built_in("MDS", "mds_shards", why_not_skippable="they have no checksums"),
+        ".tar": _built_in("WebDataset", "webdataset", why_not_skippable=_TAR_REASON),
+        ".mds": _built_in("MDS", "mds_shards", why_not_skippable=_UNCHECKED),
         ".npy": _NUMPY,
         ".npz": _NUMPY,
         ".txt": _built_in("text", "text_lines", why_not_skippable="every line is a valid record"),

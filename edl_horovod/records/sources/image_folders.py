@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
+from edl_horovod.records.chunks import ChunkInfo, FileChunks
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Stored
-from edl_horovod.records.files.input_file import InputFile, folder_name
+from edl_horovod.records.files.input_file import InputFile, file_error, folder_name
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
@@ -22,14 +22,15 @@ __all__ = ["make"]
 
 log = logging.getLogger(__name__)
 
-_COLUMNS = (Column("image", BYTES), Column("label", "int64"), Column("class", BYTES))
+_TYPES = {"image": BYTES, "label": "int64", "class": BYTES}
+"""The types of the columns, by name."""
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
 _SIGNATURE_BYTES = 8
 
 
 def make(name: str, settings: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
-    folders = ImageFolders(settings)
+    folders = ImageFolders(skips_damage=settings.damaged == "skip")
     decode = ColumnFormat(folders.layout, folders.decode)
     return RecordFormat(name, folders.scan, decode, folders.holds, change_detection="time")
 
@@ -37,16 +38,8 @@ def make(name: str, settings: FormatSettings) -> RecordFormat:
 class ImageFolders:
     """Scans and reads the image files of one job."""
 
-    def __init__(self, settings: FormatSettings) -> None:
-        """Check and store the settings.
-
-        Raises:
-            ConfigError: A selected column does not exist.
-        """
-        columns = {column.name: column for column in _COLUMNS}
-        names = selected_columns(settings.columns, columns, holder="An image file")
-        self._columns = tuple(columns[name] for name in names)
-        self._is_skipping = settings.damaged == "skip"
+    def __init__(self, *, skips_damage: bool) -> None:
+        self._skips_damage = skips_damage
         self._numbers: dict[str, int] = {}
 
     def scan(self, path: str) -> FileChunks:
@@ -57,29 +50,25 @@ class ImageFolders:
         """
         with open_input(path) as file:
             size = file.size_bytes
-            start = file.read_at(0, num_bytes=_SIGNATURE_BYTES) if self._is_skipping else b""
-        is_damaged = not size or (self._is_skipping and not start.startswith(_SIGNATURES))
-        if is_damaged and not self._is_skipping:
+            start = file.read_at(0, num_bytes=_SIGNATURE_BYTES) if self._skips_damage else b""
+        if not size and not self._skips_damage:
             raise _not_an_image(path, b"")
-        if is_damaged:
+        if self._skips_damage and not start.startswith(_SIGNATURES):
             log.warning("%s: skipped, it is not an image (data_plan.damaged=skip)", path)
-            return FileChunks(
-                path=path, size_bytes=size, chunks=(), skipped_chunks=1, skipped_records=1
-            )
-        chunk = ChunkInfo(
-            number=0,
-            offset=0,
-            checksum=0,
-            compressed_bytes=size,
-            num_records=1,
-        )
-        return FileChunks(path=path, size_bytes=size, chunks=(chunk,))
+            return FileChunks(path, size, (), skipped_chunks=1, skipped_records=1)
+        chunk = ChunkInfo.between(0, 0, size, checksum=0, num_records=1)
+        return FileChunks(path, size, (chunk,))
 
-    def layout(self, files: Sequence[IndexedFile]) -> Layout:
-        """Return the columns, and number the classes of the files."""
+    def layout(self, files: Sequence[IndexedFile], selected: Sequence[str]) -> Layout:
+        """Return the columns, and number the classes of the files.
+
+        Raises:
+            ConfigError: A selected column does not exist.
+        """
         names = sorted({folder_name(file.path) for file in files})
         self._numbers = {name: number for number, name in enumerate(names)}
-        return Layout(self._columns)
+        names = selected_columns(selected, _TYPES, holder="An image file")
+        return Layout(tuple(Column(name, _TYPES[name]) for name in names))
 
     def decode(
         self, payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
@@ -90,7 +79,7 @@ class ImageFolders:
             DataError: `tf.io.decode_image` does not support the image, or its size has changed.
         """
         if len(payload) != chunk.compressed_bytes:
-            raise changed(file.path, chunk)
+            raise chunk.changed(file.path)
         if not payload.startswith(_SIGNATURES):
             raise _not_an_image(file.path, payload[:_SIGNATURE_BYTES])
         name = folder_name(file.path)
@@ -112,9 +101,6 @@ def _single_record(content: bytes) -> FlatRecords:
 
 
 def _not_an_image(path: str, start: bytes) -> DataError:
-    start_hex = start.hex(" ") or "nothing"
-    return DataError(
-        f"{path} is not a JPEG, PNG, GIF or BMP image: it starts with {start_hex}.",
-        received={"path": path},
-        hint="Remove it, or set data_plan.damaged=skip to skip files that are not images.",
-    )
+    problem = f"is not a JPEG, PNG, GIF or BMP image: it starts with {start.hex(' ') or 'nothing'}."
+    hint = "Remove it, or set data_plan.damaged=skip to skip files that are not images."
+    return file_error(path, problem, hint)

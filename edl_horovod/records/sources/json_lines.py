@@ -7,39 +7,29 @@ remains text.
 
 import functools
 import io
-import logging
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.json as pj
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import (
-    ChunkInfo,
-    FileChunks,
-    check_policy,
-    check_unchanged,
-    plain_chunk,
-)
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, holds_bytes, is_skipping, warn_skipped
 from edl_horovod.records.columns import ColumnChunk
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
-from edl_horovod.records.index_tables import IndexedFile
+from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 from edl_horovod.records.sources.arrow_columns import chunk_of, layout_of, schema_bytes, schema_of
-from edl_horovod.records.sources.text_lines import holds_chunk, line_chunks
+from edl_horovod.records.sources.text_lines import line_chunks
 
-__all__ = ["decode_chunk", "layout", "make", "read_chunks"]
-
-log = logging.getLogger(__name__)
+__all__ = ["make"]
 
 
 def make(name: str, settings: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
     scan = functools.partial(read_chunks, damaged=settings.damaged)
-    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
-    return RecordFormat(name, scan, decode, holds_chunk)
+    return RecordFormat(name, scan, ColumnFormat(layout, decode), holds_bytes)
 
 
 def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
@@ -52,81 +42,68 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
     Raises:
         DataError: The file cannot be opened, is compressed, or has a line that is not an object.
     """
-    check_policy(damaged)
     with open_input(path) as file:
         chunks: list[ChunkInfo] = []
         schemas: list[pa.Schema] = []
         num_skipped = 0
-        for offset, payload, table in _tables(file, is_skipping=damaged == "skip"):
+        for offset, payload, table in _tables(file, skips_bad_lines=is_skipping(damaged)):
             if table is None:
                 num_skipped += 1
                 continue
-            schemas.append(_without_times(table.schema))
-            num_records = table.num_rows
-            chunks.append(plain_chunk(payload, len(chunks), offset=offset, num_records=num_records))
-        return FileChunks(
-            path=path,
-            size_bytes=file.size_bytes,
-            chunks=tuple(chunks),
-            skipped_chunks=num_skipped,
-            skipped_records=num_skipped,
-            header=schema_bytes(_unified(schemas, path)) if schemas else b"",
-        )
+            fields = [pa.field(field.name, _as_text(field.type)) for field in table.schema]
+            schemas.append(pa.schema(fields))
+            count = table.num_rows
+            chunks.append(ChunkInfo.of(payload, len(chunks), offset=offset, num_records=count))
+        header = schema_bytes(_unified(schemas, path)) if schemas else b""
+        return FileChunks(path, file.size_bytes, tuple(chunks), num_skipped, num_skipped, header)
 
 
-def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
+def layout(files: Sequence[IndexedFile], selected: Sequence[str]) -> Layout:
     """Return the common columns of all files; see `layout_of`."""
-    with_lines = [file for file in files if file.num_chunks]
-    headers = {file.header: file for file in with_lines}
-    schema = _unified([schema_of(file) for file in headers.values()], with_lines[0].path)
-    return layout_of(schema, selected, path=with_lines[0].path)
+    differing = with_distinct_headers(files)
+    schema = _unified([schema_of(file) for file in differing], differing[0].path)
+    return layout_of(schema, selected, path=differing[0].path)
 
 
-def decode_chunk(
-    payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
-) -> ColumnChunk:
+def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout) -> ColumnChunk:
     """Decode the columns of a run of lines.
 
     Raises:
         DataError: The lines have empty values, or have changed since the scan.
     """
-    check_unchanged(payload, chunk=chunk, path=file.path)
+    chunk.check(payload, file.path)
     schema = schema_of(file)
     options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     table = _parse(payload, file.path, chunk.offset, options)
     return chunk_of(table, layout=layout, path=file.path, chunk=chunk)
 
 
-def _tables(file: InputFile, *, is_skipping: bool) -> Iterator[tuple[int, bytes, pa.Table | None]]:
+def _tables(
+    file: InputFile, *, skips_bad_lines: bool
+) -> Iterator[tuple[int, bytes, pa.Table | None]]:
     """Yield the offset, the bytes and the table of each run of lines.
 
-    With `is_skipping` each line that cannot be read is a run without a table.
+    With `skips_bad_lines` a bad run is halved, down to single lines, which are runs without a
+    table.
     """
-    for offset, payload in line_chunks(file, "JSON lines"):
-        if payload.strip() and is_skipping:
-            yield from _readable_runs(payload, file.path, offset)
-        elif payload.strip():
-            yield offset, payload, _parse(payload, file.path, offset)
-
-
-def _readable_runs(
-    payload: bytes, path: str, offset: int
-) -> Iterator[tuple[int, bytes, pa.Table | None]]:
-    """Split a run of lines into readable runs; a bad run is halved, down to single lines."""
-    try:
-        table = _parse(payload, path, offset)
-    except DataError as error:
-        half = len(payload) // 2
-        middle = payload.rfind(b"\n", 0, half) + 1 or payload.find(b"\n", half) + 1
-        if middle in (0, len(payload)):
-            log.warning("%s: skipped a line: %s (data_plan.damaged=skip)", path, error.problem)
-            yield offset, payload, None
-            return
-        for start, part in ((0, payload[:middle]), (middle, payload[middle:])):
-            if part.strip():
-                yield from _readable_runs(part, path, offset + start)
-    else:
-        yield offset, payload, table
+    for chunk in line_chunks(file, "JSON lines"):
+        pending = [chunk]
+        while pending:
+            offset, payload = pending.pop()
+            if not payload.strip():
+                continue
+            try:
+                yield offset, payload, _parse(payload, file.path, offset)
+            except DataError as error:
+                half = len(payload) // 2
+                middle = payload.rfind(b"\n", 0, half) + 1 or payload.find(b"\n", half) + 1
+                if not skips_bad_lines:
+                    raise
+                if middle not in (0, len(payload)):
+                    pending += [(offset + middle, payload[middle:]), (offset, payload[:middle])]
+                    continue
+                warn_skipped(file.path, "a line", error.problem)
+                yield offset, payload, None
 
 
 def _parse(
@@ -136,10 +113,9 @@ def _parse(
     try:
         return pj.read_json(io.BytesIO(payload), read_options=read_options, parse_options=options)
     except pa.ArrowException as e:
-        raise DataError(
-            f"{path} cannot be read as JSON lines in the {len(payload):,} bytes from byte"
-            f" {offset}: {e}",
-            received={"path": path},
+        raise file_error(
+            path,
+            f"cannot be read as JSON lines in the {len(payload):,} bytes from byte {offset}: {e}",
             hint="Write one object per line, with the same names and types in each line, or set"
             " data_plan.damaged=skip to skip lines that are not objects.",
         ) from e
@@ -149,15 +125,9 @@ def _unified(schemas: Sequence[pa.Schema], path: str) -> pa.Schema:
     try:
         return pa.unify_schemas(list(schemas), promote_options="permissive")
     except pa.ArrowException as e:
-        raise DataError(
-            f"The lines of {path} differ in the types of their values: {e}",
-            received={"path": path},
-            hint="Write the same type in each line.",
-        ) from e
-
-
-def _without_times(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(field.name, _as_text(field.type)) for field in schema])
+        problem = f"The lines of {path} differ in the types of their values: {e}"
+        hint = "Write the same type in each line."
+        raise DataError(problem, received={"path": path}, hint=hint) from e
 
 
 def _as_text(kind: pa.DataType) -> pa.DataType:

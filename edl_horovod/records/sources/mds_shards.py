@@ -6,7 +6,6 @@ sizes (uint32) of its values with a variable size, then all values in the order 
 numbers are little-endian. `index.json` repeats this for all shards and is not needed.
 """
 
-import functools
 import json
 import math
 import zlib
@@ -18,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
+from edl_horovod.records.chunks import ChunkInfo, FileChunks
 from edl_horovod.records.columns import ColumnChunk, FlatRecords, Stored
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
-from edl_horovod.records.index_tables import IndexedFile
-from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
+from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
+from edl_horovod.records.layout import BYTES, Column, Layout, column_error, selected_columns
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 
-__all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "layout", "make", "read_chunks"]
+__all__ = ["make"]
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single sample is larger."""
@@ -35,6 +34,7 @@ _AS_BYTES = ("bytes", "str", "json", "jpeg", "png", "str_int", "str_float", "str
 _NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
 _UINT32 = np.dtype("<u4")
+_Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class _Value:
     """Size of a value in bytes; None if it is variable."""
 
 
-def make(name: str, settings: FormatSettings) -> RecordFormat:
+def make(name: str, _: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
-    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
+    columns = ColumnFormat(layout, decode)
     # The files have no checksums, so samples show whether they changed.
-    return RecordFormat(name, read_chunks, decode, holds_chunk, change_detection="samples")
+    return RecordFormat(name, read_chunks, columns, holds_chunk, change_detection="samples")
 
 
 def read_chunks(path: str) -> FileChunks:
@@ -67,54 +67,39 @@ def read_chunks(path: str) -> FileChunks:
         while first < len(bounds) - 1:
             beyond = int(np.searchsorted(bounds, bounds[first] + CHUNK_BYTES, side="right")) - 1
             last = max(first + 1, beyond)
-            chunk = ChunkInfo(
-                number=len(chunks),
-                offset=int(bounds[first]),
-                checksum=_checksum(np.diff(bounds[first : last + 1])),
-                compressed_bytes=int(bounds[last] - bounds[first]),
-                num_records=last - first,
-            )
+            start, end, number = int(bounds[first]), int(bounds[last]), len(chunks)
+            checksum, count = _checksum(np.diff(bounds[first : last + 1])), last - first
+            chunk = ChunkInfo.between(number, start, end, checksum=checksum, num_records=count)
             chunks.append(chunk)
             first = last
-        return FileChunks(
-            path=path, size_bytes=file.size_bytes, chunks=tuple(chunks), header=header
-        )
+        return FileChunks(path, file.size_bytes, tuple(chunks), header=header)
 
 
-def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
+def layout(files: Sequence[IndexedFile], selected: Sequence[str]) -> Layout:
     """Return the columns of the shards.
 
     Raises:
         ConfigError: A selected column does not exist.
         DataError: The columns differ between shards, or a column cannot become tensors.
     """
-    with_samples = [file for file in files if file.num_chunks]
-    for file in with_samples:
-        if file.header != with_samples[0].header:
-            raise DataError(
-                "The MDS shards have different columns.",
-                received=f"{file.path} differs from {with_samples[0].path}",
-                hint="Write them with the same columns and encodings.",
-            )
-    values = {value.name: value for value in _values(with_samples[0].header)}
+    first, *others = with_distinct_headers(files)
+    for file in others:
+        problem = "The MDS shards have different columns."
+        hint = "Write them with the same columns and encodings."
+        raise DataError(problem, received=f"{file.path} differs from {first.path}", hint=hint)
+    values = {value.name: value for value in _values(first.header)}
     columns = []
-    for name in selected_columns(selected, values, holder=with_samples[0].path):
+    for name in selected_columns(selected, values, holder=first.path):
         column = _column(values[name])
         if column is None:
-            raise DataError(
-                f"The column {name!r} of {with_samples[0].path} cannot become tensors: its encoding"
-                f" is {values[name].encoding!r}.",
-                received={"path": with_samples[0].path},
-                hint="Select other columns with data_plan.columns=[...], or write it as numbers,"
-                " str, bytes, jpeg, png or an ndarray of a fixed type and shape.",
-            )
+            fact = f"its encoding is {values[name].encoding!r}"
+            kinds = "numbers, str, bytes, jpeg, png or an ndarray of a fixed type and shape"
+            raise column_error(name, first.path, fact, kinds)
         columns.append(column)
     return Layout(tuple(columns))
 
 
-def decode_chunk(
-    payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
-) -> ColumnChunk:
+def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout) -> ColumnChunk:
     """Decode the columns of a run of samples.
 
     Raises:
@@ -124,16 +109,14 @@ def decode_chunk(
     sizes = _sizes(payload, values)
     lengths = sizes.sum(axis=1) + _UINT32.itemsize * sum(value.size is None for value in values)
     if len(sizes) != chunk.num_records or _checksum(lengths) != chunk.checksum:
-        raise changed(file.path, chunk)
+        raise chunk.changed(file.path)
     # The values of a sample come after its variable sizes, so compute the ends from the back.
     ends = np.cumsum(lengths)[:, None] - np.cumsum(sizes[:, ::-1], axis=1)[:, ::-1] + sizes
-    names = [value.name for value in values]
+    numbers = {value.name: number for number, value in enumerate(values)}
+    starts = ends - sizes
+    bounds = [(column, numbers[column.name]) for column in layout.columns]
     return ColumnChunk(
-        [
-            _stored(payload, ends[:, index] - sizes[:, index], ends[:, index], column)
-            for column in layout.columns
-            for index in (names.index(column.name),)
-        ]
+        [_stored(payload, starts[:, number], ends[:, number], column) for column, number in bounds]
     )
 
 
@@ -150,7 +133,7 @@ def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
     return has_same_start and _checksum(lengths) == chunk.checksum
 
 
-def _offsets_and_header(file: InputFile) -> tuple[NDArray[np.int64], bytes]:
+def _offsets_and_header(file: InputFile) -> tuple[_Integers, bytes]:
     """Read the offset of each sample and of the end of the last; and the columns' description."""
     path, size = file.path, file.size_bytes
     count = int.from_bytes(file.read_at(0, num_bytes=4), "little")
@@ -174,11 +157,7 @@ def _values(header: bytes) -> list[_Value]:
     description: dict[str, Any] = json.loads(header)
     if description["format"] != "mds" or description["version"] != _VERSION:
         raise ValueError(f"its format is {description['format']}, version {description['version']}")
-    columns = (
-        description["column_names"],
-        description["column_encodings"],
-        description["column_sizes"],
-    )
+    columns = [description[f"column_{fact}"] for fact in ("names", "encodings", "sizes")]
     return [_Value(*value) for value in zip(*columns, strict=True)]
 
 
@@ -196,7 +175,7 @@ def _column(value: _Value) -> Column | None:
     return None
 
 
-def _sizes(payload: bytes, values: Sequence[_Value]) -> NDArray[np.int64]:
+def _sizes(payload: bytes, values: Sequence[_Value]) -> _Integers:
     """Return the sizes of the values of each sample, shape (samples, columns)."""
     variable = [index for index, value in enumerate(values) if value.size is None]
     fixed_bytes = sum(value.size or 0 for value in values)
@@ -208,15 +187,12 @@ def _sizes(payload: bytes, values: Sequence[_Value]) -> NDArray[np.int64]:
         offset += sizes_bytes + fixed_bytes + sum(memoryview(sample_sizes[-1]).cast("I"))
     sizes = np.tile([value.size or 0 for value in values], (len(sample_sizes), 1)).astype(np.int64)
     if variable:
-        sizes[:, variable] = np.frombuffer(b"".join(sample_sizes), _UINT32).reshape(
-            -1, len(variable)
-        )
+        variable_sizes = np.frombuffer(b"".join(sample_sizes), _UINT32)
+        sizes[:, variable] = variable_sizes.reshape(-1, len(variable))
     return sizes
 
 
-def _stored(
-    payload: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64], column: Column
-) -> Stored:
+def _stored(payload: bytes, starts: _Integers, ends: _Integers, column: Column) -> Stored:
     if column.dtype == BYTES:
         return FlatRecords(payload, starts.copy(), ends.copy())
     dtype = np.dtype(column.dtype).newbyteorder("<")
@@ -227,13 +203,10 @@ def _stored(
     return rows.astype(column.dtype, copy=False)
 
 
-def _checksum(lengths: NDArray[np.int64]) -> int:
+def _checksum(lengths: _Integers) -> int:
     return zlib.crc32(lengths.astype(_UINT32).tobytes())
 
 
 def _damaged(path: str, problem: str) -> DataError:
-    return DataError(
-        f"{path} is not a readable MDS shard: {problem}.",
-        received={"path": path},
-        hint="Write it with streaming.MDSWriter(compression=None).",
-    )
+    message = f"is not a readable MDS shard: {problem}."
+    return file_error(path, message, hint="Write it with streaming.MDSWriter(compression=None).")

@@ -6,7 +6,7 @@ folder. Several `.npz` files or folders are concatenated.
 An `.npz` file is a zip archive of `.npy` files. If it is not compressed (`numpy.savez`), an array
 in it is a contiguous run of bytes, as in a separate file. If it is (`numpy.savez_compressed`), a
 rank that needs a record decompresses the whole array. The archive has a checksum of each whole
-array, which is verified when the array is decompressed, or when `checked_runs` computes the
+array, which is verified when the array is decompressed, or when `_Archives` computes the
 checksums of its runs.
 """
 
@@ -15,36 +15,36 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunk_source import ChunkSource
-from edl_horovod.records.chunks import (
-    ChunkInfo,
-    FileChunks,
-    is_unchanged,
-    plain_chunk,
-    sampled_checksum,
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, holds_bytes, sampled_checksum
+from edl_horovod.records.columns import ColumnChunk, Stored, object_array
+from edl_horovod.records.files.input_file import (
+    FileState,
+    InputFile,
+    ReadAhead,
+    SeekableFile,
+    file_error,
 )
-from edl_horovod.records.columns import ColumnChunk, Stored
-from edl_horovod.records.files.input_file import FileState, InputFile, ReadAhead, SeekableFile
 from edl_horovod.records.files.pool import FilePool, open_input
 from edl_horovod.records.index_store import load_or_scan, states_of
-from edl_horovod.records.index_tables import Tables
+from edl_horovod.records.index_tables import IndexInputs, Tables
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
-from edl_horovod.records.record_format import ChangeDetection
+from edl_horovod.records.source import SourceRequest
 
-__all__ = ["ArraySource", "arrays_of", "decompressed"]
+__all__ = ["ArraySource"]
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _BLOCK_BYTES = 1 << 20
@@ -80,14 +80,19 @@ class StoredArray:
     @property
     def row_bytes(self) -> int:
         """Size of one record, in bytes."""
-        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all records, in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 _Part = dict[str, StoredArray]
 """Arrays with the same number of records, by name."""
 
 
-def arrays_of(path: str) -> list[StoredArray]:
+def _arrays_of(path: str) -> list[StoredArray]:
     """Return the arrays of a file without reading their contents.
 
     Raises:
@@ -97,16 +102,15 @@ def arrays_of(path: str) -> list[StoredArray]:
         if not path.lower().endswith(".npz"):
             stream = SeekableFile(file)
             dtype, shape = _header(stream, path)
-            offset, num_bytes = stream.tell(), _num_bytes(dtype, shape)
-            _check_end(path, offset + num_bytes, file.size_bytes)
-            name = path.rpartition("/")[2].rpartition(".")[0]
-            return [StoredArray(path, name, offset, dtype, shape, sampled_checksum(file))]
+            name, offset = path.rpartition("/")[2].rpartition(".")[0], stream.tell()
+            array = StoredArray(path, name, offset, dtype, shape, sampled_checksum(file))
+            return [_whole(array, file)]
         with zipfile.ZipFile(SeekableFile(file)) as archive:
             return [_member(archive, info, file) for info in archive.infolist()]
 
 
 @functools.lru_cache(maxsize=8)
-def decompressed(array: StoredArray) -> NDArray[Any]:
+def _decompressed(array: StoredArray) -> NDArray[Any]:
     """Decompress a whole array; the last few arrays are cached.
 
     Raises:
@@ -118,55 +122,20 @@ def decompressed(array: StoredArray) -> NDArray[Any]:
             content = archive.read(info)
         values = np.load(io.BytesIO(content), allow_pickle=False)
     if (values.dtype, values.shape, info.CRC) != (array.dtype, array.shape, array.checksum):
-        raise damaged_array(array.path, f"{array.label} has changed since the job indexed it")
+        raise _damaged(array.path, f"{array.label} has changed since the job indexed it")
     result: NDArray[Any] = values
     return result
 
 
-def checked_runs(path: str, arrays: Sequence[StoredArray], rows: int) -> FileChunks:
-    """Read uncompressed arrays of an archive once and return the checksums of their runs.
-
-    The archive's own checksums are verified.
-
-    Args:
-        path: Path of the archive.
-        arrays: The arrays to read, in file order.
-        rows: Records of a run; the last run of an array may have fewer.
-
-    Raises:
-        DataError: The archive cannot be read or is damaged.
-    """
-    chunks: list[ChunkInfo] = []
-    with ReadAhead(open_input(path)) as file:
-        for array in arrays:
-            assert array.member is not None
-            start, end = array.member
-            checksum = zlib.crc32(file.read_at(start, num_bytes=array.offset - start))
-            offset = array.offset
-            for first in range(0, array.shape[0] if array.row_bytes else 0, rows):
-                count = min(rows, array.shape[0] - first)
-                payload = file.read_at(offset, num_bytes=count * array.row_bytes)
-                checksum = zlib.crc32(payload, checksum)
-                chunks.append(plain_chunk(payload, len(chunks), offset=offset, num_records=count))
-                offset += len(payload)
-            if zlib.crc32(file.read_at(offset, num_bytes=end - offset), checksum) != array.checksum:
-                raise damaged_array(path, f"Bad CRC-32 for {array.name + '.npy'!r}")
-        return FileChunks(path=path, size_bytes=file.size_bytes, chunks=tuple(chunks))
-
-
-def damaged_array(path: str, problem: str) -> DataError:
-    """Return the error for a NumPy file that cannot be read."""
-    return DataError(
-        f"{path} cannot be read: {problem}.",
-        received={"path": path},
-        hint="Write it again with numpy.save or numpy.savez.",
-    )
+def _damaged(path: str, problem: str) -> DataError:
+    message = f"cannot be read: {problem}."
+    return file_error(path, message, hint="Write it again with numpy.save or numpy.savez.")
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: InputFile) -> StoredArray:
     name = info.filename.removesuffix(".npy")
     if name == info.filename:
-        raise damaged_array(file.path, f"it contains {info.filename!r}, which is not an array")
+        raise _damaged(file.path, f"it contains {info.filename!r}, which is not an array")
     with archive.open(info) as stream:
         dtype, shape = _header(stream, file.path)
         header_bytes = stream.tell()
@@ -176,8 +145,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: InputFile) ->
         names_bytes = sum(_LOCAL_HEADER.unpack(local))
         start = info.header_offset + _LOCAL_HEADER.size + names_bytes
         offset, member = start + header_bytes, (start, start + info.file_size)
-        _check_end(file.path, offset + _num_bytes(dtype, shape), file.size_bytes)
-    return StoredArray(file.path, name, offset, dtype, shape, info.CRC, member)
+    return _whole(StoredArray(file.path, name, offset, dtype, shape, info.CRC, member), file)
 
 
 def _header(stream: IO[bytes] | SeekableFile, path: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
@@ -187,25 +155,22 @@ def _header(stream: IO[bytes] | SeekableFile, path: str) -> tuple[np.dtype[Any],
         (2, 0): np.lib.format.read_array_header_2_0,
     }
     if version not in readers:
-        raise damaged_array(path, f"its format version {version} is for arrays with named fields")
+        raise _damaged(path, f"its format version {version} is for arrays with named fields")
     shape, is_fortran, dtype = readers[version](stream)
     if dtype.hasobject or dtype.fields is not None:
         problem = "Python objects" if dtype.hasobject else "named fields"
-        raise damaged_array(path, f"an array in it contains {problem}, not numbers or text")
+        raise _damaged(path, f"an array in it contains {problem}, not numbers or text")
     if is_fortran and len(shape) > 1:
-        raise damaged_array(
-            path, "its records are not contiguous (save numpy.ascontiguousarray(array))"
-        )
+        raise _damaged(path, "its records are not contiguous (save numpy.ascontiguousarray(array))")
     return dtype, shape
 
 
-def _num_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-
-
-def _check_end(path: str, end: int, size_bytes: int) -> None:
-    if end > size_bytes:
-        raise damaged_array(path, f"it is truncated: {end - size_bytes} bytes are missing")
+def _whole(array: StoredArray, file: InputFile) -> StoredArray:
+    """Return an array after checking that its file does not end within it."""
+    num_missing = array.offset + array.num_bytes - file.size_bytes
+    if num_missing > 0 and not array.is_compressed:
+        raise _damaged(file.path, f"it is truncated: {num_missing} bytes are missing")
+    return array
 
 
 @contextmanager
@@ -213,35 +178,26 @@ def _translated_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, zlib.error) as e:
-        raise damaged_array(path, str(e).splitlines()[0] if str(e) else type(e).__name__) from e
+        raise _damaged(path, str(e).splitlines()[0] if str(e) else type(e).__name__) from e
 
 
 class ArraySource(ChunkSource):
     """Reads rows of arrays; the rows of a block with one request for each array."""
 
-    def __init__(
-        self,
-        paths: Sequence[str],
-        *,
-        columns: Sequence[str],
-        folder: Path | None,
-        cache_bytes: int,
-        tell: Callable[[str], None],
-    ) -> None:
+    def __init__(self, paths: Sequence[str], request: SourceRequest) -> None:
         """Read the headers of the files, given by their sorted paths.
 
         Raises:
             ConfigError: A selected column does not exist.
             DataError: A file cannot be read, the arrays do not match, or they have no records.
         """
-        states = states_of(paths)
-        self._states = dict(zip(paths, states or (), strict=False))
-        self._parts = [_selected(part, columns) for part in _parts(paths)]
+        self._states = dict(zip(paths, states_of(paths), strict=False))
+        self._parts = [_selected(part, request.settings.columns) for part in _parts(paths)]
         _check_same_arrays(self._parts)
         counts = [next(iter(part.values())).shape[0] for part in self._parts]
         layout = Layout(tuple(map(_column, self._parts[0].values())))
-        super().__init__(layout=layout, num_records=sum(counts), cache_bytes=cache_bytes)
-        self._warn_about_compression(tell)
+        super().__init__(layout=layout, num_records=sum(counts), cache_bytes=request.cache_bytes)
+        self._warn_about_compression(request.tell)
         if not sum(counts):
             raise DataError("There are no records in the data.", received=", ".join(paths[:3]))
         row_bytes = sum(array.row_bytes for array in self._parts[0].values())
@@ -253,12 +209,15 @@ class ArraySource(ChunkSource):
         ]
         self._row_bytes = float(row_bytes)
         self._paths = paths
-        self._runs = _Runs.of(self._parts, self._states, rows, folder=folder, tell=tell)
+        self._archives = _Archives(self._parts, rows)
+        self._archives.index(self._states, request)
         self._files = FilePool()
         self.block_counts = np.array([count for _, _, count in self._blocks], dtype=np.int64)
         self.block_starts = np.cumsum(self.block_counts) - self.block_counts
         self.chunk_starts = self.block_starts
-        self.fingerprint = _fingerprint(self._parts)
+        arrays = itertools.chain.from_iterable(part.values() for part in self._parts)
+        facts = [(array.name, str(array.dtype), array.shape, array.checksum) for array in arrays]
+        self.fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
     def record_bytes(self) -> float:
         """Return the size of a record in memory, in bytes."""
@@ -266,10 +225,8 @@ class ArraySource(ChunkSource):
 
     def describe(self) -> str:
         """Return the numbers of files and records and the columns, for the log."""
-        return (
-            f"{len(self._paths):,} NumPy files, {len(self):,} records of"
-            f" {', '.join(self._parts[0])}"
-        )
+        names = ", ".join(self._parts[0])
+        return f"{len(self._paths):,} NumPy files, {len(self):,} records of {names}"
 
     def close(self) -> None:
         """Close the files and free the cache; a second call does nothing."""
@@ -279,32 +236,30 @@ class ArraySource(ChunkSource):
     def load_chunk(self, number: int) -> ColumnChunk:
         """Read the rows of a block."""
         part, first, count = self._blocks[number]
-        return ColumnChunk(
-            [self._rows(array, first, count) for array in self._parts[part].values()]
-        )
+        arrays = self._parts[part].values()
+        return ColumnChunk([self._rows(array, first, count) for array in arrays])
 
     def _rows(self, array: StoredArray, first: int, count: int) -> Stored:
         if array.is_compressed:
-            rows = decompressed(array)[first : first + count]
+            rows = _decompressed(array)[first : first + count]
         else:
+            offset = array.offset + first * array.row_bytes
+            num_bytes = count * array.row_bytes
+            state = self._states.get(array.path) if array.member is None else None
             payload = self._files.read_at(
-                array.path,
-                offset=array.offset + first * array.row_bytes,
-                num_bytes=count * array.row_bytes,
-                expected=self._states.get(array.path) if array.member is None else None,
+                array.path, offset=offset, num_bytes=num_bytes, expected=state
             )
-            if len(payload) != count * array.row_bytes:
-                raise damaged_array(array.path, "it has changed since the job indexed it")
-            self._runs.check(array, first, payload)
+            if len(payload) != num_bytes:
+                raise _damaged(array.path, "it has changed since the job indexed it")
+            self._archives.check(array, first, payload)
             rows = np.frombuffer(payload, array.dtype).reshape(count, *array.shape[1:])
         return _native(rows)
 
     def _warn_about_compression(self, tell: Callable[[str], None]) -> None:
-        compressed = [
-            array for part in self._parts for array in part.values() if array.is_compressed
-        ]
+        arrays = itertools.chain.from_iterable(part.values() for part in self._parts)
+        compressed = [array for array in arrays if array.is_compressed]
         if compressed:
-            size = sum(array.row_bytes * array.shape[0] for array in compressed)
+            size = sum(array.num_bytes for array in compressed)
             tell(
                 f"{compressed[0].path} is compressed, which does not allow random access to its"
                 f" records: each rank decompresses whole arrays, {size / 1e6:,.0f} MB in total."
@@ -312,54 +267,74 @@ class ArraySource(ChunkSource):
             )
 
 
-@dataclass(frozen=True)
-class _Runs:
-    """The checksums of runs of records in uncompressed archives."""
+class _Archives:
+    """The chunk format of uncompressed archives: runs of records, with the checksum of each.
 
-    rows: int
-    """Records of a run, which are the records of a block."""
-    tables: Tables | None
-    """The runs as chunks; None if no array has runs."""
-    firsts: dict[tuple[str, str], int]
-    """The number of the first run of each array, by file and name."""
+    A run has the records of a block.
+    """
 
-    @classmethod
-    def of(
-        cls,
-        parts: Sequence[_Part],
-        states: dict[str, FileState],
-        rows: int,
-        *,
-        folder: Path | None,
-        tell: Callable[[str], None],
-    ) -> "_Runs":
+    change_detection: Final = "checksums"
+
+    def __init__(self, parts: Sequence[_Part], rows: int) -> None:
+        self._rows = rows
+        self._names = sorted(parts[0])
+        self._stored: dict[str, list[StoredArray]] = {}
+        """The uncompressed arrays of each archive, in file order."""
+        arrays = itertools.chain.from_iterable(part.values() for part in parts)
+        for array in sorted(arrays, key=lambda array: array.offset):
+            if array.member is not None and array.num_bytes:
+                self._stored.setdefault(array.path, []).append(array)
+        self._firsts: dict[tuple[str, str], int] = {}
+        """The number of the first run of each array, by file and name."""
+        self._tables: Tables | None = None
+
+    def index(self, states: dict[str, FileState], request: SourceRequest) -> None:
         """Load the checksums from an index, or read the arrays once and verify them.
 
         Raises:
             DataError: An array cannot be read or is damaged.
         """
-        stored: dict[str, list[StoredArray]] = {}
-        for array in itertools.chain.from_iterable(part.values() for part in parts):
-            if array.member is not None:
-                stored.setdefault(array.path, []).append(array)
-        for arrays in stored.values():
-            arrays.sort(key=lambda array: array.offset)
-        if not any(
-            array.row_bytes * array.shape[0] for arrays in stored.values() for array in arrays
-        ):
-            return cls(rows, None, {})
-        paths = sorted(stored)
-        names = sorted(parts[0])  # They determine the size of a block.
-        settings: dict[str, object] = {"format": "NumPy", "columns": names}
-        archive_states = [states[path] for path in paths] if states else None
-        archives = _Archives(stored, rows)
-        tables = load_or_scan(paths, archive_states, archives, settings, folder=folder, tell=tell)
-        firsts: dict[tuple[str, str], int] = {}
-        for path, first in zip(paths, [0, *tables.file_ends], strict=False):
-            for array in stored[path]:
-                firsts[path, array.name] = first
-                first += -(-array.shape[0] // rows) if array.row_bytes else 0
-        return cls(rows, tables, firsts)
+        paths = sorted(self._stored)
+        if not paths:
+            return
+        settings = {"format": "NumPy", "columns": self._names}  # They determine a block's size.
+        known = tuple(states[path] for path in paths if states)
+        inputs = IndexInputs(tuple(paths), known, settings)
+        folder, tell = request.index_folder, request.tell
+        self._tables = load_or_scan(inputs, self, folder=folder, tell=tell)
+        for path, first in zip(paths, [0, *self._tables.file_ends], strict=False):
+            for array in self._stored[path]:
+                self._firsts[path, array.name] = first
+                first += -(-array.shape[0] // self._rows)
+
+    def scan(self, path: str) -> FileChunks:
+        """Read the arrays of an archive once, and return the checksums of their runs.
+
+        The archive's own checksums are verified.
+
+        Raises:
+            DataError: The archive cannot be read or is damaged.
+        """
+        chunks: list[ChunkInfo] = []
+        with ReadAhead(open_input(path)) as file:
+            for array in self._stored[path]:
+                assert array.member is not None
+                start, end = array.member
+                offset = array.offset
+                checksum = zlib.crc32(file.read_at(start, num_bytes=offset - start))
+                for first in range(0, array.shape[0], self._rows):
+                    count = min(self._rows, array.shape[0] - first)
+                    payload = file.read_at(offset, num_bytes=count * array.row_bytes)
+                    checksum = zlib.crc32(payload, checksum)
+                    number = len(chunks)
+                    chunks.append(ChunkInfo.of(payload, number, offset=offset, num_records=count))
+                    offset += len(payload)
+                rest = file.read_at(offset, num_bytes=end - offset)
+                if zlib.crc32(rest, checksum) != array.checksum:
+                    raise _damaged(path, f"Bad CRC-32 for {array.name + '.npy'!r}")
+            return FileChunks(path, file.size_bytes, tuple(chunks))
+
+    holds = staticmethod(holds_bytes)
 
     def check(self, array: StoredArray, first: int, payload: bytes) -> None:
         """Refuse a run that has changed since it was indexed.
@@ -367,38 +342,20 @@ class _Runs:
         Raises:
             DataError: The run is damaged or has changed.
         """
-        if array.member is None or self.tables is None or not payload:
+        if array.member is None or self._tables is None or not payload:
             return
-        run = self.tables.chunk(self.firsts[array.path, array.name] + first // self.rows)
-        if not is_unchanged(payload, run):
+        run = self._tables.chunk(self._firsts[array.path, array.name] + first // self._rows)
+        if not run.is_of(payload):
             position = f"at byte {array.offset + first * array.row_bytes}"
             problem = f"{array.label} is damaged or has changed since it was indexed, {position}"
-            raise damaged_array(array.path, problem)
-
-
-@dataclass(frozen=True)
-class _Archives:
-    """The chunk format of uncompressed archives."""
-
-    stored: dict[str, list[StoredArray]]
-    """The uncompressed arrays of each file, in file order."""
-    rows: int
-    change_detection: ChangeDetection = "checksums"
-
-    def scan(self, path: str) -> FileChunks:
-        """Read a file once and return its runs."""
-        return checked_runs(path, self.stored[path], self.rows)
-
-    def holds(self, file: InputFile, chunk: ChunkInfo) -> bool:
-        """Whether a run is unchanged; reads the whole run."""
-        return is_unchanged(file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes), chunk)
+            raise _damaged(array.path, problem)
 
 
 def _parts(paths: Sequence[str]) -> list[_Part]:
     by_key: dict[str, list[StoredArray]] = {}
     for path in paths:
         key = path if path.lower().endswith(".npz") else path.rpartition("/")[0]
-        by_key.setdefault(key, []).extend(arrays_of(path))
+        by_key.setdefault(key, []).extend(_arrays_of(path))
     return [{array.name: array for array in arrays} for arrays in by_key.values()]
 
 
@@ -427,26 +384,24 @@ def _check_same_arrays(parts: Sequence[_Part]) -> None:
         for name, array in first.items():
             other = part.get(name)
             if other is None or len(part) != len(first):
-                raise DataError(
-                    "The data files have different arrays.",
-                    received=f"{', '.join(part)} of {next(iter(part.values())).path}, unlike"
-                    f" {', '.join(first)} of {array.path}",
-                    hint="Write the same arrays to all files.",
-                )
+                names = f"{', '.join(part)} of {next(iter(part.values())).path}"
+                received = f"{names}, unlike {', '.join(first)} of {array.path}"
+                hint = "Write the same arrays to all files."
+                problem = "The data files have different arrays."
+                raise DataError(problem, received=received, hint=hint)
             if (other.dtype, other.shape[1:]) != (array.dtype, array.shape[1:]):
-                raise DataError(
-                    "Arrays with the same name differ in type or shape.",
-                    received=f"{other.label} is {other.dtype}{list(other.shape)}, {array.label}"
-                    f" {array.dtype}{list(array.shape)}",
-                    hint="Write them with the same type and shape.",
-                )
+                kind = f"{other.label} is {other.dtype}{list(other.shape)}"
+                received = f"{kind}, {array.label} {array.dtype}{list(array.shape)}"
+                hint = "Write them with the same type and shape."
+                problem = "Arrays with the same name differ in type or shape."
+                raise DataError(problem, received=received, hint=hint)
 
 
 def _column(array: StoredArray) -> Column:
     kind = array.dtype.kind
     if kind in "SU":
         if len(array.shape) != 1:
-            raise damaged_array(array.path, f"{array.label} is text with several dimensions")
+            raise _damaged(array.path, f"{array.label} is text with several dimensions")
         return Column(array.name, BYTES)
     if kind in "Mm":
         unit, count = np.datetime_data(array.dtype)
@@ -455,25 +410,15 @@ def _column(array: StoredArray) -> Column:
         time_type = f"{'datetime64' if kind == 'M' else 'timedelta64'}[{unit}]" if has_unit else ""
         return Column(array.name, "int64", array.shape[1:], time_type=time_type)
     if kind not in "biufc":
-        raise damaged_array(array.path, f"{array.label} is of type {array.dtype}")
+        raise _damaged(array.path, f"{array.label} is of type {array.dtype}")
     return Column(array.name, array.dtype.newbyteorder("=").name, array.shape[1:])
 
 
 def _native(rows: NDArray[Any]) -> Stored:
     """Convert rows to column values: text to bytes, times to integers, in native byte order."""
     if rows.dtype.kind in "SU":
-        texts = np.empty(len(rows), dtype=object)
         encoded = rows if rows.dtype.kind == "S" else np.strings.encode(rows, "utf-8")
-        texts[:] = encoded.tolist()
-        return texts
+        return object_array(encoded.tolist())
     if rows.dtype.kind in "Mm":
         rows = rows.astype(rows.dtype.newbyteorder("=")).view(np.int64)
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)
-
-
-def _fingerprint(parts: Sequence[_Part]) -> str:
-    arrays = itertools.chain.from_iterable(part.values() for part in parts)
-    array_facts = [
-        [array.name, str(array.dtype), list(array.shape), array.checksum] for array in arrays
-    ]
-    return hashlib.sha256(json.dumps(array_facts).encode()).hexdigest()[:32]

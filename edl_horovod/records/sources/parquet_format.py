@@ -2,10 +2,9 @@
 
 import functools
 import io
-import logging
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,23 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, check_policy
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, is_skipping, warn_skipped
 from edl_horovod.records.columns import ColumnChunk
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
-from edl_horovod.records.sources.arrow_columns import (
-    chunk_of,
-    layout_of,
-    schema_bytes,
-    shared_schema,
-)
+from edl_horovod.records.sources.arrow_columns import chunk_of, same_layout_of, schema_bytes
 
-__all__ = ["decode_chunk", "holds_chunk", "layout", "make", "read_chunks"]
-
-log = logging.getLogger(__name__)
+__all__ = ["make"]
 
 _MAGIC = b"PAR1"
 _END = struct.Struct("<I4s")
@@ -39,8 +31,8 @@ _MAX_BYTES = (1 << 32) - 1
 def make(name: str, settings: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
     scan = functools.partial(read_chunks, damaged=settings.damaged)
-    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
-    return RecordFormat(name, scan, decode, holds_chunk, change_detection="samples")
+    columns = ColumnFormat(same_layout_of, decode)
+    return RecordFormat(name, scan, columns, holds_chunk, change_detection="samples")
 
 
 def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
@@ -49,8 +41,7 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
     Raises:
         DataError: The file cannot be opened, is damaged, or has another format.
     """
-    check_policy(damaged)
-    is_skipping = damaged == "skip"
+    skips_bad_groups = is_skipping(damaged)
     with open_input(path) as file:
         footer = _footer_bytes(file)
         with _translated_errors(path):
@@ -60,28 +51,15 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
         skipped: list[int] = []
         for number in range(metadata.num_row_groups):
             chunk = _chunk(metadata, number, footer, path)
-            if chunk.num_records and is_skipping and not _can_be_read(file, chunk, metadata):
+            if chunk.num_records and skips_bad_groups and not _can_be_read(file, chunk, metadata):
                 skipped.append(chunk.num_records)
             elif chunk.num_records:
                 chunks.append(chunk)
-        return FileChunks(
-            path=path,
-            size_bytes=file.size_bytes,
-            chunks=tuple(chunks),
-            skipped_chunks=len(skipped),
-            skipped_records=sum(skipped),
-            header=schema_bytes(schema),
-        )
+        header = schema_bytes(schema)
+        return FileChunks(path, file.size_bytes, tuple(chunks), len(skipped), sum(skipped), header)
 
 
-def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
-    """Return the columns of the files; see `layout_of`."""
-    return layout_of(shared_schema(files), selected, path=files[0].path)
-
-
-def decode_chunk(
-    payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
-) -> ColumnChunk:
+def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout) -> ColumnChunk:
     """Decode the columns of a row group.
 
     Raises:
@@ -89,7 +67,7 @@ def decode_chunk(
     """
     footer, metadata = _cached_footer(file.path, file.size_bytes, chunk.checksum)
     if zlib.crc32(footer) != chunk.checksum:
-        raise changed(file.path, chunk)
+        raise chunk.changed(file.path)
     names = metadata.schema.to_arrow_schema().names
     needed = [name for name in names if _is_needed(name, layout)]
     with _translated_errors(file.path):
@@ -109,26 +87,17 @@ def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
 def _chunk(metadata: Any, number: int, footer: bytes, path: str) -> ChunkInfo:
     group = metadata.row_group(number)
     columns = [group.column(index) for index in range(group.num_columns)]
-    starts = [
-        min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
-        for column in columns
-    ]
-    sizes = [column.total_compressed_size for column in columns]
-    first = min(starts, default=0)
-    end = max((start + size for start, size in zip(starts, sizes, strict=True)), default=0)
+    first = end = 0
+    for column in columns:
+        start = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
+        first = min(first or start, start)
+        end = max(end, start + column.total_compressed_size)
     if end - first > _MAX_BYTES:
-        raise DataError(
-            f"A row group of {path} is larger than 4 GiB.",
-            received={"path": path, "row group": number},
-            hint="Write the file with smaller row groups, as with row_group_size=100_000.",
-        )
-    return ChunkInfo(
-        number=number,
-        offset=first,
-        checksum=zlib.crc32(footer),
-        compressed_bytes=end - first,
-        num_records=group.num_rows,
-    )
+        problem = f"A row group of {path} is larger than 4 GiB."
+        hint = "Write the file with smaller row groups, as with row_group_size=100_000."
+        raise DataError(problem, received={"path": path, "row group": number}, hint=hint)
+    checksum = zlib.crc32(footer)
+    return ChunkInfo.between(number, first, end, checksum=checksum, num_records=group.num_rows)
 
 
 def _is_needed(name: str, layout: Layout) -> bool:
@@ -141,13 +110,8 @@ def _can_be_read(file: InputFile, chunk: ChunkInfo, metadata: Any) -> bool:
         with _translated_errors(file.path):
             _read(payload, chunk, metadata, None)
     except DataError as error:
-        log.warning(
-            "%s: skipped row group %d of %d records: %s (data_plan.damaged=skip)",
-            file.path,
-            chunk.number,
-            chunk.num_records,
-            error.problem,
-        )
+        part = f"row group {chunk.number} of {chunk.num_records} records"
+        warn_skipped(file.path, part, error.problem)
         return False
     return True
 
@@ -159,36 +123,22 @@ def _read(payload: bytes, chunk: ChunkInfo, metadata: Any, columns: list[str] | 
     return parquet_file.read_row_group(chunk.number, columns=columns, use_threads=False)
 
 
-class _Part(io.RawIOBase):
+class _Part(io.BytesIO):
     """A file object that contains only one range of a file's bytes."""
 
     def __init__(self, payload: bytes, offset: int) -> None:
-        super().__init__()
-        self._payload, self._offset, self._position = payload, offset, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+        super().__init__(payload)
+        self._offset = offset
 
     def tell(self) -> int:
-        return self._position
+        return super().tell() + self._offset
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        end = self._offset + len(self._payload)
-        self._position = (
-            offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: end}[whence]
-        )
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        start = self._position - self._offset
-        if start < 0:
-            raise OSError(f"byte {self._position} is not in the row group")
-        data = self._payload[start : start + size if size >= 0 else None]
-        self._position += len(data)
-        return data
+        if whence == io.SEEK_SET:
+            offset -= self._offset
+            if offset < 0:
+                raise OSError(f"byte {offset + self._offset} is not in the row group")
+        return super().seek(offset, whence) + self._offset
 
 
 @functools.lru_cache(maxsize=256)
@@ -205,19 +155,13 @@ def _footer_bytes(file: InputFile) -> bytes:
     path, size = file.path, file.size_bytes
     start = file.read_at(0, num_bytes=len(_MAGIC))
     if start != _MAGIC:
-        raise DataError(
-            f"{path} is not a Parquet file: it starts with {start.hex(' ') or 'nothing'}.",
-            received={"path": path},
-            hint="Rename it after its format.",
-        )
+        problem = f"is not a Parquet file: it starts with {start.hex(' ') or 'nothing'}."
+        raise file_error(path, problem, hint="Rename it after its format.")
     end = file.read_at(max(0, size - _END.size), num_bytes=_END.size)
     length, magic = _END.unpack(end)
     if magic != _MAGIC or length + _END.size + len(_MAGIC) > size:
-        raise DataError(
-            f"{path} is damaged: its footer is invalid; it may be truncated.",
-            received={"path": path},
-            hint="Copy or write it again.",
-        )
+        problem = "is damaged: its footer is invalid; it may be truncated."
+        raise file_error(path, problem, hint="Copy or write it again.")
     return file.read_at(size - _END.size - length, num_bytes=length)
 
 
@@ -232,9 +176,9 @@ def _translated_errors(path: str) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as e:
         message = str(e).splitlines()[0] if str(e) else type(e).__name__
-        raise DataError(
-            f"{path} is damaged: {message}",
-            received={"path": path},
+        raise file_error(
+            path,
+            f"is damaged: {message}",
             hint="Copy or write it again, or set data_plan.damaged=skip to skip the row groups that"
             " cannot be read.",
         ) from e

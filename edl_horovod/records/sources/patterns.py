@@ -28,11 +28,9 @@ def expand(pattern: str) -> list[str]:
     """
     parts = list(parts_of(pattern))
     if not parts:
-        raise DataError(
-            "The pattern of data files is empty.",
-            received={"pattern": pattern},
-            hint="Set it to a path, a folder, or a glob such as /data/train-*.recordio.",
-        )
+        problem = "The pattern of data files is empty."
+        hint = "Set it to a path, a folder, or a glob such as /data/train-*.recordio."
+        raise DataError(problem, received={"pattern": pattern}, hint=hint)
     remote.reconnect()
     by_location: dict[str, str] = {}
     for part in parts:
@@ -92,9 +90,8 @@ def _list_folder(part: str) -> tuple[str, list[str]]:
     try:
         return folder, sorted(os.listdir(folder))
     except OSError as e:
-        raise DataError(
-            f"{folder} cannot be listed: {e.strerror}.", received={"pattern": part}
-        ) from e
+        problem = f"{folder} cannot be listed: {e.strerror}."
+        raise DataError(problem, received={"pattern": part}) from e
 
 
 def _no_match(part: str, folder: str, names: list[str]) -> DataError:
@@ -104,11 +101,7 @@ def _no_match(part: str, folder: str, names: list[str]) -> DataError:
     remainder = part[len(folder) :] if part.startswith(folder) else part
     missing = remainder.strip("/").split("/")[0]
     ends = ", ".join(folder_endings())
-    folder_meaning = (
-        "" if missing else f" A folder stands for its files that end in {ends}, or its images."
-    )
-    return DataError(
-        f"No data file matches {part!r}. The nearest existing folder, {folder!r}, {holds}.",
-        received={"pattern": part},
-        hint=f"{folder_meaning}{did_you_mean(missing, names)}",
-    )
+    meaning = f" A folder stands for its files that end in {ends}, or its images."
+    problem = f"No data file matches {part!r}. The nearest existing folder, {folder!r}, {holds}."
+    hint = f"{'' if missing else meaning}{did_you_mean(missing, names)}"
+    return DataError(problem, received={"pattern": part}, hint=hint)

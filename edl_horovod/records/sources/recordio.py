@@ -9,15 +9,14 @@ the reason.
 
 import contextlib
 import functools
-import logging
 import os
 import struct
 from dataclasses import dataclass
 from typing import Self
 
 from edl_horovod.errors import ConfigError, DataError, OutputError, hint_of
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, check_policy
-from edl_horovod.records.files.input_file import InputFile, ReadAhead
+from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, is_skipping, warn_skipped
+from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import FormatSettings, RecordFormat
@@ -26,6 +25,7 @@ from edl_horovod.records.sources.recordio_format import (
     MAGIC_BYTES,
     MAX_CHUNK_BYTES,
     MAX_RECORD_BYTES,
+    ChunkPlace,
     DamagedChunkError,
     Scratch,
     check_size,
@@ -37,8 +37,6 @@ from edl_horovod.records.sources.recordio_format import (
 from edl_horovod.records.sources.tfrecord_format import is_tfrecord
 
 __all__ = ["ChunkInfo", "Codec", "Writer", "decode_chunk", "holds_chunk", "make", "read_chunks"]
-
-log = logging.getLogger(__name__)
 
 _SEARCH_BYTES = 1 << 20
 # The chunks of pyrecordio 0.0.1 to 0.0.4.
@@ -73,10 +71,10 @@ def read_chunks(
     Raises:
         DataError: The file cannot be opened, is damaged, or has another format.
     """
-    check_policy(damaged)
+    skips_damage = is_skipping(damaged)
     with open_input(path) as input_file:
         file = ReadAhead(input_file) if is_remote(path) else input_file
-        return _scan(_Source(file, max_chunk_bytes), is_skipping=damaged == "skip")
+        return _scan(_Source(file, max_chunk_bytes), skips_damage=skips_damage)
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
@@ -87,10 +85,9 @@ def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
     """
     header = file.read_at(chunk.offset, num_bytes=HEADER_BYTES)
     try:
-        current = parse_header(header, path=file.path, number=chunk.number, offset=chunk.offset)
+        return parse_header(header, ChunkPlace(file.path, chunk.number, chunk.offset)) == chunk
     except DamagedChunkError:
         return False
-    return current == chunk
 
 
 @dataclass(frozen=True)
@@ -100,30 +97,24 @@ class _Source:
 
     def chunk_at(self, offset: int, *, number: int) -> ChunkInfo:
         """Parse the header of the chunk at an offset, without reading the payload."""
-        file = self.file
-        header = file.read_at(offset, num_bytes=HEADER_BYTES)
-        chunk = parse_header(header, path=file.path, number=number, offset=offset)
+        file, place = self.file, ChunkPlace(self.file.path, number, offset)
+        chunk = parse_header(file.read_at(offset, num_bytes=HEADER_BYTES), place)
         if chunk.end_offset > file.size_bytes:
-            raise DamagedChunkError(
-                f"the file ends after {file.size_bytes - chunk.payload_offset} of its"
-                f" {chunk.compressed_bytes} payload bytes",
-                path=file.path,
-                number=number,
-                offset=offset,
-                lost_records=chunk.num_records,
-            )
+            num_bytes = file.size_bytes - chunk.payload_offset
+            part = f"{num_bytes} of its {chunk.compressed_bytes} payload bytes"
+            problem = f"the file ends after {part}"
+            raise DamagedChunkError(problem, place, lost_records=chunk.num_records)
         check_size(chunk, max_chunk_bytes=self.max_chunk_bytes, path=file.path)
         return chunk
 
     def verify(self, chunk: ChunkInfo) -> None:
         """Raise if the chunk's payload is damaged or too large."""
-        compressed = self.file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
-        decode_chunk(
-            compressed, chunk=chunk, path=self.file.path, max_chunk_bytes=self.max_chunk_bytes
-        )
+        payload = self.file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
+        path, max_chunk_bytes = self.file.path, self.max_chunk_bytes
+        decode_chunk(payload, chunk=chunk, path=path, max_chunk_bytes=max_chunk_bytes)
 
 
-def _scan(source: _Source, *, is_skipping: bool) -> FileChunks:
+def _scan(source: _Source, *, skips_damage: bool) -> FileChunks:
     file = source.file
     chunks: list[ChunkInfo] = []
     skipped_chunks = skipped_records = offset = 0
@@ -131,38 +122,24 @@ def _scan(source: _Source, *, is_skipping: bool) -> FileChunks:
         chunk: ChunkInfo | None = None
         try:
             chunk = source.chunk_at(offset, number=len(chunks) + skipped_chunks)
-            if is_skipping:
+            if skips_damage:
                 source.verify(chunk)
         except DamagedChunkError as e:
             if offset == 0:
-                _refuse_foreign_file(file)
-            if offset == 0 and not is_skipping:
-                _refuse_unknown_file(file)
-            if not is_skipping:
+                _refuse_other_format(file, skips_damage=skips_damage)
+            if not skips_damage:
                 raise
             end = _end_of_damage(source, offset, chunk=chunk)
-            log.warning(
-                "%s: skipped bytes %d to %d, a %s chunk of %s records: %s (data_plan.damaged=skip)",
-                file.path,
-                offset,
-                end,
-                e.kind,
-                e.lost_records or "an unknown number of",
-                e.problem,
-            )
+            records = f"{e.lost_records or 'an unknown number of'} records"
+            part = f"bytes {offset} to {end}, a {e.kind} chunk of {records}"
+            warn_skipped(file.path, part, e.problem)
             skipped_chunks += 1
             skipped_records += e.lost_records
             offset = end
         else:
             chunks.append(chunk)
             offset = chunk.end_offset
-    return FileChunks(
-        path=file.path,
-        size_bytes=file.size_bytes,
-        chunks=tuple(chunks),
-        skipped_chunks=skipped_chunks,
-        skipped_records=skipped_records,
-    )
+    return FileChunks(file.path, file.size_bytes, tuple(chunks), skipped_chunks, skipped_records)
 
 
 def _end_of_damage(source: _Source, offset: int, *, chunk: ChunkInfo | None) -> int:
@@ -200,41 +177,35 @@ def _find_intact_chunk(source: _Source, offset: int) -> int:
     return file.size_bytes
 
 
-def _refuse_foreign_file(file: InputFile) -> None:
-    """Refuse a file whose first chunk cannot be read if it has a known other format.
+def _refuse_other_format(file: InputFile, *, skips_damage: bool) -> None:
+    """Refuse a file whose first chunk cannot be read if it has another format.
 
     Raises:
-        DataError: It is a TFRecord file, or an old version of pyrecordio wrote it.
+        DataError: It is a TFRecord file, or an old version of pyrecordio wrote it. Or damage is not
+            skipped, and the file does not begin with the magic number.
     """
     if is_tfrecord(file):
-        raise DataError(
-            f"{file.path} is a TFRecord file, but is named like a RecordIO file.",
-            received={"path": file.path},
+        raise file_error(
+            file.path,
+            "is a TFRecord file, but is named like a RecordIO file.",
             hint="Rename it to end in .tfrecord, or in .tfrecord-00000-of-00008 if it is one of"
             " several shards.",
         )
     if _has_old_layout(file):
-        raise DataError(
-            f"{file.path} was written by pyrecordio 0.0.1 to 0.0.4. Its chunks have the same magic"
+        raise file_error(
+            file.path,
+            "was written by pyrecordio 0.0.1 to 0.0.4. Its chunks have the same magic"
             " number but an unsupported layout (header order, CRC-32C, raw snappy).",
-            received={"path": file.path},
             hint="Read it with the pyrecordio that wrote it, and write the records again with"
             " edl_horovod.records.sources.recordio.Writer or pyrecordio>=0.0.6.",
         )
 
-
-def _refuse_unknown_file(file: InputFile) -> None:
-    """Refuse a file whose first chunk cannot be read if it does not begin like a RecordIO file.
-
-    Raises:
-        DataError: The file does not begin with the magic number.
-    """
     start = file.read_at(0, num_bytes=len(MAGIC_BYTES))
-    if start != MAGIC_BYTES[: len(start)]:
-        raise DataError(
-            f"{file.path} is not a RecordIO file: it starts with {start.hex(' ')}, expected"
+    if not skips_damage and start != MAGIC_BYTES[: len(start)]:
+        raise file_error(
+            file.path,
+            f"is not a RecordIO file: it starts with {start.hex(' ')}, expected"
             f" {MAGIC_BYTES.hex(' ')}.",
-            received={"path": file.path},
             hint="Create RecordIO files with edl prepare, or rename a file of another format to its"
             " usual ending, such as .csv. If this is a RecordIO file whose start is damaged, set"
             " data_plan.damaged=skip to skip the damage.",
@@ -283,10 +254,8 @@ class Writer:
             OutputError: The file cannot be created.
         """
         if not 1 <= chunk_bytes <= MAX_RECORD_BYTES:
-            raise ConfigError(
-                f"chunk_bytes must be 1 to {MAX_RECORD_BYTES}.",
-                received={"chunk_bytes": chunk_bytes},
-            )
+            problem = f"chunk_bytes must be 1 to {MAX_RECORD_BYTES}."
+            raise ConfigError(problem, received={"chunk_bytes": chunk_bytes})
         self.path = os.fspath(path)
         self._codec = codec
         self._chunk_bytes = chunk_bytes
@@ -307,11 +276,9 @@ class Writer:
             OutputError: The disk is full or unavailable.
         """
         if len(record) >= MAX_RECORD_BYTES:
-            raise DataError(
-                f"A RecordIO record must be smaller than {MAX_RECORD_BYTES} bytes.",
-                received=f"{len(record)} bytes for {self.path}",
-                hint="Split large data into several records.",
-            )
+            problem = f"A RecordIO record must be smaller than {MAX_RECORD_BYTES} bytes."
+            hint = "Split large data into several records."
+            raise DataError(problem, received=f"{len(record)} bytes for {self.path}", hint=hint)
         if self._file.closed:
             raise ValueError(f"{self.path} cannot be written after it was closed.")
         framed = _LENGTH.pack(len(record)) + record
@@ -375,8 +342,5 @@ class Writer:
             os.unlink(self._partial)
 
     def _cannot_write(self, cause: OSError) -> OutputError:
-        return OutputError(
-            f"{self.path} cannot be written: {cause.strerror}.",
-            received={"path": self.path},
-            hint=hint_of(cause),
-        )
+        problem = f"{self.path} cannot be written: {cause.strerror}."
+        return OutputError(problem, received={"path": self.path}, hint=hint_of(cause))

@@ -12,7 +12,7 @@ import gzip
 import struct
 import threading
 import zlib
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 import cramjam
 import numpy as np
@@ -27,6 +27,7 @@ __all__ = [
     "MAGIC_BYTES",
     "MAX_CHUNK_BYTES",
     "MAX_RECORD_BYTES",
+    "ChunkPlace",
     "DamagedChunkError",
     "Scratch",
     "check_size",
@@ -55,16 +56,24 @@ _MIN_RECORD_BYTES = 32
 # reaches 1032 to 1. It limits the number of records that a payload can contain.
 _MAX_EXPANSION = {Codec.NONE: 1, Codec.SNAPPY: 22, Codec.GZIP: 1032}
 
-_DECOMPRESS_INTO = {
-    Codec.SNAPPY: cramjam.snappy.decompress_into,
-    Codec.GZIP: cramjam.gzip.decompress_into,
-}
+_COMPRESSIONS = {Codec.SNAPPY: cramjam.snappy, Codec.GZIP: cramjam.gzip}
 # The message of cramjam if the output buffer is too small for the payload.
 _BUFFER_TOO_SMALL = "failed to write whole buffer"
 
 
+@dataclass(frozen=True)
+class ChunkPlace:
+    """The place of a chunk, for messages."""
+
+    path: str
+    number: int
+    """Number of the chunk in the file."""
+    offset: int
+    """First byte of the chunk in the file."""
+
+
 class DamagedChunkError(DataError):
-    """A chunk, identified by its number and its offset in a file, cannot be read.
+    """A chunk cannot be read.
 
     `problem` is a clause; `lost_records` is the number of records in its header, 0 if unknown.
     """
@@ -76,18 +85,11 @@ class DamagedChunkError(DataError):
     )
 
     def __init__(
-        self,
-        problem: str,
-        *,
-        path: str,
-        number: int,
-        offset: int,
-        lost_records: int = 0,
-        received: Mapping[str, object] | str = "",
+        self, problem: str, place: ChunkPlace, *, lost_records: int = 0, max_chunk_bytes: int = 0
     ) -> None:
         super().__init__(
-            f"{path}: chunk {number} at byte {offset} is {self.kind}: {problem}.",
-            received=received,
+            f"{place.path}: chunk {place.number} at byte {place.offset} is {self.kind}: {problem}.",
+            received={"data_plan.max_chunk_bytes": max_chunk_bytes} if max_chunk_bytes else "",
             hint=self._advice,
         )
         self.problem = problem
@@ -124,45 +126,34 @@ def encode_chunk(payload: bytes | bytearray, *, codec: Codec, num_records: int) 
     return _HEADER.pack(MAGIC_BYTES, checksum, codec, len(compressed), num_records) + compressed
 
 
-def parse_header(header: bytes, *, path: str, number: int, offset: int) -> ChunkInfo:
-    """Parse and check the header of a chunk.
-
-    Args:
-        header: `HEADER_BYTES` bytes; fewer if the file ends within the header.
-        path: The file, for messages.
-        number: Number of the chunk in the file.
-        offset: Offset of the chunk in the file.
+def parse_header(header: bytes, place: ChunkPlace) -> ChunkInfo:
+    """Parse and check the header of a chunk; it has fewer bytes if the file ends within it.
 
     Raises:
         DamagedChunkError: The header is truncated or invalid.
     """
-
-    def damaged(problem: str) -> DamagedChunkError:
-        return DamagedChunkError(problem, path=path, number=number, offset=offset)
-
     if len(header) < HEADER_BYTES:
-        raise damaged(f"the file ends after {len(header)} of the {HEADER_BYTES} header bytes")
+        problem = f"the file ends after {len(header)} of the {HEADER_BYTES} header bytes"
+        raise DamagedChunkError(problem, place)
     magic, checksum, codec_number, compressed_bytes, num_records = _HEADER.unpack(header)
     if magic != MAGIC_BYTES:
-        previous_chunk = (
-            f", or chunk {number - 1} does not end where its header says" if number else ""
-        )
-        raise damaged(
-            f"it starts with {magic.hex(' ')}, expected {MAGIC_BYTES.hex(' ')}{previous_chunk}"
-        )
+        problem = f"it starts with {magic.hex(' ')}, expected {MAGIC_BYTES.hex(' ')}"
+        if place.number:
+            problem += f", or chunk {place.number - 1} does not end where its header says"
+        raise DamagedChunkError(problem, place)
     try:
         codec = Codec(codec_number)
     except ValueError as e:
-        allowed = ", ".join(
-            f"{codec_option.value} ({codec_option.name.lower()})" for codec_option in Codec
-        )
-        raise damaged(f"its codec is {codec_number}, expected one of {allowed}") from e
+        allowed = ", ".join(f"{option.value} ({option.name.lower()})" for option in Codec)
+        problem = f"its codec is {codec_number}, expected one of {allowed}"
+        raise DamagedChunkError(problem, place) from e
     max_records = compressed_bytes * _MAX_EXPANSION[codec] // _LENGTH.size
     if not 0 < num_records <= max_records:
-        raise damaged(f"its header says {num_records} records, expected 1 to {max_records}")
+        problem = f"its header says {num_records} records, expected 1 to {max_records}"
+        raise DamagedChunkError(problem, place)
     return ChunkInfo(
-        number=number,
-        offset=offset,
+        number=place.number,
+        offset=place.offset,
         checksum=checksum,
         codec=codec,
         compressed_bytes=compressed_bytes,
@@ -183,19 +174,13 @@ def check_size(chunk: ChunkInfo, *, max_chunk_bytes: int, path: str) -> None:
     if chunk.compressed_bytes > max_bytes:
         problem = f"its payload has {chunk.compressed_bytes} bytes; the limit is {max_bytes}"
     elif chunk.num_records > max_records:
-        problem = (
-            f"it has {chunk.num_records} records; the limit is {max_records}, one for each"
-            f" {_MIN_RECORD_BYTES} bytes of the setting"
-        )
+        limit = f"{max_records}, one for each {_MIN_RECORD_BYTES} bytes of the setting"
+        problem = f"it has {chunk.num_records} records; the limit is {limit}"
     else:
         return
+    place = ChunkPlace(path, chunk.number, chunk.offset)
     raise ChunkTooLargeError(
-        problem,
-        received={"data_plan.max_chunk_bytes": max_chunk_bytes},
-        path=path,
-        number=chunk.number,
-        offset=chunk.offset,
-        lost_records=chunk.num_records,
+        problem, place, lost_records=chunk.num_records, max_chunk_bytes=max_chunk_bytes
     )
 
 
@@ -247,16 +232,12 @@ def decode_chunk(
         )
         return _split(framed, num_records=chunk.num_records)
     except _PayloadError as e:
-        is_large = isinstance(e, _TooLarge)
-        error_class = ChunkTooLargeError if is_large else DamagedChunkError
-        raise error_class(
-            str(e),
-            received={"data_plan.max_chunk_bytes": max_chunk_bytes} if is_large else "",
-            path=path,
-            number=chunk.number,
-            offset=chunk.offset,
-            lost_records=chunk.num_records,
-        ) from e
+        place, lost_records = ChunkPlace(path, chunk.number, chunk.offset), chunk.num_records
+        if isinstance(e, _TooLarge):
+            raise ChunkTooLargeError(
+                str(e), place, lost_records=lost_records, max_chunk_bytes=max_chunk_bytes
+            ) from e
+        raise DamagedChunkError(str(e), place, lost_records=lost_records) from e
 
 
 class _PayloadError(Exception):
@@ -270,11 +251,10 @@ class _TooLarge(_PayloadError):
 def _decompress(compressed: bytes, *, codec: Codec, max_bytes: int, scratch: Scratch) -> bytes:
     if codec is Codec.NONE:
         return compressed
-    decompress_into = _DECOMPRESS_INTO[codec]
     # The buffer has the size of the limit: the actual size is unknown before decompression.
     buffer = scratch.buffer(min(len(compressed) * _MAX_EXPANSION[codec], max_bytes))
     try:
-        num_bytes = decompress_into(compressed, buffer)
+        num_bytes = _COMPRESSIONS[codec].decompress_into(compressed, buffer)
     except cramjam.DecompressionError as e:
         if len(buffer) == max_bytes and _BUFFER_TOO_SMALL in str(e):
             raise _TooLarge(

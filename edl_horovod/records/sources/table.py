@@ -13,10 +13,7 @@ __all__ = ["SCHEMES", "check_sources", "kind_of"]
 
 SCHEMES = Table(
     "sources",
-    {
-        "": "edl_horovod.records.data_files",
-        "dataset": "edl_horovod.records.user_dataset",
-    },
+    {"": "edl_horovod.records.data_files", "dataset": "edl_horovod.records.user_dataset"},
     load=module_of,
 )
 """Modules with a `KIND`, by the scheme before the first colon of `data`.

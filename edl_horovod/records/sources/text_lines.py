@@ -9,28 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import (
-    ChunkInfo,
-    FileChunks,
-    check_unchanged,
-    is_unchanged,
-    plain_chunk,
-)
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, holds_bytes
 from edl_horovod.records.columns import FlatRecords
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.record_format import FormatSettings, RecordFormat
 
-__all__ = [
-    "CHUNK_BYTES",
-    "MAX_LINE_BYTES",
-    "decode_chunk",
-    "holds_chunk",
-    "line_chunks",
-    "make",
-    "read_chunks",
-    "text_start",
-]
+__all__ = ["decode_chunk", "line_chunks", "make", "read_chunks", "text_start"]
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single line is larger."""
@@ -49,7 +34,8 @@ _FOREIGN_STARTS = {
 
 def make(name: str, _: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
-    return RecordFormat(name, functools.partial(read_chunks, name=name), decode_chunk, holds_chunk)
+    scan = functools.partial(read_chunks, name=name)
+    return RecordFormat(name, scan, decode_chunk, holds_bytes)
 
 
 def read_chunks(path: str, *, name: str) -> FileChunks:
@@ -66,8 +52,8 @@ def read_chunks(path: str, *, name: str) -> FileChunks:
         chunks: list[ChunkInfo] = []
         for offset, payload in line_chunks(file, name):
             num_lines = payload.count(b"\n") + (not payload.endswith(b"\n"))
-            chunks.append(plain_chunk(payload, len(chunks), offset=offset, num_records=num_lines))
-        return FileChunks(path=path, size_bytes=file.size_bytes, chunks=tuple(chunks))
+            chunks.append(ChunkInfo.of(payload, len(chunks), offset=offset, num_records=num_lines))
+        return FileChunks(path, file.size_bytes, tuple(chunks))
 
 
 def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
@@ -76,7 +62,7 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
     Raises:
         DataError: The file has changed since it was scanned.
     """
-    check_unchanged(payload, chunk=chunk, path=path)
+    chunk.check(payload, path)
     text = np.frombuffer(payload, dtype=np.uint8)
     ends = np.flatnonzero(text == _LF).astype(np.int64)
     if not payload.endswith(b"\n"):
@@ -84,15 +70,6 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
     starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
     has_cr = (ends > starts) & (text[ends - 1] == _CR)
     return FlatRecords(payload, starts, ends - has_cr)
-
-
-def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
-    """Whether the lines of a chunk are unchanged; reads the whole chunk.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
-    return is_unchanged(file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes), chunk)
 
 
 def line_chunks(file: InputFile, name: str) -> Iterator[tuple[int, bytes]]:
@@ -111,10 +88,10 @@ def line_chunks(file: InputFile, name: str) -> Iterator[tuple[int, bytes]]:
             yield offset, data[:end]
             offset, num_bytes = offset + end, CHUNK_BYTES
         elif len(data) > MAX_LINE_BYTES:
-            raise DataError(
-                f"{file.path} is not a {name} file: the line that starts at byte {offset} is longer"
+            raise file_error(
+                file.path,
+                f"is not a {name} file: the line that starts at byte {offset} is longer"
                 f" than {MAX_LINE_BYTES} bytes.",
-                received={"path": file.path},
                 hint="Rename the file after its format, or split its lines.",
             )
         else:

@@ -6,7 +6,6 @@ the masked CRC-32C of these 8 bytes, the data, and the masked CRC-32C of the dat
 """
 
 import functools
-import logging
 import struct
 import zlib
 from collections.abc import Iterator
@@ -16,15 +15,13 @@ import google_crc32c
 import numpy as np
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed, check_policy
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, is_skipping, warn_skipped
 from edl_horovod.records.columns import FlatRecords
-from edl_horovod.records.files.input_file import InputFile, ReadAhead
+from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.record_format import FormatSettings, RecordFormat
 
-__all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "is_tfrecord", "make", "read_chunks"]
-
-log = logging.getLogger(__name__)
+__all__ = ["is_tfrecord", "make"]
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single record is larger."""
@@ -55,17 +52,11 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
     Raises:
         DataError: The file cannot be opened, is damaged, or has another format.
     """
-    check_policy(damaged)
     with ReadAhead(open_input(path)) as file:
-        scan = _Scan(file, is_skipping=damaged == "skip")
+        scan = _Scan(file, is_skipping(damaged))
         scan.run()
-        return FileChunks(
-            path=path,
-            size_bytes=file.size_bytes,
-            chunks=tuple(scan.chunks),
-            skipped_chunks=scan.num_skipped,
-            skipped_records=scan.num_skipped,
-        )
+        chunks, num_skipped = tuple(scan.chunks), scan.num_skipped
+        return FileChunks(path, file.size_bytes, chunks, num_skipped, num_skipped)
 
 
 def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
@@ -76,7 +67,7 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
     """
     bounds = list(_record_bounds(payload))
     if _checksum(payload, bounds) != chunk.checksum or len(payload) != chunk.compressed_bytes:
-        raise changed(path, chunk)
+        raise chunk.changed(path)
     for start, end in bounds:
         (expected,) = _CHECKSUM.unpack_from(payload, end)
         if _masked_crc(payload[start:end]) != expected:
@@ -149,13 +140,9 @@ class _Scan:
 
     def _end_chunk(self, offset: int) -> None:
         """End the current chunk, if it has records, and begin the next one."""
-        if self._num_records:
-            chunk = ChunkInfo(
-                number=len(self.chunks),
-                offset=self._start,
-                checksum=self._crc,
-                compressed_bytes=offset - self._start,
-                num_records=self._num_records,
+        if num_records := self._num_records:
+            chunk = ChunkInfo.between(
+                len(self.chunks), self._start, offset, checksum=self._crc, num_records=num_records
             )
             if chunk.compressed_bytes >= 1 << 32:
                 raise _damaged(self.file.path, self._start, "it is larger than 4 GiB")
@@ -168,13 +155,7 @@ class _Scan:
         self._end_chunk(offset)
         self._start = end
         self.num_skipped += 1
-        log.warning(
-            "%s: skipped bytes %d to %d: %s (data_plan.damaged=skip)",
-            self.file.path,
-            offset,
-            end,
-            problem,
-        )
+        warn_skipped(self.file.path, f"bytes {offset} to {end}", problem)
 
     def _data_problem(self, offset: int, end: int) -> str:
         start = offset + _HEADER.size
@@ -186,10 +167,9 @@ class _Scan:
     def _refuse_foreign(self, start: bytes) -> None:
         path = self.file.path
         if start.startswith((_GZIP, _ZLIB)):
-            raise DataError(
-                f"{path} is a compressed TFRecord file, which does not allow random access to its"
-                " records.",
-                received={"path": path},
+            raise file_error(
+                path,
+                "is a compressed TFRecord file, which does not allow random access to its records.",
                 hint="Write it without compression, or convert it with edl prepare to RecordIO"
                 " files, which are compressed chunk by chunk.",
             )
@@ -237,8 +217,6 @@ def _masked_crc(data: bytes) -> int:
 
 
 def _damaged(path: str, offset: int, problem: str) -> DataError:
-    return DataError(
-        f"{path} is damaged: the record at byte {offset} cannot be read: {problem}.",
-        received={"path": path},
-        hint="Copy or write it again, or set data_plan.damaged=skip to skip damaged records.",
-    )
+    message = f"is damaged: the record at byte {offset} cannot be read: {problem}."
+    hint = "Copy or write it again, or set data_plan.damaged=skip to skip damaged records."
+    return file_error(path, message, hint)

@@ -4,27 +4,24 @@ The key of `000/cat.seg.png` is `000/cat`, and its column is `seg.png`. Chunks a
 records.
 """
 
-import functools
 import io
 import json
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, cast
 
-import numpy as np
-
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks, changed
-from edl_horovod.records.columns import ColumnChunk
-from edl_horovod.records.files.input_file import InputFile, ReadAhead, SeekableFile
+from edl_horovod.records.chunks import ChunkInfo, FileChunks
+from edl_horovod.records.columns import ColumnChunk, object_array
+from edl_horovod.records.files.input_file import InputFile, ReadAhead, SeekableFile, file_error
 from edl_horovod.records.files.pool import open_input
-from edl_horovod.records.index_tables import IndexedFile
+from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 
-__all__ = ["CHUNK_BYTES", "decode_chunk", "holds_chunk", "layout", "make", "read_chunks"]
+__all__ = ["make"]
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single record is larger."""
@@ -41,16 +38,15 @@ class _Sample:
     offset: int
     """Offset of the header of its first file."""
     names: list[str] = field(default_factory=list)
-    headers: list[tuple[str, int, int]] = field(default_factory=list)
-    """The name, size and header checksum of each file."""
+    members: list[tarfile.TarInfo] = field(default_factory=list)
     end: int = 0
 
 
-def make(name: str, settings: FormatSettings) -> RecordFormat:
+def make(name: str, _: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
-    decode = ColumnFormat(functools.partial(layout, selected=settings.columns), decode_chunk)
+    columns = ColumnFormat(layout, decode)
     # The files have no checksums, so samples show whether they changed.
-    return RecordFormat(name, read_chunks, decode, holds_chunk, change_detection="samples")
+    return RecordFormat(name, read_chunks, columns, holds_chunk, change_detection="samples")
 
 
 def read_chunks(path: str) -> FileChunks:
@@ -79,60 +75,48 @@ def read_chunks(path: str) -> FileChunks:
             pending.append(sample)
         if pending:
             chunks.append(_chunk(pending, len(chunks), path))
-        return FileChunks(
-            path=path,
-            size_bytes=file.size_bytes,
-            chunks=tuple(chunks),
-            header=json.dumps(names).encode(),
-        )
+        header = json.dumps(names).encode()
+        return FileChunks(path, file.size_bytes, tuple(chunks), header=header)
 
 
-def layout(files: Sequence[IndexedFile], *, selected: Sequence[str]) -> Layout:
+def layout(files: Sequence[IndexedFile], selected: Sequence[str]) -> Layout:
     """Return the columns: the parts of the records and their key.
 
     Raises:
         ConfigError: A selected part does not exist.
         DataError: The parts differ between files.
     """
-    with_records = [file for file in files if file.num_chunks]
-    for file in with_records:
-        if file.header != with_records[0].header:
-            raise DataError(
-                "The records of the tar files have different parts.",
-                received=f"{file.path} has {file.header.decode()}, {with_records[0].path}"
-                f" {with_records[0].header.decode()}",
-                hint="Write the same parts in all files.",
-            )
-    parts = [KEY, *json.loads(with_records[0].header)]
-    names = selected_columns(selected, parts, holder=with_records[0].path, noun="part")
+    first, *others = with_distinct_headers(files)
+    for file in others:
+        raise DataError(
+            "The records of the tar files have different parts.",
+            received=f"{file.path} has {file.header.decode()}, {first.path}"
+            f" {first.header.decode()}",
+            hint="Write the same parts in all files.",
+        )
+    parts = [KEY, *json.loads(first.header)]
+    names = selected_columns(selected, parts, holder=first.path, noun="part")
     return Layout(tuple(Column(name, BYTES) for name in names))
 
 
-def decode_chunk(
-    payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout
-) -> ColumnChunk:
+def decode(payload: bytes, *, chunk: ChunkInfo, file: IndexedFile, layout: Layout) -> ColumnChunk:
     """Return the parts of a chunk's records, as the contents of their files.
 
     Raises:
         DataError: The file has changed since it was scanned.
     """
     rows: list[dict[str, bytes]] = []
-    headers = []
-    for member in _members(io.BytesIO(payload), file.path):
+    members = list(_members(io.BytesIO(payload), file.path))
+    for member in members:
         key, name = _split(member.name)
         if not rows or rows[-1][KEY] != key.encode():
             rows.append({KEY: key.encode()})
         start = member.offset_data
         rows[-1][name] = payload[start : start + member.size]
-        headers.append((member.name, member.size, member.chksum))
-    if _checksum(headers) != chunk.checksum or len(rows) != chunk.num_records:
-        raise changed(file.path, chunk)
-    columns = []
-    for column in layout.columns:
-        values = np.empty(len(rows), dtype=object)
-        values[:] = [row[column.name] for row in rows]
-        columns.append(values)
-    return ColumnChunk(columns)
+    if _checksum(members) != chunk.checksum or len(rows) != chunk.num_records:
+        raise chunk.changed(file.path)
+    columns = (column.name for column in layout.columns)
+    return ColumnChunk([object_array([row[name] for row in rows]) for name in columns])
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
@@ -142,9 +126,7 @@ def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
         DataError: The file cannot be read, or is no longer a tar file.
     """
     payload = file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes)
-    members = _members(io.BytesIO(payload), file.path)
-    headers = [(member.name, member.size, member.chksum) for member in members]
-    return _checksum(headers) == chunk.checksum
+    return _checksum(_members(io.BytesIO(payload), file.path)) == chunk.checksum
 
 
 def _samples(file: InputFile) -> Iterator[_Sample]:
@@ -156,13 +138,13 @@ def _samples(file: InputFile) -> Iterator[_Sample]:
                 yield sample
             sample = _Sample(key, member.offset)
         if not name or name in sample.names:
-            problem = "its name has no ending that names a part" if not name else "it occurs twice"
+            problem = "it occurs twice" if name else "its name has no ending that names a part"
             raise _damaged(file.path, f"{member.name}: {problem}")
         sample.names.append(name)
         sample.end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
         if sample.end > file.size_bytes:
             raise _damaged(file.path, f"it ends within {member.name}")
-        sample.headers.append((member.name, member.size, member.chksum))
+        sample.members.append(member)
     if sample is not None:
         yield sample
 
@@ -171,13 +153,8 @@ def _chunk(samples: Sequence[_Sample], number: int, path: str) -> ChunkInfo:
     start, end = samples[0].offset, samples[-1].end
     if end - start > _MAX_BYTES:
         raise _damaged(path, f"the record {samples[0].key} is larger than 4 GiB")
-    return ChunkInfo(
-        number=number,
-        offset=start,
-        checksum=_checksum([header for sample in samples for header in sample.headers]),
-        compressed_bytes=end - start,
-        num_records=len(samples),
-    )
+    checksum = _checksum(member for sample in samples for member in sample.members)
+    return ChunkInfo.between(number, start, end, checksum=checksum, num_records=len(samples))
 
 
 def _members(
@@ -205,13 +182,12 @@ def _split(name: str) -> tuple[str, str]:
     return f"{folder}{slash}{key}", part.lower()
 
 
-def _checksum(headers: Sequence[tuple[str, int, int]]) -> int:
-    return zlib.crc32(json.dumps(headers).encode())
+def _checksum(members: Iterable[tarfile.TarInfo]) -> int:
+    facts = [(member.name, member.size, member.chksum) for member in members]
+    return zlib.crc32(json.dumps(facts).encode())
 
 
 def _damaged(path: str, problem: str) -> DataError:
-    return DataError(
-        f"{path} cannot be read as tar shards of records: {problem}.",
-        received={"path": path},
-        hint="Write it with webdataset.TarWriter or tar, without compression.",
-    )
+    message = f"cannot be read as tar shards of records: {problem}."
+    hint = "Write it with webdataset.TarWriter or tar, without compression."
+    return file_error(path, message, hint)

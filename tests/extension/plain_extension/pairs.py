@@ -2,6 +2,7 @@
 
 import functools
 
+from edl_horovod.records.chunks import holds_bytes
 from edl_horovod.records.record_format import FileFormat, RecordFormat
 from edl_horovod.records.sources import text_lines
 
@@ -11,6 +12,6 @@ PAIRS = FileFormat(
         "pairs",
         functools.partial(text_lines.read_chunks, name="pairs"),
         text_lines.decode_chunk,
-        text_lines.holds_chunk,
+        holds_bytes,
     ),
 )

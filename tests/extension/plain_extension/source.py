@@ -28,8 +28,8 @@ class _Counting(RecordSource):
 
 
 class _Kind(SourceKind):
-    def open(self, data, settings, *, folders, cache_bytes, tell):
-        return _Counting(int(data.removeprefix("counting:")))
+    def open(self, request):
+        return _Counting(int(request.data.removeprefix("counting:")))
 
 
 KIND = _Kind()

@@ -35,14 +35,14 @@ def numbers(data: Path, **settings: object) -> list[int]:
 def count_scans(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> list[str]:
     """The names of files that are scanned from now on, each for so long at least."""
     scanned: list[str] = []
-    table = index_store._file_table
+    scan = index_store._scan_file
 
-    def counted(found):
-        scanned.append(Path(found.path).name)
+    def counted(path, chunk_format):
+        scanned.append(Path(path).name)
         time.sleep(seconds)
-        return table(found)
+        return scan(path, chunk_format)
 
-    monkeypatch.setattr(index_store, "_file_table", counted)
+    monkeypatch.setattr(index_store, "_scan_file", counted)
     return scanned
 
 
