@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from edl_horovod.config.schema import Precision, TrainConfig
 from edl_horovod.errors import ConfigError
-from edl_horovod.frameworks.base import Batches, Framework, Model, Step
+from edl_horovod.frameworks.base import Framework, Model, Step
 from edl_horovod.frameworks.keras import keras_2
 from edl_horovod.frameworks.keras.batches import KerasBatches, all_examples
 from edl_horovod.frameworks.keras.collectives import HOROVOD, KerasCollectives
@@ -55,7 +55,7 @@ class KerasFramework:
         *,
         prefetch: int,
         processes: int = 0,
-    ) -> Batches:
+    ) -> KerasBatches:
         """Build batches of records with the user's `create_dataset`."""
         if processes:
             raise ConfigError(

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from edl_horovod.config.schema import Precision, TrainConfig
-from edl_horovod.frameworks.base import Batches, Collectives, Model, Step
+from edl_horovod.frameworks.base import Collectives, Model, Step
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
@@ -17,7 +17,6 @@ from edl_horovod.frameworks.torch.step import ReducerMaker, TorchStep
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
-from edl_horovod.spec import Mode
 
 __all__ = ["TorchFramework"]
 
@@ -33,6 +32,7 @@ class TorchFramework:
 
     name = "torch"
     plain_models = PLAIN_MODELS
+    batches = TorchBatches
 
     def __init__(
         self, horovod: Horovod, collectives: Collectives, make_reducer: ReducerMaker
@@ -43,7 +43,7 @@ class TorchFramework:
             horovod: PyTorch's half of Horovod.
             collectives: The collective operations of a ring.
             make_reducer: Creates the reducer for a training's gradients, from its parameters by
-                name, the names of those with sparse gradients, and how to reduce them.
+                name, how to reduce them, and the names of those with sparse gradients.
         """
         self.horovod, self.collectives = horovod, collectives
         self._make_reducer = make_reducer
@@ -64,19 +64,6 @@ class TorchFramework:
         self._compute = ComputeOptions(self._compute.device, dtype)
         # Attention's fast path in evaluation ignores autocast on a CPU, and then mixes types.
         torch.backends.mha.set_fastpath_enabled(dtype is None)
-
-    def batches(
-        self,
-        source: RecordSource,
-        plan: DataPlan,
-        loaded: LoadedSpec,
-        mode: Mode,
-        *,
-        prefetch: int,
-        processes: int = 0,
-    ) -> Batches:
-        """Make batches from records by the user's `create_dataset`."""
-        return TorchBatches(source, plan, loaded, mode, prefetch=prefetch, processes=processes)
 
     def examples(
         self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec
