@@ -22,7 +22,7 @@ from edl_horovod.frameworks.torch.objective import Objective
 from edl_horovod.frameworks.torch.running import ComputeOptions, ModuleRunner
 from edl_horovod.frameworks.torch.structures import detach, map_leaves, repeated
 from edl_horovod.frameworks.torch.variables import TorchVariable, numpy_dtype, to_numpy
-from edl_horovod.frameworks.torch.weight_files import read_weights, restore
+from edl_horovod.frameworks.torch.pt_files import read_weights, restore
 from edl_horovod.frameworks.values import Batch, EvaluationSums, Output, Variable, flatten_outputs
 from edl_horovod.models.calling import first_paragraph, user_code
 from edl_horovod.models.zoo import LoadedSpec
