@@ -9,8 +9,8 @@ import torch
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import Reduction
 from edl_horovod.frameworks.torch.collectives import PendingCollectives, sum_compressed
-from edl_horovod.frameworks.torch.gradients import sparse_parameters
 from edl_horovod.frameworks.torch.ring import Reducer
+from edl_horovod.frameworks.torch.step import sparse_parameters
 from tests.parallel.agreement import assert_same_everywhere
 
 BATCH, STEPS, NUM_IDS = 12, 7, 40
