@@ -104,12 +104,12 @@ class Reducer:
         self._pending = PendingCollectives()
         self._is_active = False
         self._weight = self._usual_weight = 0.0
-        early = [(i, self._parameters[i]) for bucket in self._early_buckets for i in bucket.places]
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, index))
-            for index, parameter in early
-            if parameter.requires_grad
-        ]
+        for bucket in self._early_buckets:
+            for index in bucket.places:
+                parameter = self._parameters[index]
+                if parameter.requires_grad:
+                    hook = partial(self._on_gradient, index)
+                    parameter.register_post_accumulate_grad_hook(hook)
 
     def begin(self, weight: float) -> None:
         """Start to reduce the gradients of the following backward pass as they are computed.
@@ -199,12 +199,6 @@ class Reducer:
         self._pending = PendingCollectives()
         for parameter in self._parameters:
             parameter.grad = None
-
-    def close(self) -> None:
-        """Remove the hooks from the parameters."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
 
     def _make_buckets(self) -> list[Bucket]:
         buckets = []
