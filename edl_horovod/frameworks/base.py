@@ -96,13 +96,12 @@ class Collectives(Protocol):
 class Evaluation(Protocol):
     """Loss and metrics of a model, as sums that can be added over batches and ranks."""
 
+    zeros: EvaluationSums
+    """The sums of an empty batch."""
+
     @property
     def names(self) -> Sequence[str]:
         """Names of the loss and the metrics, `loss` first."""
-
-    @property
-    def zeros(self) -> EvaluationSums:
-        """The sums of an empty batch."""
 
     def sums(self, batch: Batch) -> EvaluationSums:
         """Return the sums of a batch.

@@ -166,7 +166,5 @@ def with_ring_statistics(module: nn.Module, statistics: RingStatistics) -> nn.Mo
 
     for prefix, owner in list(module.named_modules()):
         for key, child in owner._modules.items():
-            if child is not None:
-                name = f"{prefix}.{key}" if prefix else key
-                owner._modules[key] = replacement(child, name)
+            owner._modules[key] = replacement(child, f"{prefix}.{key}".removeprefix("."))
     return replacement(module, "")

@@ -78,6 +78,8 @@ class Decoders:
         """
         self._channels: dict[int, Connection] = {}
         """The rank's end of each process' channel, by its PID."""
+        self._idle: queue.SimpleQueue[int] = queue.SimpleQueue()
+        """The PIDs of the processes that make nothing."""
         rank = os.getpid()
         for _ in range(num_processes):
             channel, child_channel = Pipe()
@@ -89,8 +91,6 @@ class Decoders:
                 _serve(child_channel, make, rank)
             child_channel.close()
             self._channels[pid] = channel
-        self._idle: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for pid in self._channels:
             self._idle.put(pid)
 
     def make(self, step: int, records: Records, *, salt: int) -> Batch | None:
@@ -210,10 +210,8 @@ class TorchBatches(StepBatches):
                 hint="Use lists, tensors of the same shape, or encoded images as bytes.",
             )
         super().__init__(source, plan)
-        self._layout = source.layout
-        self._loaded = loaded
-        self._mode = mode
-        self._prefetch = prefetch
+        self._layout, self._loaded = source.layout, loaded
+        self._mode, self._prefetch = mode, prefetch
         # The processes are forked before the threads start. Each runs user code for one thread at a
         # time.
         self._decoders = Decoders(self._examples, processes) if processes else None
@@ -221,8 +219,7 @@ class TorchBatches(StepBatches):
         self._source_lock = threading.Lock()
         self._salt = 0
         self._pending: deque[Future[tuple[int, Batch | None]]] = deque()
-        self._num_submitted = 0
-        self._num_steps = 0
+        self._num_submitted = self._num_steps = 0
         self._num_in_thread = prefetch
         """The number of steps that are still to be made in the thread."""
         self._make_seconds = 0.0
@@ -370,10 +367,9 @@ class AllExamples:
         self._source, self._plan, self._loaded = source, plan, loaded
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the batches from the first record on."""
+        """Iterate over the batches from the first record on."""
         batches = TorchBatches(self._source, self._plan, self._loaded, Mode.TRAINING, prefetch=1)
-        for batch in batches.epoch():
-            yield batch.examples
+        return (batch.examples for batch in batches.epoch())
 
 
 def _samples_of(batch: Batch) -> Batch:

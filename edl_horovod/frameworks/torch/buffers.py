@@ -158,14 +158,13 @@ class TrackedBuffers:
             for buffer, total in zip(self._buffers, torch.split(totals, sizes), strict=True):
                 tensor = buffer.tensor
                 if buffer.is_mean:
-                    mean = (total / num_examples).to(tensor.device)
-                    if tensor.is_complex():
-                        mean = torch.view_as_complex(mean.reshape(-1, 2))
-                    tensor.copy_(mean.reshape(tensor.shape))
-                    continue
-                if buffer.name not in self._count_examples:
+                    total = total / num_examples
+                elif buffer.name not in self._count_examples:
                     total = torch.round(total / num_ranks)
-                tensor.copy_(tensor.double() + total.reshape(tensor.shape).to(tensor.device))
+                if tensor.is_complex():
+                    total = torch.view_as_complex(total.reshape(-1, 2))
+                total = total.reshape(tensor.shape).to(tensor.device)
+                tensor.copy_(total if buffer.is_mean else tensor.double() + total)
 
     def _find_changing(self, batch: Batch) -> list[bool]:
         """Return for each buffer whether a pass changes it; refuse counters in plain attributes."""

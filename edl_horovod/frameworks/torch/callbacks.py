@@ -89,7 +89,8 @@ class TorchCallbacks(EpochCallbacks):
     def _call_read_only(self, hook: str, *arguments: Any) -> None:
         before = self._versions()
         self._call(hook, *arguments, only=self._step_callbacks)
-        if self._versions() != before or self._wants_stop():
+        wants_stop = any(callback.stop_training for callback in self._step_callbacks)
+        if wants_stop or self._versions() != before:
             names = " or ".join(type(callback).__name__ for callback in self._step_callbacks)
             raise UserCodeError(
                 f"{hook} of {names} changes the model, the optimizer or stop_training. The change"
@@ -124,8 +125,7 @@ class TorchCallbacks(EpochCallbacks):
 
     def _set_trainable(self, flags: NDArray[Any]) -> None:
         for parameter, is_trained in zip(self._parameters, flags.tolist(), strict=True):
-            if parameter.requires_grad != bool(is_trained):
-                parameter.requires_grad_(bool(is_trained))
+            parameter.requires_grad_(bool(is_trained))
 
 
 def may_add_groups(callback: Any) -> bool:

@@ -83,12 +83,11 @@ def summarize(model: FileModel) -> FileModelSummary:
         pt_files.require_pt(file)
         content = pt_files.inspect_pt(file)
         keys = {custom.key for custom in model.custom_objects}
-        names = [
-            name
+        unsafe += [
+            f"the global {name} of {file}"
             for name in pt_files.unsafe_globals(content)
             if keys.isdisjoint({name, name.rpartition(".")[2]})
         ]
-        unsafe += [f"the global {name} of {file}" for name in names]
         if content.damage:
             unsafe.append(f"a damaged pickle in {file}: {content.damage}")
         layers = _layers_of_modules(content.root)
@@ -97,9 +96,8 @@ def summarize(model: FileModel) -> FileModelSummary:
             entries = pt_files.entries_of(content.root)
             inner = (pt_files.entries_of(entries.get(key)) for key in pt_files.STATE_DICTS)
             entries = next(filter(None, inner), entries)
-            layers = _layers_of_shapes(
-                {str(key): pt_files.shape_of(entries[key]) for key in entries}
-            )
+            shapes = {str(key): pt_files.shape_of(value) for key, value in entries.items()}
+            layers = _layers_of_shapes(shapes)
             kind = "weights (torch.save of a state_dict)"
         kind += ", in the format before PyTorch 1.6" if content.is_legacy else ""
     return FileModelSummary(
@@ -216,12 +214,11 @@ def _split_columns(records: Any, mode: Mode, label: str) -> Any:
     if not columns or not all(map(torch.is_tensor, columns.values())):
         received = ", ".join(f"{name}: {type(values).__name__}" for name, values in columns.items())
         raise spec_zoo.records_without_columns(label, received or "records without columns")
-    roles = spec_zoo.column_roles(
-        list(columns), label=label, needs_label=mode is not Mode.PREDICTION
-    )
+    needs_label = mode is not Mode.PREDICTION
+    roles = spec_zoo.column_roles(list(columns), label=label, needs_label=needs_label)
     by_name = {name: _as_float32(columns[name]) for name in roles.features}
     features = by_name if len(by_name) > 1 else next(iter(by_name.values()))
-    if not roles.label or mode is Mode.PREDICTION:
+    if not roles.label or not needs_label:
         return features
     labels = columns[roles.label]
     # PyTorch's losses require classes as int64.
@@ -259,15 +256,11 @@ def _layers_of_shapes(shapes: Mapping[str, tuple[int, ...] | None]) -> tuple[Lay
         group, _, weight_name = name.rpartition(".")
         if shape is not None:
             groups.setdefault(group, {})[weight_name] = shape
-    return tuple(
-        LayerSummary(
-            name=group,
-            kind="",
-            shape=_shapes_text(group_shapes),
-            num_parameters=sum(map(math.prod, group_shapes.values())),
-        )
-        for group, group_shapes in groups.items()
-    )
+    layers = []
+    for group, group_shapes in groups.items():
+        text, count = _shapes_text(group_shapes), sum(map(math.prod, group_shapes.values()))
+        layers.append(LayerSummary(name=group, kind="", shape=text, num_parameters=count))
+    return tuple(layers)
 
 
 def _shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -20,11 +20,7 @@ from edl_horovod.records.source import RecordSource
 
 __all__ = ["TorchFramework"]
 
-_DTYPES: dict[Precision, torch.dtype | None] = {
-    "float32": None,
-    "mixed_bfloat16": torch.bfloat16,
-    "mixed_float16": torch.float16,
-}
+_MIXED_DTYPES = {"mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
 
 
 class TorchFramework:
@@ -60,7 +56,7 @@ class TorchFramework:
 
     def use_precision(self, precision: Precision) -> None:
         """Set the precision of models that are created later; mixed ones use autocast."""
-        dtype = _DTYPES[precision]
+        dtype = _MIXED_DTYPES.get(precision)
         self._compute = ComputeOptions(self._compute.device, dtype)
         # Attention's fast path in evaluation ignores autocast on a CPU, and then mixes types.
         torch.backends.mha.set_fastpath_enabled(dtype is None)

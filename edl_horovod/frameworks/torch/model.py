@@ -157,10 +157,8 @@ class TorchEvaluation:
         """
         runner = self._runner
         runner.module.eval()
-        with (
-            user_code(self._description, root=runner.loaded.zoo),
-            runner.evaluating(keeps_graph=keeps_graph),
-        ):
+        root = runner.loaded.zoo
+        with user_code(self._description, root=root), runner.evaluating(keeps_graph=keeps_graph):
             return self._objective.outputs(runner, batch)
 
 
@@ -216,8 +214,7 @@ def _describe_output(name: str, value: Any) -> Output:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         problem = "it is not a dense tensor"
         return Output(name=name, dtype=type(value).__name__, batch_shape=None, problem=problem)
-    sizes = tuple(value.shape)
-    shape = (None, *sizes[1:]) if sizes else ()
+    shape = (None, *value.shape[1:]) if value.ndim else ()
     return Output(name=name, dtype=numpy_dtype(value.dtype).name, batch_shape=shape)
 
 

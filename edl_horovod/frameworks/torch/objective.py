@@ -260,11 +260,8 @@ class Objective:
                     f" {', '.join(self.metric_names) or 'none'}",
                 )
             count = batch.num_examples
-            metric_sums = [
-                sum_or_divisor
-                for name in self.metric_names
-                for sum_or_divisor in self._sum_and_divisor(name, metrics[name], count)
-            ]
+            pairs = (self._sum_and_divisor(name, metrics[name], count) for name in sorted(metrics))
+            metric_sums = list(itertools.chain.from_iterable(pairs))
         return replace(outcome, metric_sums=metric_sums)
 
     def _loss_of(self, batch: Batch, outputs: Any) -> Outcome:
@@ -305,7 +302,7 @@ class Objective:
         weights = self._weights_of_classes(batch) if self._class_weight else batch.weights
         if self.module_loss is None and not any(_are_traced(outputs)):
             outputs = self._with_graph(outputs)
-        available = {"outputs": outputs, "labels": batch.labels, "features": batch.features}
+        available = _arguments(batch, outputs)
         takes_weights = self._loss_takes_weights
         if takes_weights:
             available[_WEIGHTS] = weights
@@ -379,9 +376,8 @@ class Objective:
         counts = [batch.num_examples for batch, _ in samples]
         means = [means_of(value) for value in values]
         num_means = len(means[0])
-        if any(len(batch_means) != num_means for batch_means in means):
-            return
-        if num_means == 1 or not divisors_are_constant(means, counts):
+        is_same_number = all(len(batch_means) == num_means for batch_means in means)
+        if is_same_number and (num_means == 1 or not divisors_are_constant(means, counts)):
             self._num_means = num_means
 
     def _adds_up(self, whole: tuple[Batch, Any], halves: Sequence[tuple[Batch, Any]]) -> bool:
@@ -413,14 +409,8 @@ class Objective:
     def _call_metrics(self, batch: Batch, outputs: Any) -> dict[str, Any]:
         if self._metrics is None or self._metrics_takes is None:
             return {}
-        available = {
-            "mode": self._mode,
-            "outputs": outputs,
-            "labels": batch.labels,
-            "features": batch.features,
-            "predictions": outputs,
-            _WEIGHTS: batch.weights,
-        }
+        available = _arguments(batch, outputs)
+        available |= {"mode": self._mode, "predictions": outputs, _WEIGHTS: batch.weights}
         metrics = self._metrics_takes.call(self._metrics, available) or {}
         if not isinstance(metrics, dict):
             raise UserCodeError(
@@ -481,6 +471,11 @@ def _find_function(
     # Any other layer of this name is part of the model, not a function of outputs and labels.
     is_function = callable(attribute) and not isinstance(attribute, nn.Module)
     return attribute if is_function else None, module_method
+
+
+def _arguments(batch: Batch, outputs: Any) -> dict[str, Any]:
+    """Arguments that the user's loss and metrics may declare."""
+    return {"outputs": outputs, "labels": batch.labels, "features": batch.features}
 
 
 def _are_traced(outputs: Any) -> list[bool]:

@@ -55,6 +55,10 @@ _TRAINER_COUNTERS = ("current_epoch", "global_step")
 """Attributes of a module that Lightning's trainer counts; without it they are always 0."""
 
 
+_Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments."""
+
+
 @dataclass(frozen=True)
 class ComputeOptions:
     """The device and the precision of a model."""
@@ -85,9 +89,7 @@ class ModuleRunner:
             UserCodeError: `create_model` failed or did not return a module, or the module failed on
                 these features.
         """
-        self.loaded = loaded
-        self.example = example
-        self.compute = compute
+        self.loaded, self.example, self.compute = loaded, example, compute
         name = loaded.label
         with user_code(f"create_model of {name}", root=loaded.zoo):
             module = call_declared(loaded.spec.create_model, {})
@@ -168,9 +170,7 @@ class ModuleRunner:
             return at_least_float32(call(*arguments, **keywords, **options))
 
 
-def _arguments_of(
-    module: nn.Module, features: Any
-) -> Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]:
+def _arguments_of(module: nn.Module, features: Any) -> Callable[[Any], _Arguments]:
     """Return a function that converts features of this structure to arguments of `forward`."""
     takes_single = _takes_one(module.forward)
     if isinstance(features, Mapping):
@@ -278,10 +278,8 @@ def find_module_loss(loaded: LoadedSpec, module: nn.Module, mode: Mode) -> "Modu
 
 def _has_training_step(loaded: LoadedSpec, module: nn.Module) -> bool:
     """Whether the module is trained by its `training_step`."""
-    return (
-        not loaded.overrides_method("create_loss")
-        and _user_method(module, _STEPS[Mode.TRAINING]) is not None
-    )
+    step = _user_method(module, _STEPS[Mode.TRAINING])
+    return step is not None and not loaded.overrides_method("create_loss")
 
 
 def _user_method(module: nn.Module, name: str) -> Any:
@@ -344,10 +342,9 @@ class _StepLoss:
         """Return the loss in these outputs, which already includes weights of examples."""
         return outputs["loss"]
 
-    def metrics(self, outputs: Any) -> dict[str, Any]:
-        """Return the metrics in these outputs."""
-        logged: dict[str, Any] = outputs["logged"]
-        return logged
+    def metrics(self, outputs: Any) -> Any:
+        """Return the metrics in these outputs, by name."""
+        return outputs["logged"]
 
 
 class _ForwardLoss:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -140,14 +141,19 @@ class TorchStep:
         self._loss_scale = _LossScale() if options.scales_loss else None
         sparse = sparse_parameters(module)
         if sparse and (options.clip_norm or options.clip_value):
-            raise _cannot_clip(loaded, sparse, options)
+            limits = {"train.clip_norm": options.clip_norm, "train.clip_value": options.clip_value}
+            raise UserCodeError(
+                f"PyTorch cannot clip the sparse gradients of {', '.join(sorted(sparse))} of"
+                f" {loaded.label}.",
+                received={key: limit for key, limit in limits.items() if limit},
+                hint="Leave out the limit, or set sparse=False in the embeddings.",
+            )
         with _unfrozen(self._trained.values()):
             self._state = OptimizerState(
                 self.optimizer, self._schedules, self._trained, sparse, loaded
             )
             self._reducer = make_reducer(self._trained, options.reduction, sparse)
-        self._rate_factor = 1.0
-        self._is_waiting = False
+        self._rate_factor, self._is_waiting = 1.0, False
 
     @property
     def variables(self) -> dict[str, Variable]:
@@ -181,7 +187,7 @@ class TorchStep:
             local = np.zeros(self._num_numbers)
             self._clear_gradients()
             self._random_numbers.begin_step(salt)
-            with self._norms_over_ring(batch, is_alone=is_alone):
+            with self._norms_over(batch, is_alone=is_alone):
                 if batch is not None:
                     local = self._sums_of(batch, snapshot, is_alone=is_alone)
                 elif not is_alone:
@@ -296,7 +302,7 @@ class TorchStep:
     @property
     def _number_in_epoch(self) -> int:
         """The index of this step in its epoch, or in the training if its epochs vary in length."""
-        number = self._random_numbers.num_steps
+        number = int(self._random_numbers.variable.numpy()[1])
         return number % self._steps_per_epoch if self._steps_per_epoch else number
 
     def _trained_parameters(self) -> dict[str, nn.Parameter]:
@@ -307,11 +313,8 @@ class TorchStep:
         groups = self.optimizer.param_groups
         held = {id(parameter) for group in groups for parameter in group["params"]}
         named = dict(self._runner.module.named_parameters())
-        omitted = [
-            name
-            for name, parameter in named.items()
-            if parameter.requires_grad and id(parameter) not in held
-        ]
+        others = {name: parameter for name, parameter in named.items() if id(parameter) not in held}
+        omitted = [name for name, parameter in others.items() if parameter.requires_grad]
         may_add = any(map(may_add_groups, self._callbacks))
         if omitted and not may_add:
             log.warning(
@@ -322,7 +325,7 @@ class TorchStep:
         buffers = self._buffers.tensors
 
         def may_change(name: str, parameter: nn.Parameter) -> bool:
-            if id(parameter) in held:
+            if name not in others:
                 return bool(parameter.requires_grad or self._callbacks)
             return bool(may_add and parameter.is_floating_point() and name not in buffers)
 
@@ -382,9 +385,7 @@ class TorchStep:
         if not all(layer.training for layer in self._modules):
             self._runner.module.train()
 
-    def _norms_over_ring(
-        self, batch: Batch | None, *, is_alone: bool
-    ) -> contextlib.AbstractContextManager[None]:
+    def _norms_over(self, batch: Batch | None, *, is_alone: bool) -> AbstractContextManager[None]:
         """Return a context in which BatchNorm uses all ranks' examples, if the option is set."""
         if is_alone or not self._reduces_norms:
             return contextlib.nullcontext()
@@ -526,10 +527,8 @@ class TorchStep:
             float(totals[values.CONTRIBUTORS]),
         )
         if is_representable:
-            with (
-                torch.no_grad(),
-                user_code(f"The optimizer of {self._loaded.label}", root=self._loaded.zoo),
-            ):
+            doing = f"The optimizer of {self._loaded.label}"
+            with torch.no_grad(), user_code(doing, root=self._loaded.zoo):
                 self._run_optimizer()
         return True
 
@@ -553,16 +552,6 @@ class TorchStep:
         yield
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-
-
-def _cannot_clip(loaded: LoadedSpec, sparse: set[str], options: StepOptions) -> UserCodeError:
-    limits = {"train.clip_norm": options.clip_norm, "train.clip_value": options.clip_value}
-    return UserCodeError(
-        f"PyTorch cannot clip the sparse gradients of {', '.join(sorted(sparse))} of"
-        f" {loaded.label}.",
-        received={key: limit for key, limit in limits.items() if limit},
-        hint="Leave out the limit, or set sparse=False in the embeddings.",
-    )
 
 
 @contextlib.contextmanager
@@ -635,11 +624,6 @@ class _RandomNumbers:
         seed = torch.initial_seed() % (1 << 63)
         self.variable = Array(np.array([seed, 0], np.int64))
         """The seed, and the number of completed steps; part of the ring's state."""
-
-    @property
-    def num_steps(self) -> int:
-        """The number of completed steps."""
-        return int(self.variable.numpy()[1])
 
     def begin_step(self, salt: int) -> None:
         """Seed PyTorch's generators for a step.

@@ -105,19 +105,17 @@ def slice_batch(batch: Batch, first: int, last: int) -> Batch:
 
 def repeated(value: Any, times: int = 2) -> Any:
     """Repeat all examples together several times; scalars and other leaves do not change."""
-    return map_leaves(functools.partial(_repeated_leaf, times=times), value)
+
+    def repeat_leaf(leaf: Any) -> Any:
+        has_examples = isinstance(leaf, torch.Tensor) and leaf.ndim > 0
+        return torch.cat([leaf] * times) if has_examples else leaf
+
+    return map_leaves(repeat_leaf, value)
 
 
 def repeated_batch(batch: Batch, times: int = 2) -> Batch:
     """Repeat the examples of a batch several times."""
-    return map_batch(
-        functools.partial(_repeated_leaf, times=times), batch, times * batch.num_examples
-    )
-
-
-def _repeated_leaf(leaf: Any, times: int) -> Any:
-    has_examples = isinstance(leaf, torch.Tensor) and leaf.ndim > 0
-    return torch.cat([leaf] * times) if has_examples else leaf
+    return map_batch(lambda part: repeated(part, times), batch, times * batch.num_examples)
 
 
 def at_least_float32(outputs: Any) -> Any:
