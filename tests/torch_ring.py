@@ -73,7 +73,7 @@ def make_step(loaded, example, *, options=NO_OPTIONS, meeting=None, rank=0, **se
         compute=settings.pop("compute", CPU),
         learning_rate=settings.pop("learning_rate", None),
         options=options,
-        make_reducer=lambda parameters, sparse, reduction: Reducer(parameters, meeting, rank),
+        make_reducer=lambda parameters, reduction, sparse: Reducer(parameters, meeting, rank),
     )
 
 

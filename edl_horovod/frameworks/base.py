@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.config.schema import Precision, TrainConfig
+from edl_horovod.frameworks.batches import StepBatches
+from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.values import (
     Batch,
     EvaluationSums,
@@ -24,13 +26,11 @@ from edl_horovod.frameworks.values import (
 )
 from edl_horovod.models.parts import PlainModels
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.records.plan import DataPlan, Ids, StepSpans
+from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
 from edl_horovod.spec import Mode
 
 __all__ = [
-    "Batches",
-    "Callbacks",
     "CollectiveFailed",
     "Collectives",
     "Evaluation",
@@ -96,13 +96,12 @@ class Collectives(Protocol):
 class Evaluation(Protocol):
     """Loss and metrics of a model, as sums that can be added over batches and ranks."""
 
+    zeros: EvaluationSums
+    """The sums of an empty batch."""
+
     @property
     def names(self) -> Sequence[str]:
         """Names of the loss and the metrics, `loss` first."""
-
-    @property
-    def zeros(self) -> EvaluationSums:
-        """The sums of an empty batch."""
 
     def sums(self, batch: Batch) -> EvaluationSums:
         """Return the sums of a batch.
@@ -172,88 +171,6 @@ class Model(Protocol):
         """
 
 
-class Batches(Protocol):
-    """Batches of consecutive steps, made from the records of this rank's lanes."""
-
-    @property
-    def element_spec(self) -> Any:
-        """The structure of a batch, in the framework's own form."""
-
-    @property
-    def record_ids(self) -> Ids:
-        """Ids of the records read by the last `next_batch`, including filtered ones."""
-
-    def restart(
-        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
-    ) -> None:
-        """Read these lanes from `first_step` up to, but not including, `last_step`.
-
-        Steps count from 0 over all epochs. `spans` gives the records of each step; None takes them
-        from the plan, for a fixed global batch.
-        """
-
-    def expect(
-        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
-    ) -> None:
-        """Start in a thread the `restart` that is expected next, with the same arguments."""
-
-    def next_batch(self) -> Batch | None:
-        """Return this rank's examples of the next step; None if it has none.
-
-        Raises:
-            DataError: A record could not be read or parsed.
-        """
-
-    def try_first(self) -> Batch | None:
-        """Make the examples of the first lane's first step, as a test of the user's code.
-
-        Returns None if all of its records were filtered out.
-
-        Raises:
-            DataError: A record could not be read or parsed.
-        """
-
-    def close(self) -> None:
-        """Stop prefetching."""
-
-
-class Callbacks(Protocol):
-    """The user's callbacks of a training run, which the leader calls between epochs."""
-
-    @property
-    def variables(self) -> Mapping[str, Variable]:
-        """State of the callbacks that must be part of the ring's state, by name."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether a callback has ended the training."""
-
-    @property
-    def max_steps(self) -> int | None:
-        """The number of steps after which a callback ends the training; None for no limit."""
-
-    def before_step(self, step: int, *, batch: int | None) -> None:
-        """Prepare a step of the job, counted from 0; all ranks do so in the same way.
-
-        On the leader, `batch` is the step's number in its epoch, counted from 0; elsewhere None.
-        """
-
-    def after_step(self, sums: StepSums, *, batch: int | None) -> None:
-        """Record a step's sums; all ranks do so. `batch` is as for `before_step`."""
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Run the hooks of an epoch's begin, on the leader; then the ring syncs.
-
-        Epochs count from 0.
-        """
-
-    def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
-        """Run the hooks of an epoch's end, on the leader; then the ring syncs."""
-
-    def end(self) -> None:
-        """Run the hooks of the training's end, on the leader, before the model is written."""
-
-
 class Step(Protocol):
     """A training step: the sums of a local batch, reduced over the ring, and then applied.
 
@@ -320,7 +237,7 @@ class Step(Protocol):
 
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
-    ) -> Callbacks | None:
+    ) -> EpochCallbacks | None:
         """Create the user's callbacks; None if there are none.
 
         `steps_per_epoch` is None if it depends on the ring. `per_step` is the setting
@@ -334,21 +251,16 @@ class Step(Protocol):
 class Framework(Protocol):
     """A deep-learning framework; `config.frameworks.FRAMEWORKS` lists them by name."""
 
-    @property
-    def name(self) -> str:
-        """The name in the table of frameworks."""
-
-    @property
-    def horovod(self) -> "Horovod":
-        """The framework's half of Horovod, which forms rings."""
+    name: str
+    """The name in the table of frameworks."""
+    horovod: "Horovod"
+    """The framework's half of Horovod, which forms rings."""
+    plain_models: PlainModels
+    """The kinds of models without a spec that the framework supports."""
 
     @property
     def collectives(self) -> Collectives:
         """The collective operations of a ring."""
-
-    @property
-    def plain_models(self) -> PlainModels:
-        """The kinds of models without a spec that the framework supports."""
 
     def begin(self, *, slot: int, seed: int) -> int:
         """Select the device of a slot and seed the random numbers, before user code runs.
@@ -368,7 +280,7 @@ class Framework(Protocol):
         *,
         prefetch: int,
         processes: int = 0,
-    ) -> Batches:
+    ) -> StepBatches:
         """Make batches from records by the user's `create_dataset`.
 
         Args:

@@ -1,7 +1,8 @@
-"""The part of `base.Batches` that does not depend on a framework."""
+"""Batches of consecutive steps, made from the records of a rank's lanes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Any
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.values import Batch
@@ -17,7 +18,7 @@ MAX_PARTS = 3
 
 
 class StepBatches(ABC):
-    """Batches of consecutive steps; `restart` continues at other lanes or another step."""
+    """Batches of consecutive steps; a framework adds how records become examples."""
 
     def __init__(self, source: RecordSource, plan: DataPlan) -> None:
         """Prepare to read; nothing is read before the first `restart`.
@@ -31,11 +32,35 @@ class StepBatches(ABC):
         self._next_step = 0
         self._expected = ExpectedRestart(self._restart_ahead)
         self.record_ids: Ids = NO_IDS
+        """Ids of the records read by the last `next_batch`, including filtered ones."""
+
+    @property
+    @abstractmethod
+    def element_spec(self) -> Any:
+        """The structure of a batch, in the framework's own form."""
+
+    @abstractmethod
+    def try_first(self) -> Batch | None:
+        """Make the examples of the first lane's first step, as a test of the user's code.
+
+        Returns None if all of its records were filtered out.
+
+        Raises:
+            DataError: A record could not be read or parsed.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop prefetching."""
 
     def restart(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> None:
-        """Read these lanes from `first_step`; prepared batches are discarded."""
+        """Read these lanes from `first_step` up to, but not including, `last_step`.
+
+        Steps count from 0 over all epochs. `spans` gives the records of each step; None takes them
+        from the plan, for a fixed global batch. Prepared batches are discarded.
+        """
         if not self._expected.take(lanes, first_step, last_step, spans):
             self._restart(lanes, first_step, last_step, spans)
 
@@ -46,7 +71,11 @@ class StepBatches(ABC):
         self._expected.begin(lanes, first_step, last_step, spans)
 
     def next_batch(self) -> Batch | None:
-        """Return this rank's examples of the next step; None if it has none."""
+        """Return this rank's examples of the next step; None if it has none.
+
+        Raises:
+            DataError: A record could not be read or parsed.
+        """
         step, self._next_step = self._next_step, self._next_step + 1
         self.record_ids = NO_IDS
         if step not in self._records:

@@ -26,10 +26,11 @@ STATE_BYTES = 1 << 16
 
 
 class EpochCallbacks(ABC):
-    """Implements `base.Callbacks`, except for how a callback reaches the model and the optimizer.
+    """The user's callbacks of a training run, which the leader calls between epochs.
 
-    Between epochs the leader runs the hooks, and then the ring synchronizes its state. Between two
-    steps it does not, so the hooks of steps must not change anything.
+    A framework adds how a callback reaches the model and the optimizer. Between epochs the leader
+    runs the hooks, and then the ring synchronizes its state. Between two steps it does not, so the
+    hooks of steps must not change anything.
     """
 
     def __init__(
@@ -52,12 +53,12 @@ class EpochCallbacks(ABC):
             settle: Checks, and takes over, what callbacks have changed between epochs.
             zoo: The folder of the user's files, for tracebacks.
         """
-        self._rates = [
-            callback for callback in callbacks if isinstance(callback, LearningRateScheduler)
-        ]
-        self._bounds = [
-            callback.max_steps for callback in callbacks if isinstance(callback, MaxSteps)
-        ]
+
+        def of_kind(kind: type) -> list[Any]:
+            return [callback for callback in callbacks if isinstance(callback, kind)]
+
+        self._rates = of_kind(LearningRateScheduler)
+        self._bounds = [callback.max_steps for callback in of_kind(MaxSteps)]
         built_in = (LearningRateScheduler, MaxSteps)
         self._callbacks = [callback for callback in callbacks if not isinstance(callback, built_in)]
         self._step_callbacks: list[Any] = []
@@ -94,6 +95,9 @@ class EpochCallbacks(ABC):
     def before_step(self, step: int, *, batch: int | None) -> None:
         """Set the step's learning rate on every rank; on the leader, call the hooks of steps.
 
+        Steps of the job count from 0. On the leader, `batch` is the step's number in its epoch,
+        counted from 0; elsewhere None.
+
         Raises:
             UserCodeError: A schedule did not return a number, the optimizer has its own schedule,
                 or a hook changed something.
@@ -117,7 +121,10 @@ class EpochCallbacks(ABC):
                 self._call_read_only("on_train_batch_end", batch, self._means())
 
     def begin_epoch(self, epoch: int) -> None:
-        """Call the hooks of an epoch's begin, only on the leader; then the ring is synced."""
+        """Call the hooks of an epoch's begin, only on the leader; then the ring is synced.
+
+        Epochs count from 0.
+        """
         with self._between_epochs():
             self._call("on_epoch_begin", epoch, *self._no_logs())
 

@@ -79,9 +79,7 @@ class Horovod:
         if world.is_alone:
             return world
         os.environ.update(
-            {f"HOROVOD_{name.upper()}": str(getattr(place, name)) for name in RANK_FIELDS}
-        )
-        os.environ.update(
+            {f"HOROVOD_{name.upper()}": str(getattr(place, name)) for name in RANK_FIELDS},
             HOROVOD_HOSTNAME=place.host,
             HOROVOD_CONTROLLER="gloo",
             HOROVOD_CPU_OPERATIONS="gloo",
@@ -171,7 +169,9 @@ class Horovod:
         def poll() -> None:
             while not is_done.wait(POLL_SECONDS):
                 if is_abandoned():
-                    self._abort_connecting()
+                    # It makes connecting fail in a thread that waits for members. Without our patch
+                    # Horovod does not have it.
+                    getattr(self._library(), "horovod_edl_give_up_connecting", lambda: None)()
 
         thread = threading.Thread(target=poll, name="forming", daemon=True)
         thread.start()
@@ -180,15 +180,6 @@ class Horovod:
         finally:
             is_done.set()
             thread.join()
-
-    def _abort_connecting(self) -> None:
-        """Make a pending `form_assigned` in another thread fail if it waits for members to connect.
-
-        This does nothing if no thread waits, or if Horovod is not patched.
-        """
-        abort = getattr(self._library(), "horovod_edl_give_up_connecting", None)
-        if abort is not None:
-            abort()
 
     def _library(self) -> Any:
         """The shared library that this half of Horovod has loaded."""
@@ -224,9 +215,8 @@ def _rendezvous(place: Place) -> dict[str, str]:
 
 def _failed(message: str) -> CollectiveFailed:
     """Create the error without source locations in Gloo, which do not help the reader."""
-    return CollectiveFailed(
-        _SOURCE_LOCATION.sub("", message), unreached=_UNREACHED.findall(message)
-    )
+    short_message = _SOURCE_LOCATION.sub("", message)
+    return CollectiveFailed(short_message, unreached=_UNREACHED.findall(message))
 
 
 def _cause(message: str) -> str:

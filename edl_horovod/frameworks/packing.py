@@ -5,7 +5,7 @@ content of a bucket depends on the variables alone. Packs are for the broadcasts
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,23 +51,16 @@ def in_buckets(
         max_bytes: Maximum size of a bucket.
         name: Prefix of the buckets' names.
     """
-    buckets: list[Bucket] = []
-    indices: list[int] = []
-    free_bytes = max_bytes
-
-    def close() -> None:
-        if indices:
-            buckets.append(Bucket(f"{name}.{len(buckets)}", tuple(indices)))
-            indices.clear()
-
+    buckets: list[list[int]] = []
+    free_bytes = 0
     for index in reversed(range(len(sizes))):
         size = sizes[index]
-        if indices and (size > free_bytes or kinds[index] != kinds[indices[-1]]):
-            close()
-        free_bytes = (free_bytes if indices else max_bytes) - size
-        indices.append(index)
-    close()
-    return buckets
+        if not buckets or size > free_bytes or kinds[index] != kinds[buckets[-1][-1]]:
+            buckets.append([])
+            free_bytes = max_bytes
+        buckets[-1].append(index)
+        free_bytes -= size
+    return [Bucket(f"{name}.{number}", tuple(places)) for number, places in enumerate(buckets)]
 
 
 class PackedBroadcasts(ABC):
@@ -78,10 +71,12 @@ class PackedBroadcasts(ABC):
         large = [variable for variable in variables if self._is_large(variable)]
         if large:
             self._broadcast_in_place(large, root, name)
-        small = [variable for variable in variables if not self._is_large(variable)]
-        for number, pack in enumerate(_packs(small)):
-            rows = [Rows(variable) for variable in pack]
-            self._broadcast_packed(rows, 0, root, f"{name}.pack.{number}", writes_all=True)
+        # The first ones last, as buckets are filled from the end.
+        small = [variable for variable in reversed(variables) if not self._is_large(variable)]
+        sizes = [num_bytes(variable.shape, variable.dtype) for variable in small]
+        for pack in in_buckets(sizes, [None] * len(sizes), _PACK_BYTES, f"{name}.pack"):
+            rows = [Rows(small[place]) for place in pack.places]
+            self._broadcast_packed(rows, 0, root, pack.name, writes_all=True)
 
     def broadcast_rows(self, rows: Sequence[Rows], number: int, root: int, name: str) -> int:
         """Set these rows to the root's values, and return its number, in one collective."""
@@ -123,18 +118,3 @@ class PackedBroadcasts(ABC):
     @abstractmethod
     def _write(self, rows: Rows, flat: Any) -> None:
         """Set rows from their bytes, a uint8 tensor on the host."""
-
-
-def _packs(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
-    """Yield the variables in order, as lists that fit in a pack; each has at least one variable."""
-    pack: list[Variable] = []
-    room = _PACK_BYTES
-    for variable in variables:
-        size = num_bytes(variable.shape, variable.dtype)
-        if pack and size > room:
-            yield pack
-            pack, room = [], _PACK_BYTES
-        pack.append(variable)
-        room -= size
-    if pack:
-        yield pack

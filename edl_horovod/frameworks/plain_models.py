@@ -26,9 +26,8 @@ def model_part(
     def create_model(**params: Any) -> Any:
         return create(**params)
 
-    by_keyword = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters
-    ]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    by_keyword = [parameter.replace(kind=kind) for parameter in parameters]
     create_model.__signature__ = inspect.Signature(by_keyword)  # type: ignore[attr-defined]
     create_model.__qualname__ = label
     return create_model

@@ -121,10 +121,8 @@ def state_groups(
         groups.append(StateGroup(tuple(names), is_by_rows=is_by_elements and has_rows))
     grouped = {name for group in groups for name in group.names}
     ungrouped = [variable for name, variable in variables.items() if name not in grouped]
-    are_small = all(
-        num_bytes(variable.shape, variable.dtype) <= _SMALL_BYTES for variable in ungrouped
-    )
-    return groups if are_small else []
+    largest = max((num_bytes(part.shape, part.dtype) for part in ungrouped), default=0)
+    return groups if largest <= _SMALL_BYTES else []
 
 
 @dataclass(frozen=True)
@@ -157,9 +155,8 @@ def is_sum_over_batch(once: float, twice: float, thrice: float) -> bool:
     """
     growth, next_growth = twice - once, thrice - twice
     rounding = 1e-5 * max(abs(once), abs(twice), abs(thrice))
-    return abs(growth) > 10 * rounding and abs(next_growth - growth) <= (
-        rounding + 1e-4 * abs(growth)
-    )
+    tolerance = rounding + 1e-4 * abs(growth)
+    return abs(growth) > 10 * rounding and abs(next_growth - growth) <= tolerance
 
 
 def are_same_loss(first: float, second: float) -> bool:

@@ -19,7 +19,8 @@ from edl_horovod.config.schema import EarlyStoppingConfig, JobConfig, TrainConfi
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
 from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
-from edl_horovod.frameworks.base import Batches, Collectives, Evaluation, Framework, Model
+from edl_horovod.frameworks.base import Collectives, Evaluation, Framework, Model
+from edl_horovod.frameworks.batches import StepBatches
 from edl_horovod.frameworks.values import Array, EvaluationSums, Variable
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EvaluationEvent, EventLog, LogEvent
@@ -58,7 +59,7 @@ class Evaluator:
     """Sums of examples, loss and metrics over the steps of a data set."""
 
     def __init__(
-        self, evaluation: Evaluation, batches: Batches, plan: DataPlan, collectives: Collectives
+        self, evaluation: Evaluation, batches: StepBatches, plan: DataPlan, collectives: Collectives
     ) -> None:
         """Prepare; `restart` begins to read.
 

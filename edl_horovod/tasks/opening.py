@@ -18,7 +18,8 @@ from edl_horovod.config.tasks import evaluation_batch, num_lanes, training_batch
 from edl_horovod.errors import DataError, UserCodeError
 from edl_horovod.files.cache import one_builder
 from edl_horovod.files.whole_file import write_text
-from edl_horovod.frameworks.base import Batches, Framework, Model
+from edl_horovod.frameworks.base import Framework, Model
+from edl_horovod.frameworks.batches import StepBatches
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, LogEvent
@@ -45,7 +46,7 @@ _ADAPT_BATCH = 256
 class OpenData:
     """An opened data set: its batches, its plan and its first batch."""
 
-    batches: Batches
+    batches: StepBatches
     plan: DataPlan
     first: Batch | None
     """The examples of the first records; None if the user's code drops all of these."""

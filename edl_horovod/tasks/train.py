@@ -18,7 +18,8 @@ import numpy as np
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, TrainingError
-from edl_horovod.frameworks.base import Callbacks, Framework, Step
+from edl_horovod.frameworks.base import Framework, Step
+from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
@@ -496,7 +497,7 @@ class _NoCallbacks:
         pass
 
 
-def _max_steps(config: JobConfig, callbacks: Callbacks | _NoCallbacks) -> int | None:
+def _max_steps(config: JobConfig, callbacks: EpochCallbacks | _NoCallbacks) -> int | None:
     """The number of steps after which the training ends before its epochs do; None for no limit."""
     bounds = [config.train.max_steps or None, callbacks.max_steps]
     return min((bound for bound in bounds if bound), default=None)

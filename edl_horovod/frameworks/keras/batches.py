@@ -50,7 +50,7 @@ _CONTROL_FLOW = frozenset(
 
 
 class KerasBatches(StepBatches):
-    """Implements `base.Batches` for Keras.
+    """Batches of a Keras model.
 
     The tf.data graph is built and traced once. The iterator continues from one run to the next
     unless a run was read to its end, because a new iterator takes some 40 ms before its first

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 __all__ = ["RingStatistics", "with_ring_statistics"]
 
@@ -27,7 +28,8 @@ class RingStatistics:
         """Create it without a ring: until `over_ring`, this rank's examples are the whole batch."""
         self._add: Callable[[torch.Tensor, str], None] | None = None
         self._has_examples = True
-        self._weight = 1.0
+        self.weight = 1.0
+        """The weight of this rank's gradients, set before its backward pass begins."""
         self._calls: Counter[str] = Counter()
 
     @contextlib.contextmanager
@@ -48,10 +50,6 @@ class RingStatistics:
         finally:
             self._add, self._has_examples = None, True
 
-    def weigh(self, weight: float) -> None:
-        """Set the weight of this rank's gradients, before its backward pass begins."""
-        self._weight = weight
-
     def total(self, values: torch.Tensor, layer: str) -> torch.Tensor:
         """Return the sum of the ranks' `values`; without a ring, `values` itself.
 
@@ -64,13 +62,6 @@ class RingStatistics:
         self._calls[layer] += 1
         total: torch.Tensor = _Total.apply(values, self, f"{_NAME}.{layer}.{self._calls[layer]}")
         return total
-
-    def gradient_sum(self, gradient: torch.Tensor, name: str) -> torch.Tensor:
-        """Return the gradient of the weighted sum of all ranks' losses, divided by our weight.
-
-        The weight of this rank is applied again when its gradients are reduced.
-        """
-        return self.sum_now(gradient * self._weight, name) / self._weight
 
     def sum_now(self, values: torch.Tensor, name: str) -> torch.Tensor:
         """Return the sum over the ring; a rank whose examples do not count adds zeros."""
@@ -94,22 +85,18 @@ class _Total(torch.autograd.Function):  # type: ignore[misc]  # mypy does not re
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return ctx.statistics.gradient_sum(gradients[0], f"{ctx.name}.backward"), None, None
+        # The gradient of the weighted sum of all ranks' losses. This rank's weight is applied again
+        # when its gradients are reduced.
+        weight, name = ctx.statistics.weight, f"{ctx.name}.backward"
+        return ctx.statistics.sum_now(gradients[0] * weight, name) / weight, None, None
 
 
-class _RingBatchNorm(nn.modules.batchnorm._BatchNorm):  # type: ignore[misc]  # As above.
+class _RingBatchNorm(_BatchNorm):  # type: ignore[misc]  # As above.
     """A BatchNorm layer that shares the parameters and buffers of the layer that it replaces."""
 
-    def __init__(
-        self, layer: nn.modules.batchnorm._BatchNorm, name: str, statistics: RingStatistics
-    ) -> None:
-        super().__init__(
-            layer.num_features,
-            eps=layer.eps,
-            momentum=layer.momentum,
-            affine=False,
-            track_running_stats=layer.track_running_stats,
-        )
+    def __init__(self, layer: _BatchNorm, name: str, statistics: RingStatistics) -> None:
+        names = ("num_features", "eps", "momentum", "track_running_stats")
+        super().__init__(**{name: getattr(layer, name) for name in names}, affine=False)
         # The same objects, so that references to them, as in an optimizer, stay valid.
         self._parameters = layer._parameters
         self._buffers = layer._buffers
@@ -149,9 +136,6 @@ class _RingBatchNorm(nn.modules.batchnorm._BatchNorm):  # type: ignore[misc]  # 
 
     def _update(self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
         """Update the running statistics."""
-        assert self.num_batches_tracked is not None
-        assert self.running_mean is not None
-        assert self.running_var is not None
         self.num_batches_tracked.add_(1)
         momentum = self.momentum
         if momentum is None:
@@ -182,7 +166,5 @@ def with_ring_statistics(module: nn.Module, statistics: RingStatistics) -> nn.Mo
 
     for prefix, owner in list(module.named_modules()):
         for key, child in owner._modules.items():
-            if child is not None:
-                name = f"{prefix}.{key}" if prefix else key
-                owner._modules[key] = replacement(child, name)
+            owner._modules[key] = replacement(child, f"{prefix}.{key}".removeprefix("."))
     return replacement(module, "")

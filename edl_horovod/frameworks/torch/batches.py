@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -31,13 +31,7 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from edl_horovod.errors import DataError, EdlError, UserCodeError, error_kind, error_of_kind
 from edl_horovod.frameworks.batches import MAX_PARTS, StepBatches, wrong_parts
-from edl_horovod.frameworks.torch.structures import (
-    describe,
-    leaves,
-    map_leaves,
-    num_examples,
-    slice_examples,
-)
+from edl_horovod.frameworks.torch.structures import describe, leaves, map_batch, map_leaves
 from edl_horovod.frameworks.torch.variables import from_numpy, to_numpy
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
@@ -49,7 +43,7 @@ from edl_horovod.records.source import Records, RecordSource
 from edl_horovod.records.steps import NO_STEP
 from edl_horovod.spec import Mode
 
-__all__ = ["AllExamples", "Decoders", "Make", "TorchBatches"]
+__all__ = ["AllExamples", "Decoders", "Make", "TorchBatches", "step_seed"]
 
 Make: TypeAlias = Callable[[int, Records], Batch | None]
 """Makes a batch from a step number and the step's records; None if they have no examples."""
@@ -82,12 +76,22 @@ class Decoders:
             make: The function that the processes run; it may raise EdlError.
             num_processes: At least one.
         """
-        self._processes: list[_Process] = []
+        self._channels: dict[int, Connection] = {}
+        """The rank's end of each process' channel, by its PID."""
+        self._idle: queue.SimpleQueue[int] = queue.SimpleQueue()
+        """The PIDs of the processes that make nothing."""
+        rank = os.getpid()
         for _ in range(num_processes):
-            self._processes.append(_Process(make, self._processes))
-        self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
-        for process in self._processes:
-            self._idle.put(process)
+            channel, child_channel = Pipe()
+            pid = os.fork()
+            if pid == 0:
+                # An inherited copy of a channel would keep it open after the rank has closed it.
+                for inherited in (channel, *self._channels.values()):
+                    inherited.close()
+                _serve(child_channel, make, rank)
+            child_channel.close()
+            self._channels[pid] = channel
+            self._idle.put(pid)
 
     def make(self, step: int, records: Records, *, salt: int) -> Batch | None:
         """Make the examples of a step in an idle process.
@@ -101,52 +105,31 @@ class Decoders:
             EdlError: `make` raised it.
             ChildProcessError: The process has died.
         """
-        process = self._idle.get()
+        pid = self._idle.get()
+        channel = self._channels[pid]
         try:
-            return process.make(step, records, salt)
-        finally:
-            self._idle.put(process)
-
-    def close(self) -> None:
-        """Kill the processes."""
-        for process in self._processes:
-            process.close()
-
-
-class _Process:
-    """A process of the pool, from the rank's side."""
-
-    def __init__(self, make: Make, others: Sequence["_Process"]) -> None:
-        self._channel, child_channel = Pipe()
-        rank = os.getpid()
-        self._pid = os.fork()
-        if self._pid == 0:
-            # An inherited copy of a channel would keep it open after the rank has closed it.
-            for process in (self, *others):
-                process._channel.close()
-            _serve(child_channel, make, rank)
-        child_channel.close()
-
-    def make(self, step: int, records: Records, salt: int) -> Batch | None:
-        try:
-            self._channel.send_bytes(pickle.dumps((step, records, salt)))
-            answer = pickle.loads(self._channel.recv_bytes())
+            channel.send_bytes(pickle.dumps((step, records, salt)))
+            answer = pickle.loads(channel.recv_bytes())
         except (EOFError, ConnectionError) as error:
             raise ChildProcessError(
-                f"The process {self._pid} of this rank, which makes examples from records, died at"
-                f" step {step}. It may have run out of memory."
+                f"The process {pid} of this rank, which makes examples from records, died at step"
+                f" {step}. It may have run out of memory."
             ) from error
+        finally:
+            self._idle.put(pid)
         if isinstance(answer, Batch):
-            return _map_batch(from_numpy, answer)
+            return map_batch(from_numpy, answer)
         if answer is not None:
             raise error_of_kind(*answer)
         return None
 
     def close(self) -> None:
-        self._channel.close()
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+        """Kill the processes."""
+        for pid, channel in self._channels.items():
+            channel.close()
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 def _serve(channel: Connection, make: Make, rank: int) -> NoReturn:
@@ -178,28 +161,31 @@ def _answer(make: Make, step: int, records: Records) -> Batch | tuple[str, str] 
         batch = make(step, records)
     except EdlError as error:
         return error_kind(error), str(error)
-    return None if batch is None else _map_batch(to_numpy, batch)
+    return None if batch is None else map_batch(to_numpy, batch)
 
 
 def _begin_step(seed: int, step: int, salt: int) -> None:
     """Seed the random numbers of a step, so that they do not depend on the process."""
+    number = step_seed(seed, step, salt)
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % (1 << 32))  # Users' transforms often draw from this generator.
+
+
+def step_seed(seed: int, step: int, salt: int) -> int:
+    """Return the seed of a step's random numbers.
+
+    Args:
+        seed: The seed of the job.
+        step: The step's number in the job.
+        salt: A number that differs between the ranks.
+    """
     digest = hashlib.blake2b(struct.pack("<qqq", seed, step, salt), digest_size=8).digest()
-    step_seed = int.from_bytes(digest, "little") >> 1
-    torch.manual_seed(step_seed)
-    random.seed(step_seed)
-    np.random.seed(step_seed % (1 << 32))  # Users' transforms often draw from this generator.
-
-
-def _map_batch(function: Callable[[Any], Any], batch: Batch) -> Batch:
-    """Apply a function to each tensor or array of a batch."""
-    features, labels, weights = (
-        map_leaves(function, part) for part in (batch.features, batch.labels, batch.weights)
-    )
-    return Batch(features, labels, batch.num_examples, weights)
+    return int.from_bytes(digest, "little") >> 1
 
 
 class TorchBatches(StepBatches):
-    """Implements `base.Batches` for PyTorch."""
+    """Batches of a PyTorch model."""
 
     def __init__(
         self,
@@ -224,10 +210,8 @@ class TorchBatches(StepBatches):
                 hint="Use lists, tensors of the same shape, or encoded images as bytes.",
             )
         super().__init__(source, plan)
-        self._layout = source.layout
-        self._loaded = loaded
-        self._mode = mode
-        self._prefetch = prefetch
+        self._layout, self._loaded = source.layout, loaded
+        self._mode, self._prefetch = mode, prefetch
         # The processes are forked before the threads start. Each runs user code for one thread at a
         # time.
         self._decoders = Decoders(self._examples, processes) if processes else None
@@ -235,8 +219,7 @@ class TorchBatches(StepBatches):
         self._source_lock = threading.Lock()
         self._salt = 0
         self._pending: deque[Future[tuple[int, Batch | None]]] = deque()
-        self._num_submitted = 0
-        self._num_steps = 0
+        self._num_submitted = self._num_steps = 0
         self._num_in_thread = prefetch
         """The number of steps that are still to be made in the thread."""
         self._make_seconds = 0.0
@@ -250,7 +233,15 @@ class TorchBatches(StepBatches):
             DataError: The data contain no example at all.
         """
         if self._samples is None:
-            self._samples = self._find_samples()
+            first = next(self.epoch(), None)
+            if first is None:
+                raise DataError(
+                    f"create_dataset of {self._loaded.label} returns no examples in mode"
+                    f" {self._mode.value}.",
+                    received=f"{self._plan.num_records} records",
+                    hint="Check whether it filters out all records.",
+                )
+            self._samples = _samples_of(first)
         return self._samples
 
     def try_first(self) -> Batch | None:
@@ -294,9 +285,8 @@ class TorchBatches(StepBatches):
             and self._num_submitted < self._num_steps
             and (self._num_in_thread > 0 or self._decoders is not None)
         ):
-            self._pending.append(
-                self._executor.submit(self._make, run, self._num_submitted, self._salt)
-            )
+            future = self._executor.submit(self._make, run, self._num_submitted, self._salt)
+            self._pending.append(future)
             self._num_submitted += 1
             self._num_in_thread -= 1
 
@@ -328,20 +318,16 @@ class TorchBatches(StepBatches):
             return f"{name} in mode {self._mode.value} for records of step {step}"
 
         with user_code(doing, root=self._loaded.zoo):
-            dataset = self._loaded.spec.create_dataset(
-                _records_for_user(records, self._layout), self._mode
-            )
+            user_records = _records_for_user(records, self._layout)
+            dataset = self._loaded.spec.create_dataset(user_records, self._mode)
             if isinstance(dataset, Dataset | GeneratorType):
                 dataset = _collate(dataset)
                 if dataset is None:
                     return None
-        parts = self._parts(dataset, name)
-        features, labels, weights = parts
-        count = num_examples(features)
-        return Batch(features, labels, count, weights) if count else None
+        return self._as_batch(dataset, name)
 
-    def _parts(self, returned: Any, name: str) -> tuple[Any, Any, Any]:
-        """Return features, labels and weights as tensors with the same number of examples."""
+    def _as_batch(self, returned: Any, name: str) -> Batch | None:
+        """Check what `create_dataset` returned; None if it has no examples."""
         is_tuple = isinstance(returned, tuple)
         if self._mode is Mode.PREDICTION:  # Labels and weights are left out.
             parts = returned[:1] if is_tuple else (returned,)
@@ -370,17 +356,8 @@ class TorchBatches(StepBatches):
                 " ignores the padding, and it needs no offsets.",
             )
         features, labels, weights = (*tensors, None, None)[:MAX_PARTS]
-        return features, labels, weights
-
-    def _find_samples(self) -> Batch:
-        for batch in self.epoch():
-            return _samples_of(batch)
-        raise DataError(
-            f"create_dataset of {self._loaded.label} returns no examples in mode"
-            f" {self._mode.value}.",
-            received=f"{self._plan.num_records} records",
-            hint="Check whether it filters out all records.",
-        )
+        count = len(tensor_leaves[0])
+        return Batch(features, labels, count, weights) if count else None
 
 
 class AllExamples:
@@ -390,20 +367,15 @@ class AllExamples:
         self._source, self._plan, self._loaded = source, plan, loaded
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the batches from the first record on."""
+        """Iterate over the batches from the first record on."""
         batches = TorchBatches(self._source, self._plan, self._loaded, Mode.TRAINING, prefetch=1)
-        for batch in batches.epoch():
-            yield batch.examples
+        return (batch.examples for batch in batches.epoch())
 
 
 def _samples_of(batch: Batch) -> Batch:
     """Copy the first examples of a batch."""
-
-    def some(part: Any) -> Any:
-        return map_leaves(torch.clone, slice_examples(part, 0, _NUM_SAMPLES))
-
-    features = some(batch.features)
-    return Batch(features, some(batch.labels), num_examples(features), some(batch.weights))
+    count = min(_NUM_SAMPLES, batch.num_examples)
+    return map_batch(lambda tensor: tensor[:count].clone(), batch, count)
 
 
 def _collate(dataset: Iterable[Any]) -> Any:
@@ -443,13 +415,12 @@ def _records_for_user(records: Records, layout: Layout | None) -> Any:
     """
     if layout is None:
         return records
-    return layout.pack(
-        [
-            _column(values, is_text=column.dtype == BYTES)
-            for column, values in zip(layout.columns, records, strict=True)
-            if not isinstance(values, bytes)
-        ]
-    )
+    columns = [
+        _column(values, is_text=column.dtype == BYTES)
+        for column, values in zip(layout.columns, records, strict=True)
+        if not isinstance(values, bytes)
+    ]
+    return layout.pack(columns)
 
 
 def _column(values: Values, *, is_text: bool) -> Any:

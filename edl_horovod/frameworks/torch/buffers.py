@@ -10,17 +10,19 @@ such as a queue of examples with a pointer; trial passes detect such buffers.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.structures import leaves, map_leaves, repeated, slice_examples
+from edl_horovod.frameworks.torch.structures import leaves, map_batch, repeated_batch, slice_batch
 from edl_horovod.frameworks.torch.variables import bytes_of
+from edl_horovod.frameworks.values import Batch
 
 __all__ = ["BufferSnapshot", "TrackedBuffers", "unchanged"]
 
@@ -28,6 +30,7 @@ _NORM_BUFFERS = ("num_batches_tracked", "running_mean", "running_var")
 """Names of the buffers of PyTorch's own norm layers, whose rules are known."""
 _LARGE_COUNT = 1 << 20
 """A count that is larger than any queue's length."""
+_IS_POINTER = "it is a pointer to one of the examples"
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,7 @@ class _BufferRef:
 
     @property
     def tensor(self) -> torch.Tensor:
-        tensor = self.owner_dict[self.key]
-        assert tensor is not None
-        return tensor
+        return self.owner_dict[self.key]
 
     @property
     def kind(self) -> str:
@@ -63,10 +64,8 @@ class _BufferRef:
 class BufferSnapshot:
     """The state of a module's buffers before a forward pass."""
 
-    tensors: list[torch.Tensor]
-    """The buffers that change."""
-    values: list[torch.Tensor]
-    """Copies of their values."""
+    changing: list[tuple[torch.Tensor, torch.Tensor]]
+    """The buffers that change, each with a copy of its value."""
     constant: list[tuple[torch.Tensor, int]]
     """The other buffers, each with PyTorch's version counter."""
 
@@ -74,42 +73,29 @@ class BufferSnapshot:
 class TrackedBuffers:
     """The buffers of a module that its forward pass changes in training."""
 
-    def __init__(self, module: nn.Module, forward: Callable[[Any], object], features: Any) -> None:
+    def __init__(self, module: nn.Module, forward: Callable[[Batch], object], batch: Batch) -> None:
         """Find the buffers by trial passes, whose changes are undone.
 
         Args:
             module: A module in training mode.
             forward: Runs the module.
-            features: Features of at least two examples.
+            batch: At least two examples.
 
         Raises:
             UserCodeError: A buffer changes in a way that cannot be summed over a ring.
         """
         self._label = type(module).__name__
         self._module, self._forward = module, forward
-        refs: dict[int, _BufferRef] = {}
-        for prefix, owner in module.named_modules():
-            for holder in (owner._buffers, owner._parameters):
-                for key, tensor in holder.items():
-                    if tensor is not None:
-                        name = f"{prefix}.{key}" if prefix else key
-                        refs.setdefault(id(tensor), _BufferRef(name, holder, key))
-        self._buffers, self._constant_buffers = list(refs.values()), []
-        changes = self._find_changing(features)
-        self._constant_buffers = [
-            buffer
-            for buffer, is_changed in zip(self._buffers, changes, strict=True)
-            if not is_changed
-        ]
-        self._buffers = [
-            buffer for buffer, is_changed in zip(self._buffers, changes, strict=True) if is_changed
-        ]
+        self._buffers, self._constants = _refs_of(module), []
+        changes = list(zip(self._buffers, self._find_changing(batch), strict=True))
+        self._constants = [buffer for buffer, is_changed in changes if not is_changed]
+        self._buffers = [buffer for buffer, is_changed in changes if is_changed]
         self._count_examples: set[str] = set()
         """Names of the counters of examples; other counters count passes."""
         if any(buffer.key not in _NORM_BUFFERS for buffer in self._buffers):
-            self._try_rules(features)
+            self._try_rules(batch)
         if any(buffer.tensor.requires_grad for buffer in self._buffers):
-            self._require_same_for_all_examples(features)
+            self._require_same_for_all_examples(batch)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -123,21 +109,14 @@ class TrackedBuffers:
 
     def snapshot(self) -> BufferSnapshot:
         """Save the buffers before a forward pass, for `restore` and `sums`."""
-        tensors = [buffer.tensor for buffer in self._buffers]
-        constant = [
-            (tensor := buffer.owner_dict[buffer.key], tensor._version)
-            for buffer in self._constant_buffers
-        ]
-        return BufferSnapshot(tensors, [tensor.clone() for tensor in tensors], constant)
+        changing = [(tensor := buffer.tensor, tensor.clone()) for buffer in self._buffers]
+        constant = [(tensor := ref.tensor, tensor._version) for ref in self._constants]
+        return BufferSnapshot(changing, constant)
 
     def restore(self, snapshot: BufferSnapshot) -> None:
         """Set the module's buffers to the same tensors and values as before the forward pass."""
-        if not self._buffers:
-            return
         with torch.no_grad():
-            for buffer, tensor, value in zip(
-                self._buffers, snapshot.tensors, snapshot.values, strict=True
-            ):
+            for buffer, (tensor, value) in zip(self._buffers, snapshot.changing, strict=True):
                 buffer.owner_dict[buffer.key] = tensor
                 tensor.copy_(value)
 
@@ -151,9 +130,7 @@ class TrackedBuffers:
         Raises:
             UserCodeError: A buffer changed that did not change in the trial passes.
         """
-        for buffer, (tensor, version) in zip(
-            self._constant_buffers, snapshot.constant, strict=True
-        ):
+        for buffer, (tensor, version) in zip(self._constants, snapshot.constant, strict=True):
             if buffer.owner_dict[buffer.key] is not tensor or tensor._version != version:
                 raise UserCodeError(
                     f"The forward pass of {self._label} changes its {buffer.kind} {buffer.name!r}"
@@ -162,12 +139,10 @@ class TrackedBuffers:
                     hint="Change it in every forward pass of the training, from the first one on.",
                 )
         terms = []
-        for buffer, before in zip(self._buffers, snapshot.values, strict=True):
-            after = _numbers(buffer.tensor.detach())
-            if buffer.is_mean:
-                terms.append(after.flatten() * num_examples)
-            else:
-                terms.append((after - _numbers(before)).flatten())
+        for buffer, (_, before) in zip(self._buffers, snapshot.changing, strict=True):
+            after = _numbers(buffer.tensor)
+            term = after * num_examples if buffer.is_mean else after - _numbers(before)
+            terms.append(term.flatten())
         return terms
 
     def update(self, totals: torch.Tensor, num_examples: float, num_ranks: float) -> None:
@@ -178,39 +153,34 @@ class TrackedBuffers:
             num_examples: The number of examples in the step.
             num_ranks: The number of ranks that had examples.
         """
-        if not self._buffers:
-            return
         sizes = [buffer.num_sums for buffer in self._buffers]
         with torch.no_grad():
             for buffer, total in zip(self._buffers, torch.split(totals, sizes), strict=True):
                 tensor = buffer.tensor
                 if buffer.is_mean:
-                    mean = (total / num_examples).to(tensor.device)
-                    if tensor.is_complex():
-                        mean = torch.view_as_complex(mean.reshape(-1, 2))
-                    tensor.copy_(mean.reshape(tensor.shape))
-                    continue
-                if buffer.name not in self._count_examples:
+                    total = total / num_examples
+                elif buffer.name not in self._count_examples:
                     total = torch.round(total / num_ranks)
-                tensor.copy_(tensor.double() + total.reshape(tensor.shape).to(tensor.device))
+                if tensor.is_complex():
+                    total = torch.view_as_complex(total.reshape(-1, 2))
+                total = total.reshape(tensor.shape).to(tensor.device)
+                tensor.copy_(total if buffer.is_mean else tensor.double() + total)
 
-    def _find_changing(self, features: Any) -> list[bool]:
+    def _find_changing(self, batch: Batch) -> list[bool]:
         """Return for each buffer whether a pass changes it; refuse counters in plain attributes."""
         before, attributes = self.snapshot(), _attributes(self._module)
         extra_state = _extra_state(self._module)
         with unchanged(self._module):
-            self._forward(features)
+            self._forward(batch)
             self._require_same_extra_state(extra_state)
             changes = [
                 buffer.tensor is not tensor or not _is_same(tensor, value)
-                for buffer, tensor, value in zip(
-                    self._buffers, before.tensors, before.values, strict=True
-                )
+                for buffer, (tensor, value) in zip(self._buffers, before.changing, strict=True)
             ]
             attributes_after_one = _attributes(self._module)
             if attributes_after_one == attributes:
                 return changes
-            self._forward(features)
+            self._forward(batch)
             attributes_after_two = _attributes(self._module)
         for name, value in attributes.items():
             increment = attributes_after_one.get(name, value) - value
@@ -228,7 +198,7 @@ class TrackedBuffers:
     def _require_same_extra_state(self, before: dict[str, list[Any]]) -> None:
         """Refuse extra state that a pass changes: its form is unknown, so it cannot be reduced."""
         for name, values in _extra_state(self._module).items():
-            if not _are_same(values, before[name]):
+            if len(values) != len(before[name]) or not all(map(_is_same, values, before[name])):
                 raise UserCodeError(
                     f"The forward pass of {self._label} changes the return value of {name}. Extra"
                     " state is not part of the ring's state or of the trained model.",
@@ -236,12 +206,12 @@ class TrackedBuffers:
                     " torch.zeros((), dtype=torch.int64)).",
                 )
 
-    def _require_same_for_all_examples(self, features: Any) -> None:
+    def _require_same_for_all_examples(self, batch: Batch) -> None:
         """Refuse passes that write values into trained parameters which depend on the examples."""
-        values = self._values_after(features)
-        first_example = repeated(slice_examples(features, 0, 1))
-        for other_features in (first_example, map_leaves(_altered, features)):
-            other_values = self._values_after(other_features)
+        values = self._values_after(batch)
+        first_example = repeated_batch(slice_batch(batch, 0, 1))
+        for other_batch in (first_example, map_batch(_altered, batch)):
+            other_values = self._values_after(other_batch)
             for buffer, value, other in zip(self._buffers, values, other_values, strict=True):
                 if buffer.tensor.requires_grad and not torch.equal(value, other):
                     raise UserCodeError(
@@ -253,56 +223,55 @@ class TrackedBuffers:
                         " and set it in create_model from self.adapted.",
                     )
 
-    def _try_rules(self, features: Any) -> None:
+    def _try_rules(self, batch: Batch) -> None:
         """Find out by repeated examples how each buffer depends on the number of examples."""
         before = [_numbers(buffer.tensor) for buffer in self._buffers]
-        once, twice, thrice = (self._values_after(repeated(features, times)) for times in (1, 2, 3))
-        for buffer, start, first, second, third in zip(
-            self._buffers, before, once, twice, thrice, strict=True
-        ):
-            if buffer.key in _NORM_BUFFERS or torch.equal(first, second):
+        after = (self._values_after(repeated_batch(batch, times)) for times in (1, 2, 3))
+        increments = {}
+        for buffer, start, once, twice, thrice in zip(self._buffers, before, *after, strict=True):
+            if buffer.key in _NORM_BUFFERS or torch.equal(once, twice):
                 continue
-            is_sum = torch.allclose(third - second, second - first, rtol=1e-4, atol=1e-6)
+            is_sum = torch.allclose(thrice - twice, twice - once, rtol=1e-4, atol=1e-6)
             if buffer.is_mean:
-                if is_sum and not torch.allclose(second, first, rtol=1e-3, atol=1e-5):
+                if is_sum and not torch.allclose(twice, once, rtol=1e-3, atol=1e-5):
                     raise self._unusable(buffer, "it is a sum over the examples")
-                if bool(((first == start) & (second != start)).any()):
+                if bool(((once == start) & (twice != start)).any()):
                     raise self._unusable(buffer, "it has an element for each of the examples")
-            elif is_sum and torch.equal(second - start, 2 * (first - start)):
-                self._count_examples.add(buffer.name)
+            elif is_sum and torch.equal(twice - start, 2 * (once - start)):
+                increments[buffer.name] = once - start
             else:
                 raise self._unusable(buffer, "it counts neither examples nor passes")
-        later = self._increments_after_many(features)
-        for buffer, start, first, increment in zip(self._buffers, before, once, later, strict=True):
-            if buffer.name in self._count_examples and not torch.equal(first - start, increment):
-                raise self._unusable(buffer, "it is a pointer to one of the examples")
+        self._count_examples = set(increments)
+        self._refuse_pointers(batch, increments)
 
-    def _values_after(self, features: Any) -> list[torch.Tensor]:
+    def _values_after(self, batch: Batch) -> list[torch.Tensor]:
         with unchanged(self._module):
-            self._forward(features)
+            self._forward(batch)
             return [_numbers(buffer.tensor) for buffer in self._buffers]
 
-    def _increments_after_many(self, features: Any) -> list[torch.Tensor]:
-        """Return the buffers' increments in a pass when the counters of examples are large.
+    def _refuse_pointers(self, batch: Batch, increments: Mapping[str, torch.Tensor]) -> None:
+        """Refuse counters of examples that wrap around, such as a pointer into a queue.
 
-        A counter increases as before, but a pointer into a queue wraps around.
+        Args:
+            batch: Examples for a pass.
+            increments: By how much each counter of examples advances in such a pass, by name.
         """
-        counters = [buffer for buffer in self._buffers if buffer.name in self._count_examples]
+        counters = [buffer for buffer in self._buffers if buffer.name in increments]
         if not counters:
-            return [torch.zeros(()) for _ in self._buffers]
+            return
         with unchanged(self._module):
             for buffer in counters:
-                buffer.tensor.detach().add_(
-                    min(_LARGE_COUNT, torch.iinfo(buffer.tensor.dtype).max // 2)
-                )
-            starts = [_numbers(buffer.tensor) for buffer in self._buffers]
+                largest = torch.iinfo(buffer.tensor.dtype).max
+                buffer.tensor.detach().add_(min(_LARGE_COUNT, largest // 2))
+            before = [_numbers(buffer.tensor) for buffer in counters]
             try:
-                self._forward(features)
+                self._forward(batch)
             except Exception as e:
                 # The user's code may fail in any way if a pointer is out of range.
-                raise self._unusable(counters[0], "it is a pointer to one of the examples") from e
-            ends = [_numbers(buffer.tensor) for buffer in self._buffers]
-        return [end - start for end, start in zip(ends, starts, strict=True)]
+                raise self._unusable(counters[0], _IS_POINTER) from e
+            for buffer, start in zip(counters, before, strict=True):
+                if not torch.equal(_numbers(buffer.tensor) - start, increments[buffer.name]):
+                    raise self._unusable(buffer, _IS_POINTER)
 
     def _unusable(self, buffer: _BufferRef, reason: str) -> UserCodeError:
         return UserCodeError(
@@ -322,17 +291,16 @@ def unchanged(module: nn.Module) -> Iterator[None]:
     If a pass builds the module, so that lazy layers get shapes or new layers appear, all of its
     changes stay.
     """
-    parts, tensors = _parts_of(module), _tensors_of(module)
-    saved = [
-        (holder, key, tensor, tensor.detach().clone()) for holder, key, tensor in tensors.values()
-    ]
+    parts = _parts_of(module)
+    refs = [ref for ref in _refs_of(module) if not is_lazy(ref.tensor)]
+    saved = [(ref, tensor := ref.tensor, tensor.detach().clone()) for ref in refs]
     numbers = [(owner, _numbers_of(owner)) for owner in module.modules()]
     yield
     if parts is None or _parts_of(module) != parts:
         return
     with torch.no_grad():
-        for holder, key, tensor, value in saved:
-            holder[key] = tensor
+        for ref, tensor, value in saved:
+            ref.owner_dict[ref.key] = tensor
             if not _is_same(tensor, value):
                 tensor.copy_(value)
     for owner, values in numbers:
@@ -342,19 +310,21 @@ def unchanged(module: nn.Module) -> Iterator[None]:
 def _parts_of(module: nn.Module) -> list[str] | None:
     """The names of a module's parameters, buffers and submodules; None if some are lazy."""
     named = [*module.named_parameters(), *module.named_buffers()]
-    if any(nn.parameter.is_lazy(tensor) for _, tensor in named):
+    if any(is_lazy(tensor) for _, tensor in named):
         return None
     return [*(name for name, _ in named), *(name for name, _ in module.named_modules())]
 
 
-def _tensors_of(module: nn.Module) -> dict[int, tuple[dict[str, Any], str, torch.Tensor]]:
-    tensors: dict[int, tuple[dict[str, Any], str, torch.Tensor]] = {}
-    for owner in module.modules():
+def _refs_of(module: nn.Module) -> list[_BufferRef]:
+    """References to a module's parameters and buffers; a tied tensor once."""
+    refs: dict[int, _BufferRef] = {}
+    for prefix, owner in module.named_modules():
         for holder in (owner._buffers, owner._parameters):
             for key, tensor in holder.items():
-                if tensor is not None and not nn.parameter.is_lazy(tensor):
-                    tensors.setdefault(id(tensor), (holder, key, tensor))
-    return tensors
+                if tensor is not None:
+                    name = f"{prefix}.{key}".removeprefix(".")
+                    refs.setdefault(id(tensor), _BufferRef(name, holder, key))
+    return list(refs.values())
 
 
 def _numbers_of(owner: nn.Module) -> dict[str, Any]:
@@ -364,7 +334,7 @@ def _numbers_of(owner: nn.Module) -> dict[str, Any]:
 def _attributes(module: nn.Module) -> dict[str, Any]:
     """The numbers in attributes of a module and its submodules, by name."""
     return {
-        f"{prefix}.{key}" if prefix else key: value
+        f"{prefix}.{key}".removeprefix("."): value
         for prefix, owner in module.named_modules()
         for key, value in _numbers_of(owner).items()
     }
@@ -372,37 +342,29 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 def _extra_state(module: nn.Module) -> dict[str, list[Any]]:
     """The leaves of what `get_extra_state` returns in a module and its submodules, by name."""
-
-    def copies(state: Any) -> list[Any]:
-        return [
-            leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
-            for leaf in leaves(state)
-        ]
-
     return {
-        f"{prefix}.get_extra_state".removeprefix("."): copies(owner.get_extra_state())
+        f"{prefix}.get_extra_state".removeprefix("."): [
+            leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+            for leaf in leaves(owner.get_extra_state())
+        ]
         for prefix, owner in module.named_modules()
         if type(owner).get_extra_state is not nn.Module.get_extra_state
     }
 
 
-def _are_same(values: list[Any], others: list[Any]) -> bool:
-    def is_same(value: Any, other: Any) -> bool:
-        if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor):
-            has_same_form = value.dtype == other.dtype and value.shape == other.shape
-            return has_same_form and _is_same(value, other)
+def _is_same(value: Any, other: Any) -> bool:
+    """Whether two values have the same type; tensors also the same shape and bits."""
+    if not isinstance(value, torch.Tensor):
         return type(value) is type(other) and bool(np.all(value == other))
-
-    return len(values) == len(others) and all(map(is_same, values, others))
-
-
-def _is_same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of the same layout and type have the same bits."""
-    if tensor.layout is not torch.strided:
-        tensor, other = (part.detach().to_sparse().coalesce() for part in (tensor, other))
-        is_same = _is_same(tensor.indices(), other.indices())
-        return is_same and _is_same(tensor.values(), other.values())
-    return bool(torch.equal(bytes_of(tensor), bytes_of(other)))
+    if not isinstance(other, torch.Tensor):
+        return False
+    if value.dtype != other.dtype or value.shape != other.shape:
+        return False
+    if value.layout is not torch.strided:
+        value, other = (part.detach().to_sparse().coalesce() for part in (value, other))
+        is_same = _is_same(value.indices(), other.indices())
+        return is_same and _is_same(value.values(), other.values())
+    return bool(torch.equal(bytes_of(value), bytes_of(other)))
 
 
 def _altered(leaf: Any) -> Any:

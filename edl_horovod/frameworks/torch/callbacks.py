@@ -28,7 +28,7 @@ _STEP_HOOKS = ("on_train_batch_begin", "on_train_batch_end")
 
 
 class TorchCallbacks(EpochCallbacks):
-    """Implements `base.Callbacks` for PyTorch."""
+    """The callbacks of a PyTorch training."""
 
     def __init__(
         self,
@@ -58,9 +58,7 @@ class TorchCallbacks(EpochCallbacks):
         super().__init__(callbacks, trainable=trainable, **common)
         for callback in self._callbacks:
             _require_usable(callback, per_step=per_step)
-        self._step_callbacks = [
-            callback for callback in self._callbacks if _step_hooks_of(callback)
-        ]
+        self._step_callbacks = list(filter(_step_hooks_of, self._callbacks))
         self._module, self._optimizer, self._schedules = module, optimizer, list(schedules)
 
     def _attach(self, callback: Any, *, is_first: bool) -> None:
@@ -75,28 +73,24 @@ class TorchCallbacks(EpochCallbacks):
 
     def _advance_schedules(self, epoch: int, logs: Mapping[str, float]) -> None:
         for schedule in self._schedules:
-            if schedule.is_due(epoch):
-                self._advance(schedule, logs)
-
-    def _advance(self, schedule: Schedule, logs: Mapping[str, float]) -> None:
-        if not schedule.is_plateau:
-            schedule.scheduler.step()
-            return
-        monitor = schedule.monitor or ("val_loss" if "val_loss" in logs else "loss")
-        if monitor not in logs:
-            raise UserCodeError(
-                "ReduceLROnPlateau monitors a value that this training does not have.",
-                received={"monitor": monitor},
-                hint=f"Use one of {', '.join(logs)}; values with val_ need validation_data.",
-            )
-        schedule.scheduler.step(logs[monitor])
+            if schedule.is_due(epoch) and not schedule.is_plateau:
+                schedule.scheduler.step()
+            elif schedule.is_due(epoch):
+                monitor = schedule.monitor or ("val_loss" if "val_loss" in logs else "loss")
+                if monitor not in logs:
+                    raise UserCodeError(
+                        "ReduceLROnPlateau monitors a value that this training does not have.",
+                        received={"monitor": monitor},
+                        hint=f"Use one of {', '.join(logs)}; values with val_ need"
+                        " validation_data.",
+                    )
+                schedule.scheduler.step(logs[monitor])
 
     def _call_read_only(self, hook: str, *arguments: Any) -> None:
         before = self._versions()
         self._call(hook, *arguments, only=self._step_callbacks)
-        if self._versions() != before or any(
-            callback.stop_training for callback in self._step_callbacks
-        ):
+        wants_stop = any(callback.stop_training for callback in self._step_callbacks)
+        if wants_stop or self._versions() != before:
             names = " or ".join(type(callback).__name__ for callback in self._step_callbacks)
             raise UserCodeError(
                 f"{hook} of {names} changes the model, the optimizer or stop_training. The change"
@@ -131,8 +125,7 @@ class TorchCallbacks(EpochCallbacks):
 
     def _set_trainable(self, flags: NDArray[Any]) -> None:
         for parameter, is_trained in zip(self._parameters, flags.tolist(), strict=True):
-            if parameter.requires_grad != bool(is_trained):
-                parameter.requires_grad_(bool(is_trained))
+            parameter.requires_grad_(bool(is_trained))
 
 
 def may_add_groups(callback: Any) -> bool:

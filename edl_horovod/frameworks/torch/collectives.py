@@ -79,14 +79,10 @@ class TorchCollectives(PackedBroadcasts):
     def _broadcast_in_place(self, variables: Sequence[Any], root: int, name: str) -> None:
         # All start before the first wait, so that the network is never idle. The index is part of
         # the name, as the variables' own names may differ between processes.
-        views = [bytes_of(variable.tensor) for variable in variables]
-        handles: list[int] = []
-        try:
-            with catch_failures():
-                for number, view in enumerate(views):
-                    handles.append(hvd.broadcast_async_(view, root, name=f"{name}.{number}"))
-        finally:
-            _wait_for_all(handles)
+        pending = PendingCollectives()
+        for number, variable in enumerate(variables):
+            pending.start(_broadcast(bytes_of(variable.tensor), root, f"{name}.{number}"))
+        pending.wait()
 
     def _broadcast_bytes(
         self, parts: Sequence[torch.Tensor], root: int, name: str
@@ -96,18 +92,12 @@ class TorchCollectives(PackedBroadcasts):
         return None if hvd.rank() == root else packed.split([len(part) for part in parts])
 
     def _bytes_of(self, rows: Rows) -> torch.Tensor:
-        variable = rows.variable
-        if isinstance(variable, TorchVariable):
-            value = variable.tensor
-        else:
-            value = from_numpy(variable.numpy())
-        return bytes_of(value if rows.last is None else value[rows.first : rows.last]).cpu()
+        return bytes_of(_tensor_of(rows)).cpu()
 
     def _write(self, rows: Rows, flat: torch.Tensor) -> None:
         variable = rows.variable
         if isinstance(variable, TorchVariable):
-            tensor = variable.tensor
-            target = tensor if rows.last is None else tensor[rows.first : rows.last]
+            target = _tensor_of(rows)
             # The copy aligns the bytes, which `view` requires.
             target.copy_(flat.clone().view(target.dtype).reshape(target.shape))
             return
@@ -126,21 +116,13 @@ class PendingCollectives:
 
     def start(self, collective: Collective) -> None:
         """Start a collective. `wait` raises failures, as this is called in a backward pass."""
-        if self._failure is None:
-            self._advance(collective, None)
+        self._advance(collective, None)
 
     def run(self, collective: Collective) -> None:
         """Run a collective to its end. `wait` raises failures."""
-        handle = None
-        while self._failure is None:
-            try:
-                with catch_failures():
-                    result = None if handle is None else hvd.synchronize(handle)
-                    handle = collective.send(result)
-            except CollectiveFailed as error:
-                self._failure = error
-            except StopIteration:
-                return
+        handle = self._next(collective, None)
+        while handle is not None:
+            handle = self._next(collective, handle)
 
     def poll(self) -> None:
         """Advance collectives whose current operation has finished; does not block."""
@@ -166,15 +148,24 @@ class PendingCollectives:
             raise failure
 
     def _advance(self, collective: Collective, handle: int | None) -> None:
+        next_handle = self._next(collective, handle)
+        if next_handle is not None:
+            self._pending.append((collective, next_handle))
+
+    def _next(self, collective: Collective, handle: int | None) -> int | None:
+        """Wait for an operation of a collective, and start the next one, if any.
+
+        After a failure none is started.
+        """
         try:
             with catch_failures():
                 result = None if handle is None else hvd.synchronize(handle)
-                if self._failure is None:
-                    self._pending.append((collective, collective.send(result)))
+                return collective.send(result) if self._failure is None else None
         except CollectiveFailed as error:
             self._failure = self._failure or error
         except StopIteration:
             pass
+        return None
 
 
 def sum_in_place(values: torch.Tensor, name: str) -> Collective:
@@ -202,9 +193,8 @@ def sum_compressed(values: torch.Tensor, name: str, compression: Compression) ->
     """
     num_ranks = hvd.size()
     base, remainder = divmod(len(values), num_ranks)
-    splits = torch.tensor(
-        [base + (rank < remainder) for rank in range(num_ranks)], dtype=torch.int32
-    )
+    lengths = [base + (rank < remainder) for rank in range(num_ranks)]
+    splits = torch.tensor(lengths, dtype=torch.int32)
     compressed = _compress(values, compression, num_ranks)
     parts, _ = yield hvd.alltoall_async(compressed, splits, name=f"{name}.parts")
     total = _decompress(parts, compression).reshape(num_ranks, len(parts) // num_ranks).sum(0)
@@ -212,25 +202,15 @@ def sum_compressed(values: torch.Tensor, name: str, compression: Compression) ->
     values.copy_(_decompress(gathered, compression, num_ranks))
 
 
-def _wait_for_all(handles: Sequence[int]) -> list[Any]:
-    """Wait for all of these operations, even if one of them fails.
+def _tensor_of(rows: Rows) -> torch.Tensor:
+    value = rows.variable
+    tensor = value.tensor if isinstance(value, TorchVariable) else from_numpy(value.numpy())
+    return tensor if rows.last is None else tensor[rows.first : rows.last]
 
-    Returns:
-        The result of each operation.
 
-    Raises:
-        CollectiveFailed: One of them failed; none of them writes to its tensor any more.
-    """
-    results, failure = [], None
-    for handle in handles:
-        try:
-            with catch_failures():
-                results.append(hvd.synchronize(handle))
-        except CollectiveFailed as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    return results
+def _broadcast(values: torch.Tensor, root: int, name: str) -> Collective:
+    """Replace a rank's values by those of the rank `root`."""
+    yield hvd.broadcast_async_(values, root, name=name)
 
 
 def _run(begin: Callable[..., int], *args: Any, **kwargs: Any) -> Any:

@@ -9,7 +9,7 @@ https://docs.pytorch.org/docs/stable/notes/autograd.html#saved-tensors.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,9 +64,7 @@ class Mean:
     def scale_gradient(self, factor: float) -> None:
         """Multiply the gradient of the term in the next backward pass."""
         if self.counted:
-            self.node.register_prehook(
-                lambda gradients: tuple(None if g is None else g * factor for g in gradients)
-            )
+            self.node.register_prehook(_hook(lambda gradient: gradient * factor))
         else:
             _zero_gradients(self.node)
 
@@ -97,11 +95,11 @@ def means_of(loss: torch.Tensor, values: Mapping[Any, torch.Tensor] | None = Non
     """
     if loss.grad_fn is None:
         return []
-    means = _means(loss.grad_fn, 0)[0]
     known = values or {}
     return [
         replace(mean, value=float(known[mean.node])) if mean.node in known else mean
-        for mean in means
+        for mean in _means(loss.grad_fn, 0)
+        if mean is not None
     ]
 
 
@@ -121,16 +119,15 @@ def divisors_are_constant(tries: Sequence[Sequence[Mean]], counts: Sequence[int]
     # A sum of weights may equal the number of examples in these batches but not in others.
     if any(mean.counts_labels or mean.source is not None for mean in tries[0]):
         return False
-    ratios = [
-        [mean.divisor / count for mean in means] for means, count in zip(tries, counts, strict=True)
-    ]
+    counted = zip(tries, counts, strict=True)
+    ratios = [[mean.divisor / count for mean in means] for means, count in counted]
     return len(ratios) > 1 and all(ratio == ratios[0] for ratio in ratios)
 
 
-def _means(node: Any, depth: int) -> tuple[list[Mean], bool]:
-    """Return the means in the term of a node, and whether the term consists only of them."""
+def _means(node: Any, depth: int) -> list[Mean | None]:
+    """Return the means in the term of a node; None stands for a part that is not a mean."""
     if node is None or depth > _MAX_DEPTH:
-        return [], False
+        return [None]
     name = node.name()
     if name in _IDENTITIES:
         return _means(_child(node), depth + 1)
@@ -144,63 +141,58 @@ def _means(node: Any, depth: int) -> tuple[list[Mean], bool]:
         return _means_of_quotient(node, depth)
     if name in _NLL and node._saved_reduction == _MEAN:
         divisor = float(node._saved_total_weight)
-        return [Mean(node, divisor, source=_labels_identity(node), counts_labels=True)], True
+        return [Mean(node, divisor, source=_labels_identity(node), counts_labels=True)]
     if name == "MeanBackward0":
-        return [Mean(node, float(node._saved_self_sym_numel))], True
+        return [Mean(node, float(node._saved_self_sym_numel))]
     if name == "MeanBackward1":
-        return [Mean(node, float(math.prod(node._saved_self_sym_sizes)))], True
+        return [Mean(node, float(math.prod(node._saved_self_sym_sizes)))]
     if name not in _NLL and getattr(node, "_saved_reduction", None) == _MEAN:
-        return [Mean(node, float(node._saved_self.numel()))], True
-    return [], False
+        return [Mean(node, float(node._saved_self.numel()))]
+    return [None]
 
 
-def _scaled(terms: tuple[list[Mean], bool], factor: float) -> tuple[list[Mean], bool]:
-    means, is_all = terms
-    return [replace(mean, share=mean.share * factor) for mean in means], is_all
+def _scaled(means: Sequence[Mean | None], factor: float) -> list[Mean | None]:
+    return [mean and replace(mean, share=mean.share * factor) for mean in means]
 
 
-def _means_of_sum(node: Any, name: str, depth: int) -> tuple[list[Mean], bool]:
+def _means_of_sum(node: Any, name: str, depth: int) -> list[Mean | None]:
     alpha = float(getattr(node, "_saved_alpha", 1))
     factors = (1.0, -alpha if name == "SubBackward0" else alpha)
+    children = [child for child, _ in node.next_functions]
     terms = [
-        _scaled(_means(child, depth + 1), factor)
-        for (child, _), factor in zip(node.next_functions, factors, strict=False)
+        mean
+        for child, factor in zip(children, factors, strict=False)
+        for mean in _scaled(_means(child, depth + 1), factor)
     ]
-    means = [mean for term_means, _ in terms for mean in term_means]
-    is_all = len(terms) == 2 and all(is_all for _, is_all in terms)
-    if is_all and _have_same_divisor(means):
-        return [replace(means[0], node=node, share=1.0)], True
-    return means, is_all
+    means = [mean for mean in terms if mean is not None]
+    if len(children) == 2 and len(means) == len(terms) and _have_same_divisor(means):
+        return [replace(means[0], node=node, share=1.0)]
+    return terms
 
 
-def _means_of_product(node: Any, depth: int) -> tuple[list[Mean], bool]:
+def _means_of_product(node: Any, depth: int) -> list[Mean | None]:
     """The means in a product with a constant; a product of two variables is not a sum of means."""
     children = [child for child, _ in node.next_functions if child is not None]
     if len(children) != 1:
-        return [], False
+        return [None]
     is_first = node.next_functions[0][0] is not None
     factor = node._saved_other if is_first else node._saved_self
-    if factor is None or (isinstance(factor, torch.Tensor) and factor.ndim):
-        return [], False
+    if factor is None or getattr(factor, "ndim", None):
+        return [None]
     return _scaled(_means(children[0], depth + 1), float(factor))
 
 
-def _means_of_quotient(node: Any, depth: int) -> tuple[list[Mean], bool]:
+def _means_of_quotient(node: Any, depth: int) -> list[Mean | None]:
     """The means in a quotient: a divided sum is a mean, and a divided mean has a smaller share."""
     numerator, *divisor_nodes = [child for child, _ in node.next_functions]
     divisor = node._saved_other
-    if (
-        numerator is None
-        or any(divisor_nodes)
-        or (isinstance(divisor, torch.Tensor) and divisor.ndim)
-    ):
-        return [], False
-    means, is_all = _means(numerator, depth + 1)
-    divisor_value = float(divisor)
-    if means:
-        return _scaled((means, is_all), 1 / divisor_value if divisor_value else math.nan)
+    if numerator is None or any(divisor_nodes) or getattr(divisor, "ndim", None):
+        return [None]
+    means, value = _means(numerator, depth + 1), float(divisor)
+    if any(means):
+        return _scaled(means, 1 / value if value else math.nan)
     source = divisor.data_ptr() if isinstance(divisor, torch.Tensor) else None
-    return [Mean(node, divisor_value, source=source)], True
+    return [Mean(node, value, source=source)]
 
 
 def _have_same_divisor(means: Sequence[Mean]) -> bool:
@@ -245,11 +237,12 @@ def _zero_gradients(node: Any) -> None:
         for child, _ in node.next_functions:
             _zero_gradients(child)
     else:
-        node.register_hook(
-            lambda gradients, _: tuple(
-                None if g is None else torch.zeros_like(g) for g in gradients
-            )
-        )
+        node.register_hook(_hook(torch.zeros_like))
+
+
+def _hook(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    """Return a hook of a node that changes its gradients."""
+    return lambda gradients, *_: tuple(g if g is None else change(g) for g in gradients)
 
 
 def _labels_identity(node: Any) -> Hashable:

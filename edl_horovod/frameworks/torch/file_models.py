@@ -6,6 +6,7 @@ The optimizer and the loss are named, such as `optim.Adam`, with arguments.
 import functools
 import inspect
 import math
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -17,40 +18,12 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
-from edl_horovod.frameworks.torch.plain_models import (
-    loss_part,
-    mean_loss_part,
-    model_part,
-    named_loss,
-    named_optimizer,
-)
-from edl_horovod.frameworks.torch.pt_files import (
-    entries_of,
-    inspect_pt,
-    load_pt,
-    modules_of,
-    shape_of,
-    unsafe_globals,
-)
-from edl_horovod.frameworks.torch.weight_files import (
-    SAFETENSORS,
-    STATE_DICTS,
-    read_weights,
-    require_pt,
-    restore,
-    safetensors_shapes,
-)
+from edl_horovod.frameworks.torch import plain_models, pt_files
+from edl_horovod.models import spec_zoo
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.lookup import import_root
 from edl_horovod.models.modules import CustomObject, import_object, loaded_files
-from edl_horovod.models.spec_zoo import (
-    FileModel,
-    FileModelSummary,
-    LayerSummary,
-    WrittenModel,
-    column_roles,
-    records_without_columns,
-)
+from edl_horovod.models.spec_zoo import FileModel, FileModelSummary, LayerSummary, WrittenModel
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import ElasticDLSpec, Mode
 
@@ -59,7 +32,11 @@ __all__ = ["spec_of", "summarize", "write"]
 _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
 
 _NAME_KEYS = ("name", "value")
-_PREFIXES = {"optimizer": ("torch.optim.", "optim."), "loss_criterion": ("torch.nn.", "nn.")}
+_CLASSES = {
+    "optimizer": (plain_models.named_optimizer, "optim"),
+    "loss_criterion": (plain_models.named_loss, "nn"),
+}
+"""By setting: the function that finds a class by its name, and the module of PyTorch with it."""
 
 _FILE = "model.pt"
 _PLAIN = (bool, int, float, type(None))
@@ -97,30 +74,30 @@ def summarize(model: FileModel) -> FileModelSummary:
     if model.architecture is not None:
         unsafe.append(f"{model.architecture}, which defines {model.architecture_class}")
     file = model.definition or model.weights
-    if file is not None and file.suffix == SAFETENSORS:
-        kind, layers = "weights in safetensors", _layers_of_shapes(safetensors_shapes(file))
+    if file is not None and file.suffix == pt_files.SAFETENSORS:
+        kind, layers = (
+            "weights in safetensors",
+            _layers_of_shapes(pt_files.safetensors_shapes(file)),
+        )
     elif file is not None:
-        require_pt(file)
-        content = inspect_pt(file)
+        pt_files.require_pt(file)
+        content = pt_files.inspect_pt(file)
         keys = {custom.key for custom in model.custom_objects}
-        names = [
-            name
-            for name in unsafe_globals(content)
+        unsafe += [
+            f"the global {name} of {file}"
+            for name in pt_files.unsafe_globals(content)
             if keys.isdisjoint({name, name.rpartition(".")[2]})
         ]
-        unsafe += [f"the global {name} of {file}" for name in names]
         if content.damage:
             unsafe.append(f"a damaged pickle in {file}: {content.damage}")
         layers = _layers_of_modules(content.root)
         kind = "a module (torch.save)"
         if not layers:
-            entries = entries_of(content.root)
-            inner = (entries_of(entries.get(key)) for key in STATE_DICTS)
+            entries = pt_files.entries_of(content.root)
+            inner = (pt_files.entries_of(entries.get(key)) for key in pt_files.STATE_DICTS)
             entries = next(filter(None, inner), entries)
-            shapes = {str(key): shape_of(value) for key, value in entries.items()}
-            layers = _layers_of_shapes(
-                {key: shape for key, shape in shapes.items() if shape is not None}
-            )
+            shapes = {str(key): pt_files.shape_of(value) for key, value in entries.items()}
+            layers = _layers_of_shapes(shapes)
             kind = "weights (torch.save of a state_dict)"
         kind += ", in the format before PyTorch 1.6" if content.is_legacy else ""
     return FileModelSummary(
@@ -150,7 +127,7 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
             )
         torch.save(module, folder / _FILE)
     spec: dict[str, Any] = {"model_definition": _FILE}
-    if global_names := unsafe_globals(inspect_pt(folder / _FILE)):
+    if global_names := pt_files.unsafe_globals(pt_files.inspect_pt(folder / _FILE)):
         files = {name: _file_of(name, loaded) for name in global_names}
         code = loaded_files(loaded.zoo)
         if len({file.name for file in code}) < len(code):
@@ -162,22 +139,17 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
             )
         for file in code:
             shutil.copyfile(file, folder / file.name)
-        spec["custom_objects"] = [
-            {
-                "key": _key_of(name, global_names),
-                "value": name.rpartition(".")[2],
-                "path": file.name,
-            }
-            for name, file in files.items()
-        ]
+        symbols = [name.rpartition(".")[2] for name in files]
+        spec["custom_objects"] = []
+        for symbol, (name, file) in zip(symbols, files.items(), strict=True):
+            key = symbol if symbols.count(symbol) == 1 else name  # The symbol may be ambiguous.
+            spec["custom_objects"].append({"key": key, "value": symbol, "path": file.name})
     left_out = []
     if loaded.overrides_method("create_optimizer"):
-        optimizer = loaded.optimizer(None, model=module)
-        option = _option_of(optimizer)
-        spec |= {"optimizer": option} if option else {}
-        left_out += (
-            [] if option else ["the optimizer, which has groups or is not a class of PyTorch"]
-        )
+        if option := _option_of(loaded.optimizer(None, model=module)):
+            spec["optimizer"] = option
+        else:
+            left_out.append("the optimizer, which has groups or is not a class of PyTorch")
     if loaded.overrides_method("create_loss"):
         left_out.append("the loss, which is code: set loss=... to train the model")
     return WrittenModel(spec, tuple(left_out))
@@ -187,7 +159,7 @@ def _create_model_for(model: FileModel) -> Callable[..., nn.Module]:
     """Return a `create_model` for the files, with the parameters of the module's class."""
     if model.definition is not None:
         file = model.definition
-        require_pt(file)
+        pt_files.require_pt(file)
         return lambda: _load_module(model, file)
     if model.architecture is None or not model.architecture_class:
         raise UserCodeError(
@@ -204,13 +176,15 @@ def _create_model_for(model: FileModel) -> Callable[..., nn.Module]:
             " torch.nn.Module.",
             received=type(kind).__name__,
         )
-    create_module = model_part(kind, label=f"{kind.__name__} of {model.architecture}")
+    create_module = plain_models.model_part(kind, label=f"{kind.__name__} of {model.architecture}")
 
     def create_model(**params: Any) -> nn.Module:
         module: nn.Module = create_module(**params)
         if model.weights is not None:
-            weights = read_weights(model.weights, model.custom_objects, is_trusted=model.is_trusted)
-            restore(module, weights, model.weights)
+            weights = pt_files.read_weights(
+                model.weights, model.custom_objects, is_trusted=model.is_trusted
+            )
+            pt_files.restore(module, weights, model.weights)
         return module
 
     create_model.__signature__ = inspect.signature(create_module)  # type: ignore[attr-defined]
@@ -218,7 +192,7 @@ def _create_model_for(model: FileModel) -> Callable[..., nn.Module]:
 
 
 def _load_module(model: FileModel, file: Path) -> nn.Module:
-    content = load_pt(file, model.custom_objects, is_trusted=model.is_trusted)
+    content = pt_files.load_pt(file, model.custom_objects, is_trusted=model.is_trusted)
     if isinstance(content, nn.Module):
         return content
     received = type(content).__name__
@@ -237,16 +211,14 @@ def _split_columns(records: Any, mode: Mode, label: str) -> Any:
     if isinstance(records, tuple):
         return records
     columns = records if isinstance(records, Mapping) else {}
-    is_usable = bool(columns) and all(
-        isinstance(values, torch.Tensor) for values in columns.values()
-    )
-    if not is_usable:
+    if not columns or not all(map(torch.is_tensor, columns.values())):
         received = ", ".join(f"{name}: {type(values).__name__}" for name, values in columns.items())
-        raise records_without_columns(label, received or "records without columns")
-    roles = column_roles(list(columns), label=label, needs_label=mode is not Mode.PREDICTION)
+        raise spec_zoo.records_without_columns(label, received or "records without columns")
+    needs_label = mode is not Mode.PREDICTION
+    roles = spec_zoo.column_roles(list(columns), label=label, needs_label=needs_label)
     by_name = {name: _as_float32(columns[name]) for name in roles.features}
     features = by_name if len(by_name) > 1 else next(iter(by_name.values()))
-    if not roles.label or mode is Mode.PREDICTION:
+    if not roles.label or not needs_label:
         return features
     labels = columns[roles.label]
     # PyTorch's losses require classes as int64.
@@ -260,39 +232,35 @@ def _as_float32(values: torch.Tensor) -> torch.Tensor:
 
 def _layers_of_modules(root: Any) -> tuple[LayerSummary, ...]:
     layers = []
-    for name, module in modules_of(root):
+    for name, module in pt_files.modules_of(root):
         parameters = {
             key: shape
             for attribute in ("_parameters", "_buffers")
-            for key, value in entries_of(module.state.get(attribute)).items()
-            if (shape := shape_of(value)) is not None
+            for key, value in pt_files.entries_of(module.state.get(attribute)).items()
+            if (shape := pt_files.shape_of(value)) is not None
         }
         kind = module.path.removeprefix("torch.nn.modules.").rpartition(".")[2]
         if kind in _CONTAINERS and not parameters:
             continue
-        trained = entries_of(module.state.get("_parameters"))
+        trained = pt_files.entries_of(module.state.get("_parameters"))
         count = sum(math.prod(shape) for key, shape in parameters.items() if key in trained)
-        layers.append(
-            LayerSummary(name=name, kind=kind, shape=_shapes_text(parameters), num_parameters=count)
-        )
+        text = _shapes_text(parameters)
+        layers.append(LayerSummary(name=name, kind=kind, shape=text, num_parameters=count))
     return tuple(layers)
 
 
-def _layers_of_shapes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[LayerSummary, ...]:
-    """Summarise weights in groups with the same name up to the last dot."""
+def _layers_of_shapes(shapes: Mapping[str, tuple[int, ...] | None]) -> tuple[LayerSummary, ...]:
+    """Summarise weights in groups with the same name up to the last dot; None is no weight."""
     groups: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, shape in shapes.items():
         group, _, weight_name = name.rpartition(".")
-        groups.setdefault(group, {})[weight_name] = shape
-    return tuple(
-        LayerSummary(
-            name=group,
-            kind="",
-            shape=_shapes_text(group_shapes),
-            num_parameters=sum(map(math.prod, group_shapes.values())),
-        )
-        for group, group_shapes in groups.items()
-    )
+        if shape is not None:
+            groups.setdefault(group, {})[weight_name] = shape
+    layers = []
+    for group, group_shapes in groups.items():
+        text, count = _shapes_text(group_shapes), sum(map(math.prod, group_shapes.values()))
+        layers.append(LayerSummary(name=group, kind="", shape=text, num_parameters=count))
+    return tuple(layers)
 
 
 def _shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -317,21 +285,8 @@ def _optimizer_of(option: Any, *, label: str) -> Callable[..., Any]:
     Raises:
         ConfigError: PyTorch has no such optimizer, or it has no such argument.
     """
-    name, arguments = _name_and_arguments("optimizer", option)
-    kind = named_optimizer(name)
-    _check_arguments("optimizer", kind, arguments, excluded=("params",))
-
-    def create_optimizer(model: nn.Module, lr: float | None = None) -> Any:
-        learning_rate = {} if lr is None else {"lr": lr}
-        parameters = list(model.parameters())
-        if not parameters:
-            raise UserCodeError(
-                f"The module of {label} has no parameters, so there is nothing to train.",
-                received=type(model).__name__,
-            )
-        return kind(parameters, **{**arguments, **learning_rate})
-
-    return create_optimizer
+    kind, arguments = _class_and_arguments("optimizer", option)
+    return plain_models.optimizer_of_class(kind, arguments, label=label)
 
 
 def _loss_of(option: Any, *, label: str) -> Callable[..., Any]:
@@ -344,9 +299,7 @@ def _loss_of(option: Any, *, label: str) -> Callable[..., Any]:
     Raises:
         ConfigError: PyTorch has no such loss, it has no such argument, or is set to return a sum.
     """
-    name, arguments = _name_and_arguments("loss_criterion", option)
-    kind = named_loss(name)
-    _check_arguments("loss_criterion", kind, arguments)
+    kind, arguments = _class_and_arguments("loss_criterion", option)
     if arguments.get("reduction", "mean") not in ("mean", "none"):
         raise ConfigError(
             "The loss of a step must be the mean over its examples, for any size of the ring.",
@@ -361,8 +314,8 @@ def _loss_of(option: Any, *, label: str) -> Callable[..., Any]:
         )
     try:
         if arguments.pop("reduction", "mean") == "none":
-            return loss_part(kind(**arguments, reduction="none"), label=label)
-        return mean_loss_part(functools.partial(kind, **arguments), label=label)
+            return plain_models.loss_part(kind(**arguments, reduction="none"), label=label)
+        return plain_models.mean_loss_part(functools.partial(kind, **arguments), label=label)
     except (TypeError, ValueError) as e:
         raise ConfigError(
             f"nn.{kind.__name__} cannot be created: {e}.",
@@ -371,8 +324,8 @@ def _loss_of(option: Any, *, label: str) -> Callable[..., Any]:
         ) from e
 
 
-def _name_and_arguments(setting: str, option: Any) -> tuple[str, dict[str, Any]]:
-    """Return the name without its prefix, and the arguments."""
+def _class_and_arguments(setting: str, option: Any) -> tuple[Any, dict[str, Any]]:
+    """Return PyTorch's class of the setting's name, and its arguments."""
     arguments: Any = {}
     name = option
     if isinstance(option, Mapping):
@@ -389,23 +342,17 @@ def _name_and_arguments(setting: str, option: Any) -> tuple[str, dict[str, Any]]
             f"In model.spec.{setting}, the name must be text, and args must be keys and values.",
             received={f"model.spec.{setting}": option},
         )
-    for prefix in _PREFIXES[setting]:
-        if name.startswith(prefix):
-            return name.removeprefix(prefix), dict(arguments)
-    return name, dict(arguments)
-
-
-def _check_arguments(
-    setting: str, kind: type, arguments: Mapping[str, Any], *, excluded: tuple[str, ...] = ()
-) -> None:
-    allowed = [name for name in inspect.signature(kind).parameters if name not in excluded]
-    for name in arguments:
-        if name not in allowed:
+    find_class, module = _CLASSES[setting]
+    kind = find_class(re.sub(rf"^(torch\.)?{module}\.", "", name))
+    allowed = [key for key in inspect.signature(kind).parameters if key != "params"]
+    for key in arguments:
+        if key not in allowed:
             raise ConfigError(
-                f"{kind.__name__} has no argument {name!r}.",
-                received={f"model.spec.{setting}.args.{name}": arguments[name]},
-                hint=f"It has {', '.join(allowed)}.{did_you_mean(name, allowed)}",
+                f"{kind.__name__} has no argument {key!r}.",
+                received={f"model.spec.{setting}.args.{key}": arguments[key]},
+                hint=f"It has {', '.join(allowed)}.{did_you_mean(key, allowed)}",
             )
+    return kind, dict(arguments)
 
 
 def _file_of(name: str, loaded: LoadedSpec) -> Path:
@@ -421,28 +368,21 @@ def _file_of(name: str, loaded: LoadedSpec) -> Path:
     return file
 
 
-def _key_of(name: str, global_names: list[str]) -> str:
-    """Return the last part of a global's name, or the whole name if that is ambiguous."""
-    symbol = name.rpartition(".")[2]
-    symbols = [other.rpartition(".")[2] for other in global_names]
-    return symbol if symbols.count(symbol) == 1 else name
-
-
-def _is_plain(value: Any) -> bool:
-    parts = value if isinstance(value, tuple) else (value,)
-    return all(isinstance(part, _PLAIN) for part in parts)
-
-
 def _option_of(optimizer: Any) -> dict[str, Any] | None:
     """Return the setting for an optimizer; None if it has several groups or is not PyTorch's."""
     kind = type(optimizer)
     if getattr(torch.optim, kind.__name__, None) is not kind or len(optimizer.param_groups) != 1:
         return None
     parameters = inspect.signature(kind).parameters
+
+    def is_set(key: str, value: Any) -> bool:
+        parts = value if isinstance(value, tuple) else (value,)
+        is_plain = all(isinstance(part, _PLAIN) for part in parts)
+        return is_plain and key in parameters and value != parameters[key].default
+
     arguments = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in optimizer.defaults.items()
-        if key == "lr"
-        or (key in parameters and value != parameters[key].default and _is_plain(value))
+        if key == "lr" or is_set(key, value)
     }
     return {"name": f"optim.{kind.__name__}", "args": arguments}

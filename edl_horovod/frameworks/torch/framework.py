@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from edl_horovod.config.schema import Precision, TrainConfig
-from edl_horovod.frameworks.base import Batches, Collectives, Model, Step
+from edl_horovod.frameworks.base import Collectives, Model, Step
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
@@ -17,15 +17,10 @@ from edl_horovod.frameworks.torch.step import ReducerMaker, TorchStep
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
-from edl_horovod.spec import Mode
 
 __all__ = ["TorchFramework"]
 
-_DTYPES: dict[Precision, torch.dtype | None] = {
-    "float32": None,
-    "mixed_bfloat16": torch.bfloat16,
-    "mixed_float16": torch.float16,
-}
+_MIXED_DTYPES = {"mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
 
 
 class TorchFramework:
@@ -33,6 +28,7 @@ class TorchFramework:
 
     name = "torch"
     plain_models = PLAIN_MODELS
+    batches = TorchBatches
 
     def __init__(
         self, horovod: Horovod, collectives: Collectives, make_reducer: ReducerMaker
@@ -43,7 +39,7 @@ class TorchFramework:
             horovod: PyTorch's half of Horovod.
             collectives: The collective operations of a ring.
             make_reducer: Creates the reducer for a training's gradients, from its parameters by
-                name, the names of those with sparse gradients, and how to reduce them.
+                name, how to reduce them, and the names of those with sparse gradients.
         """
         self.horovod, self.collectives = horovod, collectives
         self._make_reducer = make_reducer
@@ -60,23 +56,10 @@ class TorchFramework:
 
     def use_precision(self, precision: Precision) -> None:
         """Set the precision of models that are created later; mixed ones use autocast."""
-        dtype = _DTYPES[precision]
+        dtype = _MIXED_DTYPES.get(precision)
         self._compute = ComputeOptions(self._compute.device, dtype)
         # Attention's fast path in evaluation ignores autocast on a CPU, and then mixes types.
         torch.backends.mha.set_fastpath_enabled(dtype is None)
-
-    def batches(
-        self,
-        source: RecordSource,
-        plan: DataPlan,
-        loaded: LoadedSpec,
-        mode: Mode,
-        *,
-        prefetch: int,
-        processes: int = 0,
-    ) -> Batches:
-        """Make batches from records by the user's `create_dataset`."""
-        return TorchBatches(source, plan, loaded, mode, prefetch=prefetch, processes=processes)
 
     def examples(
         self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec

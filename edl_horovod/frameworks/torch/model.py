@@ -1,10 +1,11 @@
 """A user's PyTorch model: its named weights, their files, its evaluation and its predictions."""
 
+import contextlib
 import functools
 import importlib.util
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,12 @@ from edl_horovod.config.schema import TrainConfig
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.frameworks.base import Evaluation, Prediction
 from edl_horovod.frameworks.torch.buffers import unchanged
-from edl_horovod.frameworks.torch.module_loss import find_module_loss
 from edl_horovod.frameworks.torch.objective import Objective
+from edl_horovod.frameworks.torch.pt_files import read_weights, restore
 from edl_horovod.frameworks.torch.running import ComputeOptions, ModuleRunner
 from edl_horovod.frameworks.torch.structures import detach, map_leaves, repeated
 from edl_horovod.frameworks.torch.variables import TorchVariable, numpy_dtype, to_numpy
-from edl_horovod.frameworks.torch.weight_files import read_weights, restore
-from edl_horovod.frameworks.values import Batch, EvaluationSums, Output, Variable, flatten_outputs
+from edl_horovod.frameworks.values import Batch, EvaluationSums, Output, flatten_outputs
 from edl_horovod.models.calling import first_paragraph, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
@@ -46,16 +46,24 @@ class TorchModel:
         """
         self.runner = ModuleRunner(loaded, example, compute)
         with user_code(f"The state_dict of {loaded.label}", root=loaded.zoo):
-            self._variables()
+            tuple(self.weights)  # This checks that each can be stored.
 
     @property
-    def weights(self) -> dict[str, Variable]:
+    def weights(self) -> dict[str, TorchVariable]:
         """Parameters, and buffers in `state_dict`; a tied parameter once, under its first name.
 
         Other content of `state_dict`, such as extra state of modules, is not included: training
         does not change it (`TrackedBuffers` checks this), and `create_model` creates it again.
         """
-        return {**self._variables()}
+        module = self.runner.module
+        stored = set(map(id, (*module.parameters(), *module.buffers())))
+        first_names: dict[int, tuple[str, torch.Tensor]] = {}
+        # A user's own state_dict may omit parameters.
+        named = (*module.state_dict(keep_vars=True).items(), *module.named_parameters())
+        for name, tensor in named:
+            if id(tensor) in stored:
+                first_names.setdefault(id(tensor), (name, tensor))
+        return {name: TorchVariable(name, tensor) for name, tensor in first_names.values()}
 
     def evaluation(self, element_spec: Any) -> Evaluation:
         """Prepare the evaluation."""
@@ -72,23 +80,38 @@ class TorchModel:
     def save(self, folder: Path) -> None:
         """Write `model.safetensors`."""
         self.runner.module.eval()
-        tensors = {name: variable.tensor for name, variable in self._variables().items()}
+        tensors = {name: variable.tensor for name, variable in self.weights.items()}
         save_file(_without_sharing(tensors), folder / "model.safetensors")
 
     def export(self, folder: Path, *, saved_model: bool, onnx: bool) -> None:
-        """Write `model.pt2`, PyTorch's counterpart of a SavedModel, and `model.onnx`."""
-        _export(self.runner, folder, saved_model=saved_model, onnx=onnx)
+        """Write `model.pt2`, PyTorch's counterpart of a SavedModel, and `model.onnx`.
 
-    def _variables(self) -> dict[str, TorchVariable]:
-        module = self.runner.module
-        stored = set(map(id, (*module.parameters(), *module.buffers())))
-        first_names: dict[int, tuple[str, torch.Tensor]] = {}
-        # A user's own state_dict may omit parameters.
-        named = (*module.state_dict(keep_vars=True).items(), *module.named_parameters())
-        for name, tensor in named:
-            if id(tensor) in stored:
-                first_names.setdefault(id(tensor), (name, tensor))
-        return {name: TorchVariable(name, tensor) for name, tensor in first_names.values()}
+        Both take any number of examples.
+        """
+        runner = self.runner
+        module = runner.module.eval()
+        requested = {"train.saved_model=true": saved_model, "train.onnx=true": onnx}
+        settings_text = " and ".join(setting for setting, is_set in requested.items() if is_set)
+        # From a single example, torch.export would fix the number of examples at one.
+        features = repeated(runner.to_device(runner.example.features))
+        arguments, keywords = runner.arguments(features)
+        doing = f"Exporting the model with torch.export ({settings_text})"
+        with _exporting(folder / "model.pt2", doing, root=runner.loaded.zoo):
+            bound = inspect.signature(module.forward).bind(*arguments, **keywords).arguments
+            sizes = map_leaves(lambda tensor: {0: torch.export.Dim.DYNAMIC}, dict(bound))
+            program = torch.export.export(module, arguments, keywords, dynamic_shapes=sizes)
+            if saved_model:
+                torch.export.save(program, folder / "model.pt2")
+        if not onnx:
+            return
+        path = folder / "model.onnx"
+        num_bytes = sum(tensor.nbytes for tensor in program.state_dict.values())
+        doing = "Exporting the model to ONNX (train.onnx=true)"
+        with _exporting(path, doing, root=runner.loaded.zoo), warnings.catch_warnings():
+            # PyTorch's exporter calls deprecated functions of PyTorch, which users cannot change.
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+            is_large = num_bytes > _MAX_EMBEDDED_BYTES
+            torch.onnx.export(program, (), path, dynamo=True, verbose=False, external_data=is_large)
 
 
 class TorchEvaluation:
@@ -101,17 +124,12 @@ class TorchEvaluation:
             UserCodeError: Loss or metrics cannot be computed for these examples, or not be summed.
         """
         self._runner = runner
-        self._module_loss = find_module_loss(runner.loaded, runner.module, Mode.EVALUATION)
-        self._objective = Objective(
-            runner.loaded, runner.module, Mode.EVALUATION, module_loss=self._module_loss
-        )
+        self._objective = Objective(runner.loaded, runner.module, Mode.EVALUATION)
         self._description = f"The evaluation of {runner.loaded.label}"
         example = runner.batch_to_device(example)
         with unchanged(runner.module):
             rerun = functools.partial(self._outputs, keeps_graph=True)
-            self._objective.begin(
-                example, rerun(example), None if self._module_loss is None else rerun
-            )
+            self._objective.begin(example, rerun(example), rerun)
         self.names = ["loss", *self._objective.metric_names]
         self.zeros = EvaluationSums.zeros(self._objective.num_metric_sums)
 
@@ -122,10 +140,7 @@ class TorchEvaluation:
         with torch.no_grad():
             outcome = self._objective.of_batch(batch, outputs)
         return EvaluationSums(
-            batch.num_examples,
-            outcome.loss_sum,
-            outcome.loss_weight,
-            np.array(outcome.metric_sums),
+            batch.num_examples, outcome.loss_sum, outcome.loss_weight, np.array(outcome.metric_sums)
         )
 
     def values(self, sums: EvaluationSums) -> dict[str, float]:
@@ -142,12 +157,9 @@ class TorchEvaluation:
         """
         runner = self._runner
         runner.module.eval()
-        with (
-            user_code(self._description, root=runner.loaded.zoo),
-            self._objective.recording(),
-            runner.evaluating(keeps_graph=keeps_graph),
-        ):
-            return runner.outputs(batch, self._module_loss)
+        root = runner.loaded.zoo
+        with user_code(self._description, root=root), runner.evaluating(keeps_graph=keeps_graph):
+            return self._objective.outputs(runner, batch)
 
 
 class TorchPrediction:
@@ -202,8 +214,7 @@ def _describe_output(name: str, value: Any) -> Output:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         problem = "it is not a dense tensor"
         return Output(name=name, dtype=type(value).__name__, batch_shape=None, problem=problem)
-    sizes = tuple(value.shape)
-    shape = (None, *sizes[1:]) if sizes else ()
+    shape = (None, *value.shape[1:]) if value.ndim else ()
     return Output(name=name, dtype=numpy_dtype(value.dtype).name, batch_shape=shape)
 
 
@@ -224,58 +235,20 @@ def require_exporters(config: TrainConfig) -> None:
         )
 
 
-def _export(runner: ModuleRunner, folder: Path, *, saved_model: bool, onnx: bool) -> None:
-    """Write `model.pt2`, `model.onnx`, or both, for any number of examples.
+@contextlib.contextmanager
+def _exporting(file: Path, doing: str, *, root: Path) -> Iterator[None]:
+    """Report an error of an exporter, and remove what it has written of a file.
 
     Raises:
-        UserCodeError: PyTorch cannot export the module; no incomplete file is left.
+        UserCodeError: With the first cause alone: the exporters' own messages fill many pages.
     """
-    module = runner.module.eval()
-    requested = {"train.saved_model=true": saved_model, "train.onnx=true": onnx}
-    settings_text = " and ".join(setting for setting, is_set in requested.items() if is_set)
-    # From a single example, torch.export would fix the number of examples at one.
-    features = repeated(runner.to_device(runner.example.features))
-    arguments, keywords = runner.arguments(features)
-    with user_code(
-        f"Exporting the model with torch.export ({settings_text})", root=runner.loaded.zoo
-    ):
+    with user_code(doing, root=root):
         try:
-            bound_arguments = (
-                inspect.signature(module.forward).bind(*arguments, **keywords).arguments
-            )
-            sizes = map_leaves(lambda tensor: {0: torch.export.Dim.DYNAMIC}, dict(bound_arguments))
-            program = torch.export.export(module, arguments, keywords, dynamic_shapes=sizes)
-            if saved_model:
-                torch.export.save(program, folder / "model.pt2")
+            yield
         except Exception as e:  # The boundary to the user's code.
-            (folder / "model.pt2").unlink(missing_ok=True)
-            raise _first_cause(e) from e
-    if not onnx:
-        return
-    path = folder / "model.onnx"
-    num_bytes = sum(tensor.nbytes for tensor in program.state_dict.values())
-    doing = "Exporting the model to ONNX (train.onnx=true)"
-    with user_code(doing, root=runner.loaded.zoo), warnings.catch_warnings():
-        # PyTorch's exporter calls deprecated functions of PyTorch, which users cannot change.
-        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
-        try:
-            torch.onnx.export(
-                program,
-                (),
-                path,
-                dynamo=True,
-                verbose=False,
-                external_data=num_bytes > _MAX_EMBEDDED_BYTES,
-            )
-        except Exception as e:  # The boundary to the user's code.
-            for part in folder.glob(f"{path.name}*"):
+            for part in file.parent.glob(f"{file.name}*"):
                 part.unlink()
-            raise _first_cause(e) from e
-
-
-def _first_cause(error: Exception) -> Exception:
-    """The first cause of an exporter's error; the exporters' own messages fill many pages."""
-    cause: BaseException = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    return RuntimeError(first_paragraph(cause)).with_traceback(cause.__traceback__)
+            cause: BaseException = e
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            raise RuntimeError(first_paragraph(cause)).with_traceback(cause.__traceback__) from e

@@ -6,6 +6,7 @@ its numerators and its divisors.
 """
 
 import contextlib
+import functools
 import itertools
 import logging
 import math
@@ -27,8 +28,8 @@ from edl_horovod.frameworks.torch.denominators import (
     mean_of_pair,
     means_of,
 )
-from edl_horovod.frameworks.torch.module_loss import ModuleLoss
 from edl_horovod.frameworks.torch.plain_models import loss_part
+from edl_horovod.frameworks.torch.running import ModuleRunner, find_module_loss
 from edl_horovod.frameworks.torch.structures import (
     describe,
     detach,
@@ -52,35 +53,27 @@ _WEIGHTS = "sample_weight"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Loss and metrics of a batch."""
+    """Loss and, once they are computed, metrics of a batch."""
 
     loss: torch.Tensor
     """The mean, a scalar for the backward pass; a constant if no example counts."""
     loss_weight: float
     """The divisor of the loss: the number of examples, or the divisor in the user's loss."""
-    metric_sums: list[float]
-    """The sum and the divisor of each metric, in the order of `Objective.metric_names`."""
     loss_terms: list[Mean] = field(default_factory=list)
     """The terms of a loss with several different divisors. `loss` uses the divisors of this batch,
     which a ring has to replace by the sums over the ranks."""
+    metric_sums: list[float] = field(default_factory=list)
+    """The sum and the divisor of each metric, in the order of `Objective.metric_names`."""
 
     @property
     def loss_sum(self) -> float:
         """The loss multiplied by its divisor."""
         return float(self.loss.detach()) * self.loss_weight
 
-
-@dataclass(frozen=True)
-class _Loss:
-    """The loss of a batch, before the metrics are computed."""
-
-    mean: torch.Tensor
-    weight: float
-    terms: list[Mean] = field(default_factory=list)
-
     @property
-    def value(self) -> float:
-        return float(self.mean.detach()) if self.weight else math.nan
+    def mean_loss(self) -> float:
+        """The loss as a number; NaN if no example counts."""
+        return float(self.loss.detach()) if self.loss_weight else math.nan
 
 
 class Objective:
@@ -93,7 +86,6 @@ class Objective:
         mode: Mode,
         *,
         class_weight: Sequence[float] = (),
-        module_loss: ModuleLoss | None = None,
     ) -> None:
         """Find the functions for loss and metrics; nothing is computed yet.
 
@@ -102,14 +94,15 @@ class Objective:
             module: The built module.
             mode: Passed to `create_metrics`.
             class_weight: Weights of examples by class index; empty if all weigh the same.
-            module_loss: How the module itself computes its loss; None if it does not.
 
         Raises:
-            UserCodeError: There is no loss, or it does not support weights of classes.
+            UserCodeError: There is no loss, or it does not support weights of classes; or the
+                module uses features of Lightning that are not supported here.
         """
         self._loaded, self._mode = loaded, mode
         self._class_weight = list(class_weight)
-        self._module_loss = module_loss
+        self.module_loss = module_loss = find_module_loss(loaded, module, mode)
+        """How the module itself computes its loss; None if it does not."""
         if module_loss is not None and class_weight:
             raise UserCodeError(
                 f"train.class_weight has no effect on the loss that {module_loss.name} of"
@@ -117,12 +110,16 @@ class Objective:
                 received={"train.class_weight": self._class_weight},
                 hint="Leave it out, or give the spec create_loss(self, outputs, labels).",
             )
-        self._loss = (
-            _find_function(loaded, module, "create_loss", "loss")
-            if module_loss is None
-            else module_loss.loss
-        )
-        if self._loss is None:
+        find = functools.partial(_find_function, loaded, module)
+        self._metrics, self._metrics_name = find("create_metrics", "metrics")
+        loss: Callable[..., Any] | None
+        if module_loss is None:
+            loss, self._loss_name = find("create_loss", "loss")
+        else:
+            loss, self._loss_name = module_loss.loss, module_loss.name
+            if module_loss.metrics is not None:
+                self._metrics, self._metrics_name = module_loss.metrics, module_loss.name
+        if loss is None:
             hint = (
                 "Give the spec create_loss, the module a method loss(self, outputs, labels) or"
                 " training_step(self, batch, batch_idx), or its file a function loss, or set"
@@ -135,15 +132,9 @@ class Objective:
                     " layer: give it another name, and call it in def loss(self, outputs, labels)"
                 )
             raise UserCodeError(f"{loaded.label} lacks loss.", hint=f"{hint}.")
-        self._loss_takes = declared(self._loss)
-        self._loss_takes_weights = _WEIGHTS in self._loss_takes.names or self._loss_takes.takes_any
-        self._loss_name = (
-            _name_of(loaded, "create_loss", "loss") if module_loss is None else module_loss.name
-        )
-        self._metrics = _find_function(loaded, module, "create_metrics", "metrics")
-        self._metrics_name = _name_of(loaded, "create_metrics", "metrics")
-        if module_loss is not None and module_loss.metrics is not None:
-            self._metrics, self._metrics_name = module_loss.metrics, module_loss.name
+        takes = declared(loss)
+        self._call_loss = functools.partial(takes.call, loss)
+        self._loss_takes_weights = _WEIGHTS in takes.names or takes.takes_any
         self._metrics_takes = declared(self._metrics) if self._metrics is not None else None
         self._scalars = ScalarsByNode()
         self._num_means = 0
@@ -172,14 +163,23 @@ class Objective:
     @property
     def needs_graph(self) -> bool:
         """Whether the outputs need their autograd graph, even in an evaluation."""
-        return self._module_loss is not None and self._num_means > 0
+        return self.module_loss is not None and self._num_means > 0
 
-    def recording(self) -> contextlib.AbstractContextManager[Any]:
-        """Record scalars while the module runs, if it computes a loss with several divisors."""
-        if self._module_loss is None or not self.num_divisors:
-            return contextlib.nullcontext()
+    def outputs(self, runner: ModuleRunner, batch: Batch, number: int = 0) -> Any:
+        """Run the module on a batch, for its loss.
+
+        Args:
+            runner: Runs the module of this objective.
+            batch: Examples on the module's device.
+            number: The batch's index in its epoch.
+        """
+        if self.module_loss is None:
+            return runner.run(batch.features)
+        if not self.num_divisors:
+            return self.module_loss.outputs(runner, batch, number)
         self._scalars = ScalarsByNode()
-        return self._scalars
+        with self._scalars:
+            return self.module_loss.outputs(runner, batch, number)
 
     def begin(
         self, batch: Batch, outputs: Any, rerun: Callable[[Batch], Any] | None = None
@@ -189,25 +189,23 @@ class Objective:
         Args:
             batch: Sample examples.
             outputs: The model's outputs for them, with their autograd graph.
-            rerun: Runs the model on other examples, if the model itself computes its loss. None if
-                the outputs can be sliced and repeated in place of running the model again.
+            rerun: Runs the model on other examples. It is needed only if the module itself computes
+                its loss; else the outputs are sliced and repeated instead.
 
         Raises:
             UserCodeError: Loss or metrics cannot be computed for these examples, or not be summed.
         """
-        self._depends_on_parameters = [
-            getattr(leaf, "requires_grad", False) for leaf in leaves(outputs)
-        ]
+        self._depends_on_parameters = _are_traced(outputs)
 
         def with_outputs(batch: Batch, outputs: Any) -> tuple[Batch, Any]:
-            if rerun is None:
+            if self.module_loss is None or rerun is None:
                 return batch, outputs
             with torch.enable_grad():
                 return batch, rerun(batch)
 
         with torch.no_grad():
             detached_outputs = map_leaves(detach, outputs)
-            if rerun is None:
+            if self.module_loss is None:
                 outputs = detached_outputs
             doing = f"{self._metrics_name} of {self._loaded.label}"
             with user_code(doing, root=self._loaded.zoo):
@@ -220,12 +218,11 @@ class Objective:
                     warnings.simplefilter("ignore")  # They were logged above.
                     halves = [with_outputs(*half) for half in _halves(batch, outputs)]
                     self._find_divisors([(batch, outputs), *halves])
-                    once, twice, thrice = (
-                        self._loss_of(
-                            *with_outputs(repeated_batch(batch, n), repeated(outputs, n))
-                        ).value
-                        for n in (1, 2, 3)
-                    )
+                    copies = [
+                        with_outputs(repeated_batch(batch, times), repeated(outputs, times))
+                        for times in (1, 2, 3)
+                    ]
+                    once, twice, thrice = (self._loss_of(*sample).mean_loss for sample in copies)
                     adds_up = self._adds_up(with_outputs(*_enlarged(batch, outputs)), halves)
             if is_sum_over_batch(once, twice, thrice):
                 raise self._unusable(
@@ -248,10 +245,11 @@ class Objective:
         """
         root = self._loaded.zoo
         with user_code(f"{self._loss_name} of {self._loaded.label}", root=root):
-            loss = self._loss_of(batch, outputs)
-        mean = loss.mean if torch.is_grad_enabled() else loss.mean.detach()
+            outcome = self._loss_of(batch, outputs)
+        if not torch.is_grad_enabled():
+            outcome = replace(outcome, loss=outcome.loss.detach())
         if self._metrics is None:
-            return Outcome(mean, loss.weight, metric_sums=[], loss_terms=loss.terms)
+            return outcome
         with user_code(f"{self._metrics_name} of {self._loaded.label}", root=root), torch.no_grad():
             metrics = self._call_metrics(batch, map_leaves(detach, outputs))
             if sorted(metrics) != self.metric_names:
@@ -262,26 +260,23 @@ class Objective:
                     f" {', '.join(self.metric_names) or 'none'}",
                 )
             count = batch.num_examples
-            metric_sums = [
-                sum_or_divisor
-                for name in self.metric_names
-                for sum_or_divisor in self._sum_and_divisor(name, metrics[name], count)
-            ]
-        return Outcome(mean, loss.weight, metric_sums=metric_sums, loss_terms=loss.terms)
+            pairs = (self._sum_and_divisor(name, metrics[name], count) for name in sorted(metrics))
+            metric_sums = list(itertools.chain.from_iterable(pairs))
+        return replace(outcome, metric_sums=metric_sums)
 
-    def _loss_of(self, batch: Batch, outputs: Any) -> _Loss:
-        """Compute the loss of a batch."""
-        scalars = ScalarsByNode() if self._module_loss is None else self._scalars
+    def _loss_of(self, batch: Batch, outputs: Any) -> Outcome:
+        """Compute the loss of a batch, without metrics."""
+        scalars = ScalarsByNode() if self.module_loss is None else self._scalars
         with scalars if self.num_divisors else contextlib.nullcontext():
             value = self._value(batch, outputs)
         count = batch.num_examples
         if isinstance(value, list):
-            return _Loss(sum(mean for mean, _ in value), count, [term for _, term in value])
+            return Outcome(sum(mean for mean, _ in value), count, [term for _, term in value])
         if isinstance(value, tuple):
             total, weight = value
-            return _Loss(total / weight, weight) if weight else _empty_loss(total)
+            return Outcome(total / weight, weight) if weight else _empty_loss(total)
         if value.ndim or not self._num_means:
-            return _Loss(value.mean() if value.ndim else value, count)
+            return Outcome(value.mean() if value.ndim else value, count)
         means = means_of(value, scalars.values)
         if len(means) != self._num_means:
             raise self._unusable(
@@ -290,12 +285,12 @@ class Objective:
                 "Multiply a term by 0 instead of leaving it out, or return (sum, weight).",
             )
         if self.num_divisors:
-            return _Loss(value, count, means)
+            return Outcome(value, count, means)
         (mean,) = means
         if mean.may_be_clamped:
             mean = replace(mean, value=float(value.detach()))
         divisor = mean.counted
-        return _Loss(value, divisor) if divisor else _empty_loss(value)
+        return Outcome(value, divisor) if divisor else _empty_loss(value)
 
     def _value(self, batch: Batch, outputs: Any) -> Any:
         """Call the user's loss.
@@ -304,18 +299,17 @@ class Objective:
             A scalar; one weighted value for each example; a sum and its divisor as a tuple; or
             several of these pairs as a list of means.
         """
-        assert self._loss is not None
         weights = self._weights_of_classes(batch) if self._class_weight else batch.weights
-        if self._module_loss is None and not _is_traced(outputs):
+        if self.module_loss is None and not any(_are_traced(outputs)):
             outputs = self._with_graph(outputs)
-        available = {"outputs": outputs, "labels": batch.labels, "features": batch.features}
-        takes, takes_weights = self._loss_takes, self._loss_takes_weights
+        available = _arguments(batch, outputs)
+        takes_weights = self._loss_takes_weights
         if takes_weights:
             available[_WEIGHTS] = weights
         with torch.enable_grad():
-            value = takes.call(self._loss, available)
-            is_reduced = isinstance(value, tuple | list)
-            is_reduced = is_reduced or (isinstance(value, torch.Tensor) and value.ndim == 0)
+            value = self._call_loss(available)
+            is_scalar = isinstance(value, torch.Tensor) and value.ndim == 0
+            is_reduced = is_scalar or isinstance(value, tuple | list)
             if is_reduced and weights is not None and not takes_weights:
                 raise self._unusable(
                     "must return one value for each example, as the examples have weights",
@@ -323,10 +317,8 @@ class Objective:
                     "Leave out the mean over the examples (reduction='none'), or declare"
                     " sample_weight and apply the weights before the mean.",
                 )
-            if isinstance(value, tuple | list):
-                return self._pairs(value)
             if is_reduced:
-                return value
+                return value if is_scalar else self._pairs(value)
             count = batch.num_examples
             if not isinstance(value, torch.Tensor) or len(value) != count or value.numel() != count:
                 raise self._invalid_loss(value)
@@ -344,22 +336,20 @@ class Objective:
         )
 
         def start_graph(leaf: Any) -> Any:
-            is_number = isinstance(leaf, torch.Tensor) and (
-                leaf.is_floating_point() or leaf.is_complex()
-            )
+            is_tensor = isinstance(leaf, torch.Tensor)
+            is_number = is_tensor and (leaf.is_floating_point() or leaf.is_complex())
             return leaf.detach().requires_grad_() if next(depends) and is_number else leaf
 
         return map_leaves(start_graph, outputs)
 
     def _pairs(self, value: Any) -> Any:
         """Parse a pair of a sum and its divisor, or several pairs, which become means."""
-        if _is_pair(value):
-            return self._pair(value)
-        if not value or not all(map(_is_pair, value)):
+        pairs = [value] if _is_pair(value) else value
+        if not pairs or not all(map(_is_pair, pairs)):
             raise self._invalid_loss(value)
-        if len(value) == 1:
-            return self._pair(value[0])
-        return [mean_of_pair(*self._pair(pair)) for pair in value]
+        if len(pairs) == 1:
+            return self._pair(pairs[0])
+        return [mean_of_pair(*self._pair(pair)) for pair in pairs]
 
     def _pair(self, value: Any) -> tuple[torch.Tensor, float]:
         total, divisor = value
@@ -386,9 +376,8 @@ class Objective:
         counts = [batch.num_examples for batch, _ in samples]
         means = [means_of(value) for value in values]
         num_means = len(means[0])
-        if any(len(batch_means) != num_means for batch_means in means):
-            return
-        if num_means == 1 or not divisors_are_constant(means, counts):
+        is_same_number = all(len(batch_means) == num_means for batch_means in means)
+        if is_same_number and (num_means == 1 or not divisors_are_constant(means, counts)):
             self._num_means = num_means
 
     def _adds_up(self, whole: tuple[Batch, Any], halves: Sequence[tuple[Batch, Any]]) -> bool:
@@ -396,11 +385,11 @@ class Objective:
         if self.num_divisors:
             return True
         parts = [self._loss_of(*part) for part in halves]
-        weight = sum(part.weight for part in parts)
+        weight = sum(part.loss_weight for part in parts)
         if not weight:
             return True
-        total = sum(part.value * part.weight for part in parts if part.weight)
-        return are_same_loss(self._loss_of(*whole).value, total / weight)
+        total = sum(part.loss_sum for part in parts)
+        return are_same_loss(self._loss_of(*whole).mean_loss, total / weight)
 
     def _invalid_loss(self, value: Any) -> UserCodeError:
         shape = f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
@@ -414,21 +403,14 @@ class Objective:
         )
 
     def _unusable(self, rule: str, received: str, hint: str) -> UserCodeError:
-        return UserCodeError(
-            f"{self._loss_name} of {self._loaded.label} {rule}.", received=received, hint=hint
-        )
+        name = f"{self._loss_name} of {self._loaded.label}"
+        return UserCodeError(f"{name} {rule}.", received=received, hint=hint)
 
     def _call_metrics(self, batch: Batch, outputs: Any) -> dict[str, Any]:
         if self._metrics is None or self._metrics_takes is None:
             return {}
-        available = {
-            "mode": self._mode,
-            "outputs": outputs,
-            "labels": batch.labels,
-            "features": batch.features,
-            "predictions": outputs,
-            _WEIGHTS: batch.weights,
-        }
+        available = _arguments(batch, outputs)
+        available |= {"mode": self._mode, "predictions": outputs, _WEIGHTS: batch.weights}
         metrics = self._metrics_takes.call(self._metrics, available) or {}
         if not isinstance(metrics, dict):
             raise UserCodeError(
@@ -479,24 +461,26 @@ class Objective:
 
 def _find_function(
     loaded: LoadedSpec, module: nn.Module, method: str, module_method: str
-) -> Callable[..., Any] | None:
-    """Return the spec's method if it overrides one; else the module's method, if any."""
+) -> tuple[Callable[..., Any] | None, str]:
+    """Return the spec's method if it overrides one; else the module's, if any; and its name."""
     if loaded.overrides_method(method):
-        return getattr(loaded.spec, method)  # type: ignore[no-any-return]
+        return getattr(loaded.spec, method), method
     attribute = getattr(module, module_method, None)
     if type(attribute).__module__ == nn.MSELoss.__module__:
-        return loss_part(attribute, label=f"{module_method} of {loaded.label}")
+        return loss_part(attribute, label=f"{module_method} of {loaded.label}"), module_method
     # Any other layer of this name is part of the model, not a function of outputs and labels.
-    return attribute if callable(attribute) and not isinstance(attribute, nn.Module) else None
+    is_function = callable(attribute) and not isinstance(attribute, nn.Module)
+    return attribute if is_function else None, module_method
 
 
-def _name_of(loaded: LoadedSpec, method: str, module_method: str) -> str:
-    return method if loaded.overrides_method(method) else module_method
+def _arguments(batch: Batch, outputs: Any) -> dict[str, Any]:
+    """Arguments that the user's loss and metrics may declare."""
+    return {"outputs": outputs, "labels": batch.labels, "features": batch.features}
 
 
-def _is_traced(outputs: Any) -> bool:
-    """Whether some of the outputs have an autograd graph."""
-    return any(getattr(leaf, "requires_grad", False) for leaf in leaves(outputs))
+def _are_traced(outputs: Any) -> list[bool]:
+    """For each leaf of the outputs, whether it has an autograd graph."""
+    return [getattr(leaf, "requires_grad", False) for leaf in leaves(outputs)]
 
 
 def _is_pair(value: Any) -> bool:
@@ -511,9 +495,9 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == 1 and value.ndim == 0
 
 
-def _empty_loss(value: torch.Tensor) -> _Loss:
+def _empty_loss(value: torch.Tensor) -> Outcome:
     """Return the loss of a batch in which no example counts."""
-    return _Loss(torch.zeros_like(value.detach()), 0.0)
+    return Outcome(torch.zeros_like(value.detach()), 0.0)
 
 
 def _enlarged(batch: Batch, outputs: Any) -> tuple[Batch, Any]:

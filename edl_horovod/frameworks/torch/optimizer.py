@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import nn
+from torch import nn, optim
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from edl_horovod.errors import UserCodeError
@@ -13,43 +12,22 @@ from edl_horovod.frameworks.torch.structures import leaves
 from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import RATE_NAMES, LoadedSpec
 
-__all__ = [
-    "BY_ELEMENTS",
-    "BY_PARAMETERS",
-    "Optimization",
-    "Schedule",
-    "make_optimization",
-]
+__all__ = ["BY_ELEMENTS", "BY_PARAMETERS", "Schedule", "make_optimizer"]
 
 BY_ELEMENTS = {
-    torch.optim.ASGD,
-    torch.optim.Adadelta,
-    torch.optim.Adagrad,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.Adamax,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.RMSprop,
-    torch.optim.Rprop,
-    torch.optim.SGD,
+    *(optim.ASGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax),
+    *(optim.NAdam, optim.RAdam, optim.RMSprop, optim.Rprop, optim.SGD),
 }
 """Optimizers whose update of an element depends only on that element of gradient and state."""
-BY_PARAMETERS = {torch.optim.Adafactor, torch.optim.Muon}
+BY_PARAMETERS = {optim.Adafactor, optim.Muon}
 """Optimizers whose update of a parameter depends on all its elements, as by norms, but not on other
 parameters."""
 
 _MODULE_METHOD = "configure_optimizers"
 _INTERVALS = ("epoch", "step")
-_SCHEDULE_KEYS = {
-    "frequency",
-    "interval",
-    "monitor",
-    "name",
-    "reduce_on_plateau",
-    "scheduler",
-    "strict",
-}
+_SCHEDULE_KEYS = frozenset(
+    ("frequency", "interval", "monitor", "name", "reduce_on_plateau", "scheduler", "strict")
+)
 
 
 @dataclass(frozen=True)
@@ -74,17 +52,9 @@ class Schedule:
         return (number + 1) % self.frequency == 0
 
 
-@dataclass(frozen=True)
-class Optimization:
-    """An optimizer and its schedules."""
-
-    optimizer: torch.optim.Optimizer
-    schedules: tuple[Schedule, ...] = ()
-
-
-def make_optimization(
+def make_optimizer(
     loaded: LoadedSpec, module: nn.Module, learning_rate: float | None
-) -> Optimization:
+) -> tuple[optim.Optimizer, list[Schedule]]:
     """Create the optimizer of a training and its schedules.
 
     Args:
@@ -115,10 +85,10 @@ def make_optimization(
             hint=f"Give the spec create_optimizer, the module a method {_MODULE_METHOD}(self, lr),"
             " or its file a function optimizer, or set optimizer=...",
         )
-    optimization = _parse(returned, name)
-    _require_module_parameters(optimization.optimizer, module, name)
-    _require_closureless(optimization.optimizer, name)
-    return optimization
+    optimizer, schedules = _parse(returned, name)
+    _require_module_parameters(optimizer, module, name)
+    _require_closureless(optimizer, name)
+    return optimizer, schedules
 
 
 def _require_rate(name: str, function: Callable[..., Any], learning_rate: float | None) -> None:
@@ -132,59 +102,60 @@ def _require_rate(name: str, function: Callable[..., Any], learning_rate: float 
     )
 
 
-def _parse(returned: Any, name: str) -> Optimization:
+def _parse(returned: Any, name: str) -> tuple[optim.Optimizer, list[Schedule]]:
     """Parse what `configure_optimizers` may return in Lightning, with a single optimizer."""
     schedules: Any = ()
     monitor = ""
-    if _are_several(returned):
-        raise _several(name)
-    optimizer = _only(returned)
+    optimizer = _only(returned, name)
     if isinstance(optimizer, Mapping):
-        unknown = sorted(set(optimizer) - {"optimizer", "lr_scheduler", "monitor"})
-        if unknown or "optimizer" not in optimizer:
+        known = {"optimizer", "lr_scheduler", "monitor"}
+        if not known.issuperset(optimizer) or "optimizer" not in optimizer:
             raise _unusable(name, f"a dict of {', '.join(map(str, optimizer)) or 'nothing'}")
         monitor = optimizer.get("monitor") or ""
         optimizer, schedules = optimizer["optimizer"], optimizer.get("lr_scheduler") or ()
-    elif (
-        isinstance(optimizer, tuple | list) and len(optimizer) == 2 and _are_schedules(optimizer[1])
+    elif len(_listed(optimizer)) == 2 and all(
+        isinstance(part, LRScheduler | Mapping) for part in _listed(optimizer[1])
     ):
         optimizer, schedules = optimizer
-    if _are_several(optimizer):
-        raise _several(name)
-    optimizer = _only(optimizer)
-    if not isinstance(optimizer, torch.optim.Optimizer):
+    optimizer = _only(optimizer, name)
+    if not isinstance(optimizer, optim.Optimizer):
         raise _unusable(name, type(optimizer).__name__)
-    schedules = schedules if isinstance(schedules, tuple | list) else [schedules]
-    return Optimization(
-        optimizer, tuple(_schedule(part, optimizer, name, monitor) for part in schedules)
-    )
+    return optimizer, [_schedule(part, optimizer, name, monitor) for part in _listed(schedules)]
 
 
-def _only(value: Any) -> Any:
-    """Return the element of a list of one element; anything else as it is."""
+def _only(value: Any, name: str) -> Any:
+    """Return the element of a list of one element; anything else as it is.
+
+    Raises:
+        UserCodeError: The value is several optimizers, with or without schedulers.
+    """
+    parts = value.values() if isinstance(value, Mapping) else _listed(value)
+    if len(parts) > 1 and all(map(_is_optimizer, parts)):
+        raise UserCodeError(
+            f"{name} returns several optimizers, but a step on a ring has only one: all parameters"
+            " change together, by the gradients of one loss.",
+            received="several optimizers",
+            hint="For different settings, use parameter groups of one optimizer:"
+            " torch.optim.Adam([{'params': model.body.parameters(), 'lr': 1e-4},"
+            " {'params': model.head.parameters()}], lr). For consecutive phases, run one training"
+            " for each (init_from=...). Alternating phases, as of a generator and its"
+            " discriminator, are not supported.",
+        )
     return value[0] if isinstance(value, tuple | list) and len(value) == 1 else value
-
-
-def _are_several(value: Any) -> bool:
-    """Whether a value is several optimizers, with or without schedulers, in a list or a dict."""
-    if isinstance(value, Mapping):
-        return len(value) > 1 and all(_is_optimizer(part) for part in value.values())
-    return isinstance(value, tuple | list) and len(value) > 1 and all(map(_is_optimizer, value))
 
 
 def _is_optimizer(value: Any) -> bool:
     """Whether a value is an optimizer, or a dict with one and its scheduler."""
-    return isinstance(value, torch.optim.Optimizer) or (
-        isinstance(value, Mapping) and isinstance(value.get("optimizer"), torch.optim.Optimizer)
-    )
+    optimizer = value.get("optimizer") if isinstance(value, Mapping) else value
+    return isinstance(optimizer, optim.Optimizer)
 
 
-def _are_schedules(value: Any) -> bool:
-    parts = value if isinstance(value, tuple | list) else [value]
-    return all(isinstance(part, LRScheduler | Mapping) for part in parts)
+def _listed(value: Any) -> Sequence[Any]:
+    """Return a list or tuple as it is, and anything else as the only element of a list."""
+    return value if isinstance(value, tuple | list) else [value]
 
 
-def _schedule(schedule: Any, optimizer: torch.optim.Optimizer, name: str, monitor: str) -> Schedule:
+def _schedule(schedule: Any, optimizer: optim.Optimizer, name: str, monitor: str) -> Schedule:
     is_dict = isinstance(schedule, Mapping)
     settings: Mapping[str, Any] = schedule if is_dict else {"scheduler": schedule}
     scheduler = settings.get("scheduler")
@@ -226,27 +197,12 @@ def _unusable(name: str, received: str) -> UserCodeError:
     )
 
 
-def _several(name: str) -> UserCodeError:
-    return UserCodeError(
-        f"{name} returns several optimizers, but a step on a ring has only one: all parameters"
-        " change together, by the gradients of one loss.",
-        received="several optimizers",
-        hint="For different settings, use parameter groups of one optimizer:"
-        " torch.optim.Adam([{'params': model.body.parameters(), 'lr': 1e-4},"
-        " {'params': model.head.parameters()}], lr). For consecutive phases, run one training for"
-        " each (init_from=...). Alternating phases, as of a generator and its discriminator, are"
-        " not supported.",
-    )
-
-
 def _require_parameters(module: nn.Module, label: str) -> None:
     known = set(map(id, module.parameters()))
     for owner in module.modules():
         for key, value in vars(owner).items():
-            hidden = [
-                parameter for parameter in _parameters_in(value) if id(parameter) not in known
-            ]
-            if any(parameter.requires_grad for parameter in hidden):
+            hidden = [tensor for tensor in _parameters_in(value) if id(tensor) not in known]
+            if any(tensor.requires_grad for tensor in hidden):
                 raise UserCodeError(
                     f"The attribute {key!r} of {type(owner).__name__} has layers or parameters in a"
                     f" {type(value).__name__}, where PyTorch cannot find them: they would not be"
@@ -272,7 +228,7 @@ def _parameters_in(value: Any) -> Iterator[nn.Parameter]:
             yield leaf
 
 
-def _require_closureless(optimizer: torch.optim.Optimizer, name: str) -> None:
+def _require_closureless(optimizer: optim.Optimizer, name: str) -> None:
     if "closure" in declared(optimizer.step).required:
         kind = type(optimizer).__name__
         raise UserCodeError(
@@ -283,16 +239,10 @@ def _require_closureless(optimizer: torch.optim.Optimizer, name: str) -> None:
         )
 
 
-def _require_module_parameters(
-    optimizer: torch.optim.Optimizer, module: nn.Module, name: str
-) -> None:
-    known = {id(parameter) for parameter in module.parameters()}
-    foreign = [
-        parameter
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if id(parameter) not in known
-    ]
+def _require_module_parameters(optimizer: optim.Optimizer, module: nn.Module, name: str) -> None:
+    known = set(map(id, module.parameters()))
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    foreign = [parameter for parameter in held if id(parameter) not in known]
     if foreign:
         shapes: Sequence[Any] = [list(parameter.shape) for parameter in foreign[:3]]
         raise UserCodeError(

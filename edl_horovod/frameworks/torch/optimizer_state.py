@@ -10,9 +10,8 @@ also contain texts and functions, but all ranks create them from the same code, 
 can differ.
 """
 
-import copy
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.optimizer import BY_ELEMENTS, BY_PARAMETERS, Optimization
+from edl_horovod.frameworks.torch.optimizer import BY_ELEMENTS, BY_PARAMETERS, Schedule
+from edl_horovod.frameworks.torch.structures import leaves, map_leaves
 from edl_horovod.frameworks.torch.variables import LiveVariable, TorchVariable
-from edl_horovod.frameworks.values import StateGroup, Variable, num_bytes, state_groups
+from edl_horovod.frameworks.values import StateGroup, Variable, state_groups
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = ["OptimizerState", "groups_of"]
+__all__ = ["OptimizerState"]
 
 _Number = bool | int | float
 
@@ -37,7 +37,8 @@ class OptimizerState:
 
     def __init__(
         self,
-        optimization: Optimization,
+        optimizer: torch.optim.Optimizer,
+        schedules: Sequence[Schedule],
         parameters: Mapping[str, nn.Parameter],
         sparse: Collection[str],
         loaded: LoadedSpec,
@@ -45,7 +46,8 @@ class OptimizerState:
         """Run a trial step for each parameter, whose changes are undone.
 
         Args:
-            optimization: A new optimizer with its schedules.
+            optimizer: A new optimizer.
+            schedules: Its schedules.
             parameters: The parameters that it trains or may train later, by name.
             sparse: Names of the parameters with sparse gradients.
             loaded: The user's spec, for messages.
@@ -54,8 +56,7 @@ class OptimizerState:
             UserCodeError: The optimizer needs more than gradients for a step, or has state that
                 cannot be part of the ring's state.
         """
-        self._optimizer = optimization.optimizer
-        self._schedules = optimization.schedules
+        self._optimizer, self._schedules = optimizer, schedules
         self._parameters, self._sparse = dict(parameters), sparse
         self._label = f"{type(self._optimizer).__name__} of {loaded.label}"
         self._tensors: dict[str, dict[str, torch.Tensor]] = {}
@@ -92,16 +93,40 @@ class OptimizerState:
                 variables[full_name] = TorchVariable(full_name, tensor)
         if self._late:
             # They must be restored before the settings of these groups.
-            variables["optimizer/groups"] = LiveVariable(
-                self._group_indices, self._set_groups, np.int64
-            )
+            indices = LiveVariable(self._group_indices, self._set_groups, np.int64)
+            variables["optimizer/groups"] = indices
         variables["optimizer/settings"] = LiveVariable(self._settings, self._set_settings)
         variables["optimizer/begun"] = LiveVariable(self._begun, self._set_begun)
         return variables
 
-    def slots_of(self, name: str) -> dict[str, torch.Tensor]:
-        """The state's tensors of a parameter, by the optimizer's keys."""
-        return self._tensors[name]
+    def groups(
+        self, variables: Mapping[str, Variable], model_variables: Iterable[str]
+    ) -> list[StateGroup]:
+        """Return the groups of a training step's variables.
+
+        Args:
+            variables: All variables of the step, by name.
+            model_variables: The names of those that belong to the model.
+
+        Returns:
+            The groups; none for optimizers that are not PyTorch's own, as it is unknown which
+            variables their updates depend on.
+        """
+        kind = type(self._optimizer)
+        if kind not in BY_ELEMENTS | BY_PARAMETERS:
+            return []
+        optimized = []
+        for name, tensors in self._tensors.items():
+            # Scalars, such as the number of steps, are in no group.
+            slots = [key for key, tensor in tensors.items() if tensor.ndim]
+            names = [name, *(f"optimizer/{name}/{key}" for key in slots)]
+            optimized.append((names, kind in BY_ELEMENTS))
+        buffers = [
+            name
+            for name in model_variables
+            if name not in self._parameters and 0 not in variables[name].shape
+        ]
+        return state_groups(variables, optimized, buffers)
 
     @property
     def waiting(self) -> list[nn.Parameter]:
@@ -158,18 +183,14 @@ class OptimizerState:
         hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
         if type(optimizer) not in BY_ELEMENTS | BY_PARAMETERS or any(hooks):
             return
-        new = [
-            name
+        stateless = {
+            name: parameter
             for name, parameter in self._parameters.items()
-            if parameter.grad is not None
-            and self._tensors[name]
-            and not optimizer.state.get(parameter)
-        ]
+            if self._tensors[name] and not optimizer.state.get(parameter)
+        }
+        new = [name for name, parameter in stateless.items() if parameter.grad is not None]
         if not new:
-            self._have_all_begun = all(
-                optimizer.state.get(parameter) or not self._tensors[name]
-                for name, parameter in self._parameters.items()
-            )
+            self._have_all_begun = not stateless
             return
         gradients = {name: parameter.grad for name, parameter in self._parameters.items()}
         for parameter in self._parameters.values():
@@ -236,12 +257,9 @@ class OptimizerState:
         self._tensors[name], self._numbers[name] = tensors, numbers
         # Some optimizers create their state before the first step.
         state = optimizer.state.pop(parameter, {})
+        for key, old in before.items():
+            state[key] = tensors[key].copy_(old) if key in tensors else old
         if before:
-            for key, old in before.items():
-                if key in tensors:
-                    state[key] = tensors[key].copy_(old)
-                else:
-                    state[key] = old
             optimizer.state[parameter] = state
 
     def _unusable(self, content: str) -> UserCodeError:
@@ -305,11 +323,8 @@ class OptimizerState:
 
     def _group_indices(self) -> list[int]:
         """The index of the group of each parameter in `_late`; -1 for none."""
-        index_of = {
-            id(parameter): index
-            for index, group in enumerate(self._optimizer.param_groups)
-            for parameter in group["params"]
-        }
+        groups = enumerate(self._optimizer.param_groups)
+        index_of = {id(param): index for index, group in groups for param in group["params"]}
         return [index_of.get(id(parameter), -1) for parameter in self._late.values()]
 
     def _set_groups(self, indices: NDArray[Any]) -> None:
@@ -335,69 +350,24 @@ class OptimizerState:
         self._have_all_begun = False
         for name, parameter in self._parameters.items():
             has_begun = bool(next(numbers))
-            slot_numbers = {
-                key: _with_type_of(zero, next(numbers)) for key, zero in self._numbers[name].items()
-            }
+            zeros = self._numbers[name].items()
+            slot_numbers = {key: _with_type_of(zero, next(numbers)) for key, zero in zeros}
             if has_begun:
                 self._optimizer.state[parameter] = {**self._tensors[name], **slot_numbers}
             else:
                 self._optimizer.state.pop(parameter, None)
 
 
-def groups_of(
-    variables: Mapping[str, Variable],
-    trained: Mapping[str, nn.Parameter],
-    state: OptimizerState,
-    optimizer: torch.optim.Optimizer,
-) -> list[StateGroup]:
-    """Return the groups of a training step's variables.
-
-    Args:
-        variables: All variables of the step, by name.
-        trained: The parameters that the optimizer holds, by name.
-        state: The optimizer's state.
-        optimizer: The optimizer of the training.
-
-    Returns:
-        The groups; none for optimizers that are not PyTorch's own, as it is unknown which variables
-        their updates depend on.
-    """
-    kind = type(optimizer)
-    if kind not in BY_ELEMENTS | BY_PARAMETERS:
-        return []
-    optimized = []
-    for name in trained:
-        # Scalars, such as the number of steps, are in no group.
-        slots = [key for key, tensor in state.slots_of(name).items() if tensor.ndim]
-        names = [name, *(f"optimizer/{name}/{key}" for key in slots)]
-        optimized.append((names, kind in BY_ELEMENTS))
-    # The model's other variables are buffers.
-    others = [
-        name
-        for name, variable in variables.items()
-        if name not in trained
-        and not name.startswith("optimizer/")
-        and num_bytes(variable.shape, variable.dtype) > 0
-        and name not in ("random", "loss_scale")
-    ]
-    return state_groups(variables, optimized, others)
-
-
 def _numbers_in(value: Any) -> Iterator[float]:
     """Yield the numbers of a structure, in order; texts, functions and None are skipped."""
-    if isinstance(value, bool | int | float):
-        yield float(value)
-    elif isinstance(value, torch.Tensor):
-        yield from value.double().flatten().tolist()
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _numbers_in(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _numbers_in(part)
+    for leaf in leaves(value):
+        if isinstance(leaf, _Number):
+            yield float(leaf)
+        elif isinstance(leaf, torch.Tensor):
+            yield from leaf.double().flatten().tolist()
 
 
-def _with_type_of(value: bool | int | float, number: float) -> bool | int | float:
+def _with_type_of(value: _Number, number: float) -> _Number:
     """Convert a number to the type of `value`, unless that changes it.
 
     The learning rate of `SGD(lr=1)` is an int first, and its schedule may set it to 0.5.
@@ -413,21 +383,13 @@ def _with_numbers(value: Any, numbers: Iterator[float]) -> Any:
         value: A structure that `_numbers_in` accepts.
         numbers: The new numbers, in the order of `_numbers_in`.
     """
-    if isinstance(value, bool | int | float):
-        return _with_type_of(value, next(numbers))
-    if isinstance(value, torch.Tensor):
-        row = torch.tensor([next(numbers) for _ in range(value.numel())], dtype=torch.float64)
-        value.copy_(row.reshape(value.shape))
-        return value
-    if isinstance(value, Mapping):
-        # A Counter must stay a Counter: schedulers read missing keys from it.
-        changed = copy.copy(value)
-        for key in value:
-            changed[key] = _with_numbers(value[key], numbers)  # type: ignore[index]  # A dict or its like.
-        return changed
-    if isinstance(value, list | tuple):
-        parts = [_with_numbers(part, numbers) for part in value]
-        if isinstance(value, list):
-            return parts
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return value
+
+    def changed(leaf: Any) -> Any:
+        if isinstance(leaf, _Number):
+            return _with_type_of(leaf, next(numbers))
+        if isinstance(leaf, torch.Tensor):
+            row = torch.tensor([next(numbers) for _ in range(leaf.numel())], dtype=torch.float64)
+            leaf.copy_(row.reshape(leaf.shape))
+        return leaf
+
+    return map_leaves(changed, value)

@@ -7,8 +7,7 @@ metrics and optimizer may also be methods of the class: `loss` or `training_step
 
 import functools
 import inspect
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,15 +22,12 @@ from edl_horovod.spec import Mode
 
 __all__ = [
     "PLAIN_MODELS",
-    "callbacks_part",
-    "dataset_part",
     "loss_part",
     "mean_loss_part",
-    "metrics_part",
     "model_part",
     "named_loss",
     "named_optimizer",
-    "optimizer_part",
+    "optimizer_of_class",
 ]
 
 _WEIGHTS = "sample_weight"
@@ -49,7 +45,7 @@ def model_part(maker: Any, *, label: str) -> Part:
 
 def dataset_part(function: Any, *, label: str) -> Part:
     """Create a `create_dataset` from a function of the records and, if declared, the mode."""
-    return parts.dataset_part(_function(function, label), label=label)
+    return parts.dataset_part(_function(function, label=label), label=label)
 
 
 def loss_part(loss: Any, *, label: str) -> Part:
@@ -97,12 +93,17 @@ def optimizer_part(optimizer: Any, *, label: str) -> Part:
     """Create a `create_optimizer` from a function, a PyTorch optimizer class, or its name."""
     if isinstance(optimizer, str):
         optimizer = named_optimizer(optimizer)
-    if not inspect.isclass(optimizer) or not issubclass(optimizer, torch.optim.Optimizer):
-        return _function(optimizer, label)
-    kind: Any = optimizer
+    if inspect.isclass(optimizer) and issubclass(optimizer, torch.optim.Optimizer):
+        return optimizer_of_class(optimizer, {}, label=label)
+    return _function(optimizer, label=label)
+
+
+def optimizer_of_class(kind: Any, arguments: Mapping[str, Any], *, label: str) -> Part:
+    """Create a `create_optimizer` from a PyTorch optimizer class and its arguments."""
 
     def create_optimizer(model: nn.Module, lr: float | None = None) -> Any:
-        return kind(model.parameters(), **({} if lr is None else {"lr": lr}))
+        rate = {} if lr is None else {"lr": lr}
+        return kind(model.parameters(), **{**arguments, **rate})
 
     create_optimizer.__qualname__ = label
     return create_optimizer
@@ -114,7 +115,8 @@ def named_loss(name: str) -> Any:
     Raises:
         ConfigError: There is no such class.
     """
-    return _class_named(name, nn, "loss", _is_loss)
+    losses = {key: value for key, value in vars(nn).items() if key.endswith("Loss")}
+    return _named(name, losses, role="loss")
 
 
 def named_optimizer(name: str) -> Any:
@@ -123,7 +125,13 @@ def named_optimizer(name: str) -> Any:
     Raises:
         ConfigError: There is no such class.
     """
-    return _class_named(name, torch.optim, "optimizer", _is_optimizer)
+    base = torch.optim.Optimizer
+    optimizers = {
+        key: value
+        for key, value in vars(torch.optim).items()
+        if inspect.isclass(value) and issubclass(value, base) and value is not base
+    }
+    return _named(name, optimizers, role="optimizer")
 
 
 def metrics_part(function: Any, *, label: str) -> Part:
@@ -137,20 +145,16 @@ def metrics_part(function: Any, *, label: str) -> Part:
     )
 
 
-def callbacks_part(function: Any, *, label: str) -> Part:
-    """Create a `create_callbacks` from a function."""
-    return _function(function, label)
-
-
 def _with_loss_roles(function: Any, label: str) -> Part:
     """Adapt a function of labels, outputs and, if declared, features, for a loss or metrics."""
-    make = _function(function, label)
+    make = _function(function, label=label)
     takes_features = "features" in declared(make).names
     features = {"features": frozenset({"features"})} if takes_features else {}
     return with_roles(make, {**LOSS_ROLES, **features}, label=label)
 
 
-def _function(value: Any, label: str) -> Part:
+def _function(value: Any, *, label: str) -> Part:
+    """Return a function or a class as a function."""
     if callable(value):
         return functools.partial(value) if inspect.isclass(value) else value
     raise UserCodeError(
@@ -159,28 +163,17 @@ def _function(value: Any, label: str) -> Part:
     )
 
 
-def _class_named(name: str, module: ModuleType, role: str, is_role: Callable[[Any], bool]) -> Any:
-    """Return a class of PyTorch by its name, without regard to upper and lower case."""
-    known = {key: value for key, value in vars(module).items() if is_role(value)}
-    by_lower_case = {key.lower(): value for key, value in known.items()}
+def _named(name: str, classes: Mapping[str, Any], *, role: str) -> Any:
+    """Return the class with this name, without regard to upper and lower case."""
+    by_lower_case = {key.lower(): value for key, value in classes.items()}
     kind = by_lower_case.get(name.lower())
     if kind is None:
         raise ConfigError(
             f"PyTorch has no {role} {name!r}.",
             received={role: name},
-            hint=f"It has {', '.join(sorted(known))}.{did_you_mean(name, known)}",
+            hint=f"It has {', '.join(sorted(classes))}.{did_you_mean(name, classes)}",
         )
     return kind
-
-
-def _is_loss(value: Any) -> bool:
-    is_module = inspect.isclass(value) and issubclass(value, nn.Module)
-    return is_module and value.__name__.endswith("Loss")
-
-
-def _is_optimizer(value: Any) -> bool:
-    is_optimizer = inspect.isclass(value) and issubclass(value, torch.optim.Optimizer)
-    return is_optimizer and value is not torch.optim.Optimizer
 
 
 PLAIN_MODELS = PlainModels(
@@ -192,7 +185,7 @@ PLAIN_MODELS = PlainModels(
         "loss": loss_part,
         "optimizer": optimizer_part,
         "metrics": metrics_part,
-        "callbacks": callbacks_part,
+        "callbacks": _function,
     },
     hints={
         "input_fn": "its file a function feed(records, mode) (not needed with your own Dataset,"
@@ -200,9 +193,5 @@ PLAIN_MODELS = PlainModels(
         "loss": "the class a method loss(self, outputs, labels) or training_step",
         "optimizer": "the class a method configure_optimizers(self, lr)",
     },
-    own_methods={
-        "loss": "loss",
-        "training_step": "loss",
-        "configure_optimizers": "optimizer",
-    },
+    own_methods={"loss": "loss", "training_step": "loss", "configure_optimizers": "optimizer"},
 )

@@ -1,4 +1,4 @@
-"""Files of `torch.save`: inspected without running their code, and loaded safely.
+"""Files of `torch.save` and safetensors: inspected without running their code, and loaded safely.
 
 To inspect a file, an unpickler resolves each global in its pickle to a stand-in: calls in a
 malicious pickle only create more stand-ins. So the classes and functions of the file need not be
@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from torch.nn import functional
 
@@ -27,18 +28,26 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.models.modules import CustomObject, import_object
 
 __all__ = [
-    "PtFile",
-    "StandIn",
+    "SAFETENSORS",
+    "STATE_DICTS",
     "entries_of",
     "inspect_pt",
     "load_pt",
     "modules_of",
+    "read_weights",
+    "require_pt",
+    "restore",
+    "safetensors_shapes",
     "shape_of",
     "unsafe_globals",
 ]
 
 log = logging.getLogger(__name__)
 
+SAFETENSORS = ".safetensors"
+_PT = (".pt", ".pth", ".ckpt")
+STATE_DICTS = ("state_dict", "model_state_dict")
+"""The keys of weights in checkpoints of Lightning, and of PyTorch's tutorials."""
 _MAGIC = 0x1950A86A20F9469CFC6C
 """The first pickle in a file of PyTorch before 1.6."""
 _LEGACY_PICKLES, _LEGACY_OBJECT = 5, 3
@@ -52,26 +61,14 @@ _OTHER_FORMATS = {
     b"GGUF": "a GGUF file",
     b"sys_": "a tar archive, the format of the first versions of PyTorch",
 }
-_TENSOR_GLOBALS = frozenset(
-    {
-        "builtins.bytearray",
-        "builtins.complex",
-        "builtins.set",
-        "_codecs.encode",
-        "collections.Counter",
-        "collections.OrderedDict",
-        "torch.Size",
-        "torch.Tensor",
-        "torch.device",
-        "torch.nn.parameter.Parameter",
-        "torch.serialization._get_layout",
-        "torch._utils._rebuild_parameter",
-        "torch._utils._rebuild_parameter_with_state",
-        "torch._utils._rebuild_tensor",
-        "torch._utils._rebuild_tensor_v2",
-        "torch._utils._rebuild_tensor_v3",
-    }
-)
+_TENSOR_GLOBALS = {
+    *("builtins.bytearray", "builtins.complex", "builtins.set", "_codecs.encode"),
+    *("collections.Counter", "collections.OrderedDict", "torch.Size", "torch.Tensor"),
+    *("torch.device", "torch.nn.parameter.Parameter", "torch.serialization._get_layout"),
+    *("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state"),
+    *("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"),
+    "torch._utils._rebuild_tensor_v3",
+}
 """The globals of tensors and their containers, which PyTorch itself considers safe."""
 _FUNCTIONS = {
     "torch.nn.functional.gelu": functional.gelu,
@@ -83,6 +80,8 @@ _FUNCTIONS = {
 _LAYERS = "torch.nn.modules."
 _SAFE_PROTOCOL = 2
 """The newest protocol of pickles that `weights_only` reads; `torch.save` writes it."""
+
+Tensors = Mapping[str, torch.Tensor]
 
 
 class StandIn:
@@ -118,13 +117,6 @@ class StandIn:
 
     def add(self, value: Any) -> None:
         """Ignore an element of a set."""
-
-
-@dataclass(frozen=True)
-class Storage:
-    """Stands for the values of a tensor, which are stored outside of the pickle."""
-
-    reference: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,12 +260,7 @@ def _inspected(path: Path, stream: BinaryIO, *, is_legacy: bool) -> PtFile:
         extensions, damage = [], f"{type(e).__name__}: {e}"
     names = (*extensions, *reader.names)
     return PtFile(
-        path=path,
-        is_legacy=is_legacy,
-        protocol=protocol,
-        globals=names,
-        root=root,
-        damage=damage,
+        path=path, is_legacy=is_legacy, protocol=protocol, globals=names, root=root, damage=damage
     )
 
 
@@ -309,7 +296,7 @@ class _Reader(pickle.Unpickler):
         """Return a stand-in for a tensor's values, or the class in an old-format reference."""
         if isinstance(pid, tuple) and len(pid) > 1 and pid[0] == "module":
             return pid[1]
-        return Storage(pid)
+        return StandIn()
 
 
 def _unreadable(path: Path, error: OSError) -> UserCodeError:
@@ -424,20 +411,17 @@ def _load_legacy(stream: BinaryIO, allowed: Mapping[str, Any]) -> Any:
     def load(stream: Any, **options: Any) -> Any:
         return Unpickler(stream, **options).load()
 
-    restricted_pickle = SimpleNamespace(Unpickler=Unpickler, load=load, __name__="pickle")
+    restricted = SimpleNamespace(Unpickler=Unpickler, load=load, __name__="pickle")
     with warnings.catch_warnings():
         # PyTorch compares the source of each layer with the one in the file, and warns of changes.
         warnings.simplefilter("ignore", torch.serialization.SourceChangeWarning)
-        return torch.load(
-            stream, map_location="cpu", weights_only=False, pickle_module=restricted_pickle
-        )
+        return torch.load(stream, map_location="cpu", weights_only=False, pickle_module=restricted)
 
 
 def unsafe_globals(content: PtFile) -> list[str]:
     """The globals of a file that are neither layers of PyTorch nor parts of tensors."""
-    return [
-        name for name in content.globals if not _is_tensor_global(name) and _resolved(name) is None
-    ]
+    others = [name for name in content.globals if not _is_tensor_global(name)]
+    return [name for name in others if _resolved(name) is None]
 
 
 def _is_tensor_global(name: str) -> bool:
@@ -500,3 +484,119 @@ def _damaged(path: Path, reason: str) -> UserCodeError:
         f"{path} cannot be loaded: {reason.removesuffix('.')}.",
         hint="Copy it again, or save the model again.",
     )
+
+
+def read_weights(
+    file: Path, objects: Iterable[CustomObject] = (), *, is_trusted: bool = False
+) -> Tensors:
+    """Return the weights in a file by their names.
+
+    Args:
+        file: A file with a `state_dict`, a checkpoint that contains one, or a whole module.
+        objects: The user's classes that the file may use, with their source files.
+        is_trusted: Whether the file may use any global, and thus run any code.
+
+    Raises:
+        UserCodeError: The file has another format, is damaged, or uses a global that is not
+            allowed.
+    """
+    if file.suffix == SAFETENSORS:
+        with _open_safetensors(file) as stream:
+            return {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+    require_pt(file)
+    content = load_pt(file, objects, is_trusted=is_trusted)
+    is_module = isinstance(content, nn.Module)
+    weights = content.state_dict() if is_module else content
+    if isinstance(content, Mapping):
+        dicts = (content[key] for key in STATE_DICTS if isinstance(content.get(key), Mapping))
+        weights = next(dicts, content)
+    if isinstance(weights, Mapping) and all(map(torch.is_tensor, weights.values())):
+        return weights
+    keys = ", ".join(map(str, list(weights)[:5])) if isinstance(weights, Mapping) else ""
+    raise UserCodeError(
+        f"{file} does not contain weights.",
+        received=f"{type(weights).__name__}{keys and ' of '}{keys}",
+        hint="Save them by torch.save(model.state_dict(), 'weights.pt'), or in a dict with the key"
+        f" {' or '.join(map(repr, STATE_DICTS))}.",
+    )
+
+
+def restore(module: nn.Module, weights: Tensors, file: Path) -> None:
+    """Load weights from a file into a module.
+
+    A common prefix of all names that the module does not have is removed, such as `module.` of
+    DistributedDataParallel or the attribute of a LightningModule.
+
+    Raises:
+        UserCodeError: The names or shapes differ from those of the module.
+    """
+    expected = module.state_dict()
+    weights = _named_as(expected, weights)
+    problems = [f"{name} is missing in the file" for name in expected if name not in weights]
+    problems += [f"{name} is not in the module" for name in weights if name not in expected]
+    problems += [
+        f"{name} has shape {list(weights[name].shape)} in the file and {list(value.shape)} in the"
+        " module"
+        for name, value in expected.items()
+        if name in weights and weights[name].shape != value.shape
+    ]
+    if problems:
+        omitted = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise UserCodeError(
+            f"The weights of {file} do not fit {type(module).__name__}:"
+            f" {'; '.join(problems[:5])}{omitted}.",
+            hint="Use the class that they were saved from, with the same parameters"
+            " (params.NAME=...).",
+        )
+    module.load_state_dict(weights)
+
+
+def _named_as(expected: Tensors, weights: Tensors) -> Tensors:
+    """Remove a common prefix of all names, if the names are the expected ones without it."""
+    first = next(iter(weights), "")
+    prefixes = (first.removesuffix(name) for name in expected if first.endswith(f".{name}"))
+    for prefix in prefixes:
+        if weights.keys() == {f"{prefix}{name}" for name in expected}:
+            return {name: weights[f"{prefix}{name}"] for name in expected}
+    return weights
+
+
+def safetensors_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights in a safetensors file, by name.
+
+    Raises:
+        UserCodeError: The file has another format, or is damaged.
+    """
+    with _open_safetensors(file) as stream:
+        names = list(stream.keys())
+        return {name: tuple(stream.get_slice(name).get_shape()) for name in names}
+
+
+def require_pt(file: Path) -> None:
+    """Check that a file's ending is one that is used for `torch.save`.
+
+    Raises:
+        UserCodeError: The file has another ending.
+    """
+    if file.suffix in _PT:
+        return
+    is_keras = file.suffix in (".h5", ".keras", ".hdf5") or file.is_dir()
+    raise UserCodeError(
+        f"The ending of {file} must be one of {', '.join((*_PT, SAFETENSORS))}.",
+        received=file.suffix or "no ending",
+        hint="For a model of Keras or TensorFlow, set model.name=KerasFLModel or TensorFlowFLModel."
+        if is_keras
+        else "For weights alone (.safetensors), set model_weights and model_architecture.",
+    )
+
+
+@contextmanager
+def _open_safetensors(file: Path) -> Iterator[Any]:
+    try:
+        with safe_open(file, framework="pt") as stream:
+            yield stream
+    except (OSError, SafetensorError) as e:
+        raise UserCodeError(
+            f"{file} is not a safetensors file, or is damaged: {e}.",
+            hint="Write it by safetensors.torch.save_model(model, 'weights.safetensors').",
+        ) from e

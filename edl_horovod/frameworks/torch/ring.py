@@ -7,7 +7,7 @@ parameters, would be complete only at the end of the backward pass: it is filled
 carries the step's numbers. So a small model needs one collective in a step.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -33,12 +33,8 @@ from edl_horovod.frameworks.torch.variables import from_numpy
 
 __all__ = ["FRAMEWORK", "Reducer"]
 
-_WIRE_DTYPES = {
-    torch.float16: torch.float32,
-    torch.bfloat16: torch.float32,
-    torch.float32: torch.float32,
-    torch.float64: torch.float64,
-}
+_WIRE_DTYPES = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float32)
+_WIRE_DTYPES[torch.float64] = torch.float64
 """Types of parameters, and the types in which their gradients are summed."""
 
 
@@ -72,7 +68,6 @@ class Reducer:
         self,
         parameters: Mapping[str, torch.nn.Parameter],
         options: Reduction,
-        *,
         sparse: Collection[str] = (),
     ) -> None:
         """Assign the parameters to buckets; memory is allocated in the first step.
@@ -109,14 +104,12 @@ class Reducer:
         self._pending = PendingCollectives()
         self._is_active = False
         self._weight = self._usual_weight = 0.0
-        self._hooks = [
-            self._parameters[index].register_post_accumulate_grad_hook(
-                partial(self._on_gradient, index)
-            )
-            for bucket in self._early_buckets
-            for index in bucket.places
-            if self._parameters[index].requires_grad
-        ]
+        for bucket in self._early_buckets:
+            for index in bucket.places:
+                parameter = self._parameters[index]
+                if parameter.requires_grad:
+                    hook = partial(self._on_gradient, index)
+                    parameter.register_post_accumulate_grad_hook(hook)
 
     def begin(self, weight: float) -> None:
         """Start to reduce the gradients of the following backward pass as they are computed.
@@ -127,9 +120,7 @@ class Reducer:
         """
         if not self._early_buffers:
             self._early_buffers = [self._allocate(bucket) for bucket in self._early_buckets]
-            self._buffer_of = {
-                i: buffer for buffer in self._early_buffers for i in buffer.bucket.places
-            }
+            self._buffer_of = {i: buffer for buffer in self._early_buffers for i in buffer.parts}
         self._weight, self._usual_weight = weight, self._options.batch_size / hvd.size()
         for buffer in self._early_buffers:
             buffer.missing, buffer.is_sent = set(buffer.bucket.places), False
@@ -157,9 +148,8 @@ class Reducer:
             if not buffer.is_sent:
                 self._fill(buffer)
                 self._send(buffer)
-        row_sums = [
-            _RowSum(self._names[i], self._parameters[i], self._factor) for i in self._sparse_indices
-        ]
+        sparse = [(self._names[i], self._parameters[i]) for i in self._sparse_indices]
+        row_sums = [_RowSum(name, parameter, self._factor) for name, parameter in sparse]
         counts = [row_sum.num_rows for row_sum in row_sums]
         numbers = np.concatenate([[weight], small, has_gradient, counts])
         last = self._fill_last(numbers)
@@ -171,17 +161,17 @@ class Reducer:
         for row_sum, count in zip(row_sums, all_counts, strict=True):
             self._pending.start(row_sum.collective(round(count)))
         self._pending.wait()
-        totals = {
-            i: row_sum.total() for i, row_sum in zip(self._sparse_indices, row_sums, strict=True)
-        }
+        totals = {i: rows.total() for i, rows in zip(self._sparse_indices, row_sums, strict=True)}
+        buffers = (*self._early_buffers, last)
         if weights[0]:
             factor = self._usual_weight / float(weights[0])
-            gradients = [
-                buffer.array[: buffer.num_gradients] for buffer in (*self._early_buffers, last)
-            ]
-            for summed in (*gradients, *totals.values()):
-                summed.mul_(factor)
-        self._set_gradients((*self._early_buffers, last), totals, with_gradient > 0)
+            arrays = [buffer.array[: buffer.num_gradients] for buffer in buffers]
+            for array in (*arrays, *totals.values()):
+                array.mul_(factor)
+        means = {i: part for buffer in buffers for i, part in buffer.parts.items()} | totals
+        for index, parameter in enumerate(self._parameters):
+            has_any = with_gradient[index] > 0
+            parameter.grad = means[index].to(parameter.dtype) if has_any else None
         return small_sums
 
     def add(self, values: torch.Tensor, name: str) -> None:
@@ -210,25 +200,16 @@ class Reducer:
         for parameter in self._parameters:
             parameter.grad = None
 
-    def close(self) -> None:
-        """Remove the hooks from the parameters."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-
     def _make_buckets(self) -> list[Bucket]:
         buckets = []
         parameters = self._parameters
         dense = [index for index in range(len(parameters)) if index not in self._sparse_indices]
         for is_short in (True, False):
             indices = [i for i in dense if self._is_compressed(i) == is_short]
-            wires = [(self._wire(i), parameters[i].device.type) for i in indices]
-            sizes = [
-                parameters[i].numel() * wire.itemsize
-                for i, (wire, _) in zip(indices, wires, strict=True)
-            ]
+            sizes = [parameters[i].numel() * self._wire(i).itemsize for i in indices]
+            kinds = [(self._wire(i), parameters[i].device.type) for i in indices]
             name = f"{NAME}.{self._options.compression}" if is_short else NAME
-            for bucket in in_buckets(sizes, wires, self._options.bucket_bytes, name):
+            for bucket in in_buckets(sizes, kinds, self._options.bucket_bytes, name):
                 members = tuple(indices[index] for index in bucket.places)
                 buckets.append(Bucket(bucket.name, members))
         return buckets
@@ -327,22 +308,6 @@ class Reducer:
             self._pending.start(sum_in_place(array, name))
         self._pending.poll()
 
-    def _set_gradients(
-        self,
-        buffers: Iterable[_BucketBuffer],
-        rows: Mapping[int, torch.Tensor],
-        has_gradient: NDArray[np.bool_],
-    ) -> None:
-        """Set the parameters' gradients to the means; None without a gradient on any rank."""
-        for buffer in buffers:
-            for index, part in buffer.parts.items():
-                self._parameters[index].grad = part.to(self._parameters[index].dtype)
-        for index, total in rows.items():
-            self._parameters[index].grad = total
-        for parameter, has_any in zip(self._parameters, has_gradient, strict=True):
-            if not has_any:
-                parameter.grad = None
-
 
 class _RowSum:
     """The sum of one parameter's rows over the ring.
@@ -372,12 +337,10 @@ class _RowSum:
         else:
             indices = torch.arange(len(parameter), device=parameter.device)
             values = gradient.detach()
-        # Horovod does not support all types of parameters.
-        wire_dtype = torch.float64 if self._dtype == torch.float64 else torch.float32
+        wire_dtype = _WIRE_DTYPES[self._dtype]
         self._indices = indices.contiguous()
-        self._values = (
-            values.reshape(len(indices), self._width).to(wire_dtype).contiguous() * factor
-        )
+        rows = values.reshape(len(indices), self._width).to(wire_dtype)
+        self._values = rows.contiguous() * factor
 
     @property
     def num_rows(self) -> int:
@@ -417,10 +380,4 @@ class _RowSum:
         )
 
 
-def _make_reducer(
-    parameters: Mapping[str, torch.nn.Parameter], sparse: set[str], reduction: Reduction
-) -> Reducer:
-    return Reducer(parameters, reduction, sparse=sparse)
-
-
-FRAMEWORK: Framework = TorchFramework(HOROVOD, TorchCollectives(), _make_reducer)
+FRAMEWORK: Framework = TorchFramework(HOROVOD, TorchCollectives(), Reducer)

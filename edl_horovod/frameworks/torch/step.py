@@ -1,12 +1,12 @@
 """A PyTorch training step on a ring: weighted, all or nothing (D6, D7, D17)."""
 
+import cmath
 import contextlib
-import hashlib
 import logging
 import math
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,57 +14,67 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks import values
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
-from edl_horovod.frameworks.torch.batch_norm import (
-    KINDS,
-    RingStatistics,
-    with_ring_statistics,
-)
+from edl_horovod.frameworks.torch.batch_norm import KINDS, RingStatistics, with_ring_statistics
+from edl_horovod.frameworks.torch.batches import step_seed
 from edl_horovod.frameworks.torch.buffers import BufferSnapshot, TrackedBuffers, unchanged
 from edl_horovod.frameworks.torch.callbacks import TorchCallbacks, may_add_groups
-from edl_horovod.frameworks.torch.gradients import (
-    LossScale,
-    StepReducer,
-    are_finite,
-    clip,
-    sparse_parameters,
-)
 from edl_horovod.frameworks.torch.model import TorchModel
-from edl_horovod.frameworks.torch.module_loss import find_module_loss
 from edl_horovod.frameworks.torch.objective import Objective, Outcome
-from edl_horovod.frameworks.torch.optimizer import make_optimization
-from edl_horovod.frameworks.torch.optimizer_state import OptimizerState, groups_of
+from edl_horovod.frameworks.torch.optimizer import make_optimizer
+from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
 from edl_horovod.frameworks.torch.running import ComputeOptions
-from edl_horovod.frameworks.torch.structures import (
-    batch_of,
-    describe,
-    leaves,
-    repeated_batch,
-    slice_batch,
-)
+from edl_horovod.frameworks.torch.structures import describe, leaves, repeated_batch, slice_batch
 from edl_horovod.frameworks.torch.variables import TorchVariable
-from edl_horovod.frameworks.values import (
-    CONTRIBUTORS,
-    EXAMPLES,
-    LOSS,
-    LOSS_WEIGHT,
-    METRICS,
-    WANTS_CHANGE,
-    Array,
-    Batch,
-    StateGroup,
-    StepSums,
-    Variable,
-)
+from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["ReducerMaker", "TorchStep"]
+__all__ = ["ReducerMaker", "TorchStep", "sparse_parameters"]
 
 log = logging.getLogger(__name__)
 
-ReducerMaker = Callable[[Mapping[str, nn.Parameter], set[str], Reduction], StepReducer]
+_INITIAL_LOSS_SCALE, _LOSS_SCALE_GROWTH_STEPS = 2.0**16, 2000
+
+
+class StepReducer(Protocol):
+    """Sums the gradients of a step over the ring, while the backward pass computes others."""
+
+    def begin(self, weight: float) -> None:
+        """Prepare for the last backward pass of a step.
+
+        Args:
+            weight: Factor that turns this rank's mean gradients into sums; 0 if it has no
+                examples.
+        """
+
+    def finish(self, small: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+        """Wait for the reduction of all gradients; returns the ring's sums of `small`.
+
+        The `grad` of each parameter is then the weighted mean over the ranks, where a rank without
+        a gradient counts as zero; it is None if no rank has a gradient.
+
+        Args:
+            small: The step's numbers, with the same length on all ranks.
+            weight: Weight of this rank in the mean.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+
+    def add(self, values: torch.Tensor, name: str) -> None:
+        """Replace values by the ring's sums during a forward or backward pass, and wait for them.
+
+        If a member is lost, the values do not change, and `finish` raises CollectiveFailed.
+        """
+
+    def abandon(self) -> None:
+        """Discard the current step."""
+
+
+ReducerMaker = Callable[[Mapping[str, nn.Parameter], Reduction, set[str]], StepReducer]
 
 
 class TorchStep:
@@ -88,8 +98,8 @@ class TorchStep:
             compute: The device and the precision.
             learning_rate: Passed to `create_optimizer`; None for its default.
             options: Options for computing, clipping and reducing gradients.
-            make_reducer: Creates the reducer from the trained parameters by name, the names of
-                those with sparse gradients, and how gradients are reduced.
+            make_reducer: Creates the reducer from the trained parameters by name, how gradients are
+                reduced, and the names of those with sparse gradients.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.
@@ -107,42 +117,43 @@ class TorchStep:
         if self._reduces_norms:
             self._runner.module = with_ring_statistics(self._runner.module, self._statistics)
         module = self._runner.module
-        self._module_loss = find_module_loss(loaded, module, Mode.TRAINING)
-        if options.compiles and self._module_loss is not None:
+        self._objective = Objective(
+            loaded, module, Mode.TRAINING, class_weight=options.class_weight
+        )
+        if options.compiles and (module_loss := self._objective.module_loss) is not None:
             raise UserCodeError(
-                f"train.compile cannot be used with a loss that {self._module_loss.name} of"
+                f"train.compile cannot be used with a loss that {module_loss.name} of"
                 f" {loaded.label} itself computes: the divisor of the loss cannot be read from a"
                 " compiled program.",
                 received={"train.compile": True},
                 hint="Leave train.compile out, or give the spec create_loss(self, outputs,"
                 " labels).",
             )
-        self._objective = Objective(
-            loaded,
-            module,
-            Mode.TRAINING,
-            class_weight=options.class_weight,
-            module_loss=self._module_loss,
-        )
         self._steps_per_epoch: int | None = None
         self._example = self._runner.batch_to_device(example)
         self._buffers = self._try_training(self._example)
         self._modules = list(module.modules())
-        self._optimization = make_optimization(loaded, module, learning_rate)
-        self.optimizer = self._optimization.optimizer
+        self.optimizer, self._schedules = make_optimizer(loaded, module, learning_rate)
         self._callbacks = loaded.callbacks()
         self._trained = self._trained_parameters()
         if options.compiles:
             self._runner.compile()
-        self._loss_scale = LossScale() if options.scales_loss else None
+        self._loss_scale = _LossScale() if options.scales_loss else None
         sparse = sparse_parameters(module)
         if sparse and (options.clip_norm or options.clip_value):
-            raise _cannot_clip(loaded, sparse, options)
+            limits = {"train.clip_norm": options.clip_norm, "train.clip_value": options.clip_value}
+            raise UserCodeError(
+                f"PyTorch cannot clip the sparse gradients of {', '.join(sorted(sparse))} of"
+                f" {loaded.label}.",
+                received={key: limit for key, limit in limits.items() if limit},
+                hint="Leave out the limit, or set sparse=False in the embeddings.",
+            )
         with _unfrozen(self._trained.values()):
-            self._state = OptimizerState(self._optimization, self._trained, sparse, loaded)
-            self._reducer = make_reducer(self._trained, sparse, options.reduction)
-        self._rate_factor = 1.0
-        self._is_waiting = False
+            self._state = OptimizerState(
+                self.optimizer, self._schedules, self._trained, sparse, loaded
+            )
+            self._reducer = make_reducer(self._trained, options.reduction, sparse)
+        self._rate_factor, self._is_waiting = 1.0, False
 
     @property
     def variables(self) -> dict[str, Variable]:
@@ -156,7 +167,7 @@ class TorchStep:
     @property
     def model_variables(self) -> dict[str, Variable]:
         """The model's variables among them."""
-        variables = self.model.weights
+        variables: dict[str, Variable] = {**self.model.weights}
         for name, tensor in self._buffers.tensors.items():
             variables.setdefault(name, TorchVariable(name, tensor))
         return variables
@@ -164,7 +175,7 @@ class TorchStep:
     @property
     def groups(self) -> list[StateGroup]:
         """Groups of variables that can be sent to a joining rank while steps go on."""
-        return groups_of(self.variables, self._trained, self._state, self.optimizer)
+        return self._state.groups(self.variables, self.model_variables)
 
     def step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
@@ -176,31 +187,34 @@ class TorchStep:
             local = np.zeros(self._num_numbers)
             self._clear_gradients()
             self._random_numbers.begin_step(salt)
-            with self._norms_over_ring(batch, is_alone=is_alone):
+            with self._norms_over(batch, is_alone=is_alone):
                 if batch is not None:
                     local = self._sums_of(batch, snapshot, is_alone=is_alone)
                 elif not is_alone:
                     if self._reduces_norms:
-                        self._join_passes()
+                        # For the sums of the other ranks' passes; these examples do not count.
+                        self._begin_training()
+                        self._add_gradients(
+                            self._example, is_last=False, is_alone=False, counts=False
+                        )
+                        self._clear_gradients()
                     elif self._objective.num_divisors:
                         self._sum_divisors([0.0] * self._objective.num_divisors, 0)
                     self._reducer.begin(0.0)
-            local[WANTS_CHANGE] = float(wants_change)
+            local[values.WANTS_CHANGE] = float(wants_change)
             self._buffers.restore(snapshot)
             self._is_waiting = True
             # All ranks reach this in every step, with or without examples.
-            totals = local if is_alone else self._reducer.finish(local, local[LOSS_WEIGHT])
+            totals = local if is_alone else self._reducer.finish(local, local[values.LOSS_WEIGHT])
         except BaseException:
             self._buffers.restore(snapshot)
             self._reducer.abandon()
             self._clear_gradients()
             raise
-        weight = float(totals[LOSS_WEIGHT])
+        weight = float(totals[values.LOSS_WEIGHT])
         # If no example counts, the mean is NaN, as in PyTorch.
-        loss = float(totals[LOSS]) / weight if weight else math.nan
-        has_finite_gradients = True
-        if math.isfinite(loss):
-            has_finite_gradients = self._apply_sums(totals)
+        loss = float(totals[values.LOSS]) / weight if weight else math.nan
+        has_finite_gradients = not math.isfinite(loss) or self._apply_sums(totals)
         self._clear_gradients()
         self._random_numbers.end_step()
         metric_sums = totals[self._metrics_at]
@@ -242,9 +256,7 @@ class TorchStep:
             per_step: Whether hooks of single steps are called (`callbacks.per_step`).
         """
         self._steps_per_epoch = steps_per_epoch
-        epoch_schedules = [
-            schedule for schedule in self._optimization.schedules if not schedule.is_per_step
-        ]
+        epoch_schedules = [schedule for schedule in self._schedules if not schedule.is_per_step]
         if not self._callbacks and not epoch_schedules:
             return None
         return TorchCallbacks(
@@ -269,16 +281,12 @@ class TorchStep:
         trial_batch = repeated_batch(example) if example.num_examples == 1 else example
         module.train()
         with user_code(doing, root=loaded.zoo), torch.random.fork_rng(devices=[]):
-            buffers = TrackedBuffers(
-                module, lambda parts: self._outputs(batch_of(*parts)), trial_batch.examples
-            )
+            buffers = TrackedBuffers(module, self._outputs, trial_batch)
         module.eval()
         with unchanged(module):
             with user_code(doing, root=loaded.zoo):
                 outputs = self._outputs(example)
-            self._objective.begin(
-                example, outputs, None if self._module_loss is None else self._outputs
-            )
+            self._objective.begin(example, outputs, self._outputs)
         if self._options.num_parts > 1 and self._objective.num_divisors:
             raise UserCodeError(
                 f"The loss of {loaded.label} has terms that are divided by different sums, which"
@@ -289,13 +297,12 @@ class TorchStep:
         return buffers
 
     def _outputs(self, batch: Batch) -> Any:
-        with self._objective.recording():
-            return self._runner.outputs(batch, self._module_loss, self._number_in_epoch)
+        return self._objective.outputs(self._runner, batch, self._number_in_epoch)
 
     @property
     def _number_in_epoch(self) -> int:
         """The index of this step in its epoch, or in the training if its epochs vary in length."""
-        number = self._random_numbers.num_steps
+        number = int(self._random_numbers.variable.numpy()[1])
         return number % self._steps_per_epoch if self._steps_per_epoch else number
 
     def _trained_parameters(self) -> dict[str, nn.Parameter]:
@@ -303,15 +310,11 @@ class TorchStep:
 
         With callbacks, that includes frozen parameters, which a callback may unfreeze later.
         """
-        held = {
-            id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]
-        }
+        groups = self.optimizer.param_groups
+        held = {id(parameter) for group in groups for parameter in group["params"]}
         named = dict(self._runner.module.named_parameters())
-        omitted = [
-            name
-            for name, parameter in named.items()
-            if parameter.requires_grad and id(parameter) not in held
-        ]
+        others = {name: parameter for name, parameter in named.items() if id(parameter) not in held}
+        omitted = [name for name, parameter in others.items() if parameter.requires_grad]
         may_add = any(map(may_add_groups, self._callbacks))
         if omitted and not may_add:
             log.warning(
@@ -319,21 +322,14 @@ class TorchStep:
                 self._loaded.label,
                 ", ".join(omitted),
             )
-        may_unfreeze = bool(self._callbacks)
-        addable = set()
-        if may_add:
-            buffers = self._buffers.tensors
-            addable = {
-                name
-                for name, parameter in named.items()
-                if parameter.is_floating_point() and name not in buffers
-            }
-        trained = {
-            name: parameter
-            for name, parameter in named.items()
-            if name in addable
-            or (id(parameter) in held and (parameter.requires_grad or may_unfreeze))
-        }
+        buffers = self._buffers.tensors
+
+        def may_change(name: str, parameter: nn.Parameter) -> bool:
+            if name not in others:
+                return bool(parameter.requires_grad or self._callbacks)
+            return bool(may_add and parameter.is_floating_point() and name not in buffers)
+
+        trained = dict(item for item in named.items() if may_change(*item))
         if not trained:
             raise UserCodeError(
                 f"The optimizer of {self._loaded.label} does not contain any trainable parameter.",
@@ -348,18 +344,14 @@ class TorchStep:
 
     @property
     def _metrics_at(self) -> slice:
-        return slice(METRICS, METRICS + self._objective.num_metric_sums)
+        return slice(values.METRICS, values.METRICS + self._objective.num_metric_sums)
 
     def _clear_gradients(self) -> None:
         for parameter in self._trained.values():
             parameter.grad = None
 
     def _sums_of(
-        self,
-        batch: Batch,
-        snapshot: BufferSnapshot,
-        *,
-        is_alone: bool,
+        self, batch: Batch, snapshot: BufferSnapshot, *, is_alone: bool
     ) -> NDArray[np.float64]:
         """Compute this rank's numbers.
 
@@ -370,52 +362,41 @@ class TorchStep:
         count = batch.num_examples
         size = -(-count // self._options.num_parts)
         starts = range(0, count, size)
-        loss_sum, loss_weight = 0.0, 0.0
-        metric_sums = np.zeros(self._objective.num_metric_sums)
+        sums = np.zeros(2 + self._objective.num_metric_sums)
         for start in starts:
-            loss, weight, sums = self._add_gradients(
+            sums += self._add_gradients(
                 slice_batch(batch, start, min(start + size, count)),
                 is_last=start == starts[-1] and not is_alone,
                 is_alone=is_alone,
                 divisor=count if len(starts) > 1 else None,
             )
-            loss_sum += loss
-            loss_weight += weight
-            metric_sums += sums
+        loss_sum, loss_weight, *metric_sums = sums
         if is_alone and loss_weight and len(starts) > 1:
             # The divisor of the sum of all parts is known only now.
             for parameter in self._trained.values():
                 if parameter.grad is not None:
                     parameter.grad.mul_(count / loss_weight)
         buffer_sums = [term.cpu().numpy() for term in self._buffers.sums(snapshot, count)]
-        numbers = np.array([count, loss_sum, loss_weight, 0.0, 1.0])
-        return np.concatenate([numbers, metric_sums, *buffer_sums])
+        numbers = [count, loss_sum, loss_weight, 0.0, 1.0, *metric_sums]
+        return np.concatenate([numbers, *buffer_sums])
 
     def _begin_training(self) -> None:
         """Switch all layers of the module to training mode."""
         if not all(layer.training for layer in self._modules):
             self._runner.module.train()
 
-    def _norms_over_ring(
-        self, batch: Batch | None, *, is_alone: bool
-    ) -> contextlib.AbstractContextManager[None]:
+    def _norms_over(self, batch: Batch | None, *, is_alone: bool) -> AbstractContextManager[None]:
         """Return a context in which BatchNorm uses all ranks' examples, if the option is set."""
         if is_alone or not self._reduces_norms:
             return contextlib.nullcontext()
         return self._statistics.over_ring(self._reducer.add, has_examples=batch is not None)
 
-    def _join_passes(self) -> None:
-        """Take part in the sums of the other ranks' passes, with examples that do not count."""
-        self._begin_training()
-        self._add_gradients(self._example, is_last=False, is_alone=False, counts=False)
-        self._clear_gradients()
-
     def _sum_divisors(self, divisors: Iterable[float], num_examples: int) -> NDArray[np.float64]:
         """Return the ring's sums of the divisors of the means in a loss, and of the examples."""
-        values = torch.tensor([*divisors, num_examples], dtype=torch.float64)
+        row = torch.tensor([*divisors, num_examples], dtype=torch.float64)
         # All ranks reach this in every step of a loss with several divisors, even without examples.
-        self._reducer.add(values, "edl.loss.divisors")
-        sums: NDArray[np.float64] = values.numpy()
+        self._reducer.add(row, "edl.loss.divisors")
+        sums: NDArray[np.float64] = row.numpy()
         return sums
 
     def _divide_by_ring(self, outcome: Outcome, num_examples: int, *, counts: bool) -> float:
@@ -449,7 +430,7 @@ class TorchStep:
         is_alone: bool,
         divisor: float | None = None,
         counts: bool = True,
-    ) -> tuple[float, float, NDArray[np.float64]]:
+    ) -> NDArray[np.float64]:
         """Add the gradients of a part of this rank's examples.
 
         They are scaled for the mean over all of the rank's examples, as in a plain training
@@ -464,7 +445,7 @@ class TorchStep:
             counts: Whether the examples count; otherwise their gradients are discarded.
 
         Returns:
-            The loss as a sum, its divisor, and the sums of the metrics.
+            The loss as a sum, its divisor, and the sums of the metrics, in one row.
         """
         num_examples = part.num_examples
         if num_examples == 1 and self._doubles_one:
@@ -479,8 +460,7 @@ class TorchStep:
             outputs = self._outputs(part)
         outcome = self._objective.of_batch(part, outputs)
         share = num_examples / part.num_examples
-        loss, metric_sums = outcome.loss, np.array(outcome.metric_sums) * share
-        value, weight = outcome.loss_sum * share, outcome.loss_weight * share
+        loss, value, weight = outcome.loss, outcome.loss_sum * share, outcome.loss_weight * share
         if outcome.loss_terms and not is_alone:
             value = self._divide_by_ring(outcome, part.num_examples, counts=counts) * share
         if not loss.requires_grad and self._reduces_norms:
@@ -494,11 +474,11 @@ class TorchStep:
             self._reducer.begin(divisor)
         if loss.requires_grad:
             with user_code(f"The backward pass of {self._loaded.label}", root=self._loaded.zoo):
-                self._statistics.weigh(divisor)
+                self._statistics.weight = divisor
                 factor = weight_or_1 / divisor * self._gradient_factor
                 # Without a factor, a single part gives the same bits as a plain training loop.
                 (loss if factor == 1.0 else loss * factor).backward()
-        return value, weight, metric_sums
+        return np.array([value, weight, *(share * np.array(outcome.metric_sums))])
 
     @property
     def _gradient_factor(self) -> float:
@@ -510,14 +490,13 @@ class TorchStep:
 
         Returns whether the gradients are finite; if they are not, nothing is changed.
         """
-        count = float(totals[EXAMPLES])
+        count = float(totals[values.EXAMPLES])
         for parameter in self._state.waiting:
             parameter.grad = None
         # Parameters without a gradient are not passed on, so that they are not decayed, either.
-        parameters = [
-            parameter for parameter in self._trained.values() if parameter.grad is not None
-        ]
-        if not parameters and any(parameter.requires_grad for parameter in self._trained.values()):
+        trained = self._trained.values()
+        parameters = [parameter for parameter in trained if parameter.grad is not None]
+        if not parameters and any(parameter.requires_grad for parameter in trained):
             raise UserCodeError(
                 f"The loss of {self._loaded.label} does not depend on any trained parameter.",
                 hint="Compute it from the model's outputs without .detach(), .item() and no_grad.",
@@ -527,28 +506,29 @@ class TorchStep:
             if self._loss_scale is not None:
                 for parameter in parameters:
                     parameter.grad.mul_(1.0 / self._gradient_factor)
-                is_representable = are_finite(parameters)
-                if not is_representable and self._loss_scale.is_least:
+                is_representable = _are_finite(parameters)
+                if not is_representable and self._loss_scale.factor <= 1.0:
                     return False
                 # The gradients overflowed float16: skip the step, and reduce the factor.
                 self._loss_scale.update(is_finite=is_representable)
             if is_representable:
-                clip(parameters, self._options)
+                if self._options.clip_value:
+                    nn.utils.clip_grad_value_(parameters, self._options.clip_value)
+                if self._options.clip_norm:
+                    nn.utils.clip_grad_norm_(parameters, self._options.clip_norm)
                 # Checked after clipping, which replaces infinite values by the limit.
-                if not are_finite(parameters):
+                if not _are_finite(parameters):
                     return False
         # Before the optimizer, which must start from values that the forward pass has written
         # into parameters.
         self._buffers.update(
             torch.from_numpy(totals[self._metrics_at.stop :].copy()),
             count,
-            float(totals[CONTRIBUTORS]),
+            float(totals[values.CONTRIBUTORS]),
         )
         if is_representable:
-            with (
-                torch.no_grad(),
-                user_code(f"The optimizer of {self._loaded.label}", root=self._loaded.zoo),
-            ):
+            doing = f"The optimizer of {self._loaded.label}"
+            with torch.no_grad(), user_code(doing, root=self._loaded.zoo):
                 self._run_optimizer()
         return True
 
@@ -557,7 +537,7 @@ class TorchStep:
             self._state.begin()
             self.optimizer.step()
         self._state.settle()
-        for schedule in self._optimization.schedules:
+        for schedule in self._schedules:
             if schedule.is_per_step and schedule.is_due(self._number_in_epoch):
                 schedule.scheduler.step()
 
@@ -574,19 +554,6 @@ class TorchStep:
             group["lr"] = rate
 
 
-def _cannot_clip(loaded: LoadedSpec, sparse: set[str], options: StepOptions) -> UserCodeError:
-    limits = {
-        "train.clip_norm": options.clip_norm,
-        "train.clip_value": options.clip_value,
-    }
-    return UserCodeError(
-        f"PyTorch cannot clip the sparse gradients of {', '.join(sorted(sparse))} of"
-        f" {loaded.label}.",
-        received={key: limit for key, limit in limits.items() if limit},
-        hint="Leave out the limit, or set sparse=False in the embeddings.",
-    )
-
-
 @contextlib.contextmanager
 def _unfrozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     """Unfreeze all parameters inside the context."""
@@ -598,6 +565,57 @@ def _unfrozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
         parameter.requires_grad_(False)
 
 
+def _are_finite(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether all gradients are finite numbers."""
+    gradients = [grad for parameter in parameters if (grad := parameter.grad) is not None]
+    terms = [grad._values() if grad.is_sparse else grad for grad in gradients]
+    if not terms:
+        return True
+    # A sum takes a tenth of the time of `isfinite`. It overflows only for large gradients, which
+    # are then checked element by element.
+    if terms[0].device.type == "cpu":
+        total = sum([term.sum().item() for term in terms])
+    else:
+        total = torch.stack([term.sum() for term in terms]).sum().item()
+    return cmath.isfinite(total) or all(bool(torch.isfinite(term).all()) for term in terms)
+
+
+def sparse_parameters(module: nn.Module) -> set[str]:
+    """Return the names of the weights of a module's embeddings with `sparse=True`."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    layers = [part for part in module.modules() if isinstance(part, kinds) and part.sparse]
+    sparse_ids = {id(layer.weight) for layer in layers}
+    return {name for name, parameter in module.named_parameters() if id(parameter) in sparse_ids}
+
+
+class _LossScale:
+    """Halves the factor after a gradient that is not finite; doubles it after many finite steps.
+
+    Overflows of float16 are detected in the reduced gradients, which are the same on all ranks; so
+    all ranks skip the same steps and continue with the same factor.
+    """
+
+    def __init__(self) -> None:
+        """Start with the same factor as `torch.amp.GradScaler`."""
+        self.variable = Array(np.array([_INITIAL_LOSS_SCALE, 0.0]))
+        """The factor, and the number of steps since it changed; part of the ring's state."""
+
+    @property
+    def factor(self) -> float:
+        """The current factor."""
+        return float(self.variable.numpy()[0])
+
+    def update(self, *, is_finite: bool) -> None:
+        """Update the factor after a step."""
+        factor, num_steps = self.variable.numpy().tolist()
+        if not is_finite:
+            self.variable.assign([max(1.0, factor / 2), 0.0])
+        elif num_steps + 1 == _LOSS_SCALE_GROWTH_STEPS:
+            self.variable.assign([factor * 2, 0.0])
+        else:
+            self.variable.assign([factor, num_steps + 1])
+
+
 class _RandomNumbers:
     """Seeds PyTorch's generators, so that a resumed training draws the same random numbers."""
 
@@ -607,11 +625,6 @@ class _RandomNumbers:
         self.variable = Array(np.array([seed, 0], np.int64))
         """The seed, and the number of completed steps; part of the ring's state."""
 
-    @property
-    def num_steps(self) -> int:
-        """The number of completed steps."""
-        return int(self.variable.numpy()[1])
-
     def begin_step(self, salt: int) -> None:
         """Seed PyTorch's generators for a step.
 
@@ -619,13 +632,12 @@ class _RandomNumbers:
             salt: Part of the seed, different on each rank.
         """
         seed, step = self.variable.numpy().tolist()
-        digest = hashlib.blake2b(struct.pack("<qqq", seed, step, salt), digest_size=8).digest()
-        step_seed = int.from_bytes(digest, "little") >> 1
+        number = step_seed(seed, step, salt)
         # `torch.manual_seed` would be slow: it also queries unused devices, and formats a traceback
         # in each call.
-        torch.default_generator.manual_seed(step_seed)
+        torch.default_generator.manual_seed(number)
         if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(step_seed)
+            torch.cuda.manual_seed_all(number)
 
     def end_step(self) -> None:
         """Count the step as completed."""

@@ -4,6 +4,7 @@ They are tensors in dicts, tuples, lists and dataclasses, and in subclasses of t
 """
 
 import copy
+import functools
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -15,16 +16,14 @@ from edl_horovod.frameworks.values import Batch
 
 __all__ = [
     "at_least_float32",
-    "batch_of",
     "describe",
     "detach",
     "leaves",
+    "map_batch",
     "map_leaves",
-    "num_examples",
-    "slice_batch",
     "repeated",
     "repeated_batch",
-    "slice_examples",
+    "slice_batch",
 ]
 
 _SHORT = (torch.float16, torch.bfloat16)
@@ -67,48 +66,41 @@ def _parts_of(value: Any) -> dict[Any, Any] | None:
 
 def _with_parts(value: Any, parts: dict[Any, Any]) -> Any:
     """Copy a structure, with other parts; class and other attributes stay the same."""
-    if isinstance(value, Mapping):
-        if type(value) is dict or not isinstance(value, dict | UserDict):
-            return parts  # Other mappings may require values of one size.
-        copied = copy.copy(value)
-        for key, part in parts.items():
-            copied[key] = part
-        return copied
     if isinstance(value, list):
         return list(parts.values())
     if isinstance(value, tuple):
         # A named tuple may have its own constructor, so use _make; PyTorch's tuples have no _make.
         make = getattr(type(value), "_make", type(value))
         return make(parts.values())
+    is_mapping = isinstance(value, Mapping)
+    if type(value) is dict or (is_mapping and not isinstance(value, dict | UserDict)):
+        return parts  # Other mappings may require values of one size.
     copied = copy.copy(value)
-    for name, part in parts.items():
-        object.__setattr__(copied, name, part)  # This also works for frozen dataclasses.
+    # The object's own method also works for frozen dataclasses.
+    set_part = copied.__setitem__ if is_mapping else functools.partial(object.__setattr__, copied)
+    for key, part in parts.items():
+        set_part(key, part)
     return copied
 
 
-def num_examples(value: Any) -> int:
-    """Return the number of examples: the first size of the first tensor in features or labels."""
-    return int(next(leaves(value)).shape[0])
+def map_batch(function: Callable[[Any], Any], batch: Batch, count: int | None = None) -> Batch:
+    """Return a batch with the function applied to each tensor.
 
-
-def batch_of(features: Any, labels: Any = None, weights: Any = None) -> Batch:
-    """Create a batch of these examples."""
-    return Batch(features, labels, num_examples(features), weights)
-
-
-def slice_examples(value: Any, first: int, last: int) -> Any:
-    """Return the examples `first` to `last`, exclusive, of features, labels or outputs."""
-    return map_leaves(lambda tensor: tensor[first:last], value)
+    Args:
+        function: Takes and returns a tensor, or what stands for one.
+        batch: The batch, which is not changed.
+        count: The number of examples of the new batch; None if it stays the same.
+    """
+    parts = (batch.features, batch.labels, batch.weights)
+    features, labels, weights = (map_leaves(function, part) for part in parts)
+    return Batch(features, labels, batch.num_examples if count is None else count, weights)
 
 
 def slice_batch(batch: Batch, first: int, last: int) -> Batch:
     """Return the examples `first` to `last`, exclusive, of a batch."""
     if last - first == batch.num_examples:
         return batch
-    features, labels, weights = (
-        slice_examples(part, first, last) for part in (batch.features, batch.labels, batch.weights)
-    )
-    return Batch(features, labels, last - first, weights)
+    return map_batch(lambda tensor: tensor[first:last], batch, last - first)
 
 
 def repeated(value: Any, times: int = 2) -> Any:
@@ -123,10 +115,7 @@ def repeated(value: Any, times: int = 2) -> Any:
 
 def repeated_batch(batch: Batch, times: int = 2) -> Batch:
     """Repeat the examples of a batch several times."""
-    features, labels, weights = (
-        repeated(part, times) for part in (batch.features, batch.labels, batch.weights)
-    )
-    return Batch(features, labels, times * batch.num_examples, weights)
+    return map_batch(lambda part: repeated(part, times), batch, times * batch.num_examples)
 
 
 def at_least_float32(outputs: Any) -> Any:

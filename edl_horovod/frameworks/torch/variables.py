@@ -12,30 +12,17 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.values import Array
 
 __all__ = ["LiveVariable", "TorchVariable", "bytes_of", "from_numpy", "numpy_dtype", "to_numpy"]
 
 _NUMPY_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
-    torch.bool: np.dtype(np.bool_),
-    torch.uint8: np.dtype(np.uint8),
-    torch.uint16: np.dtype(np.uint16),
-    torch.uint32: np.dtype(np.uint32),
-    torch.uint64: np.dtype(np.uint64),
-    torch.int8: np.dtype(np.int8),
-    torch.int16: np.dtype(np.int16),
-    torch.int32: np.dtype(np.int32),
-    torch.int64: np.dtype(np.int64),
-    torch.float16: np.dtype(np.float16),
-    torch.float32: np.dtype(np.float32),
-    torch.float64: np.dtype(np.float64),
-    torch.complex64: np.dtype(np.complex64),
-    torch.complex128: np.dtype(np.complex128),
-    torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
-    torch.float8_e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
-    torch.float8_e4m3fnuz: np.dtype(ml_dtypes.float8_e4m3fnuz),
-    torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
-    torch.float8_e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
-    torch.float8_e8m0fnu: np.dtype(ml_dtypes.float8_e8m0fnu),
+    getattr(torch, name): np.dtype(getattr(ml_dtypes, name, name))
+    for name in (
+        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+        *("float16", "float32", "float64", "complex64", "complex128", "bfloat16"),
+        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    )
 }
 _TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in _NUMPY_DTYPES.items()}
 
@@ -108,8 +95,8 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
-class LiveVariable:
-    """Implements `values.Variable` by functions that read and write an array of numbers."""
+class LiveVariable(Array):
+    """A variable whose value functions read from and write to another place."""
 
     def __init__(
         self,
@@ -124,29 +111,17 @@ class LiveVariable:
             write: Stores a new value.
             dtype: NumPy's type of the value.
         """
+        super().__init__(np.array(read(), dtype))
         self._read, self._write = read, write
-        self._dtype: np.dtype[Any] = np.dtype(dtype)
-        self._shape = self.numpy().shape
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The value's shape."""
-        return self._shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The value's type."""
-        return self._dtype
 
     def numpy(self) -> NDArray[Any]:
         """A copy of the current value."""
-        return np.array(self._read(), self._dtype)
+        return np.array(self._read(), self.dtype)
 
     def assign(self, value: ArrayLike) -> None:
         """Write a value of the same shape."""
-        array = np.array(value, self._dtype)
-        assert array.shape == self._shape, (array.shape, self._shape)
-        self._write(array)
+        super().assign(value)
+        self._write(super().numpy())
 
 
 def _require_storable(name: str, tensor: torch.Tensor) -> None:

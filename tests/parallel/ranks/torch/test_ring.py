@@ -9,8 +9,8 @@ import torch
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.step_options import Reduction
 from edl_horovod.frameworks.torch.collectives import PendingCollectives, sum_compressed
-from edl_horovod.frameworks.torch.gradients import sparse_parameters
 from edl_horovod.frameworks.torch.ring import Reducer
+from edl_horovod.frameworks.torch.step import sparse_parameters
 from tests.parallel.agreement import assert_same_everywhere
 
 BATCH, STEPS, NUM_IDS = 12, 7, 40
@@ -89,7 +89,6 @@ def train(world, options, *, num_parts=1, dtype=torch.float32):
                 if other.grad is not None:
                     one -= 0.01 * one.grad.to_dense()
                     other -= 0.01 * other.grad.to_dense()
-    reducer.close()
     assert_same_everywhere([each.detach().double().numpy() for each in net.parameters()])
 
 
@@ -216,7 +215,6 @@ def test_a_gradient_that_comes_again_after_its_bucket_is_told_with_the_hint(worl
     with pytest.raises(UserCodeError, match=r"weight .*use_reentrant"):
         weight.sum().backward()
     reducer.finish(np.zeros(0), 1)
-    reducer.close()
 
 
 @pytest.mark.parametrize("bucket_bytes", [24, 1 << 20])
@@ -236,7 +234,6 @@ def test_a_parameter_that_is_given_a_gradient_twice_before_its_bucket_goes_has_t
     mean = sum(2 * rank * (1 + rank) for rank in ranks) / sum(1 + rank for rank in ranks)
     torch.testing.assert_close(weight.grad, torch.full((3,), mean))
     assert first.grad is None
-    reducer.close()
 
 
 def test_a_parameter_that_the_ring_cannot_add_is_refused_by_name():
