@@ -97,8 +97,8 @@ class Coordinator:
                 coordinator waits again.
         """
         port = self._load() or self._settings.port
-        port = await self._server.start(self._settings.address, port)
-        with contextlib.closing(self._server):
+        port = await self._server.listener.start(self._settings.address, port)
+        with contextlib.closing(self._server.listener):
             return await self._serve(port)
 
     async def _serve(self, port: int) -> Outcome | None:

@@ -12,30 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from edl_horovod.coordinator import messages, wire
 from edl_horovod.coordinator.decide import Candidate
-from edl_horovod.coordinator.messages import (
-    Change,
-    Dump,
-    End,
-    Hello,
-    Message,
-    Ping,
-    Pong,
-    decode,
-    encode,
-)
+from edl_horovod.coordinator.messages import Hello, Message, Pong
 from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
-from edl_horovod.coordinator.wire import (
-    MAX_LINE_BYTES,
-    Channel,
-    UnauthenticatedConnections,
-    WireError,
-    at_most,
-    greeting,
-    new_nonce,
-    nonce_of,
-    notice_vanished_host,
-)
+from edl_horovod.coordinator.wire import Channel, Listener, WireError
 from edl_horovod.job import hosts
 from edl_horovod.job.events import EventLog, LogEvent, WorkerEvent
 
@@ -43,7 +24,6 @@ __all__ = ["FailedPeers", "suspects", "Liveness", "Report", "Worker", "WorkerSer
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024
 MAX_UNAUTHENTICATED = 256
 MAX_SLOTS = 10**hosts.MAX_SLOTS_DIGITS
 COMPLAINT_SECONDS = 10.0
@@ -112,7 +92,7 @@ class Worker:
         assert self.connection is not None
         assert self.channel is not None
         if self.is_connected and not self.connection.is_closing():
-            self.connection.write(self.channel.seal(encode(message)))
+            self.connection.write(self.channel.seal(messages.encode(message)))
 
     def heard(self) -> None:
         """Note a sign of life."""
@@ -128,13 +108,13 @@ class Worker:
     def ping(self) -> None:
         """Ask for a sign of life."""
         self.num_unanswered += 1
-        self.send(Ping())
+        self.send(messages.Ping())
 
     def announce(self, generation: int) -> None:
         """Tell it, once per connection, that a ring of this generation replaces its ring."""
         if self.announced < generation:
             self.announced = generation
-            self.send(Change(generation=generation))
+            self.send(messages.Change(generation=generation))
 
     @property
     def is_answering(self) -> bool:
@@ -181,7 +161,7 @@ class WorkerServer:
         on_lost: Callable[[Worker], None],
         hello_seconds: float,
     ) -> None:
-        """Prepare the server; `start` starts it.
+        """Prepare the server; `listener.start` starts it.
 
         Args:
             secret: The job's secret.
@@ -197,37 +177,21 @@ class WorkerServer:
         self._on_message = on_message
         self._on_lost = on_lost
         self._hello_seconds = hello_seconds
-        self._unauthenticated = UnauthenticatedConnections(at_most(MAX_UNAUTHENTICATED))
+        self.listener = Listener(
+            self._serve, max_line_bytes=wire.MAX_LINE_BYTES, max_unauthenticated=MAX_UNAUTHENTICATED
+        )
         self._num_refused = 0
         self._complained_at = -COMPLAINT_SECONDS
-        self._server: asyncio.Server | None = None
-
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port.
-
-        Raises:
-            OSError: The port is taken.
-        """
-        self._server = await asyncio.start_server(
-            self._serve, host, port, limit=MAX_LINE_BYTES, backlog=at_most(BACKLOG)
-        )
-        return int(self._server.sockets[0].getsockname()[1])
-
-    def close(self) -> None:
-        """Stop listening."""
-        if self._server is not None:
-            self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker = None
-        self._unauthenticated.enter(writer)
         try:
             channel, hello = await self._greet(reader, writer)
             worker = self._admit(hello, channel, writer)
-            self._unauthenticated.leave(writer)
+            self.listener.unauthenticated.leave(writer)
             self._on_message(worker, hello)
             while line := await reader.readline():
-                message = decode(channel.open(line))
+                message = messages.decode(channel.open(line))
                 if worker.connection is not writer:
                     break  # The worker has a new connection, whose messages are newer.
                 worker.heard()
@@ -236,13 +200,7 @@ class WorkerServer:
             self._refuse(error, worker)
         except (OSError, TimeoutError, ValueError) as error:
             log.debug("connection ended: %r", error)
-        except asyncio.CancelledError:
-            # The coordinator ends with this connection open. Python 3.11's streams raise in a
-            # callback if a handler ends as cancelled, so it ends as done.
-            pass
         finally:
-            self._unauthenticated.leave(writer)
-            writer.close()
             # A worker that came back over a new connection is not lost with its old one.
             if worker is not None and worker.connection is writer:
                 worker.is_connected = False
@@ -261,9 +219,9 @@ class WorkerServer:
     async def _greet(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Channel, Hello]:
-        notice_vanished_host(writer.get_extra_info("socket"))
-        server_nonce = new_nonce()
-        writer.write(greeting(server_nonce))
+        wire.notice_vanished_host(writer.get_extra_info("socket"))
+        server_nonce = wire.new_nonce()
+        writer.write(wire.greeting(server_nonce))
         async with asyncio.timeout(self._hello_seconds):
             first = await reader.readline()
             if not first:
@@ -271,11 +229,11 @@ class WorkerServer:
             channel = Channel(
                 self._secret,
                 server_nonce=server_nonce,
-                client_nonce=nonce_of(first),
+                client_nonce=wire.nonce_of(first),
                 is_server=True,
             )
             first_message = channel.open(await reader.readline())
-        hello = decode(first_message)
+        hello = messages.decode(first_message)
         if not isinstance(hello, Hello):
             raise WireError(f"the first message is {first_message['kind']!r}, not hello")
         return channel, hello
@@ -378,12 +336,12 @@ class Liveness:
         if verdict.is_end and not worker.is_hung:
             worker.is_hung = True
             self._report(worker, verdict.message)
-            worker.send(End(reason=verdict.message))
+            worker.send(messages.End(reason=verdict.message))
         elif not verdict.is_end and self._warned.get(worker.label) != verdict.phase:
             self._warned[worker.label] = verdict.phase
             self._events.write(LogEvent(message=f"worker {worker.label}: {verdict.message}"))
             log.warning("worker %s: %s", worker.label, verdict.message)
-            worker.send(Dump(reason=verdict.message))
+            worker.send(messages.Dump(reason=verdict.message))
 
     def _report(self, worker: Worker, message: str) -> None:
         """Report that a worker hangs; its launcher kills it if it does not end by itself."""
