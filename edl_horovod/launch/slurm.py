@@ -510,7 +510,7 @@ def _script(config: JobConfig, num_nodes: int) -> str:
     lines += ["--no-kill", "--requeue" if slurm.requeue else "--no-requeue"]
     lines += map(shlex.quote, slurm.options)
     text = resolved.to_yaml(config)
-    program = shlex.join([sys.executable, "-m", "edl_horovod.launch.slurm_allocation", "job"])
+    program = shlex.join([sys.executable, "-m", "edl_horovod.launch.slurm_allocation", "launcher"])
     return "\n".join(
         [
             "#!/bin/bash",
