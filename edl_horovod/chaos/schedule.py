@@ -110,11 +110,6 @@ def random_schedule(
     actions = []
     for number in range(1, int(seconds / every) + 1):
         jitter = source.uniform(-0.25, 0.25) * every
-        actions.append(
-            Action(
-                at_seconds=round(min(number * every + jitter, seconds), 2),
-                kind=source.choice(list(kinds)),
-                pick=source.random(),
-            )
-        )
+        at, kind = round(min(number * every + jitter, seconds), 2), source.choice(list(kinds))
+        actions.append(Action(at_seconds=at, kind=kind, pick=source.random()))
     return tuple(actions)
