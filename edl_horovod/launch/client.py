@@ -187,12 +187,9 @@ class Client:
             JobFailed: The job failed, and so cannot reach the state.
             TimedOut: It took longer.
         """
+        name, limit = os.fspath(job), timeout_seconds
         return waiting.wait(
-            lambda: self._find(job)[0],
-            os.fspath(job),
-            condition,
-            timeout_seconds=timeout_seconds,
-            on_status=on_status,
+            lambda: self._find(name)[0], name, condition, timeout_seconds=limit, on_status=on_status
         )
 
     # -- changing

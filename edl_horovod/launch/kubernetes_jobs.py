@@ -20,8 +20,8 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import check_change
 from edl_horovod.displays.page.snapshot import DetachedSource, Source
 from edl_horovod.errors import ClusterError, ConfigError, ObjectConflict, ObjectNotFound
-from edl_horovod.job.events import OnEvents, Recorded
-from edl_horovod.job.state import JobState, summarize
+from edl_horovod.job.events import Recorded
+from edl_horovod.job.state import summarize
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine, event_line
 
 __all__ = ["KubernetesJobs"]
@@ -123,7 +123,7 @@ class KubernetesJobs(Jobs):
         """The job, its pods, what they wait for, and where the training is."""
         view = self._view(job)
         return JobStatus(
-            progress=JobState() if is_brief else self._progress(job),
+            progress=summarize(() if is_brief else self._readable_events(job)),
             details=view.details(),
             is_at_rest=all(pod.state in ("succeeded", "failed") for pod in view.pods),
         )
@@ -201,9 +201,7 @@ class KubernetesJobs(Jobs):
         """The grace period of the pods, and the time that the operator takes."""
         return self.config(job).kubernetes.grace_seconds + LEAVING_SECONDS
 
-    def resume(
-        self, job: str, *, is_dry_run: bool = False, on_events: OnEvents | None = None
-    ) -> None:
+    def resume(self, job: str, *, is_dry_run: bool = False, **_: object) -> None:
         """Continue the job in the cluster; returns at once."""
         self._change(job, {"runPolicy": {"suspend": False}}, "resumed", is_dry_run=is_dry_run)
 
@@ -238,19 +236,12 @@ class KubernetesJobs(Jobs):
             return []
         return list(events_in(self._cluster.log_lines(newest["metadata"]["name"], tail=LOG_LINES)))
 
-    def _progress(self, job: str) -> JobState:
-        try:
-            return summarize(self._own_events(job))
-        except ClusterError as error:
-            # The log may be forbidden, or lost with its node. State and pods can be shown anyway.
-            log.warning("Step, loss and ring cannot be read: %s", error)
-            return JobState()
-
     def _readable_events(self, job: str) -> Sequence[Recorded]:
         try:
             return self._own_events(job)
         except ClusterError as error:
-            log.warning("The job's own events cannot be read: %s", error)
+            # The log may be forbidden, or lost with its node. State and pods can be shown anyway.
+            log.warning("Step, loss and ring, the job's own events, cannot be read: %s", error)
             return []
 
     def _change(self, job: str, spec: Object, change: str, *, is_dry_run: bool) -> Object:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from edl_horovod.errors import ConfigError, JobFailed, MissingDependency, NoCluster, TimedOut
 from edl_horovod.launch.jobs import Jobs, JobStatus, OnStatus
@@ -67,18 +68,16 @@ def _wait_until_exists(find: Callable[[], Jobs], job: str, seconds: float) -> No
     """Wait until a job exists, or for `seconds`; logs a warning first."""
     end = time.monotonic() + seconds
     was_logged = False
-    while not _exists(find, job) and time.monotonic() < end:
+    while True:
+        with suppress(NoCluster, MissingDependency):
+            if find().exists(job):
+                return
+        if (left := end - time.monotonic()) <= 0:
+            return
         if not was_logged:
             log.warning("There is no job %s yet; waiting up to %g s for its start.", job, seconds)
         was_logged = True
-        time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
-
-
-def _exists(find: Callable[[], Jobs], job: str) -> bool:
-    try:
-        return find().exists(job)
-    except (NoCluster, MissingDependency):
-        return False
+        time.sleep(min(POLL_SECONDS, left))
 
 
 def wait_until_at_rest(
