@@ -1,6 +1,7 @@
 """Converts refusals of the API server to errors: a class and a message for each reason."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,13 +53,11 @@ class Attempt:
 
 def refusal(attempt: Attempt, code: int, body: bytes) -> ClusterError:
     """The error for an HTTP error, whose body is a `Status`, or any text from a proxy."""
-    try:
+    status = None
+    with suppress(ValueError):
         status = json.loads(body)
-    except ValueError:
-        status = None
     if not isinstance(status, dict) or status.get("kind") != "Status":
-        text = body.decode("utf-8", "replace").strip()
-        status = {"message": " ".join(text.split())[:MAX_SAID]}
+        status = {"message": " ".join(body.decode("utf-8", "replace").split())[:MAX_SAID]}
     return refusal_of_status(attempt, {**status, "code": code})
 
 
@@ -127,25 +126,20 @@ def _names_cause(status: dict[str, Any], reason: str) -> bool:
 
 
 def _not_found(attempt: Attempt, status: dict[str, Any], received: str) -> ClusterError:
-    details = status.get("details") or {}
+    details, kind = status.get("details") or {}, attempt.kind
     # For a missing object the details have a name, for a missing kind they do not.
-    if details.get("name") and attempt.verb == "create":
-        if details.get("kind") == "namespaces":
-            summary = f"There is no namespace {details['name']}."
-        else:
-            summary = (
-                f"Something that the {attempt.kind.name} {attempt.name} refers to does not exist."
-            )
-        return errors.ObjectNotFound(summary, received=received)
-    if details.get("name"):
-        summary = f"There is no {attempt.kind.name} of that name in namespace {attempt.namespace}."
-        return errors.ObjectNotFound(summary, received=received)
-    if attempt.kind.name == "MPIJob":
+    if not details.get("name") and kind.name == "MPIJob":
         return errors.NoMPIJobs(
-            f"The cluster knows no {attempt.kind.resource} of {attempt.kind.api_version}.",
+            f"The cluster knows no {kind.resource} of {kind.api_version}.",
             received=received,
             hint="Install mpi-operator 0.8 in it, or choose another context.",
         )
-    return errors.ObjectNotFound(
-        "The API server does not know this kind of object.", received=received
-    )
+    if not details.get("name"):
+        summary = "The API server does not know this kind of object."
+    elif attempt.verb != "create":
+        summary = f"There is no {kind.name} of that name in namespace {attempt.namespace}."
+    elif details.get("kind") == "namespaces":
+        summary = f"There is no namespace {details['name']}."
+    else:
+        summary = f"Something that the {kind.name} {attempt.name} refers to does not exist."
+    return errors.ObjectNotFound(summary, received=received)
