@@ -319,10 +319,9 @@ class Forming:
             holders = [w for w in asked if w.is_connected and w in ring and w.has_state]
             # Newcomers would begin at step 0 if no holder of the state answered, so while all of
             # them are missing they get more time.
-            all_missing = bool(holders) and all(w.heard_at < asked_at for w in holders)
-            patience = (
-                self._timings.silence_seconds if all_missing else self._timings.sign_of_life_seconds
-            )
+            patience = self._timings.sign_of_life_seconds
+            if holders and all(w.heard_at < asked_at for w in holders):
+                patience = self._timings.silence_seconds
             left = asked_at + patience - time.monotonic()
             if not missing or left <= 0:
                 for worker in missing:
@@ -339,12 +338,10 @@ class Forming:
         Returns:
             Whether all did; false as soon as one cannot.
         """
-        rendezvous = Rendezvous(
-            self._address,
-            wait_seconds=self._forming_seconds,
-            hello_seconds=self._timings.hello_seconds,
-        )
-        async with rendezvous:
+        seconds, hello_seconds = self._forming_seconds, self._timings.hello_seconds
+        async with Rendezvous(
+            self._address, wait_seconds=seconds, hello_seconds=hello_seconds
+        ) as rendezvous:
             places = assign_ranks(
                 [worker.candidate for worker in members],
                 generation=generation,
@@ -377,9 +374,8 @@ class Forming:
                 self._wakeup.clear()
                 await self._wakeup.sleep(left)
             for worker in members:
-                missed[worker.name] += 1
-                if worker.heard_at >= asked_at:
-                    missed[worker.name] = 0
+                is_heard = worker.heard_at >= asked_at
+                missed[worker.name] = 0 if is_heard else missed[worker.name] + 1
             silent = [w for w in members if missed[w.name] >= MAX_MISSED_PINGS]
             for worker in silent:
                 worker.is_silent = True

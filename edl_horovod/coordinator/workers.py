@@ -122,6 +122,11 @@ class Worker:
         return self.is_connected and not self.is_silent
 
     @property
+    def is_there(self) -> bool:
+        """Whether it answers, and was not ordered to end because it hangs."""
+        return self.is_answering and not self.is_hung
+
+    @property
     def is_leaving(self) -> bool:
         """Whether it must end; it may have to hand over the job's state first."""
         return self.leaving_since is not None
@@ -155,28 +160,25 @@ class WorkerServer:
 
     def __init__(
         self,
-        secret: bytes,
+        settings: CoordinatorSettings,
         *,
         on_message: Callable[[Worker, Message | None], None],
         on_lost: Callable[[Worker], None],
-        hello_seconds: float,
     ) -> None:
         """Prepare the server; `listener.start` starts it.
 
         Args:
-            secret: The job's secret.
+            settings: The job's secret, and how long a connection may take to prove that it has it.
             on_message: Called with each message of a worker, `Hello` included; with None for a
                 message of an unknown kind.
             on_lost: Called when a worker's connection ends.
-            hello_seconds: How long a connection may take to authenticate itself.
         """
         self.workers: dict[str, Worker] = {}
         self.orders: dict[str, int] = {}
         """Numbers of all workers ever seen, in the order of their first calls."""
-        self._secret = secret
+        self._secret, self._hello_seconds = settings.secret, settings.timings.hello_seconds
         self._on_message = on_message
         self._on_lost = on_lost
-        self._hello_seconds = hello_seconds
         self.listener = Listener(
             self._serve, max_line_bytes=wire.MAX_LINE_BYTES, max_unauthenticated=MAX_UNAUTHENTICATED
         )
@@ -226,12 +228,8 @@ class WorkerServer:
             first = await reader.readline()
             if not first:
                 raise ConnectionResetError("it hung up")
-            channel = Channel(
-                self._secret,
-                server_nonce=server_nonce,
-                client_nonce=wire.nonce_of(first),
-                is_server=True,
-            )
+            nonces = {"server_nonce": server_nonce, "client_nonce": wire.nonce_of(first)}
+            channel = Channel(self._secret, **nonces, is_server=True)
             first_message = channel.open(await reader.readline())
         hello = messages.decode(first_message)
         if not isinstance(hello, Hello):
@@ -245,9 +243,8 @@ class WorkerServer:
         worker = self.workers.get(name)
         if worker is None:
             order = self.orders.setdefault(name, max(self.orders.values(), default=0) + 1)
-            worker = self.workers[name] = Worker(
-                Candidate(worker=name, host=hello.host, slot=hello.slot, order=order)
-            )
+            candidate = Candidate(worker=name, host=hello.host, slot=hello.slot, order=order)
+            worker = self.workers[name] = Worker(candidate)
         elif worker.connection is not None:
             worker.connection.close()
         worker.is_connected = True
@@ -309,9 +306,8 @@ class Liveness:
             self._on_silent(worker)
         # Only if other members answer: the last ones have the job's state, and may come back.
         others = [w for w in self._members() if w.is_answering]
-        patience = max(
-            self._timings.silence_seconds, min(self._timings.dead_seconds, self._stall_seconds)
-        )
+        patience = min(self._timings.dead_seconds, self._stall_seconds)
+        patience = max(self._timings.silence_seconds, patience)
         if silence >= patience and others and not worker.is_given_up:
             worker.is_given_up = True
             self._report(worker, f"no sign of life for {silence:.0f} s")
@@ -319,14 +315,10 @@ class Liveness:
     def _check_progress(self) -> None:
         members = self._members()
         ring = frozenset(members)
-        outsiders = [
-            worker
-            for worker in self._server.workers.values()
-            if worker.is_connected and not worker.is_ready and worker not in ring
-        ]
+        connected = [w for w in self._server.workers.values() if w.is_connected and not w.is_ready]
         verdicts = find_hung(
             [worker.current_report for worker in members],
-            [worker.current_report for worker in outsiders],
+            [worker.current_report for worker in connected if worker not in ring],
             stall_seconds=self._stall_seconds,
         )
         for verdict in verdicts:
@@ -345,9 +337,8 @@ class Liveness:
 
     def _report(self, worker: Worker, message: str) -> None:
         """Report that a worker hangs; its launcher kills it if it does not end by itself."""
-        self._events.write(
-            WorkerEvent(worker=worker.label, state="hung", pid=worker.pid, message=message)
-        )
+        label, pid = worker.label, worker.pid
+        self._events.write(WorkerEvent(worker=label, state="hung", pid=pid, message=message))
         log.warning("worker %s hangs: %s", worker.label, message)
 
 
@@ -461,9 +452,8 @@ class FailedPeers:
         for worker in self._left_out:
             worker.num_failed_formings += 1
             if worker.num_failed_formings > 1:
-                wait = self._timings.held_back_seconds * 2 ** min(
-                    worker.num_failed_formings - 2, 10
-                )
+                doublings = min(worker.num_failed_formings - 2, 10)
+                wait = self._timings.held_back_seconds * 2**doublings
                 self._hold_back(worker, max(wait, time.monotonic() - self._since))
 
     def formed(self, members: Sequence[Worker], known: Iterable[Worker]) -> None:
