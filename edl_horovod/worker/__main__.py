@@ -140,10 +140,9 @@ def serve(channel: socket.socket) -> list[str]:
     """
     channel.send(READY)
     while True:
-        try:
+        message, files = b"", list[int]()
+        with contextlib.suppress(TimeoutError):
             message, files, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 2)
-        except TimeoutError:
-            os._exit(0)
         if not message:
             os._exit(0)
         request = json.loads(message)
@@ -162,8 +161,7 @@ def serve(channel: socket.socket) -> list[str]:
             for descriptor in (pid_read, pid_write):
                 os.close(descriptor)
             channel.close()
-            command: list[str] = request["argv"]
-            return command
+            return list(request["argv"])
         for descriptor in (pid_write, *files):
             os.close(descriptor)
         channel.send(f"-{status}".encode() if status else os.read(pid_read, _MAX_PID_BYTES))
@@ -195,7 +193,7 @@ def _fork_twice() -> int | None:
 def _take_files(files: list[int]) -> None:
     """Make the first the standard input, and the second the output."""
     standard_input, output = files
-    for descriptor, number in ((standard_input, 0), (output, 1), (output, 2)):
+    for number, descriptor in enumerate((standard_input, output, output)):
         os.dup2(descriptor, number)
     for descriptor in files:
         os.close(descriptor)
