@@ -36,18 +36,6 @@ from edl_horovod.models.zoo_files import CODE_SUFFIXES, model_files
 from edl_horovod.records import user_dataset
 from edl_horovod.records.sources.table import kind_of
 
-__all__ = [
-    "SweepJob",
-    "SweepPlan",
-    "SweepResult",
-    "best_of",
-    "claim_folder",
-    "make_plan",
-    "result_settings",
-    "run",
-    "value_of",
-]
-
 _NAME_LENGTH = 80
 _WITHOUT_EFFECT = (
     "output",
@@ -252,13 +240,10 @@ def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
                 of_metrics = (
                     loss_then for metrics, loss_then in evaluated[::-1] if metrics == event.metrics
                 )
-                job = replace(
-                    job,
-                    loss=next(of_metrics, loss),
-                    metrics=event.metrics or {},
-                    steps=event.steps or 0,
-                    seconds=round(time - recorded[0].time, 3),
-                )
+                steps, metrics = event.steps or 0, event.metrics or {}
+                seconds = round(time - recorded[0].time, 3)
+                final = next(of_metrics, loss)
+                job = replace(job, loss=final, metrics=metrics, steps=steps, seconds=seconds)
     return replace(job, state=state)
 
 
@@ -340,33 +325,24 @@ class _InputsOfJobs:
 def _code_of(model_zoo: str, model_def: str, data: Sequence[str]) -> str:
     """A digest of a model's code, and of code beside it that yields records."""
     scheme = f"{user_dataset.SCHEME}:"
-    modules = [
-        pattern.removeprefix(scheme).rpartition(".")[0]
-        for pattern in data
-        if pattern.startswith(scheme)
-    ]
+    names = [pattern.removeprefix(scheme) for pattern in data if pattern.startswith(scheme)]
+    modules = [name.rpartition(".")[0] for name in names]
     digest = hashlib.sha256()
     try:
         files = model_files(require_zoo(model_zoo), model_def, modules)
     except EdlError:
         return ""  # The job itself reports the error.
     for file in files:
-        content = (
-            file.read_bytes()
-            if file.suffix in CODE_SUFFIXES
-            else _states_below([str(file)]).encode()
-        )
+        is_code = file.suffix in CODE_SUFFIXES
+        content = file.read_bytes() if is_code else _states_below([str(file)]).encode()
         digest.update(f"{file}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
 
 
 def _states_below(paths: Sequence[str]) -> str:
     """A digest of the names, sizes and times of files, and of those in folders."""
-    states = [
-        [path, status.st_size, status.st_mtime_ns]
-        for path in sorted(_files_below(paths))
-        for status in (os.stat(path),)
-    ]
+    statuses = [(path, os.stat(path)) for path in sorted(_files_below(paths))]
+    states = [[path, status.st_size, status.st_mtime_ns] for path, status in statuses]
     return hashlib.sha256(json.dumps(states).encode()).hexdigest() if states else ""
 
 
