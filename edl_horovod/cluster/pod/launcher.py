@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edl_horovod.cluster import pods
-from edl_horovod.cluster.pod.environment import PodEnvironment
+from edl_horovod.cluster.pod.environment import require_variables
 from edl_horovod.cluster.pod_log import PodLog
 from edl_horovod.cluster.styles import style_of
 from edl_horovod.config.schema import JobConfig
@@ -62,8 +62,8 @@ def _launch(config: JobConfig, args: argparse.Namespace) -> None:
     if style_of(config).is_static:
         patience = config.elastic.wait_seconds
         wait_for_workers(Path(HOSTFILE), port=pods.SSH_PORT, seconds=patience)
-    environment = PodEnvironment.of(os.environ, *NEEDED[config.kubernetes.style])
-    plan = plan_in_pod(config, args.config, environment)
+    require_variables(os.environ, NEEDED[config.kubernetes.style])
+    plan = plan_in_pod(config, args.config, os.environ)
     log.info("the job is done: %s", run_plan(plan, on_events=PodLog(sys.stdout)))
 
 
@@ -104,7 +104,7 @@ def _why_not(host: str, port: int) -> str:
     return ""
 
 
-def plan_in_pod(config: JobConfig, config_file: Path, environment: PodEnvironment) -> LaunchPlan:
+def plan_in_pod(config: JobConfig, config_file: Path, variables: Mapping[str, str]) -> LaunchPlan:
     """Plan what the launcher pod starts; its environment has `NEEDED` of the job's style.
 
     Raises:
@@ -121,24 +121,24 @@ def plan_in_pod(config: JobConfig, config_file: Path, environment: PodEnvironmen
             job_dir=job_dir,
             hosts={},
             ring=(_mpirun if style.is_static else _horovodrun)(config, config_file),
-            discovery=None if style.is_static else _discovery(config, environment),
+            discovery=None if style.is_static else _discovery(config, variables),
             # mpi-operator makes one for each MPIJob, so the job's next launcher has it too.
             secret_file=Path(SSH_KEY),
         )
     coordinator = {
         "--job-dir": job_dir,
-        "--address": environment.address,
+        "--address": variables["EDL_POD_IP"],
         "--port": pods.COORDINATOR_PORT,
-        "--secret-file": environment.secret_file,
+        "--secret-file": variables["EDL_SECRET_FILE"],
     }
     return LaunchPlan(
         config=config,
         job_dir=job_dir,
         hosts={},
         coordinator=Command(argv=_program("coordinator", coordinator)),
-        discovery=_discovery(config, environment),
+        discovery=_discovery(config, variables),
         grace_seconds=GRACE_SHARE * config.kubernetes.grace_seconds,
-        secret_file=environment.secret_file,
+        secret_file=Path(variables["EDL_SECRET_FILE"]),
     )
 
 
@@ -151,11 +151,11 @@ def _words(flags: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(str(word) for flag in flags.items() for word in flag)
 
 
-def _discovery(config: JobConfig, environment: PodEnvironment) -> Command:
+def _discovery(config: JobConfig, variables: Mapping[str, str]) -> Command:
     job_dir = JobDir.of(config)
     flags = {
-        "--namespace": environment.namespace,
-        "--job": environment.job,
+        "--namespace": variables["EDL_NAMESPACE"],
+        "--job": variables["EDL_JOB"],
         "--slots": config.kubernetes.slots_per_worker,
         "--names": style_of(config).host_names,
         "--output": job_dir.hosts,

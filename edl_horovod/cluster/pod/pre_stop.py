@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from edl_horovod.cluster.pod.environment import PodEnvironment
+from edl_horovod.cluster.pod.environment import require_variables
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.hosts import HostsFile
@@ -33,7 +33,8 @@ def main() -> int:
 
     def wait(config: JobConfig, _args: argparse.Namespace) -> None:
         deadline = began_at + GRACE_SHARE * config.kubernetes.grace_seconds
-        _wait(config, PodEnvironment.of(os.environ, "EDL_POD_IP").address, deadline)
+        require_variables(os.environ, ("EDL_POD_IP",))
+        _wait(config, os.environ["EDL_POD_IP"], deadline)
 
     return run_program(__doc__, wait, source="pre-stop")
 

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from edl_horovod.cluster.pod.environment import PodEnvironment
+from edl_horovod.cluster.pod.environment import require_variables
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.earlier import was_filled_by
@@ -31,10 +31,11 @@ def main() -> int:
 
 
 def _keep(config: JobConfig, args: argparse.Namespace) -> None:
-    environment = PodEnvironment.of(os.environ, *NEEDED)
-    job_dir, host = JobDir.of(config), environment.host
+    require_variables(os.environ, NEEDED)
+    host, secret_file, ready_file = (os.environ[name] for name in NEEDED)
+    job_dir = JobDir.of(config)
     # The manifest names the file of slot 0.
-    ready = environment.ready_file.with_name("{slot}")
+    ready = Path(ready_file).with_name("{slot}")
     for left in ready.parent.glob("*"):  # Left by a killed container of this pod.
         left.unlink()
     argv = (sys.executable, "-m", "edl_horovod.worker", "--config", str(args.config))
@@ -46,7 +47,7 @@ def _keep(config: JobConfig, args: argparse.Namespace) -> None:
         slots = Slots(command, None, events, backoff_seconds=backoff, host=host)
         slots.num_wanted = args.slots
         slots.keep_until(
-            lambda: is_leaving() or _is_over(job_dir, environment.secret_file),
+            lambda: is_leaving() or _is_over(job_dir, Path(secret_file)),
             grace_seconds=config.kubernetes.grace_seconds,
         )
 
