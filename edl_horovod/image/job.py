@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BuiltImage",
-    "Engine",
     "as_if_built",
     "build",
     "connect",
@@ -56,77 +55,69 @@ UNBUILT = "not-built-yet"
 log = logging.getLogger(__name__)
 
 
-class Engine:
-    """A connection to a builder; the caller closes it."""
+def _base(client: "APIClient", reference: Reference) -> tuple[str, str]:
+    """Return a base image's ID and its user; pull the image if it is not on this machine.
 
-    def __init__(self, client: "APIClient") -> None:
-        self._client = client
+    Raises:
+        RegistryError: The image cannot be pulled.
+    """
+    import docker.errors
 
-    def base(self, reference: Reference) -> tuple[str, str]:
-        """Return a base image's ID and its user; pull the image if it is not on this machine.
-
-        Raises:
-            RegistryError: The image cannot be pulled.
-        """
-        import docker.errors
-
-        try:
-            inspected = self._client.inspect_image(str(reference))
-        except docker.errors.ImageNotFound:
-            log.info("pulling %s", reference)
-            summary = f"The base image {reference} cannot be pulled"
-            with _sdk_errors_as(errors.RegistryError, summary):
-                tag = reference.digest or reference.tag
-                lines = self._client.pull(reference.repository, tag=tag, stream=True, decode=True)
-                _follow(lines, errors.RegistryError, summary)
-                inspected = self._client.inspect_image(str(reference))
-        return str(inspected["Id"]), str((inspected.get("Config") or {}).get("User") or "")
-
-    def build(self, plan: ImagePlan) -> Reference:
-        """Build an image; it is tagged once it is complete.
-
-        Raises:
-            RegistryError: The base image cannot be pulled.
-            ImageError: A step of the build failed.
-        """
-        base_id, user = self.base(plan.base)
-        dockerfile = plan.dockerfile(base=str(plan.base), user=user)
-        image = Reference(plan.repository, plan.tag(base_id, dockerfile))
-        summary = f"The image {image} cannot be built"
-        log.info("building %s", image)
-        with tempfile.TemporaryFile() as context, _sdk_errors_as(errors.ImageError, summary):
-            write_context(plan, dockerfile, context)
-            flags = dict.fromkeys(("custom_context", "decode", "rm", "forcerm"), True)
-            lines = self._client.build(fileobj=context, tag=str(image), **flags)
-            _follow(lines, errors.ImageError, summary)
-        return image
-
-    def push(self, image: Reference) -> Reference:
-        """Push an image; return its name by digest, which stays valid if the tag moves.
-
-        Credentials come from Docker's configuration and its credential helpers, else from Podman's.
-
-        Raises:
-            RegistryError: The registry does not answer or refuses the image.
-        """
-        summary = f"The image {image} cannot be pushed"
-        log.info("pushing %s", image)
+    try:
+        inspected = client.inspect_image(str(reference))
+    except docker.errors.ImageNotFound:
+        log.info("pulling %s", reference)
+        summary = f"The base image {reference} cannot be pulled"
         with _sdk_errors_as(errors.RegistryError, summary):
-            login = _podman_login(image)
-            lines = self._client.push(
-                image.repository, tag=image.tag, stream=True, decode=True, auth_config=login
-            )
-            output = _follow(lines, errors.RegistryError, summary)
-        digests = [digest for line in output if (digest := line.get("aux", {}).get("Digest"))]
-        # Podman prints it as text, with another digest if it has not compressed a layer.
-        digests += [match[1] for line in output if (match := _DIGEST.search(_text(line)))]
-        if not digests:
-            raise errors.RegistryError(f"{summary}: the builder did not say its digest.")
-        return Reference(image.repository, digest=digests[-1])
+            tag = reference.digest or reference.tag
+            lines = client.pull(reference.repository, tag=tag, stream=True, decode=True)
+            _follow(lines, errors.RegistryError, summary)
+            inspected = client.inspect_image(str(reference))
+    return str(inspected["Id"]), str((inspected.get("Config") or {}).get("User") or "")
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
+
+def _build_image(client: "APIClient", plan: ImagePlan) -> Reference:
+    """Build an image; it is tagged once it is complete.
+
+    Raises:
+        RegistryError: The base image cannot be pulled.
+        ImageError: A step of the build failed.
+    """
+    base_id, user = _base(client, plan.base)
+    dockerfile = plan.dockerfile(base=str(plan.base), user=user)
+    image = Reference(plan.repository, plan.tag(base_id, dockerfile))
+    summary = f"The image {image} cannot be built"
+    log.info("building %s", image)
+    with tempfile.TemporaryFile() as context, _sdk_errors_as(errors.ImageError, summary):
+        write_context(plan, dockerfile, context)
+        flags = dict.fromkeys(("custom_context", "decode", "rm", "forcerm"), True)
+        lines = client.build(fileobj=context, tag=str(image), **flags)
+        _follow(lines, errors.ImageError, summary)
+    return image
+
+
+def _push(client: "APIClient", image: Reference) -> Reference:
+    """Push an image; return its name by digest, which stays valid if the tag moves.
+
+    Credentials come from Docker's configuration and its credential helpers, else from Podman's.
+
+    Raises:
+        RegistryError: The registry does not answer or refuses the image.
+    """
+    summary = f"The image {image} cannot be pushed"
+    log.info("pushing %s", image)
+    with _sdk_errors_as(errors.RegistryError, summary):
+        login = _podman_login(image)
+        lines = client.push(
+            image.repository, tag=image.tag, stream=True, decode=True, auth_config=login
+        )
+        output = _follow(lines, errors.RegistryError, summary)
+    digests = [digest for line in output if (digest := line.get("aux", {}).get("Digest"))]
+    # Podman prints it as text, with another digest if it has not compressed a layer.
+    digests += [match[1] for line in output if (match := _DIGEST.search(_text(line)))]
+    if not digests:
+        raise errors.RegistryError(f"{summary}: the builder did not say its digest.")
+    return Reference(image.repository, digest=digests[-1])
 
 
 def sockets() -> list[str]:
@@ -143,8 +134,8 @@ def sockets() -> list[str]:
     return [f"unix://{path}" for path in paths]
 
 
-def connect() -> Engine:
-    """Connect to the first builder that answers.
+def connect() -> "APIClient":
+    """Connect to the first builder that answers; the caller closes the connection.
 
     Raises:
         MissingDependency: The SDK is not installed, or no builder answers.
@@ -168,7 +159,7 @@ def connect() -> Engine:
             arguments = docker.utils.kwargs_from_env(environment=variables)
             client = docker.APIClient(version="auto", timeout=ANSWER_SECONDS, **arguments)
             client.timeout = SILENCE_SECONDS
-            return Engine(client)
+            return client
         except (docker.errors.DockerException, OSError) as e:
             complaints.append(f"{host}: {_cause(e)}")
     raise errors.MissingDependency(
@@ -346,9 +337,9 @@ def _with_image(config: JobConfig, *, is_dry_run: bool) -> JobConfig:
 
 
 def _build(plan: ImagePlan, *, push: bool) -> BuiltImage:
-    with contextlib.closing(connect()) as builder:
-        image = builder.build(plan)
-        digest = str(builder.push(image)) if push else ""
+    with contextlib.closing(connect()) as client:
+        image = _build_image(client, plan)
+        digest = str(_push(client, image)) if push else ""
     return BuiltImage(image=str(image), digest=digest, model_zoo=plan.zoo_path)
 
 
