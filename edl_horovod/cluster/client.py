@@ -188,7 +188,7 @@ class Cluster:
         kind = kind_of(manifest["kind"], manifest["apiVersion"])
         name = manifest["metadata"].get("name", "")
         attempt = self._attempt("create", kind.name, name=name)
-        return self._answer(attempt, "POST", _checks(is_dry_run), manifest)
+        return self._answer(attempt, "POST", query=_checks(is_dry_run), body=manifest)
 
     def patch(
         self, kind: str, name: str, changes: Mapping[str, Any], *, is_dry_run: bool = False
@@ -199,7 +199,7 @@ class Cluster:
         In a dry run the server checks the patch and changes nothing.
         """
         attempt = self._attempt("patch", kind, name=name)
-        return self._answer(attempt, "PATCH", _checks(is_dry_run), changes)
+        return self._answer(attempt, "PATCH", query=_checks(is_dry_run), body=changes)
 
     def delete(
         self, kind: str, name: str, *, grace_seconds: int | None = None, uid: str = ""
@@ -290,16 +290,10 @@ class Cluster:
 
     # -- requests
 
-    def _answer(
-        self,
-        attempt: Attempt,
-        method: str = "GET",
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-    ) -> Object:
-        """Send a request, and return the whole answer."""
+    def _answer(self, attempt: Attempt, method: str = "GET", **parts: Mapping[str, Any]) -> Object:
+        """Send a request, with a `query` and a `body` if need be; return the whole answer."""
         with _explained(attempt):
-            response = self._send(attempt, ANSWER_SECONDS, method, query, body)
+            response = self._send(attempt, ANSWER_SECONDS, method, **parts)
             answer: Object = json.loads(response.data)
             return answer
 

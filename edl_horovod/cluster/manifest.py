@@ -12,9 +12,8 @@ import yaml
 from edl_horovod.cluster import objects, pods
 from edl_horovod.cluster.pods import COORDINATOR_PORT, Manifest
 from edl_horovod.cluster.styles import style_of
-from edl_horovod.config import resolved
+from edl_horovod.config import resolved, tasks
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.tasks import check_start, largest_ring
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import with_job_dir
 from edl_horovod.records.sources.table import kind_of
@@ -70,7 +69,7 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
         parts += [_object("v1", "Secret", owned, type="Opaque", data=data), _service(name)]
     if not style_of(config).is_static and not config.kubernetes.service_account:
         # The largest number of worker pods that the job can be scaled to.
-        most_ranks = max(largest_ring(config), config.launch.np)
+        most_ranks = max(tasks.largest_ring(config), config.launch.np)
         most_pods = math.ceil(most_ranks / config.kubernetes.slots_per_worker)
         parts += _rights(name, namespace, most_pods)
     parts.append(_network_policy(name))
@@ -127,7 +126,7 @@ def _check(config: JobConfig) -> None:
             received=f"kubernetes.style={config.kubernetes.style}",
             hint="Mount the secret: kubernetes.volumes={login: {secret: NAME, mount: /login}}.",
         )
-    check_start(config)
+    tasks.check_start(config)
     slots = config.kubernetes.slots_per_worker
     if config.launch.np % slots:
         raise ConfigError(

@@ -70,35 +70,29 @@ def refusal_of_status(attempt: Attempt, status: dict[str, Any]) -> ClusterError:
     received = f"{attempt}, HTTP {code}: {said}"
     if code == 404:
         return _not_found(attempt, status, received)
-    if code == 403 and "exceeded quota" in said:
-        return errors.QuotaExceeded(
-            f"A quota of namespace {attempt.namespace} refuses this.",
-            received=received,
-            hint="Ask for less, end other jobs there, or have the quota raised.",
-        )
-    if code == 403 and _names_cause(status, "NamespaceTerminating"):
-        return ClusterError(
-            f"Namespace {attempt.namespace} is being deleted, and takes nothing new.",
-            received=received,
-            hint="Choose another namespace, or wait until this one is gone and create it again.",
-        )
-    if code == 403 and "attempting to grant RBAC permissions" in said:
-        return errors.ClusterForbidden(
-            "The credentials may not give away rights that they do not have.",
-            received=received,
-            hint="Ask for a Role with these rights, or name an account that has them already: "
-            "kubernetes.service_account.",
-        )
-    if code >= 500 or code == 429:
-        return errors.ClusterUnreachable(
-            f"The API server {attempt.server} failed, or is too busy.",
-            received=received,
-            hint="Try again later.",
-        )
     kind, summary = _BY_CODE.get(code, (ClusterError, "The API server refused."))
+    hint = ""
     if code == 400 and attempt.verb in ("create", "patch"):
         kind = errors.ManifestRefused
-    return kind(summary.format(attempt=attempt), received=received)
+    elif code == 403 and "exceeded quota" in said:
+        kind = errors.QuotaExceeded
+        summary = "A quota of namespace {attempt.namespace} refuses this."
+        hint = "Ask for less, end other jobs there, or have the quota raised."
+    elif code == 403 and _names_cause(status, "NamespaceTerminating"):
+        kind = ClusterError
+        summary = "Namespace {attempt.namespace} is being deleted, and takes nothing new."
+        hint = "Choose another namespace, or wait until this one is gone and create it again."
+    elif code == 403 and "attempting to grant RBAC permissions" in said:
+        summary = "The credentials may not give away rights that they do not have."
+        hint = (
+            "Ask for a Role with these rights, or name an account that has them already: "
+            "kubernetes.service_account."
+        )
+    elif code >= 500 or code == 429:
+        kind = errors.ClusterUnreachable
+        summary = "The API server {attempt.server} failed, or is too busy."
+        hint = "Try again later."
+    return kind(summary.format(attempt=attempt), received=received, hint=hint)
 
 
 _BY_CODE: dict[int, tuple[type[ClusterError], str]] = {

@@ -223,11 +223,6 @@ class Exchange:
         """Set when all members have sent their parts, or when the ring is abandoned."""
         self._parts: dict[int, bytes] = {}
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all members have sent their parts."""
-        return len(self._parts) == self.size
-
     def put(self, rank: int, parts: bytes) -> None:
         """Store the parts of a member.
 
@@ -236,7 +231,7 @@ class Exchange:
             parts: Its parts, `num_bytes` bytes.
         """
         self._parts[rank] = parts
-        if self.is_complete:
+        if len(self._parts) == self.size:
             self.is_over.set()
 
     def take(self, rank: int) -> bytes:

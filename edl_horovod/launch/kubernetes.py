@@ -12,8 +12,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from edl_horovod import errors, image
-from edl_horovod.cluster import objects
-from edl_horovod.cluster.credentials import find_cluster
+from edl_horovod.cluster import credentials, objects
 from edl_horovod.cluster.manifest import JobManifests, job_manifests, to_yaml
 from edl_horovod.config.kubernetes import JOB_NAME_CHARACTERS
 from edl_horovod.config.schema import JobConfig
@@ -189,7 +188,9 @@ def _namespace(config: JobConfig) -> str:
     """The job's namespace by the local configuration; empty if no cluster is configured."""
     settings = config.kubernetes
     try:
-        return find_cluster(context=settings.context, namespace=settings.namespace).namespace
+        return credentials.find_cluster(
+            context=settings.context, namespace=settings.namespace
+        ).namespace
     except errors.NoCluster:
         if settings.context:
             raise

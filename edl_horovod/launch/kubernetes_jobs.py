@@ -7,14 +7,9 @@ from typing import Any
 
 import yaml
 
-from edl_horovod.cluster import objects
-from edl_horovod.cluster.causes import events_of, seconds_of
+from edl_horovod.cluster import causes, logs, objects, pod_log, preflight, styles
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.logs import read_logs
-from edl_horovod.cluster.pod_log import events_in
-from edl_horovod.cluster.preflight import warn_of_resume
 from edl_horovod.cluster.status import ENDED, JobView, view, views
-from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import check_change
@@ -144,7 +139,7 @@ class KubernetesJobs(Jobs):
                 return True
 
         ending = is_over if follow else None
-        lines = read_logs(self._cluster, job, only=pod, tail=tail, is_over=ending)
+        lines = logs.read_logs(self._cluster, job, only=pod, tail=tail, is_over=ending)
         return (LogLine(name, text) for name, text in lines)
 
     def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
@@ -155,13 +150,13 @@ class KubernetesJobs(Jobs):
             lines = [event_line(event) for event in self._readable_events(job)]
             lines += [
                 EventLine(
-                    time=seconds_of(event.time),
+                    time=causes.seconds_of(event.time),
                     origin="kubernetes",
                     kind=event.kind,
                     source=event.object,
                     text=event.text,
                 )
-                for event in events_of(self._mpijob(job), self._cluster.find("Event"))
+                for event in causes.events_of(self._mpijob(job), self._cluster.find("Event"))
             ]
             for line in sorted(lines, key=lambda line: line.time):
                 key = (line.time, line.origin, line.kind, line.source, line.text)
@@ -178,7 +173,7 @@ class KubernetesJobs(Jobs):
         """Change the number of ranks, by that of the worker pods."""
         config = self.config(job)
         slots = config.kubernetes.slots_per_worker
-        if style_of(config).is_static:
+        if styles.style_of(config).is_static:
             raise ConfigError(
                 "A static ring cannot change.",
                 received={"kubernetes.style": config.kubernetes.style},
@@ -193,8 +188,8 @@ class KubernetesJobs(Jobs):
     def stop(self, job: str, *, is_dry_run: bool = False) -> None:
         """Suspend the MPIJob; logs a warning if the operator may be unable to resume it."""
         config = self.config(job)
-        self.warn_of_stop(job, config, saves=style_of(config).has_coordinator)
-        warn_of_resume(self._cluster, job=job, is_dry_run=is_dry_run)
+        self.warn_of_stop(job, config, saves=styles.style_of(config).has_coordinator)
+        preflight.warn_of_resume(self._cluster, job=job, is_dry_run=is_dry_run)
         self._change(job, {"runPolicy": {"suspend": True}}, "stopped", is_dry_run=is_dry_run)
 
     def stop_seconds(self, job: str) -> float:
@@ -224,7 +219,7 @@ class KubernetesJobs(Jobs):
         if not seen.missing:
             return seen
         # There are many events, so they are read only if pods are missing.
-        return view(mpijob, pods, events_of(mpijob, self._cluster.find("Event")))
+        return view(mpijob, pods, causes.events_of(mpijob, self._cluster.find("Event")))
 
     def _own_events(self, job: str) -> Sequence[Recorded]:
         """The last events of the job, from the log of its newest launcher pod."""
@@ -234,7 +229,8 @@ class KubernetesJobs(Jobs):
         newest = max(launchers, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         if (newest.get("status") or {}).get("phase", "Pending") == "Pending":
             return []
-        return list(events_in(self._cluster.log_lines(newest["metadata"]["name"], tail=LOG_LINES)))
+        lines = self._cluster.log_lines(newest["metadata"]["name"], tail=LOG_LINES)
+        return list(pod_log.events_in(lines))
 
     def _readable_events(self, job: str) -> Sequence[Recorded]:
         try:

@@ -5,18 +5,14 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from edl_horovod.config import resolved
+from edl_horovod.config import resolved, tasks
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.tasks import check_start
 from edl_horovod.errors import ConfigError
+from edl_horovod.job import earlier, hosts, output_checks
 from edl_horovod.job.directory import JobDir, with_job_dir
-from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.job.events import OnEvents
-from edl_horovod.job.hosts import num_workers
-from edl_horovod.job.output_checks import check_is_free, check_paths
 from edl_horovod.launch.target import DryRun, LaunchTarget
-from edl_horovod.models import job_zoo
-from edl_horovod.models.framework_name import with_framework
+from edl_horovod.models import framework_name, job_zoo
 from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.plan import (
     LOCAL_HOST,
@@ -42,8 +38,8 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
 
     def plan(self, config: JobConfig) -> LaunchPlan:
         """Plan the coordinator and the workers; see `LaunchTarget`."""
-        config = with_framework(with_checkpoint_lanes(with_job_dir(config)))
-        check_start(config)
+        config = framework_name.with_framework(earlier.with_checkpoint_lanes(with_job_dir(config)))
+        tasks.check_start(config)
         job_dir = JobDir.of(config)
         coordinator = (sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir))
         return LaunchPlan(
@@ -73,13 +69,13 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
                 received=f"launch.kind={config.launch.kind}",
                 hint="Leave them out; --dry-run prints what would run here.",
             )
-        check_is_free(config)
-        check_paths(config)
+        output_checks.check_is_free(config)
+        output_checks.check_paths(config)
         lines = [f"job directory: {plan.job_dir}"]
         if change := job_zoo.pending(config):
             lines.append(f"model zoo: {change}")
         if plan.worker is not None:
-            num = num_workers(config.launch.np, config.elastic.spares)
+            num = hosts.num_workers(config.launch.np, config.elastic.spares)
             lines += [f"coordinator: {plan.coordinator}", f"{num} workers: {plan.worker}"]
         else:
             lines.append(f"static ring: {plan.ring}")
@@ -116,8 +112,8 @@ class MpiTarget(LocalTarget):
                 "elastic.autoscale is for train on an elastic ring, and that of mpirun is static.",
                 received="elastic.autoscale=True, launch.kind=mpi",
             )
-        config = with_framework(with_checkpoint_lanes(with_job_dir(config)))
-        check_start(config)
+        config = framework_name.with_framework(earlier.with_checkpoint_lanes(with_job_dir(config)))
+        tasks.check_start(config)
         job_dir, num_ranks = JobDir.of(config), config.launch.np
         variables = _threads_of(config)  # Environment variables that limit each rank's threads.
         if os.geteuid() == 0:  # As is usual in a container.

@@ -19,19 +19,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from edl_horovod import errors
-from edl_horovod.config import resolved
+from edl_horovod.config import resolved, tasks
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.tasks import check_change, check_start
 from edl_horovod.displays.page.snapshot import (
     UNAVAILABLE,
     DirectorySource,
     JobSnapshot,
     Source,
 )
-from edl_horovod.job import hosts
+from edl_horovod.job import earlier, hosts, output_checks
 from edl_horovod.job.directory import JobDir, with_job_dir
-from edl_horovod.job.earlier import with_checkpoint_lanes
-from edl_horovod.job.output_checks import check_is_free, check_paths
 from edl_horovod.job.state import JobState, TargetDetails
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine
 from edl_horovod.launch.local_jobs import LocalJobs, read_logs
@@ -75,8 +72,8 @@ class SlurmTarget(LaunchTarget[SlurmPlan, SubmittedJob]):
 
     def plan(self, config: JobConfig) -> SlurmPlan:
         """The batch script; see `LaunchTarget`."""
-        config = with_framework(with_checkpoint_lanes(with_job_dir(config)))
-        check_start(config)
+        config = with_framework(earlier.with_checkpoint_lanes(with_job_dir(config)))
+        tasks.check_start(config)
         slots = config.slurm.slots_per_node
         if config.launch.np % slots:
             raise errors.ConfigError(
@@ -100,8 +97,8 @@ class SlurmTarget(LaunchTarget[SlurmPlan, SubmittedJob]):
                 received="-o yaml, launch.kind=slurm",
                 hint="Leave it out; --dry-run prints the whole batch script.",
             )
-        check_is_free(plan.config)
-        check_paths(plan.config)
+        output_checks.check_is_free(plan.config)
+        output_checks.check_paths(plan.config)
         if check == "server":
             # Slurm answers on the standard error.
             ask_slurm("sbatch", "--test-only", stdin=plan.script)
@@ -109,8 +106,8 @@ class SlurmTarget(LaunchTarget[SlurmPlan, SubmittedJob]):
 
     def launch(self, plan: SlurmPlan, **_: object) -> SubmittedJob:
         """Hand the batch script to Slurm."""
-        check_is_free(plan.config)
-        check_paths(plan.config)
+        output_checks.check_is_free(plan.config)
+        output_checks.check_paths(plan.config)
         job_dir = Path(os.path.abspath(plan.config.job_dir))
         try:
             job_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -229,7 +226,7 @@ class SlurmJobs(Jobs):
             raise _not_running(running, "scaled", "A new job gets its ranks by launch.np.")
         path, slots = JobDir(running.job_dir).hosts, config.slurm.slots_per_node
         before = hosts.read(path)
-        check_change(config, num_ranks, received=str(num_ranks))
+        tasks.check_change(config, num_ranks, received=str(num_ranks))
         if num_ranks > slots * len(before):
             raise errors.ConfigError(
                 "Slurm does not make the allocation of a running job larger.",

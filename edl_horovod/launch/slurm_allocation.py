@@ -24,11 +24,9 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import check_start
 from edl_horovod.coordinator import saved
 from edl_horovod.errors import ClusterError, ConfigError, Interrupted
-from edl_horovod.job import checkpoint_files, hosts
+from edl_horovod.job import checkpoint_files, earlier, hosts, lifeline
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.job.events import EventLog, Recorded
-from edl_horovod.job.lifeline import end_with_parent
 from edl_horovod.launch.slurm import ask_slurm
 from edl_horovod.models.framework_name import with_framework
 from edl_horovod.supervisor.plan import Command, LaunchPlan, thread_variables
@@ -57,7 +55,7 @@ def main() -> int:
 def _play(config: JobConfig, args: argparse.Namespace) -> int | None:
     if args.role == "launcher":
         return run_job(config)
-    end_with_parent()
+    lifeline.end_with_parent()
     return (keep_steps if args.role == "nodes" else keep_workers)(config)
 
 
@@ -113,7 +111,7 @@ def plan_in_allocation(config: JobConfig, nodes: Sequence[str], first: str) -> L
     Raises:
         ConfigError: The settings do not fit, or the node does not have the interface.
     """
-    config = with_framework(with_checkpoint_lanes(config))
+    config = with_framework(earlier.with_checkpoint_lanes(config))
     check_start(config)
     job_dir = JobDir.of(config)
     address = _address_of(config.slurm.interface) if config.slurm.interface else first
