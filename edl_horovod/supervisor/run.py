@@ -16,19 +16,16 @@ from edl_horovod import errors
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS, largest_ring
 from edl_horovod.coordinator import saved
-from edl_horovod.job import hosts, outcome
+from edl_horovod.job import earlier, hosts, outcome, output_checks
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.earlier import hold, resume_hint, takeover_message, was_filled_by
 from edl_horovod.job.events import EventLog, JobEvent, OnEvents, Recorded, follow
 from edl_horovod.job.outcome import Failure, Outcome, Success
-from edl_horovod.job.output_checks import check_can_be_written, check_is_free, check_paths
 from edl_horovod.models import job_zoo, lookup
 from edl_horovod.models.framework_name import framework_name, with_framework
 from edl_horovod.records.sources.table import check_sources
-from edl_horovod.supervisor import processes
+from edl_horovod.supervisor import needs, processes
 from edl_horovod.supervisor.forks import WarmServer
-from edl_horovod.supervisor.needs import require_mpi, require_worker_packages
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan
 from edl_horovod.supervisor.processes import Child
 from edl_horovod.supervisor.slots import Slots
@@ -81,14 +78,14 @@ def run_plan(
     """
     config = plan.config
     began = time.monotonic()
-    is_takeover = was_filled_by(plan.job_dir, plan.secret_file)
+    is_takeover = earlier.was_filled_by(plan.job_dir, plan.secret_file)
     if not is_takeover:
         check_inputs(config)
         plan = replace(plan, config=with_framework(job_zoo.localized(config)))
         if LOCAL_HOST in plan.hosts:
-            require_worker_packages(framework_name(plan.config))
+            needs.require_worker_packages(framework_name(plan.config))
     with (
-        hold(
+        earlier.hold(
             plan.job_dir,
             plan.config,
             hosts=plan.hosts,
@@ -101,7 +98,7 @@ def run_plan(
     ):
         state, message = "taken over" if is_takeover else "starting", ""
         if is_takeover and plan.ring is not None:
-            message = takeover_message(config, plan.job_dir)
+            message = earlier.takeover_message(config, plan.job_dir)
             log.warning("%s", message)
         events.write(JobEvent(state=state, task=config.task, message=message, output=config.output))
         new_events = follow(plan.job_dir.events)
@@ -140,12 +137,12 @@ def run_plan(
             raise
         except errors.EdlError as error:
             end("failed", str(error))
-            raise error.with_more_hint(resume_hint(config, plan.job_dir)) from error
+            raise error.with_more_hint(earlier.resume_hint(config, plan.job_dir)) from error
         except KeyboardInterrupt as error:
             end("failed", "interrupted")
             raise errors.Interrupted(
                 "The job was interrupted; all its processes have ended.",
-                hint=resume_hint(config, plan.job_dir),
+                hint=earlier.resume_hint(config, plan.job_dir),
             ) from error
         result: dict[str, Any] = {key: getattr(ended, key) for key in _REPORTED}
         end("finished", **result)
@@ -178,9 +175,9 @@ def check_inputs(config: JobConfig) -> None:
             " and this is neither.",
             received={"init_from": config.init_from},
         )
-    check_is_free(config)
-    check_paths(config)
-    check_can_be_written(config)
+    output_checks.check_is_free(config)
+    output_checks.check_paths(config)
+    output_checks.check_can_be_written(config)
 
 
 def _require_processor(trained_model: Path) -> None:
@@ -335,7 +332,7 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
     assert plan.ring is not None
     program = Path(plan.ring.argv[0]).name
     if program == "mpirun":
-        require_mpi(plan.ring)
+        needs.require_mpi(plan.ring)
     restarting = [_restarting(plan, "discovery", plan.discovery)] if plan.discovery else []
     ring: Child | None = None
     try:

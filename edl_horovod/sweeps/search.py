@@ -14,8 +14,7 @@ from edl_horovod.config.conf_files import ConfigFiles
 from edl_horovod.config.schema import JobConfig, SearchConfig
 from edl_horovod.config.sweep import Candidates, Interval, Search
 from edl_horovod.errors import ConfigError, MissingDependency, how_to_install
-from edl_horovod.files.output_dir import writing
-from edl_horovod.files.url_secrets import without_secrets
+from edl_horovod.files import output_dir, url_secrets
 from edl_horovod.sweeps import run as sweeps
 from edl_horovod.sweeps.run import SweepJob, SweepPlan, SweepResult
 
@@ -85,7 +84,7 @@ def run_search(
     space, trial_plan = check_search(search, files, may_be_submitted=may_be_submitted)
     config = search.config
     path = Path(trial_plan.output) / STUDY
-    with writing(path.parent):
+    with output_dir.writing(path.parent):
         sweeps.claim_folder(path.parent)
         if trial_plan.configs[0].overwrite:
             path.unlink(missing_ok=True)
@@ -216,7 +215,7 @@ def _distribution(key: str, space: Interval | Candidates) -> optuna.distribution
         ConfigError: A candidate holds a secret.
     """
     if isinstance(space, Candidates):
-        shown = [without_secrets(name) for name in space.names]
+        shown = [url_secrets.without_secrets(name) for name in space.names]
         if shown != list(space.names):
             raise ConfigError(
                 f"{key} holds a password or a token, which would be written to {STUDY}.",

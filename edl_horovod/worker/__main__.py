@@ -26,9 +26,8 @@ from edl_horovod.config import resolved
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
+from edl_horovod.job import earlier, lifeline
 from edl_horovod.job import log as logs
-from edl_horovod.job.earlier import with_checkpoint_lanes
-from edl_horovod.job.lifeline import end_with_parent
 from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, READY
 from edl_horovod.models.framework_name import framework_name
 from edl_horovod.worker.environment import WorkerEnvironment, begin_container
@@ -60,10 +59,10 @@ def main() -> int:
         args = parser.parse_args(command[command.index("--config") :])
     faulthandler.enable()
     environment = WorkerEnvironment.of(os.environ)
-    end_with_parent()
+    lifeline.end_with_parent()
     begin_container(environment.ready_file)
     try:
-        config = with_checkpoint_lanes(resolved.load(args.config))
+        config = earlier.with_checkpoint_lanes(resolved.load(args.config))
         logs.setup(environment.identity.label, level=config.log_level)
         import_all(config)
         # Imported only now, because these import the slow packages.
