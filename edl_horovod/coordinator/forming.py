@@ -274,8 +274,7 @@ class Forming:
     def __init__(self, server: WorkerServer, wakeup: Wakeup, settings: CoordinatorSettings) -> None:
         self._server = server
         self._wakeup = wakeup
-        self._timings = settings.timings
-        self._address = settings.address
+        self._address, self._timings = settings.address, settings.timings
         self._forming_seconds = settings.elastic.forming_seconds
 
     async def gather(self, members: Sequence[Worker], generation: int) -> None:
