@@ -19,14 +19,7 @@ from edl_horovod.cluster.styles import style_of
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ClusterError, ClusterForbidden, ObjectNotFound, QuotaExceeded
 
-__all__ = [
-    "check_quotas",
-    "check_version",
-    "num_workers_with_room",
-    "quantity",
-    "shortages",
-    "warn_of_resume",
-]
+__all__ = ["check_quotas", "check_version", "warn_of_resume"]
 
 log = logging.getLogger(__name__)
 

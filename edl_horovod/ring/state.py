@@ -22,17 +22,7 @@ from edl_horovod.frameworks.values import Rows, StateGroup, Variable, num_bytes
 from edl_horovod.frameworks.world import World
 from edl_horovod.ring.checkpoint import Checkpoints
 
-__all__ = [
-    "FIRST_BYTES",
-    "NEVER",
-    "Counters",
-    "Layout",
-    "Pace",
-    "Received",
-    "RingState",
-    "StateLost",
-    "Stream",
-]
+__all__ = ["NEVER", "Counters", "RingState", "StateLost"]
 
 log = logging.getLogger(__name__)
 
