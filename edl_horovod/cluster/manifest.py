@@ -255,9 +255,8 @@ def _rights(name: str, namespace: str, most_pods: int) -> list[Manifest]:
 
 def _network_policy(name: str) -> Manifest:
     """Allow calls only between the job's own pods, as a ring has no authentication of its own."""
-    launchers, workers = (
-        objects.pod_labels(name, role).items() for role in (objects.LAUNCHER, objects.WORKER)
-    )
+    launchers = objects.pod_labels(name, objects.LAUNCHER).items()
+    workers = objects.pod_labels(name, objects.WORKER).items()
     own_pods = {"matchLabels": {key: value for key, value in launchers if (key, value) in workers}}
     return _object(
         "networking.k8s.io/v1",

@@ -72,9 +72,8 @@ class RingLimit:
             for sample in throughput.samples(next(news)):
                 if decision := self._policy.note(sample.size, sample.rate, sample.time):
                     self.most = decision.limit
-                    self._events.write(
-                        events.AutoscaleEvent(limit=self.most, reason=decision.reason)
-                    )
+                    event = events.AutoscaleEvent(limit=self.most, reason=decision.reason)
+                    self._events.write(event)
                     log.info("at most %d ranks: %s", self.most, decision.reason)
                     self._on_change(f"autoscale: {decision.reason}")
             await asyncio.sleep(self._poll_seconds)

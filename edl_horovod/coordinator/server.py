@@ -47,9 +47,7 @@ class Coordinator:
         self._outcome: Outcome | None = None
         self._wakeup = Wakeup()
         self._forming = Forming(self._server, self._wakeup, settings)
-        self._failed_peers = FailedPeers(
-            events, min_np=settings.elastic.min_np, timings=settings.timings
-        )
+        self._failed_peers = FailedPeers(events, min_np=self._elastic.min_np, timings=self._timings)
         self._liveness = Liveness(
             self._server,
             settings,
@@ -438,9 +436,8 @@ class Roster:
     def dismiss_unwanted(self, members: tuple[str, ...]) -> None:
         """Dismiss unwanted workers that are in no ring, once others have the job's state."""
         ring = frozenset(self.workers(members))
-        has_ring = bool(ring) and all(
-            w.is_answering and not w.is_ready and w.formed == w.placed for w in ring
-        )
+        formed = [w for w in ring if w.is_answering and not w.is_ready and w.formed == w.placed]
+        has_ring = bool(ring) and len(formed) == len(ring)
         # Without a ring, all workers that have the state may have to go. Then one of them is told
         # to save it (`has_state`).
         keeper = None if has_ring else self._most_advanced()

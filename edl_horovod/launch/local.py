@@ -118,9 +118,7 @@ class MpiTarget(LocalTarget):
         variables = _threads_of(config)  # Environment variables that limit each rank's threads.
         if os.geteuid() == 0:  # As is usual in a container.
             # Open MPI runs as root only if both variables allow it.
-            variables |= dict.fromkeys(
-                ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"
-            )
+            variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return LaunchPlan(
             config=config,
             job_dir=job_dir,

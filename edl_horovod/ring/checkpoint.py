@@ -351,11 +351,8 @@ def _header(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> 
     end = 0
     for name, array in arrays.items():
         start, end = end, end + array.nbytes
-        header[name] = {
-            "dtype": _DTYPES[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [start, end],
-        }
+        dtype, shape = _DTYPES[array.dtype.name], list(array.shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     return header
 
 

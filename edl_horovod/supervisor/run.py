@@ -352,9 +352,8 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
     ended = _outcome(plan)
     if ended is None:
         # For a rank that a signal ended, mpirun ends like a shell: with 128 plus the signal.
-        killed = processes.what_killed(
-            128 - code if code > 128 else code, processes.Memory(ring.pid)
-        )
+        signal_code = 128 - code if code > 128 else code
+        killed = processes.what_killed(signal_code, processes.Memory(ring.pid))
         raise errors.JobFailed(
             f"{program} ended with {processes.exit_text(code)} before the job was done."
             f"{killed and ' A rank may be meant. '}{killed} {ring.last_words()}"

@@ -142,10 +142,8 @@ class Slots:
         Raises:
             JobFailed: A slot failed several times in a row, and too few workers are healthy.
         """
-        num_healthy = sum(
-            slot.child.exit_code is None and (slot.num_new_failures == 0 or slot.is_in_ring)
-            for slot in self._slots.values()
-        )
+        running = [slot for slot in self._slots.values() if slot.child.exit_code is None]
+        num_healthy = sum(slot.num_new_failures == 0 or slot.is_in_ring for slot in running)
         worst = max(self._slots.values(), key=lambda slot: slot.num_new_failures, default=None)
         if worst and worst.num_new_failures >= HOPELESS_FAILURES and num_healthy < min_np:
             raise JobFailed(

@@ -60,10 +60,8 @@ class WorkerPod:
 def pod_of(manifest: dict[str, Any]) -> WorkerPod:
     """Extract the facts from a pod's manifest."""
     meta, status = manifest["metadata"], manifest.get("status") or {}
-    is_ready = any(
-        condition.get("type") == "Ready" and condition.get("status") == "True"
-        for condition in status.get("conditions") or ()
-    )
+    conditions = status.get("conditions") or ()
+    is_ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
     address = status.get("podIP") or ""
     phase = "" if "deletionTimestamp" in meta else status.get("phase")
     is_usable = is_ready and phase == "Running" and bool(address)

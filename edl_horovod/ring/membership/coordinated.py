@@ -111,13 +111,9 @@ class CoordinatedMembership(Membership):
             self._step = step
             self._is_ready = True
             self._start_listening()
+            generation, reason, unreached = self._generation, self._reason, self._unreached
             self._send(
-                messages.Ready(
-                    generation=self._generation,
-                    step=step,
-                    reason=self._reason,
-                    unreached=self._unreached,
-                )
+                messages.Ready(generation=generation, step=step, reason=reason, unreached=unreached)
             )
             self._reason, self._unreached = "", ()
             self._lock.wait_for(lambda: self._dismissal is not None or self._place is not None)
@@ -236,13 +232,8 @@ class CoordinatedMembership(Membership):
         now, address = time.monotonic(), f"{self._address.host}:{self._address.port}"
         if min(away, now - self._complained_at) > self._timings.complaint_seconds:
             self._complained_at = now
-            log.warning(
-                "the coordinator %s has been away for %.0f s, at most %.0f: %s",
-                address,
-                away,
-                self._patience_seconds,
-                error,
-            )
+            text = "the coordinator %s has been away for %.0f s, at most %.0f: %s"
+            log.warning(text, address, away, self._patience_seconds, error)
 
     def _why_give_up(self, away_since: float) -> str:
         """Why this worker no longer waits for the coordinator; empty if it does."""
