@@ -1,13 +1,16 @@
 """Carries out a chaos schedule on a running job, reverts its changes, and computes the cost."""
 
+import contextlib
+import itertools
+import os
 import signal
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from edl_horovod.chaos.schedule import Action
-from edl_horovod.chaos.target import HeldProcess, Target
 from edl_horovod.errors import ConfigError
 from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir
@@ -15,11 +18,115 @@ from edl_horovod.job.events import Recorded, ResetEvent, StepEvent, WorkerEvent
 from edl_horovod.launch import target as targets
 from edl_horovod.launch.local_jobs import LocalJobs
 
-__all__ = ["ActionResult", "Cost", "check_disturbable", "cost_of", "disturb", "disturb_job"]
+__all__ = [
+    "ActionResult",
+    "Cost",
+    "Target",
+    "check_disturbable",
+    "cost_of",
+    "disturb",
+    "disturb_job",
+]
 
 LEAST_SECONDS = 1.0
 """The shortest time from which a rate is computed."""
 POLL_SECONDS = 0.1
+EARLY_SECONDS = 30.0
+"""Seconds that a process may have started before its event, on a busy machine."""
+LATE_SECONDS = 2.0
+"""Seconds that it may have started later, because both clocks are coarse."""
+_HOST = "localhost"
+
+
+class HeldProcess:
+    """A process of the job, held by a descriptor so that a signal can reach no other process."""
+
+    def __init__(self, pid: int, label: str, handle: int) -> None:
+        """Own the descriptor of a process that is known to belong to the job."""
+        self.pid, self.label = pid, label
+        self._handle = handle
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; nothing happens if the process has already ended."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, number)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self._handle)
+
+
+class Target:
+    """A job and its processes, as its events report them."""
+
+    def __init__(
+        self, job_dir: JobDir, *, set_slots: Callable[[int], object], slots: Callable[[], int]
+    ) -> None:
+        self._job_dir = JobDir(job_dir.path.resolve())
+        self._new_events = events.follow(job_dir.events)
+        self._started: dict[str, tuple[int, float]] = {}
+        self._ring: tuple[int, ...] = ()
+        self.set_slots = set_slots
+        self.slots = slots
+        self.is_over = False
+        self.update()
+
+    def update(self) -> None:
+        """Read the events since the last call."""
+        for recorded in next(self._new_events):
+            self._note(recorded)
+
+    def ring(self) -> tuple[int, ...]:
+        """Return the slots of this machine in the last ring that formed, in ascending order."""
+        return self._ring
+
+    def worker(self, slot: int) -> HeldProcess | None:
+        """Return the process of a slot; None if the slot has none."""
+        return self._process(f"{_HOST}:{slot}", "--config", self._job_dir.config)
+
+    def coordinator(self) -> HeldProcess | None:
+        """Return the process of the coordinator; None if it does not run."""
+        return self._process("coordinator", "--job-dir", self._job_dir.path)
+
+    def _note(self, recorded: events.Recorded) -> None:
+        match recorded.event:
+            case events.WorkerEvent(state="started", worker=worker, pid=int(pid)):
+                self._started[worker] = (pid, recorded.time)
+            case events.CoordinatorEvent(pid=pid):
+                self._started["coordinator"] = (pid, recorded.time)
+            case events.GenerationEvent(is_formed=True, members=members):
+                here = [name.rpartition(":") for name in members]
+                self._ring = tuple(sorted(int(slot) for host, _, slot in here if host == _HOST))
+            case events.JobEvent(state="finished" | "failed"):
+                self.is_over = True
+
+    def _process(self, label: str, option: str, value: Path) -> HeldProcess | None:
+        if label not in self._started:
+            return None
+        pid, reported_at = self._started[label]
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return None
+        # Checked after it is opened: the descriptor stays valid if another process gets the number.
+        if _belongs_to_job(pid, option, value, reported_at):
+            return HeldProcess(pid, label, handle)
+        os.close(handle)
+        return None
+
+
+def _belongs_to_job(pid: int, option: str, value: Path, reported_at: float) -> bool:
+    """Whether a process ID still belongs to the job, by command line and start time."""
+    import psutil  # Every environment that can run a worker has it.
+
+    try:
+        process = psutil.Process(pid)
+        words, folder, started_at = process.cmdline(), process.cwd(), process.create_time()
+    except psutil.Error:
+        return False
+    values = [after for word, after in itertools.pairwise(words) if word == option]
+    is_ours = any(Path(folder, word).resolve() == value for word in values)
+    return is_ours and reported_at - EARLY_SECONDS < started_at < reported_at + LATE_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +244,7 @@ def disturb_job(
     """
     began, jobs, name = time.time(), LocalJobs(), str(job_dir)
     target = Target(
-        job_dir,
-        slots=lambda: jobs.slots(name),
-        set_slots=lambda slots: jobs.scale(name, slots),
+        job_dir, slots=lambda: jobs.slots(name), set_slots=lambda slots: jobs.scale(name, slots)
     )
     results = disturb(target, schedule, seconds=seconds, on_action=on_action)
     recorded = events.read(job_dir.events)
@@ -172,19 +277,13 @@ def disturb(
     return _Disturbance(target, on_action).run(schedule, seconds)
 
 
-@dataclass(frozen=True)
-class _StoppedProcess:
-    process: HeldProcess
-    until: float
-    """Seconds after the start of the schedule."""
-
-
 class _Disturbance:
     def __init__(self, target: Target, on_action: Callable[[ActionResult], None]) -> None:
         self._target = target
         self._on_action = on_action
         self._began = time.monotonic()
-        self._stopped: list[_StoppedProcess] = []
+        self._stopped: dict[HeldProcess, float] = {}
+        """Stopped workers, and until when: seconds after the start of the schedule."""
         self._results: list[ActionResult] = []
 
     def run(self, schedule: Sequence[Action], seconds: float) -> list[ActionResult]:
@@ -208,12 +307,9 @@ class _Disturbance:
         return time.monotonic() - self._began
 
     def _report(self, kind: str, message: str, *, is_done: bool = True) -> None:
+        now, seconds = time.time(), round(self._seconds(), 2)
         result = ActionResult(
-            time=time.time(),
-            seconds=round(self._seconds(), 2),
-            kind=kind,
-            is_done=is_done,
-            message=message,
+            time=now, seconds=seconds, kind=kind, is_done=is_done, message=message
         )
         self._results.append(result)
         self._on_action(result)
@@ -242,11 +338,11 @@ class _Disturbance:
             process.close()
         else:
             process.send(signal.SIGSTOP)
-            self._stopped.append(_StoppedProcess(process, self._seconds() + action.seconds))
+            self._stopped[process] = self._seconds() + action.seconds
             self._report("stop", f"{process.label}, pid {process.pid}, for {action.seconds:g} s")
 
     def _choose(self, action: Action) -> int | None:
-        stopped = {stopped.process.label for stopped in self._stopped}
+        stopped = {process.label for process in self._stopped}
         slots = [s for s in self._target.ring() if f"localhost:{s}" not in stopped]
         return slots[int(action.pick * len(slots))] if len(slots) > 1 else None
 
@@ -270,12 +366,11 @@ class _Disturbance:
 
     def _continue(self, seconds: float) -> None:
         """Continue the stopped workers whose time is over."""
-        over = [stopped for stopped in self._stopped if stopped.until <= seconds]
-        for stopped in over:
-            self._stopped.remove(stopped)
-            stopped.process.send(signal.SIGCONT)
-            self._report("continue", f"{stopped.process.label}, pid {stopped.process.pid}")
-            stopped.process.close()
+        for process in [held for held, until in self._stopped.items() if until <= seconds]:
+            del self._stopped[process]
+            process.send(signal.SIGCONT)
+            self._report("continue", f"{process.label}, pid {process.pid}")
+            process.close()
 
     def _restore_slots(self, slots: int) -> None:
         self._target.update()

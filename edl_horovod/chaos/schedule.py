@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from edl_horovod.errors import ConfigError, did_you_mean
@@ -58,26 +59,16 @@ def parse(text: str, *, seed: int = 0) -> tuple[Action, ...]:
 def _parse_word(word: str, pick: float) -> Action:
     at, _, rest = word.partition(":")
     kind, *more = rest.split(":")
+    most, hint = {"kill": 1, "stop": 2}.get(kind, 0), "Seconds and slots are numbers from 0 on."
     if kind not in KINDS:
-        raise ConfigError(
-            f"An action of a chaos schedule is {_FORM}.",
-            received=repr(word),
-            hint=f"{did_you_mean(kind, KINDS)} Kinds: {', '.join(KINDS)}.",
-        )
-    most = {"kill": 1, "stop": 2}.get(kind, 0)
-    try:
+        hint = f"{did_you_mean(kind, KINDS)} Kinds: {', '.join(KINDS)}."
+    with suppress(ValueError):
         slot = int(more[0]) if more and more[0] else None
         seconds = float(more[1]) if len(more) > 1 else STOP_SECONDS
         is_right = len(more) <= most and float(at) >= 0 and seconds > 0 and (slot or 0) >= 0
-        if not is_right:
-            raise ValueError
-        return Action(at_seconds=float(at), kind=kind, slot=slot, seconds=seconds, pick=pick)
-    except ValueError:
-        raise ConfigError(
-            f"An action of a chaos schedule is {_FORM}.",
-            received=repr(word),
-            hint="Seconds and slots are numbers from 0 on.",
-        ) from None
+        if is_right and kind in KINDS:
+            return Action(at_seconds=float(at), kind=kind, slot=slot, seconds=seconds, pick=pick)
+    raise ConfigError(f"An action of a chaos schedule is {_FORM}.", received=repr(word), hint=hint)
 
 
 def random_schedule(
@@ -110,11 +101,6 @@ def random_schedule(
     actions = []
     for number in range(1, int(seconds / every) + 1):
         jitter = source.uniform(-0.25, 0.25) * every
-        actions.append(
-            Action(
-                at_seconds=round(min(number * every + jitter, seconds), 2),
-                kind=source.choice(list(kinds)),
-                pick=source.random(),
-            )
-        )
+        at, kind = round(min(number * every + jitter, seconds), 2), source.choice(list(kinds))
+        actions.append(Action(at_seconds=at, kind=kind, pick=source.random()))
     return tuple(actions)

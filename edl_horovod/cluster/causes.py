@@ -121,10 +121,7 @@ _HINTS = tuple(
             "A LimitRange of the namespace says so: change kubernetes.worker and "
             "kubernetes.launcher, or have the LimitRange changed.",
         ),
-        (
-            "admission webhook",
-            "Ask the owner of this webhook in the cluster what it requires.",
-        ),
+        ("admission webhook", "Ask the owner of this webhook in the cluster what it requires."),
         (
             'User "system:serviceaccount:.* cannot ',
             "Have an administrator add this right to mpi-operator's ClusterRole.",
@@ -214,13 +211,9 @@ def refusals(job: str, events: Iterable[EventView], missing: Missing) -> Iterato
         events: Those of the job, the oldest first.
         missing: What the job lacks. What was refused once and is there by now is no cause.
     """
-    last = {
-        event.object: event
-        for event in events
-        if event.kind == "Warning"
-        and event.text.partition(":")[0] in _REFUSED
-        and _is_about(event, missing)
-    }
+    warnings = (event for event in events if event.kind == "Warning")
+    refused = (event for event in warnings if event.text.partition(":")[0] in _REFUSED)
+    last = {event.object: event for event in refused if _is_about(event, missing)}
     for event in last.values():
         yield Cause(event.object, event.text, _hint(event.text, job))
 
@@ -245,16 +238,13 @@ Object = dict[str, Any]
 def events_of(job: Object, events: Iterable[Object]) -> list[EventView]:
     """The events of a namespace about a job, oldest first; none of an earlier job of that name."""
     name, created = job["metadata"]["name"], seconds_of(job["metadata"].get("creationTimestamp"))
-    ours = [
-        event_view(event) for event in events if objects.is_of_job(name, event["involvedObject"])
-    ]
-    return sorted(
-        (event for event in ours if seconds_of(event.time) >= created),
-        key=lambda event: seconds_of(event.time),
-    )
+    ours = (event for event in events if objects.is_of_job(name, event["involvedObject"]))
+    times = [(seconds_of(event.time), event) for event in map(_event_view, ours)]
+    times.sort(key=lambda pair: pair[0])
+    return [event for seconds, event in times if seconds >= created]
 
 
-def event_view(event: Object) -> EventView:
+def _event_view(event: Object) -> EventView:
     """Extract the facts of an event of the API server."""
     about, created = event["involvedObject"], event["metadata"].get("creationTimestamp")
     return EventView(

@@ -7,8 +7,8 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from edl_horovod.cluster.credentials import Place, find_cluster
@@ -16,16 +16,7 @@ from edl_horovod.cluster.objects import VERSION, kind_of
 from edl_horovod.cluster.refusals import Attempt, Expired, refusal, refusal_of_status
 from edl_horovod.errors import ClusterUnreachable, MissingDependency, NoCluster, how_to_install
 
-__all__ = [
-    "ANSWER_SECONDS",
-    "Call",
-    "Cluster",
-    "Connection",
-    "Object",
-    "Page",
-    "WatchEvent",
-    "broken",
-]
+__all__ = ["Cluster", "Object", "Page", "WatchEvent"]
 
 log = logging.getLogger(__name__)
 
@@ -50,84 +41,6 @@ KEEPALIVE_SECONDS = 10
 VANISHED_SECONDS = 20
 """An idle connection is probed after the first time, and broken after the second. A followed log
 may be silent for hours, but must not hang if the host is gone."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """A request to the API server."""
-
-    attempt: Attempt
-    method: str = "GET"
-    query: Sequence[tuple[str, str]] = ()
-    body: Mapping[str, Any] | None = None
-    answer_seconds: float | None = field(default_factory=lambda: ANSWER_SECONDS)
-    """Longest silence in seconds; None for no limit."""
-
-
-class Connection:
-    """Sends requests, one at a time; the caller closes it."""
-
-    def __init__(self, place: Place) -> None:
-        """Read the credentials; nothing is sent yet.
-
-        Raises:
-            NoCluster: The credentials cannot be used.
-        """
-        self._place = place
-        self._client = _connect(place)
-
-    @property
-    def server(self) -> str:
-        """Address of the API server."""
-        return str(self._client.configuration.host)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
-
-    def answer(self, call: Call) -> Object:
-        """Send a request, and return the whole answer. Raises ClusterError."""
-        with _explained(call.attempt):
-            answer: Object = json.loads(self._send(call).data)
-            return answer
-
-    def lines(self, call: Call) -> Iterator[bytes]:
-        """Send a request, and yield the lines of the answer as they arrive. Raises ClusterError."""
-        with _explained(call.attempt):
-            response = self._send(call)
-        return _read_lines(call.attempt, response)
-
-    def _send(self, call: Call) -> urllib3.HTTPResponse:
-        response = self._send_once(call)
-        if response.status == 401:
-            # A token expires within an hour; read the next one from the file or login program.
-            log.debug("%s: the credentials are read again", call.attempt)
-            response.drain_conn()
-            self._client.close()
-            self._client = _connect(self._place)
-            response = self._send_once(call)
-        if not 200 <= response.status < 300:
-            raise refusal(call.attempt, response.status, response.data)
-        return response
-
-    def _send_once(self, call: Call) -> urllib3.HTTPResponse:
-        headers = {"Accept": "application/json"}
-        if call.body is not None:
-            kind = "merge-patch+json" if call.method == "PATCH" else "json"
-            headers["Content-Type"] = f"application/{kind}"
-        request = self._client.param_serialize(
-            call.method,
-            call.attempt.path,
-            query_params=list(call.query),
-            header_params=headers,
-            body=call.body,
-            auth_settings=["BearerToken"],
-        )
-        timeouts = (CONNECT_SECONDS, call.answer_seconds)
-        response: urllib3.HTTPResponse = self._client.call_api(
-            *request, _request_timeout=timeouts
-        ).response
-        return response
 
 
 def _connect(place: Place) -> ApiClient:
@@ -169,32 +82,18 @@ def _load(place: Place, configuration: Configuration) -> None:
     loader.load_and_set(configuration)
 
 
-def _read_lines(attempt: Attempt, response: urllib3.HTTPResponse) -> Iterator[bytes]:
-    with _explained(attempt):
-        try:
-            yield from response
-        finally:
-            # Not `release_conn`: the next request would read the rest of this answer.
-            response.close()
-
-
 @contextlib.contextmanager
 def _explained(attempt: Attempt) -> Iterator[None]:
-    """Convert failures below HTTP to errors that name the request."""
+    """Convert failures below HTTP, and answers without JSON, to errors that name the request."""
     try:
         yield
-    except (urllib3.exceptions.HTTPError, ApiException, OSError) as e:
-        raise broken(attempt, e) from e
-
-
-def broken(attempt: Attempt, error: Exception) -> ClusterUnreachable:
-    """The error for an answer that did not arrive or is incomplete."""
-    cause = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
-    return ClusterUnreachable(
-        f"The API server {attempt.server} cannot be reached, or broke the connection.",
-        received=f"{attempt}: {cause}",
-        hint="Check the address, the network, the certificates and the proxy.",
-    )
+    except (urllib3.exceptions.HTTPError, ApiException, OSError, ValueError) as e:
+        cause = e.reason if isinstance(e, urllib3.exceptions.MaxRetryError) else e
+        raise ClusterUnreachable(
+            f"The API server {attempt.server} cannot be reached, or broke the connection.",
+            received=f"{attempt}: {cause}",
+            hint="Check the address, the network, the certificates and the proxy.",
+        ) from e
 
 
 WATCH_SECONDS = 60
@@ -227,7 +126,10 @@ class WatchEvent:
 
 
 class Cluster:
-    """The API of one namespace of a cluster; close it, or use it in a `with`."""
+    """The API of one namespace of a cluster; close it, or use it in a `with`.
+
+    It sends one request at a time.
+    """
 
     def __init__(self, place: Place) -> None:
         """Read the credentials; nothing is sent yet.
@@ -236,7 +138,7 @@ class Cluster:
             NoCluster: The credentials cannot be used.
         """
         self._place = place
-        self._connection = Connection(place)
+        self._client = _connect(place)
 
     @classmethod
     def connect(cls, *, context: str = "", namespace: str = "") -> "Cluster":
@@ -255,12 +157,12 @@ class Cluster:
     @property
     def server(self) -> str:
         """Address of the API server."""
-        return self._connection.server
+        return str(self._client.configuration.host)
 
     def server_version(self) -> str:
         """The version of Kubernetes, for instance `v1.36.1`. Raises ClusterError."""
         attempt = Attempt(verb="get", kind=VERSION, namespace=None, server=self.server)
-        return str(self._connection.answer(Call(attempt))["gitVersion"])
+        return str(self._answer(attempt)["gitVersion"])
 
     def __enter__(self) -> Self:
         return self
@@ -270,13 +172,13 @@ class Cluster:
 
     def close(self) -> None:
         """Close the connections."""
-        self._connection.close()
+        self._client.close()
 
     # -- one object. All of these raise ClusterError.
 
     def get(self, kind: str, name: str) -> Object:
         """Read an object."""
-        return self._connection.answer(Call(self._attempt("get", kind, name=name)))
+        return self._answer(self._attempt("get", kind, name=name))
 
     def create(self, manifest: Mapping[str, Any], *, is_dry_run: bool = False) -> Object:
         """Create an object, or let the server only check it; returns it with the server's defaults.
@@ -286,7 +188,7 @@ class Cluster:
         kind = kind_of(manifest["kind"], manifest["apiVersion"])
         name = manifest["metadata"].get("name", "")
         attempt = self._attempt("create", kind.name, name=name)
-        return self._connection.answer(Call(attempt, "POST", _checks(is_dry_run), manifest))
+        return self._answer(attempt, "POST", query=_checks(is_dry_run), body=manifest)
 
     def patch(
         self, kind: str, name: str, changes: Mapping[str, Any], *, is_dry_run: bool = False
@@ -297,7 +199,7 @@ class Cluster:
         In a dry run the server checks the patch and changes nothing.
         """
         attempt = self._attempt("patch", kind, name=name)
-        return self._connection.answer(Call(attempt, "PATCH", _checks(is_dry_run), changes))
+        return self._answer(attempt, "PATCH", query=_checks(is_dry_run), body=changes)
 
     def delete(
         self, kind: str, name: str, *, grace_seconds: int | None = None, uid: str = ""
@@ -312,9 +214,7 @@ class Cluster:
             options["gracePeriodSeconds"] = grace_seconds
         if uid:
             options["preconditions"] = {"uid": uid}
-        self._connection.answer(
-            Call(self._attempt("delete", kind, name=name), "DELETE", body=options)
-        )
+        self._answer(self._attempt("delete", kind, name=name), "DELETE", body=options)
 
     def log_lines(
         self, pod: str, *, follow: bool = False, tail: int | None = None
@@ -323,11 +223,10 @@ class Cluster:
 
         Where it is followed, it goes on until the container ends, or this iterator is closed.
         """
-        query = [("follow", "true")] if follow else []
-        query += [] if tail is None else [("tailLines", str(tail))]
+        query = {"follow": "true"} if follow else {}
+        query |= {} if tail is None else {"tailLines": str(tail)}
         attempt = self._attempt("get", "Pod", name=pod, subresource="log")
-        seconds = None if follow else ANSWER_SECONDS
-        for line in self._connection.lines(Call(attempt, query=query, answer_seconds=seconds)):
+        for line in self._lines(attempt, query, None if follow else ANSWER_SECONDS):
             yield line.decode("utf-8", "replace").rstrip("\n")
 
     # -- many objects
@@ -349,7 +248,7 @@ class Cluster:
         Raises:
             Expired: It took too long; begin again.
         """
-        return self._pages(kind, _selectors(labels, ""), False)
+        return self._pages(kind, _selectors(labels), False)
 
     def watch(self, kind: str, version: str, *, labels: str = "") -> Iterator[WatchEvent]:
         """Yield the changes after a version, until the server ends the watch, after about a minute.
@@ -361,74 +260,112 @@ class Cluster:
             Expired: The changes since that version are no longer kept; list again. While the
                 changes are read, too.
         """
-        query = [
-            *_selectors(labels, ""),
-            ("watch", "true"),
-            ("resourceVersion", version),
-            ("allowWatchBookmarks", "true"),
-            ("timeoutSeconds", str(WATCH_SECONDS)),
-        ]
+        query = {**_selectors(labels), "watch": "true", "resourceVersion": version}
+        query |= {"allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         attempt = self._attempt("watch", kind)
-        seconds = WATCH_SECONDS + ANSWER_SECONDS
-        lines = self._connection.lines(Call(attempt, query=query, answer_seconds=seconds))
-        return _events(attempt, lines)
+        return _events(attempt, self._lines(attempt, query, WATCH_SECONDS + ANSWER_SECONDS))
 
     def _pages(
-        self, kind: str, selectors: list[tuple[str, str]], all_namespaces: bool
+        self, kind: str, selectors: Mapping[str, str], all_namespaces: bool
     ) -> Iterator[Page]:
         attempt = self._attempt("list", kind, all_namespaces=all_namespaces)
-        more = ""
+        query = {**selectors, "limit": str(PAGE_SIZE)}
         while True:
-            query = [*selectors, ("limit", str(PAGE_SIZE))]
-            if more:
-                query.append(("continue", more))
-            answer = self._connection.answer(Call(attempt, query=query))
+            answer = self._answer(attempt, query=query)
             metadata = answer["metadata"]
             for item in answer["items"]:
                 # The server omits these fields in the items of a list.
                 item.setdefault("kind", attempt.kind.name)
                 item.setdefault("apiVersion", attempt.kind.api_version)
             yield Page(answer["items"], metadata["resourceVersion"])
-            more = metadata.get("continue", "")
-            if not more:
+            if not metadata.get("continue"):
                 return
+            query["continue"] = metadata["continue"]
 
     def _attempt(
-        self,
-        verb: str,
-        kind: str,
-        *,
-        name: str = "",
-        subresource: str = "",
-        all_namespaces: bool = False,
+        self, verb: str, kind: str, *, all_namespaces: bool = False, **part: str
     ) -> Attempt:
-        return Attempt(
-            verb=verb,
-            kind=kind_of(kind),
-            namespace=None if all_namespaces else self.namespace,
-            server=self._connection.server,
-            name=name,
-            subresource=subresource,
-        )
+        namespace = None if all_namespaces else self.namespace
+        return Attempt(verb, kind_of(kind), namespace, self.server, **part)
+
+    # -- requests
+
+    def _answer(self, attempt: Attempt, method: str = "GET", **parts: Mapping[str, Any]) -> Object:
+        """Send a request, with a `query` and a `body` if need be; return the whole answer."""
+        with _explained(attempt):
+            response = self._send(attempt, ANSWER_SECONDS, method, **parts)
+            answer: Object = json.loads(response.data)
+            return answer
+
+    def _lines(
+        self, attempt: Attempt, query: Mapping[str, str], answer_seconds: float | None
+    ) -> Iterator[bytes]:
+        """Send a request, and return the lines of the answer, which are read as they arrive."""
+        with _explained(attempt):
+            response = self._send(attempt, answer_seconds, query=query)
+
+        def read() -> Iterator[bytes]:
+            # Not `release_conn`: the next request would read the rest of this answer.
+            with _explained(attempt), contextlib.closing(response):
+                yield from response
+
+        return read()
+
+    def _send(
+        self,
+        attempt: Attempt,
+        answer_seconds: float | None,
+        method: str = "GET",
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> urllib3.HTTPResponse:
+        """Send a request; `answer_seconds` is the longest silence, None for no limit."""
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            kind = "merge-patch+json" if method == "PATCH" else "json"
+            headers["Content-Type"] = f"application/{kind}"
+
+        def send_once() -> urllib3.HTTPResponse:
+            request = self._client.param_serialize(
+                method,
+                attempt.path,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            timeouts = (CONNECT_SECONDS, answer_seconds)
+            sent = self._client.call_api(*request, _request_timeout=timeouts)
+            response: urllib3.HTTPResponse = sent.response
+            return response
+
+        response = send_once()
+        if response.status == 401:
+            # A token expires within an hour; read the next one from the file or login program.
+            log.debug("%s: the credentials are read again", attempt)
+            response.drain_conn()
+            self._client.close()
+            self._client = _connect(self._place)
+            response = send_once()
+        if not 200 <= response.status < 300:
+            raise refusal(attempt, response.status, response.data)
+        return response
 
 
 def _events(attempt: Attempt, lines: Iterator[bytes]) -> Iterator[WatchEvent]:
     for line in lines:
-        try:
+        with _explained(attempt):  # The answer may be truncated.
             event = json.loads(line)
-        except ValueError as e:  # The answer is truncated.
-            raise broken(attempt, e) from e
         if event["type"] == "ERROR":
             raise refusal_of_status(attempt, event["object"])
         yield WatchEvent(event["type"], event["object"])
 
 
-def _checks(is_dry_run: bool) -> list[tuple[str, str]]:
+def _checks(is_dry_run: bool) -> dict[str, str]:
     # Refuse unknown fields; old servers do not know this parameter, and drop such fields.
-    strict = [("fieldValidation", "Strict")]
-    return [*strict, ("dryRun", "All")] if is_dry_run else strict
+    return {"fieldValidation": "Strict", **({"dryRun": "All"} if is_dry_run else {})}
 
 
-def _selectors(labels: str, fields: str) -> list[tuple[str, str]]:
+def _selectors(labels: str, fields: str = "") -> dict[str, str]:
     asked = {"labelSelector": labels, "fieldSelector": fields}
-    return [(key, value) for key, value in asked.items() if value]
+    return {key: value for key, value in asked.items() if value}

@@ -53,8 +53,8 @@ def find_cluster(
     if present:
         kubeconfig = os.pathsep.join(present)
         name, settings = _context(kubeconfig, context)
-        chosen = namespace or settings.get("namespace") or DEFAULT_NAMESPACE
-        return Place(namespace=str(chosen), kubeconfig=kubeconfig, context=name)
+        chosen = str(namespace or settings.get("namespace") or DEFAULT_NAMESPACE)
+        return Place(namespace=chosen, kubeconfig=kubeconfig, context=name)
     is_pod = "KUBERNETES_SERVICE_HOST" in os.environ and service_account.is_dir()
     if context or os.environ.get("KUBECONFIG") or not is_pod:
         named = f"KUBECONFIG={paths}" if os.environ.get("KUBECONFIG") else paths
@@ -63,9 +63,12 @@ def find_cluster(
             received=f"{named}{f', context={context}' if context else ''}",
             hint="Set KUBECONFIG to the file that your cluster gave you.",
         )
-    return Place(
-        namespace=namespace or _own_namespace(service_account), service_account=service_account
-    )
+    if not namespace:
+        try:
+            namespace = (service_account / "namespace").read_text(encoding="utf-8").strip()
+        except OSError:
+            namespace = DEFAULT_NAMESPACE
+    return Place(namespace=namespace, service_account=service_account)
 
 
 def _context(kubeconfig: str, wanted: str) -> tuple[str, dict[str, Any]]:
@@ -93,10 +96,3 @@ def _context(kubeconfig: str, wanted: str) -> tuple[str, dict[str, Any]]:
             hint=f"Contexts: {known}.",
         )
     return name, contexts[name]
-
-
-def _own_namespace(service_account: Path) -> str:
-    try:
-        return (service_account / "namespace").read_text(encoding="utf-8").strip()
-    except OSError:
-        return DEFAULT_NAMESPACE

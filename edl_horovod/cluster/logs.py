@@ -1,5 +1,6 @@
 """The logs of a job's pods: one after the other, or as they are written."""
 
+import contextlib
 import queue
 import threading
 import time
@@ -17,12 +18,7 @@ LOOK_SECONDS = 2.0
 
 
 def read_logs(
-    cluster: Cluster,
-    job: str,
-    *,
-    only: str,
-    tail: int | None,
-    is_over: Callable[[], bool] | None,
+    cluster: Cluster, job: str, *, only: str, tail: int | None, is_over: Callable[[], bool] | None
 ) -> Iterator[tuple[str, str]]:
     """Yield the log lines of a job's pods, each with the name of the pod.
 
@@ -34,7 +30,7 @@ def read_logs(
         is_over: Whether no more pods come; None takes what is there and does not wait.
     """
     if is_over is not None:
-        yield from _Followed(cluster, job, only, tail).lines(is_over)
+        yield from _followed(cluster, job, only, tail, is_over)
         return
     for pod in _readable(cluster, job, only):
         for line in cluster.log_lines(pod, tail=tail):
@@ -51,43 +47,36 @@ def _readable(cluster: Cluster, job: str, only: str) -> list[str]:
     return [view.name for view in views if view.state != "pending" and only in ("", view.name)]
 
 
-class _Followed:
-    """Follows logs, each in a thread, because the answers of the API server block."""
+def _followed(
+    cluster: Cluster, job: str, only: str, tail: int | None, is_over: Callable[[], bool]
+) -> Iterator[tuple[str, str]]:
+    """Follow logs, each in a thread, because the answers of the API server block."""
+    lines: queue.Queue[tuple[str, str]] = queue.Queue()
+    threads: dict[str, threading.Thread] = {}
 
-    def __init__(self, cluster: Cluster, job: str, only: str, tail: int | None) -> None:
-        self._cluster, self._job, self._only, self._tail = cluster, job, only, tail
-        self._lines: queue.Queue[tuple[str, str]] = queue.Queue()
-        self._threads: dict[str, threading.Thread] = {}
-
-    def lines(self, is_over: Callable[[], bool]) -> Iterator[tuple[str, str]]:
-        """Yield the lines as they are written."""
-        self._start_new()
-        looked = time.monotonic()
-        while True:
-            try:
-                yield self._lines.get(timeout=LOOK_SECONDS / 10)
-                continue
-            except queue.Empty:
-                pass
-            if time.monotonic() - looked < LOOK_SECONDS:
-                continue
-            looked = time.monotonic()
-            self._start_new()
-            is_quiet = not any(thread.is_alive() for thread in self._threads.values())
-            if is_quiet and self._lines.empty() and (self._only or is_over()):
-                return
-
-    def _start_new(self) -> None:
-        for pod in _readable(self._cluster, self._job, self._only):
-            if pod not in self._threads:
-                self._threads[pod] = threading.Thread(
-                    target=self._follow, args=(pod,), name=f"log of {pod}", daemon=True
-                )
-                self._threads[pod].start()
-
-    def _follow(self, pod: str) -> None:
+    def follow(pod: str) -> None:
         try:
-            for text in self._cluster.log_lines(pod, follow=True, tail=self._tail):
-                self._lines.put((pod, text))
+            for text in cluster.log_lines(pod, follow=True, tail=tail):
+                lines.put((pod, text))
         except ClusterError as error:
-            self._lines.put((pod, f"(its log breaks off: {error})"))
+            lines.put((pod, f"(its log breaks off: {error})"))
+
+    def start_new() -> None:
+        for pod in _readable(cluster, job, only):
+            if pod not in threads:
+                threads[pod] = threading.Thread(target=follow, args=(pod,), daemon=True)
+                threads[pod].start()
+
+    start_new()
+    looked = time.monotonic()
+    while True:
+        with contextlib.suppress(queue.Empty):
+            yield lines.get(timeout=LOOK_SECONDS / 10)
+            continue
+        if time.monotonic() - looked < LOOK_SECONDS:
+            continue
+        looked = time.monotonic()
+        start_new()
+        is_quiet = not any(thread.is_alive() for thread in threads.values())
+        if is_quiet and lines.empty() and (only or is_over()):
+            return

@@ -1,6 +1,7 @@
 """The manifests of a job in a cluster, computed without access to the cluster."""
 
 import base64
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -11,9 +12,8 @@ import yaml
 from edl_horovod.cluster import objects, pods
 from edl_horovod.cluster.pods import COORDINATOR_PORT, Manifest
 from edl_horovod.cluster.styles import style_of
-from edl_horovod.config import resolved
+from edl_horovod.config import resolved, tasks
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.tasks import check_start, largest_ring
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import with_job_dir
 from edl_horovod.records.sources.table import kind_of
@@ -65,11 +65,13 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
         )
     parts = [_object("v1", "ConfigMap", owned, data={resolved.FILE_NAME: text})]
     if style_of(config).has_coordinator:
-        encoded = base64.b64encode(secret).decode()
-        parts.append(_object("v1", "Secret", owned, type="Opaque", data={"secret": encoded}))
-        parts.append(_coordinator_service(name))
+        data = {"secret": base64.b64encode(secret).decode()}
+        parts += [_object("v1", "Secret", owned, type="Opaque", data=data), _service(name)]
     if not style_of(config).is_static and not config.kubernetes.service_account:
-        parts += _rights(name, namespace, _most_pods(config))
+        # The largest number of worker pods that the job can be scaled to.
+        most_ranks = max(tasks.largest_ring(config), config.launch.np)
+        most_pods = math.ceil(most_ranks / config.kubernetes.slots_per_worker)
+        parts += _rights(name, namespace, most_pods)
     parts.append(_network_policy(name))
     mpijob = _mpijob(config, name)
     more = pods.texts(config.kubernetes.labels)
@@ -124,7 +126,7 @@ def _check(config: JobConfig) -> None:
             received=f"kubernetes.style={config.kubernetes.style}",
             hint="Mount the secret: kubernetes.volumes={login: {secret: NAME, mount: /login}}.",
         )
-    check_start(config)
+    tasks.check_start(config)
     slots = config.kubernetes.slots_per_worker
     if config.launch.np % slots:
         raise ConfigError(
@@ -142,10 +144,8 @@ def _check(config: JobConfig) -> None:
         raise ConfigError(
             "elastic.spares are for one machine.",
             received={"elastic.spares": config.elastic.spares},
-            hint=(
-                "In a cluster a pod more than elastic.max_np needs waits as a spare: raise"
-                " launch.np."
-            ),
+            hint="In a cluster a pod more than elastic.max_np needs waits as a spare: raise"
+            " launch.np.",
         )
 
 
@@ -157,10 +157,8 @@ def _check_on_volume(config: JobConfig, key: str, path: str, *, is_written: bool
         raise ConfigError(
             f"{key} must lie in a volume that the pods mount.",
             received=f"{key}={path}, {mounted}",
-            hint=(
-                "Give a path that begins with a volume's mount; kubernetes.volumes={data: {claim:"
-                " NAME, mount: /data}} mounts one."
-            ),
+            hint="Give a path that begins with a volume's mount; kubernetes.volumes={data: {claim:"
+            " NAME, mount: /data}} mounts one.",
         )
     if is_written and (volume.get("read_only") or "secret" in volume):
         raise ConfigError(
@@ -171,18 +169,9 @@ def _check_on_volume(config: JobConfig, key: str, path: str, *, is_written: bool
 
 def _volume_of(config: JobConfig, path: str) -> dict[str, Any] | None:
     """The volume of a path in a pod: the innermost one that is mounted above it."""
-    above = [
-        volume
-        for volume in config.kubernetes.volumes.values()
-        if PurePosixPath(path).is_relative_to(volume["mount"])
-    ]
+    volumes = config.kubernetes.volumes.values()
+    above = [v for v in volumes if PurePosixPath(path).is_relative_to(v["mount"])]
     return max(above, key=lambda volume: len(volume["mount"]), default=None)
-
-
-def _most_pods(config: JobConfig) -> int:
-    """The largest number of worker pods that the job can be scaled to."""
-    ranks = max(largest_ring(config), config.launch.np)
-    return -(-ranks // config.kubernetes.slots_per_worker)
 
 
 def _mpijob(config: JobConfig, name: str) -> Manifest:
@@ -227,7 +216,7 @@ def _mpijob(config: JobConfig, name: str) -> Manifest:
     )
 
 
-def _coordinator_service(name: str) -> Manifest:
+def _service(name: str) -> Manifest:
     return _object(
         "v1",
         "Service",
@@ -266,18 +255,17 @@ def _rights(name: str, namespace: str, most_pods: int) -> list[Manifest]:
 
 def _network_policy(name: str) -> Manifest:
     """Allow calls only between the job's own pods, as a ring has no authentication of its own."""
-    roles = [objects.pod_labels(name, role) for role in (objects.LAUNCHER, objects.WORKER)]
-    from_own_pods = {
-        "matchLabels": {key: roles[0][key] for key in roles[0] if roles[0][key] == roles[1][key]}
-    }
+    launchers = objects.pod_labels(name, objects.LAUNCHER).items()
+    workers = objects.pod_labels(name, objects.WORKER).items()
+    own_pods = {"matchLabels": {key: value for key, value in launchers if (key, value) in workers}}
     return _object(
         "networking.k8s.io/v1",
         "NetworkPolicy",
         objects.owned_name(name),
         spec={
-            "podSelector": from_own_pods,
+            "podSelector": own_pods,
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": from_own_pods}]}],
+            "ingress": [{"from": [{"podSelector": own_pods}]}],
         },
     )
 

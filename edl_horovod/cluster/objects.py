@@ -5,29 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
-__all__ = [
-    "KINDS",
-    "LAUNCHER",
-    "VERSION",
-    "WORKER",
-    "Kind",
-    "coordinator_service",
-    "is_of_job",
-    "job_labels",
-    "job_name_of",
-    "jobs_selector",
-    "kind_of",
-    "owned_name",
-    "path_of",
-    "pod_labels",
-    "pods_selector",
-    "queue_of",
-    "role_of",
-    "selector",
-    "worker_index",
-    "worker_pod",
-]
-
 
 @dataclass(frozen=True)
 class Kind:

@@ -54,22 +54,24 @@ def launcher(config: JobConfig, name: str) -> Manifest:
     variables = [
         _field("EDL_POD_IP", "status.podIP"),
         _field("EDL_NAMESPACE", "metadata.namespace"),
+        _variable("EDL_JOB", name),
     ]
-    variables.append(_variable("EDL_JOB", name))
     if style_of(config).has_coordinator:
         variables.append(_variable("EDL_SECRET_FILE", SECRET_FILE))
-    command = ["python", "-m", "edl_horovod.cluster.pod.launcher", "--config", CONFIG_FILE]
+    command = _program("cluster.pod.launcher")
     container = _container(config, objects.LAUNCHER, command, variables)
-    spec = _spec(config, name, container)
-    spec["priorityClassName"] = settings.launcher_priority_class or settings.priority_class
-    spec["nodeSelector"] = texts(settings.launcher.node_selector)
-    spec["tolerations"] = _moves_soon(settings.launcher.tolerations)
-    if style_of(config).is_static:
-        spec["automountServiceAccountToken"] = False
-    else:
-        spec["serviceAccountName"] = settings.service_account or objects.owned_name(name)
-        spec["automountServiceAccountToken"] = True
-    return _template(config, name, spec)
+    is_static = style_of(config).is_static
+    account = settings.service_account or objects.owned_name(name)
+    return _template(
+        config,
+        name,
+        container,
+        priorityClassName=settings.launcher_priority_class or settings.priority_class,
+        nodeSelector=texts(settings.launcher.node_selector),
+        tolerations=_moves_soon(settings.launcher.tolerations),
+        serviceAccountName="" if is_static else account,
+        automountServiceAccountToken=not is_static,
+    )
 
 
 def worker(config: JobConfig, name: str) -> Manifest:
@@ -79,16 +81,17 @@ def worker(config: JobConfig, name: str) -> Manifest:
     through which horovodrun or mpirun starts the ranks.
     """
     settings = config.kubernetes
-    if style_of(config).has_coordinator:
-        container = _elastic_worker(config, name)
-    else:
-        container = _ssh_worker(config)
-    spec = _spec(config, name, container)
-    spec["automountServiceAccountToken"] = False
-    spec["priorityClassName"] = settings.priority_class
-    spec["nodeSelector"] = texts(settings.worker.node_selector)
-    spec["tolerations"] = settings.worker.tolerations
-    return _template(config, name, spec)
+    has_coordinator = style_of(config).has_coordinator
+    container = _elastic_worker(config, name) if has_coordinator else _ssh_worker(config)
+    return _template(
+        config,
+        name,
+        container,
+        automountServiceAccountToken=False,
+        priorityClassName=settings.priority_class,
+        nodeSelector=texts(settings.worker.node_selector),
+        tolerations=settings.worker.tolerations,
+    )
 
 
 def threads_of(config: JobConfig) -> dict[str, str]:
@@ -116,11 +119,9 @@ def _moves_soon(tolerations: list[Manifest]) -> list[Manifest]:
 
 def _elastic_worker(config: JobConfig, name: str) -> Manifest:
     settings = config.kubernetes
-    command = ["python", "-m", "edl_horovod.worker", "--config", CONFIG_FILE]
+    command = _program("worker")
     if settings.slots_per_worker > 1:
-        slots = str(settings.slots_per_worker)
-        command = ["python", "-m", "edl_horovod.cluster.pod.worker", "--config", CONFIG_FILE]
-        command += ["--slots", slots]
+        command = [*_program("cluster.pod.worker"), "--slots", str(settings.slots_per_worker)]
     variables = [
         _field("EDL_POD_NAME", "metadata.name"),
         _field("EDL_POD_UID", "metadata.uid"),
@@ -152,9 +153,13 @@ def _ssh_worker(config: JobConfig) -> Manifest:
     container["readinessProbe"] = {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 1}
     if is_elastic:
         # The sshd ends at SIGTERM, and its ranks with it, so they leave the ring before that.
-        command = ["python", "-m", "edl_horovod.cluster.pod.pre_stop", "--config", CONFIG_FILE]
-        container["lifecycle"] = {"preStop": {"exec": {"command": command}}}
+        hook = {"exec": {"command": _program("cluster.pod.pre_stop")}}
+        container["lifecycle"] = {"preStop": hook}
     return container
+
+
+def _program(module: str) -> list[str]:
+    return ["python", "-m", f"edl_horovod.{module}", "--config", CONFIG_FILE]
 
 
 def _container(
@@ -167,11 +172,9 @@ def _container(
     if style_of(config).has_coordinator:
         mounts.append({"name": "edl-secret", "mountPath": SECRET_DIR, "readOnly": True})
     for name, volume in settings.volumes.items():
-        is_read_only = bool(volume.get("read_only"))
-        flag = {"readOnly": True} if is_read_only else {}
+        flag = {"readOnly": True} if volume.get("read_only") else {}
         mounts.append({"name": name, "mountPath": volume["mount"], **flag})
-    writable = _own_writable(config).items()
-    mounts += [{"name": name, "mountPath": path} for name, path in writable]
+    mounts += [{"name": name, "mountPath": at} for name, at in _own_writable(config).items()]
     resources = settings.worker if role == objects.WORKER else settings.launcher
     return {
         "name": role,
@@ -196,29 +199,10 @@ def _resources(asked: WorkerPodConfig | LauncherPodConfig) -> Manifest:
     return {"requests": dict(amounts), "limits": dict(amounts)}
 
 
-def _spec(config: JobConfig, name: str, container: Manifest) -> Manifest:
-    settings = config.kubernetes
-    return {
-        "containers": [container],
-        "volumes": _volumes(config, name),
-        "terminationGracePeriodSeconds": settings.grace_seconds,
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
-    }
-
-
 def _volumes(config: JobConfig, name: str) -> list[Manifest]:
     owned = objects.owned_name(name)
-    volumes: list[Manifest] = [
-        {"name": "edl-config", "configMap": {"name": owned, "defaultMode": SECRET_MODE}}
-    ]
+    settings = {"name": owned, "defaultMode": SECRET_MODE}
+    volumes: list[Manifest] = [{"name": "edl-config", "configMap": settings}]
     if style_of(config).has_coordinator:
         volumes.append({"name": "edl-secret", "secret": _secret(owned)})
     for volume_name, volume in config.kubernetes.volumes.items():
@@ -242,14 +226,29 @@ def _secret(name: str) -> Manifest:
     return {"secretName": name, "defaultMode": SECRET_MODE}
 
 
-def _template(config: JobConfig, name: str, spec: Manifest) -> Manifest:
-    metadata: Manifest = {"labels": {**texts(config.kubernetes.labels), **objects.job_labels(name)}}
-    if config.kubernetes.annotations:
-        metadata["annotations"] = texts(config.kubernetes.annotations)
-    return {
-        "metadata": metadata,
-        "spec": {key: value for key, value in spec.items() if value not in ("", [], {})},
+def _template(config: JobConfig, name: str, container: Manifest, **more: Any) -> Manifest:
+    """The template of a pod; `more` are keys of its spec, of which empty ones are left out."""
+    settings = config.kubernetes
+    metadata: Manifest = {"labels": {**texts(settings.labels), **objects.job_labels(name)}}
+    if settings.annotations:
+        metadata["annotations"] = texts(settings.annotations)
+    spec = {
+        "containers": [container],
+        "volumes": _volumes(config, name),
+        "terminationGracePeriodSeconds": settings.grace_seconds,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
+        **more,
     }
+    filled = {key: value for key, value in spec.items() if value not in ("", [], {})}
+    return {"metadata": metadata, "spec": filled}
 
 
 def _variable(name: str, value: str) -> Manifest:

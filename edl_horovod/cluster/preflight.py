@@ -19,14 +19,7 @@ from edl_horovod.cluster.styles import style_of
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ClusterError, ClusterForbidden, ObjectNotFound, QuotaExceeded
 
-__all__ = [
-    "check_quotas",
-    "check_version",
-    "num_workers_with_room",
-    "quantity",
-    "shortages",
-    "warn_of_resume",
-]
+__all__ = ["check_quotas", "check_version", "warn_of_resume"]
 
 log = logging.getLogger(__name__)
 
@@ -133,8 +126,7 @@ def _goes_on_without(cluster: Cluster, job: str) -> bool:
     except (ClusterForbidden, ObjectNotFound) as error:
         log.debug("the release of mpi-operator is not known: %s", error)
         return False
-    policy = launcher.get("spec", {}).get("podReplacementPolicy")
-    return policy not in (None, "Failed")
+    return launcher.get("spec", {}).get("podReplacementPolicy") not in (None, "Failed")
 
 
 def _account(home: str) -> str:
@@ -143,25 +135,17 @@ def _account(home: str) -> str:
 
 def _may_update(cluster: Cluster, home: str, subresource: str = "") -> bool:
     """Whether the operator in namespace `home` may update Jobs, or a subresource, in the job's."""
-    asked = {
-        "namespace": cluster.namespace,
-        "verb": "update",
-        "group": "batch",
-        "resource": "jobs",
-        "subresource": subresource,
-    }
+    asked = {"namespace": cluster.namespace, "verb": "update", "group": "batch"}
+    asked |= {"resource": "jobs", "subresource": subresource}
     groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{home}"]
     spec = {"user": _account(home), "groups": groups, "resourceAttributes": asked}
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "LocalSubjectAccessReview",
-        "metadata": {"namespace": cluster.namespace},
-        "spec": spec,
-    }
-    return bool(cluster.create(review)["status"]["allowed"])
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "LocalSubjectAccessReview"}
+    metadata = {"namespace": cluster.namespace}
+    answer = cluster.create({**review, "metadata": metadata, "spec": spec})
+    return bool(answer["status"]["allowed"])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Shortage:
     """A limit of a quota that the pods of a job would exceed."""
 
@@ -194,10 +178,16 @@ def check_quotas(cluster: Cluster, mpijob: Object, config: JobConfig) -> None:
         log.debug("the quotas of the namespace are not known: %s", error)
         return
     short_of = shortages(quotas, mpijob)
-    if not short_of:
-        return
     short = "; ".join(map(str, short_of))
-    if not any(shortage.is_final for shortage in short_of):
+    if any(shortage.is_final for shortage in short_of):
+        raise QuotaExceeded(
+            f"The quotas of namespace {cluster.namespace} never have room for all pods that the"
+            " job starts with, and mpi-operator starts no launcher before it has created all"
+            " worker pods.",
+            received=f"launch.np={config.launch.np}; {short}",
+            hint=f"{_hint(quotas, mpijob, config)} or have the quota raised.",
+        )
+    if short:
         log.warning(
             "The quotas of namespace %s have no room now for all pods that the job starts with. "
             "mpi-operator starts no launcher before it has created all worker pods, so the job "
@@ -205,13 +195,6 @@ def check_quotas(cluster: Cluster, mpijob: Object, config: JobConfig) -> None:
             cluster.namespace,
             short,
         )
-        return
-    raise QuotaExceeded(
-        f"The quotas of namespace {cluster.namespace} never have room for all pods that the job"
-        " starts with, and mpi-operator starts no launcher before it has created all worker pods.",
-        received=f"launch.np={config.launch.np}; {short}",
-        hint=f"{_hint(quotas, mpijob, config)} or have the quota raised.",
-    )
 
 
 def shortages(quotas: Iterable[Object], mpijob: Object) -> list[Shortage]:
@@ -221,18 +204,11 @@ def shortages(quotas: Iterable[Object], mpijob: Object) -> list[Shortage]:
     for quota in filter(_holds_for_our_pods, quotas):
         status = quota.get("status") or {}
         for resource, allowed in (status.get("hard") or quota["spec"].get("hard") or {}).items():
-            used = (status.get("used") or {}).get(resource, "0")
-            if needed[resource] > quantity(allowed) - quantity(used):
-                found_shortages.append(
-                    Shortage(
-                        quota=quota["metadata"]["name"],
-                        resource=resource,
-                        needed=needed[resource],
-                        allowed=allowed,
-                        used=used,
-                        is_final=needed[resource] > quantity(allowed),
-                    )
-                )
+            used, amount = (status.get("used") or {}).get(resource, "0"), needed[resource]
+            if amount > quantity(allowed) - quantity(used):
+                is_final = amount > quantity(allowed)
+                name = quota["metadata"]["name"]
+                found_shortages.append(Shortage(name, resource, amount, allowed, used, is_final))
     return found_shortages
 
 
@@ -243,13 +219,13 @@ def num_workers_with_room(quotas: Iterable[Object], mpijob: Object) -> int:
         for quota in filter(_holds_for_our_pods, quotas)
         for resource, amount in (quota["spec"].get("hard") or {}).items()
     ]
-    num_workers: int = mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
-    while num_workers > 0:
+
+    def fit(num_workers: int) -> bool:
         needed = _needed(mpijob, num_workers)
-        if all(needed[resource] <= amount for resource, amount in allowed):
-            break
-        num_workers -= 1
-    return num_workers
+        return all(needed[resource] <= amount for resource, amount in allowed)
+
+    most = mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
+    return next(filter(fit, range(most, 0, -1)), 0)
 
 
 def quantity(text: str) -> Decimal:
@@ -282,9 +258,8 @@ def _of_pod(pod: Object) -> defaultdict[str, Decimal]:
 
 
 def _holds_for_our_pods(quota: Object) -> bool:
-    return not quota["spec"].get("scopeSelector") and _SCOPES.issuperset(
-        quota["spec"].get("scopes") or ()
-    )
+    spec = quota["spec"]
+    return not spec.get("scopeSelector") and _SCOPES.issuperset(spec.get("scopes") or ())
 
 
 def _hint(quotas: Iterable[Object], mpijob: Object, config: JobConfig) -> str:

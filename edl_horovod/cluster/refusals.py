@@ -1,6 +1,7 @@
 """Converts refusals of the API server to errors: a class and a message for each reason."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,13 +53,11 @@ class Attempt:
 
 def refusal(attempt: Attempt, code: int, body: bytes) -> ClusterError:
     """The error for an HTTP error, whose body is a `Status`, or any text from a proxy."""
-    try:
+    status = None
+    with suppress(ValueError):
         status = json.loads(body)
-    except ValueError:
-        status = None
     if not isinstance(status, dict) or status.get("kind") != "Status":
-        text = body.decode("utf-8", "replace").strip()
-        status = {"message": " ".join(text.split())[:MAX_SAID]}
+        status = {"message": " ".join(body.decode("utf-8", "replace").split())[:MAX_SAID]}
     return refusal_of_status(attempt, {**status, "code": code})
 
 
@@ -71,35 +70,29 @@ def refusal_of_status(attempt: Attempt, status: dict[str, Any]) -> ClusterError:
     received = f"{attempt}, HTTP {code}: {said}"
     if code == 404:
         return _not_found(attempt, status, received)
-    if code == 403 and "exceeded quota" in said:
-        return errors.QuotaExceeded(
-            f"A quota of namespace {attempt.namespace} refuses this.",
-            received=received,
-            hint="Ask for less, end other jobs there, or have the quota raised.",
-        )
-    if code == 403 and _names_cause(status, "NamespaceTerminating"):
-        return ClusterError(
-            f"Namespace {attempt.namespace} is being deleted, and takes nothing new.",
-            received=received,
-            hint="Choose another namespace, or wait until this one is gone and create it again.",
-        )
-    if code == 403 and "attempting to grant RBAC permissions" in said:
-        return errors.ClusterForbidden(
-            "The credentials may not give away rights that they do not have.",
-            received=received,
-            hint="Ask for a Role with these rights, or name an account that has them already: "
-            "kubernetes.service_account.",
-        )
-    if code >= 500 or code == 429:
-        return errors.ClusterUnreachable(
-            f"The API server {attempt.server} failed, or is too busy.",
-            received=received,
-            hint="Try again later.",
-        )
     kind, summary = _BY_CODE.get(code, (ClusterError, "The API server refused."))
+    hint = ""
     if code == 400 and attempt.verb in ("create", "patch"):
         kind = errors.ManifestRefused
-    return kind(summary.format(attempt=attempt), received=received)
+    elif code == 403 and "exceeded quota" in said:
+        kind = errors.QuotaExceeded
+        summary = "A quota of namespace {attempt.namespace} refuses this."
+        hint = "Ask for less, end other jobs there, or have the quota raised."
+    elif code == 403 and _names_cause(status, "NamespaceTerminating"):
+        kind = ClusterError
+        summary = "Namespace {attempt.namespace} is being deleted, and takes nothing new."
+        hint = "Choose another namespace, or wait until this one is gone and create it again."
+    elif code == 403 and "attempting to grant RBAC permissions" in said:
+        summary = "The credentials may not give away rights that they do not have."
+        hint = (
+            "Ask for a Role with these rights, or name an account that has them already: "
+            "kubernetes.service_account."
+        )
+    elif code >= 500 or code == 429:
+        kind = errors.ClusterUnreachable
+        summary = "The API server {attempt.server} failed, or is too busy."
+        hint = "Try again later."
+    return kind(summary.format(attempt=attempt), received=received, hint=hint)
 
 
 _BY_CODE: dict[int, tuple[type[ClusterError], str]] = {
@@ -127,25 +120,20 @@ def _names_cause(status: dict[str, Any], reason: str) -> bool:
 
 
 def _not_found(attempt: Attempt, status: dict[str, Any], received: str) -> ClusterError:
-    details = status.get("details") or {}
+    details, kind = status.get("details") or {}, attempt.kind
     # For a missing object the details have a name, for a missing kind they do not.
-    if details.get("name") and attempt.verb == "create":
-        if details.get("kind") == "namespaces":
-            summary = f"There is no namespace {details['name']}."
-        else:
-            summary = (
-                f"Something that the {attempt.kind.name} {attempt.name} refers to does not exist."
-            )
-        return errors.ObjectNotFound(summary, received=received)
-    if details.get("name"):
-        summary = f"There is no {attempt.kind.name} of that name in namespace {attempt.namespace}."
-        return errors.ObjectNotFound(summary, received=received)
-    if attempt.kind.name == "MPIJob":
+    if not details.get("name") and kind.name == "MPIJob":
         return errors.NoMPIJobs(
-            f"The cluster knows no {attempt.kind.resource} of {attempt.kind.api_version}.",
+            f"The cluster knows no {kind.resource} of {kind.api_version}.",
             received=received,
             hint="Install mpi-operator 0.8 in it, or choose another context.",
         )
-    return errors.ObjectNotFound(
-        "The API server does not know this kind of object.", received=received
-    )
+    if not details.get("name"):
+        summary = "The API server does not know this kind of object."
+    elif attempt.verb != "create":
+        summary = f"There is no {kind.name} of that name in namespace {attempt.namespace}."
+    elif details.get("kind") == "namespaces":
+        summary = f"There is no namespace {details['name']}."
+    else:
+        summary = f"Something that the {kind.name} {attempt.name} refers to does not exist."
+    return errors.ObjectNotFound(summary, received=received)

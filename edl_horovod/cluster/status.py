@@ -2,22 +2,13 @@
 
 import dataclasses
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edl_horovod.cluster import objects
-from edl_horovod.cluster.causes import (
-    Cause,
-    EventView,
-    Lag,
-    Missing,
-    end_of_lost_pod,
-    held_by_kueue,
-    lag_of_operator,
-    refusals,
-    seconds_of,
-)
+from edl_horovod.cluster import causes, objects
+from edl_horovod.cluster.causes import Cause, EventView, Lag, Missing
 from edl_horovod.errors import meaning_of
 from edl_horovod.job.state import TargetDetails
 
@@ -109,7 +100,7 @@ class JobView:
             return Missing()
         present = {pod.name for pod in self.pods}
         wanted = (objects.worker_pod(self.name, index) for index in range(self.num_wanted))
-        launchers = [pod for pod in self.pods if pod.role == objects.LAUNCHER]
+        launchers = _launchers(self.pods)
         return Missing(
             workers=frozenset(wanted) - present,
             launcher=all(pod.state == "failed" for pod in launchers),
@@ -139,7 +130,7 @@ def view(
         namespace=job["metadata"]["namespace"],
         state=state,
         message=message,
-        created=seconds_of(job["metadata"].get("creationTimestamp")),
+        created=causes.seconds_of(job["metadata"].get("creationTimestamp")),
         num_wanted=spec["mpiReplicaSpecs"].get("Worker", {}).get("replicas", 0),
         num_warm=sum(pod.role == objects.WORKER and pod.state == "warm" for pod in views),
         slots_per_worker=spec.get("slotsPerWorker", 1),
@@ -151,13 +142,12 @@ def view(
 
 def views(jobs: Sequence[Object], pods: Iterable[Object]) -> list[JobView]:
     """Derive the states of several jobs from the jobs and the pods of all of them."""
-    pods_of: dict[tuple[str, str], list[Object]] = {}
+    pods_of: defaultdict[tuple[str, str], list[Object]] = defaultdict(list)
     for pod in pods:
         meta = pod["metadata"]
-        place = meta["namespace"], objects.job_name_of(meta["labels"])
-        pods_of.setdefault(place, []).append(pod)
+        pods_of[meta["namespace"], objects.job_name_of(meta["labels"])].append(pod)
     places = ((job["metadata"]["namespace"], job["metadata"]["name"]) for job in jobs)
-    return [view(job, pods_of.get(place, ())) for job, place in zip(jobs, places, strict=True)]
+    return [view(job, pods_of[place]) for job, place in zip(jobs, places, strict=True)]
 
 
 def pod_view(pod: Object, *, now: float) -> PodView:
@@ -172,7 +162,7 @@ def pod_view(pod: Object, *, now: float) -> PodView:
         restarts=sum(int(container.get("restartCount", 0)) for container in containers),
         node=pod["spec"].get("nodeName") or "",
         message=_hold(pod, now) if "deletionTimestamp" in meta else _trouble(status, role),
-        created=seconds_of(meta.get("creationTimestamp")),
+        created=causes.seconds_of(meta.get("creationTimestamp")),
     )
 
 
@@ -187,14 +177,11 @@ def _state(job: Object, pods: Sequence[PodView], queue: str) -> tuple[str, str]:
         return "failed", ": ".join(filter(None, [said, *ends[-1:]]))
     if _is_suspended(job):
         # Suspension was requested; the pods show whether it is complete.
-        left = sum(pod.state not in ("succeeded", "failed") for pod in pods)
-        if not left:
-            return ("waiting", f"in queue {queue} of Kueue") if queue else ("suspended", "")
-        return "stopping", f"{left} {'pod is' if left == 1 else 'pods are'} still there"
+        if left := sum(pod.state not in ("succeeded", "failed") for pod in pods):
+            return "stopping", f"{left} {'pod is' if left == 1 else 'pods are'} still there"
+        return ("waiting", f"in queue {queue} of Kueue") if queue else ("suspended", "")
     # The operator reports Running only once all workers run, and keeps it from then on.
-    is_running = any(
-        pod.role == objects.LAUNCHER and pod.state in ("running", "succeeded") for pod in pods
-    )
+    is_running = any(pod.state in ("running", "succeeded") for pod in _launchers(pods))
     return "running" if is_running else "waiting", ""
 
 
@@ -227,18 +214,18 @@ def _causes(seen: JobView, job: Object, events: Sequence[EventView]) -> Iterator
     if seen.state in ENDED:
         return
     if seen.queue and seen.state == "waiting" and _is_suspended(job):
-        yield held_by_kueue(seen.queue, events)
+        yield causes.held_by_kueue(seen.queue, events)
         return
     replaced = _launchers(seen.pods)[:-1]
     for pod in seen.pods:
         if pod.message and pod not in replaced:
-            is_launcher = pod.role == objects.LAUNCHER
-            is_held = pod.state == "leaving"
-            hint = end_of_lost_pod(pod.name, pod.node, is_launcher=is_launcher) if is_held else ""
+            hint, is_launcher = "", pod.role == objects.LAUNCHER
+            if pod.state == "leaving":
+                hint = causes.end_of_lost_pod(pod.name, pod.node, is_launcher=is_launcher)
             yield Cause(f"Pod/{pod.name}", pod.message, hint)
-    refused = list(refusals(seen.name, events, seen.missing))
+    refused = list(causes.refusals(seen.name, events, seen.missing))
     lag = None if refused else _lag(seen, job, is_seen=bool(events))
-    yield from refused if lag is None else [lag_of_operator(seen.name, lag)]
+    yield from refused if lag is None else [causes.lag_of_operator(seen.name, lag)]
 
 
 def _lag(seen: JobView, job: Object, *, is_seen: bool) -> Lag | None:
@@ -267,8 +254,7 @@ def _pod_state(pod: Object, role: str) -> str:
         return "pending"
     if role == objects.LAUNCHER:
         return "running"
-    is_ready = _condition(status, "Ready").get("status") == "True"
-    return "warm" if is_ready else "starting"
+    return "warm" if _condition(status, "Ready").get("status") == "True" else "starting"
 
 
 def _hold(pod: Object, now: float) -> str:
@@ -279,7 +265,7 @@ def _hold(pod: Object, now: float) -> str:
     # A cluster deletes the pods of a node that has not reported for some time.
     disruption, ready = _condition(status, "DisruptionTarget"), _condition(status, "Ready")
     is_lost = disruption.get("reason") == "DeletionByTaintManager" and ready.get("status") != "True"
-    if is_lost or now > seconds_of(meta["deletionTimestamp"]) + _OVERDUE_SECONDS:
+    if is_lost or now > causes.seconds_of(meta["deletionTimestamp"]) + _OVERDUE_SECONDS:
         return f"it is being deleted, but its node {pod['spec'].get('nodeName')} does not end it"
     return ""
 
@@ -318,10 +304,8 @@ def _words(reason: str | None, message: str | None) -> str:
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    conditions = (
-        condition for condition in status.get("conditions") or [] if condition["type"] == kind
-    )
-    return next(conditions, {})
+    conditions = status.get("conditions") or []
+    return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
 def _place(pod: PodView) -> tuple[bool, int, str]:

@@ -16,16 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from edl_horovod.coordinator.settings import CoordinatorSettings
-from edl_horovod.job.events import (
-    AutoscaleEvent,
-    EvaluationEvent,
-    EventLog,
-    GenerationEvent,
-    Recorded,
-    ResetEvent,
-    StepEvent,
-    follow,
-)
+from edl_horovod.job import events
+from edl_horovod.job.events import EventLog, Recorded, StepEvent
 
 __all__ = ["Autoscale", "Pace", "RingLimit", "Sample", "Throughput", "efficiency"]
 
@@ -65,11 +57,9 @@ class RingLimit:
         self.most = elastic.most_ranks(settings.ring_bound)
         """Most ranks that a ring may have now."""
         if elastic.autoscale:
+            least, bound = elastic.min_np, elastic.autoscale_efficiency
             self._policy = Autoscale(
-                min_np=elastic.min_np,
-                max_np=self.most,
-                start=settings.num_start,
-                bound=elastic.autoscale_efficiency,
+                min_np=least, max_np=self.most, start=settings.num_start, bound=bound
             )
             self.most = self._policy.limit
 
@@ -77,12 +67,13 @@ class RingLimit:
         """Measure the ring until cancelled; returns at once without autoscaling."""
         if self._policy is None:
             return
-        throughput, news = Throughput(), follow(self._path)
+        throughput, news = Throughput(), events.follow(self._path)
         while True:
             for sample in throughput.samples(next(news)):
                 if decision := self._policy.note(sample.size, sample.rate, sample.time):
                     self.most = decision.limit
-                    self._events.write(AutoscaleEvent(limit=self.most, reason=decision.reason))
+                    event = events.AutoscaleEvent(limit=self.most, reason=decision.reason)
+                    self._events.write(event)
                     log.info("at most %d ranks: %s", self.most, decision.reason)
                     self._on_change(f"autoscale: {decision.reason}")
             await asyncio.sleep(self._poll_seconds)
@@ -298,16 +289,14 @@ class Throughput:
         self._seconds, self._records = -WARM_UP_SECONDS, 0
         self._size = 0
 
-    def samples(self, events: Iterable[Recorded]) -> Iterator[Sample]:
+    def samples(self, recorded: Iterable[Recorded]) -> Iterator[Sample]:
         """The samples that new events complete."""
-        for time, _, event in events:
+        for time, _, event in recorded:
             match event:
-                case GenerationEvent() | ResetEvent():
-                    self._size = (
-                        event.size if isinstance(event, GenerationEvent) else event.new_size
-                    )
+                case events.GenerationEvent(size=size) | events.ResetEvent(new_size=size):
+                    self._size = size
                     self._last, self._seconds, self._records = None, -WARM_UP_SECONDS, 0
-                case EvaluationEvent():
+                case events.EvaluationEvent():
                     self._last = None  # The time of an evaluation does not count as that of a step.
                 case StepEvent():
                     yield from self._step(time, event)

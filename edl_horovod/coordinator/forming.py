@@ -22,18 +22,18 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from edl_horovod.coordinator.decide import assign_ranks
 from edl_horovod.coordinator.messages import Ping
 from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
-from edl_horovod.coordinator.wire import UnauthenticatedConnections, at_most
+from edl_horovod.coordinator.wire import Listener
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 
 __all__ = ["Exchange", "Forming", "Rendezvous", "Wakeup"]
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024
 MAX_UNAUTHENTICATED = 1024
 """As many as may be accepted at once: a member's request comes with its connection."""
 MAX_LINE_BYTES = 4096
@@ -75,31 +75,31 @@ class Rendezvous:
         self._linger_seconds = linger_seconds
         self.token = secrets.token_hex(16)
         """First part of all paths; Horovod may add a colon and more to it."""
-        self._unauthenticated = UnauthenticatedConnections(at_most(MAX_UNAUTHENTICATED))
+        self._listener = Listener(
+            self._serve, max_line_bytes=MAX_LINE_BYTES, max_unauthenticated=MAX_UNAUTHENTICATED
+        )
+        self.port = 0
+        """The port that was bound."""
         self._values: dict[str, bytes] = {}
         self._exchanges: dict[str, Exchange] = {}
         self._num_bytes = 0
         self._arrived = asyncio.Condition()
         self._is_abandoned = False
-        self._server: asyncio.Server | None = None
         self._closing: asyncio.Task[None] | None = None
 
-    @property
-    def port(self) -> int:
-        """The port that was bound."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
-
     async def __aenter__(self) -> "Rendezvous":
-        self._server = await asyncio.start_server(
-            self._serve, self._host, 0, limit=MAX_LINE_BYTES, backlog=at_most(BACKLOG)
-        )
+        self.port = await self._listener.start(self._host)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is not None:  # The coordinator ends, and with it its event loop.
+            self._listener.close()
+        else:
+            # Later, because Horovod's client would try a closed port three times, over 1.5 s.
+            self._closing = asyncio.create_task(asyncio.sleep(self._linger_seconds))
+            # A callback comes even if the event loop ends before the task has begun.
+            self._closing.add_done_callback(lambda _: self._listener.close())
         await self.abandon()
-        # Later, because Horovod's client would try a closed port three times, over 1.5 s.
-        self._closing = asyncio.create_task(self._close_later())
 
     async def abandon(self) -> None:
         """Make every member that still waits fail at once."""
@@ -109,19 +109,12 @@ class Rendezvous:
         for exchange in self._exchanges.values():
             exchange.is_over.set()
 
-    async def _close_later(self) -> None:
-        assert self._server is not None
-        try:
-            await asyncio.sleep(self._linger_seconds)
-        finally:
-            self._server.close()
-
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._unauthenticated.enter(writer)
-        try:
+        # A member may die in the middle of a request; the membership loop hears of it.
+        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
             async with asyncio.timeout(self._hello_seconds):
                 method, key = await self._first_line(reader)
-            self._unauthenticated.leave(writer)
+            self._listener.unauthenticated.leave(writer)
             async with asyncio.timeout(self._wait_seconds + 5):
                 status, body = await self._answer(reader, method, key)
                 head = (
@@ -129,13 +122,6 @@ class Rendezvous:
                 )
                 writer.write(head.encode() + body)
                 await writer.drain()
-        except asyncio.CancelledError:
-            pass  # As in `WorkerServer`: a handler that ends as cancelled raises in a callback.
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
-            pass  # A member that dies in the middle of a request; the membership loop hears of it.
-        finally:
-            self._unauthenticated.leave(writer)
-            writer.close()
 
     async def _first_line(self, reader: asyncio.StreamReader) -> tuple[str, str]:
         """Read the method and key of a request.
@@ -237,11 +223,6 @@ class Exchange:
         """Set when all members have sent their parts, or when the ring is abandoned."""
         self._parts: dict[int, bytes] = {}
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all members have sent their parts."""
-        return len(self._parts) == self.size
-
     def put(self, rank: int, parts: bytes) -> None:
         """Store the parts of a member.
 
@@ -250,7 +231,7 @@ class Exchange:
             parts: Its parts, `num_bytes` bytes.
         """
         self._parts[rank] = parts
-        if self.is_complete:
+        if len(self._parts) == self.size:
             self.is_over.set()
 
     def take(self, rank: int) -> bytes:
@@ -282,26 +263,18 @@ class Wakeup:
 
     async def sleep(self, seconds: float | None) -> None:
         """Wait for a change after `clear`, or until the time is over."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
-        except TimeoutError:
-            pass
 
 
 class Forming:
     """The stages of forming a ring; each of them returns at once when the job is over."""
 
-    def __init__(
-        self,
-        server: WorkerServer,
-        wakeup: Wakeup,
-        settings: CoordinatorSettings,
-    ) -> None:
+    def __init__(self, server: WorkerServer, wakeup: Wakeup, settings: CoordinatorSettings) -> None:
         self._server = server
         self._wakeup = wakeup
-        self._timings = settings.timings
-        self._address = settings.address
+        self._address, self._timings = settings.address, settings.timings
         self._forming_seconds = settings.elastic.forming_seconds
 
     async def gather(self, members: Sequence[Worker], generation: int) -> None:
@@ -340,10 +313,9 @@ class Forming:
             holders = [w for w in asked if w.is_connected and w in ring and w.has_state]
             # Newcomers would begin at step 0 if no holder of the state answered, so while all of
             # them are missing they get more time.
-            all_missing = bool(holders) and all(w.heard_at < asked_at for w in holders)
-            patience = (
-                self._timings.silence_seconds if all_missing else self._timings.sign_of_life_seconds
-            )
+            patience = self._timings.sign_of_life_seconds
+            if holders and all(w.heard_at < asked_at for w in holders):
+                patience = self._timings.silence_seconds
             left = asked_at + patience - time.monotonic()
             if not missing or left <= 0:
                 for worker in missing:
@@ -360,12 +332,10 @@ class Forming:
         Returns:
             Whether all did; false as soon as one cannot.
         """
-        rendezvous = Rendezvous(
-            self._address,
-            wait_seconds=self._forming_seconds,
-            hello_seconds=self._timings.hello_seconds,
-        )
-        async with rendezvous:
+        seconds, hello_seconds = self._forming_seconds, self._timings.hello_seconds
+        async with Rendezvous(
+            self._address, wait_seconds=seconds, hello_seconds=hello_seconds
+        ) as rendezvous:
             places = assign_ranks(
                 [worker.candidate for worker in members],
                 generation=generation,
@@ -398,9 +368,8 @@ class Forming:
                 self._wakeup.clear()
                 await self._wakeup.sleep(left)
             for worker in members:
-                missed[worker.name] += 1
-                if worker.heard_at >= asked_at:
-                    missed[worker.name] = 0
+                is_heard = worker.heard_at >= asked_at
+                missed[worker.name] = 0 if is_heard else missed[worker.name] + 1
             silent = [w for w in members if missed[w.name] >= MAX_MISSED_PINGS]
             for worker in silent:
                 worker.is_silent = True

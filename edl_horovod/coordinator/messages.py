@@ -11,27 +11,6 @@ from edl_horovod.coordinator.wire import WireError
 from edl_horovod.job.json_fields import FieldError, Format
 from edl_horovod.job.outcome import Failure, Success
 
-__all__ = [
-    "RANK_FIELDS",
-    "Change",
-    "Dump",
-    "End",
-    "Failed",
-    "Finished",
-    "Formed",
-    "Hello",
-    "Leaving",
-    "Message",
-    "Ping",
-    "Place",
-    "Pong",
-    "Progress",
-    "Ready",
-    "Stop",
-    "decode",
-    "encode",
-]
-
 RANK_FIELDS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 """Fields of a `Place`, in the order in which horovodrun's driver sends them."""
 

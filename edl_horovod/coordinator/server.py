@@ -38,12 +38,7 @@ class Coordinator:
         self._timings = settings.timings
         self._file = settings.job_dir.coordinator_state
         self._events = events
-        self._server = WorkerServer(
-            settings.secret,
-            on_message=self._on_message,
-            on_lost=self._on_lost,
-            hello_seconds=settings.timings.hello_seconds,
-        )
+        self._server = WorkerServer(settings, on_message=self._on_message, on_lost=self._on_lost)
         self._limit = RingLimit(settings, events, on_change=self._change_for)
         self._roster = Roster(self._server, settings, events, self._limit)
         self._generation = 0
@@ -52,15 +47,15 @@ class Coordinator:
         self._outcome: Outcome | None = None
         self._wakeup = Wakeup()
         self._forming = Forming(self._server, self._wakeup, settings)
-        self._failed_peers = FailedPeers(
-            events, min_np=settings.elastic.min_np, timings=settings.timings
-        )
+        self._failed_peers = FailedPeers(events, min_np=self._elastic.min_np, timings=self._timings)
         self._liveness = Liveness(
             self._server,
             settings,
             events,
             members=lambda: self._roster.workers(self._members),
-            on_silent=self._on_silent,
+            on_silent=lambda worker: self._change_for(
+                f"{worker.label} silent for {self._timings.silence_seconds:.0f} s"
+            ),
         )
         self._too_few_since: float | None = time.monotonic()
         self._first_warm_at: float | None = None
@@ -97,17 +92,14 @@ class Coordinator:
                 coordinator waits again.
         """
         port = self._load() or self._settings.port
-        port = await self._server.start(self._settings.address, port)
-        with contextlib.closing(self._server):
+        port = await self._server.listener.start(self._settings.address, port)
+        with contextlib.closing(self._server.listener):
             return await self._serve(port)
 
     async def _serve(self, port: int) -> Outcome | None:
         saved.save(self._file, self._ring(port))
-        watch = [
-            asyncio.create_task(self._watch_hosts()),
-            asyncio.create_task(self._liveness.watch()),
-            asyncio.create_task(self._limit.watch()),
-        ]
+        watchers = (self._watch_hosts(), self._liveness.watch(), self._limit.watch())
+        watch = [asyncio.create_task(watcher) for watcher in watchers]
         try:
             while self._outcome is None and not self._can_exit():
                 await self._advance(port)
@@ -161,7 +153,7 @@ class Coordinator:
         if worker.is_ready:
             worker.step = hello.step
             self._first_warm_at = self._first_warm_at or time.monotonic()
-            self._events.write(WorkerEvent(worker=worker.label, state="warm"))
+            self._report(worker, "warm")
             self._reason = f"{worker.label} is warm"
         log.info("worker %s is %s", worker.label, "warm" if worker.is_ready else "back")
         if self._outcome is not None:
@@ -181,16 +173,14 @@ class Coordinator:
         # A newcomer may fail by itself, for instance if its host lacks the data. That must not end
         # a ring that trains.
         worker.leave()
-        self._events.write(
-            WorkerEvent(worker=worker.label, state="failed", message=failure.message)
-        )
+        self._report(worker, "failed", failure.message)
         log.warning("worker %s cannot join: %s", worker.label, failure.message)
         worker.send(messages.Stop(reason="it failed, and the ring goes on without it"))
 
     def _on_lost(self, worker: Worker) -> None:
         if self._outcome is None:
             state = "left" if worker.is_leaving else "lost"
-            self._events.write(WorkerEvent(worker=worker.label, state=state))
+            self._report(worker, state)
             log.info("worker %s is gone", worker.label)
             self._reason = f"{worker.label} {state}"
         if worker.name not in self._members:
@@ -201,8 +191,8 @@ class Coordinator:
             self._adopting_until = time.monotonic() + self._timings.return_seconds
         self._wakeup.wake()
 
-    def _on_silent(self, worker: Worker) -> None:
-        self._change_for(f"{worker.label} silent for {self._timings.silence_seconds:.0f} s")
+    def _report(self, worker: Worker, state: str, message: str = "") -> None:
+        self._events.write(WorkerEvent(worker=worker.label, state=state, message=message))
 
     def _change_for(self, reason: str) -> None:
         self._reason = reason
@@ -238,13 +228,9 @@ class Coordinator:
         self._recall()
         target = self._roster.target(self._members)
         members = self._roster.workers(self._members)
-        is_whole = bool(self._members) and all(
-            worker.is_connected and not worker.is_ready for worker in members
-        )
-        is_complete = bool(self._roster.wanted) and all(
-            name in self._server.workers and self._server.workers[name].is_connected
-            for name in self._members
-        )
+        is_whole = bool(members) and all(w.is_connected and not w.is_ready for w in members)
+        num_connected = sum(worker.is_connected for worker in members)
+        is_complete = bool(self._roster.wanted) and num_connected == len(self._members)
         if is_complete:
             self._adopting_until = 0.0
         elif time.monotonic() < self._adopting_until:
@@ -270,11 +256,10 @@ class Coordinator:
 
         This is min_np, except that the first ring waits for a while for all requested workers.
         """
-        least = self._elastic.min_np
-        if self._first_ring_wait_seconds() > 0:
-            wanted = sum(self._roster.wanted.values())
-            least = max(least, min(self._settings.num_start, wanted, self._limit.most))
-        return least
+        if self._first_ring_wait_seconds() <= 0:
+            return self._elastic.min_np
+        wanted = sum(self._roster.wanted.values())
+        return max(self._elastic.min_np, min(self._settings.num_start, wanted, self._limit.most))
 
     def _first_ring_wait_seconds(self) -> float:
         """How much longer the first ring waits for all requested workers; 0 for later rings.
@@ -323,13 +308,14 @@ class Coordinator:
     async def _dissolve(self) -> None:
         """End the ring without forming another; its members stay warm and wait."""
         await self._forming.gather(self._roster.workers(self._members), self._generation + 1)
-        former, self._members = self._members, ()
-        self._forget_lost(former)
+        self._forget_ring()
 
-    def _forget_lost(self, former: tuple[str, ...]) -> None:
-        for worker in self._roster.workers(former):
+    def _forget_ring(self) -> None:
+        """Forget the members of the ring, and those of them altogether that are gone."""
+        for worker in self._roster.workers(self._members):
             if not worker.is_connected:
                 self._server.workers.pop(worker.name)
+        self._members = ()
 
     async def _change(self, port: int) -> None:
         """Form the next generation: gather the members, ping all workers, assign ranks, wait."""
@@ -343,8 +329,7 @@ class Coordinator:
         if self._outcome is not None:
             return
         target = self._roster.responsive_members(self._members, asked_at)
-        former, self._members = self._members, ()
-        self._forget_lost(former)
+        self._forget_ring()
         if len(target) < self._elastic.min_np:
             return
         self._generation += 1
@@ -362,24 +347,18 @@ class Coordinator:
             self._failed_peers.formed(members, self._server.workers.values())
         else:
             self._failed_peers.failed(members, self._proven, began)
-        self._events.write(
-            GenerationEvent(
-                generation=self._generation,
-                size=len(target),
-                members=tuple(worker.label for worker in members),
-                reason=reason,
-                is_formed=is_formed,
-                seconds=round(time.monotonic() - began, 4),
-            )
+        event = GenerationEvent(
+            generation=self._generation,
+            size=len(target),
+            members=tuple(worker.label for worker in members),
+            reason=reason,
+            is_formed=is_formed,
+            seconds=round(time.monotonic() - began, 4),
         )
-        log.info(
-            "generation %d: %d -> %d ranks (%s)%s",
-            self._generation,
-            old_size,
-            len(target),
-            reason,
-            "" if is_formed else ", not formed",
-        )
+        self._events.write(event)
+        sizes = f"{old_size} -> {event.size} ranks ({reason})"
+        end = "" if is_formed else ", not formed"
+        log.info("generation %d: %s%s", event.generation, sizes, end)
 
     async def _say_goodbye(self) -> None:
         """Tell all workers that the job is over, and wait a few seconds for them to end."""
@@ -457,9 +436,8 @@ class Roster:
     def dismiss_unwanted(self, members: tuple[str, ...]) -> None:
         """Dismiss unwanted workers that are in no ring, once others have the job's state."""
         ring = frozenset(self.workers(members))
-        has_ring = bool(ring) and all(
-            w.is_answering and not w.is_ready and w.formed == w.placed for w in ring
-        )
+        formed = [w for w in ring if w.is_answering and not w.is_ready and w.formed == w.placed]
+        has_ring = bool(ring) and len(formed) == len(ring)
         # Without a ring, all workers that have the state may have to go. Then one of them is told
         # to save it (`has_state`).
         keeper = None if has_ring else self._most_advanced()
@@ -479,23 +457,15 @@ class Roster:
         Then a worker that was held back may join again, or the time of a leaving worker is over.
         """
         now = time.monotonic()
-        moments = [
-            moment
-            for worker in self._server.workers.values()
-            for moment in (
-                worker.not_before,
-                (worker.leaving_since or -math.inf) + self._leaver_seconds,
-            )
-        ]
+        workers = self._server.workers.values()
+        moments = [worker.not_before for worker in workers]
+        moments += [w.leaving_since + self._leaver_seconds for w in workers if w.leaving_since]
         return min((moment - now for moment in moments if moment > now), default=None)
 
     def _most_advanced(self) -> Worker | None:
         """The most advanced worker outside a ring; of several with the same steps the oldest."""
-        holders = [
-            worker
-            for worker in self._server.workers.values()
-            if worker.step >= 0 and worker.is_ready and worker.is_answering and not worker.is_hung
-        ]
+        workers = self._server.workers.values()
+        holders = [w for w in workers if w.step >= 0 and w.is_ready and w.is_there]
         return max(holders, key=lambda w: (w.step, -w.candidate.order), default=None)
 
     def _is_unwanted(self, worker: Worker) -> bool:
@@ -509,10 +479,8 @@ class Roster:
 
         It may if a worker that stays has as many steps, or if it cannot wait any longer.
         """
-        stays = any(
-            other.step >= worker.step and _is_usable(other) and not self._is_unwanted(other)
-            for other in self._server.workers.values()
-        )
+        others = (w for w in self._server.workers.values() if w.step >= worker.step)
+        stays = any(_is_usable(other) and not self._is_unwanted(other) for other in others)
         return worker.is_leaving and (stays or not self._may_hold(worker))
 
     def _choose(self, answering: list[Worker], members: tuple[str, ...]) -> tuple[str, ...]:
@@ -543,8 +511,7 @@ class Roster:
     def _may_hold(self, worker: Worker) -> bool:
         """Whether a worker can stay until another one has the job's state, and one may come."""
         now = time.monotonic()
-        is_there = worker.is_answering and not worker.is_hung
-        if not is_there or worker.is_dismissed or worker.not_before > now:
+        if not worker.is_there or worker.is_dismissed or worker.not_before > now:
             return False
         if worker.leaving_since is None:
             return True
@@ -562,5 +529,4 @@ class Roster:
 
 
 def _is_usable(worker: Worker) -> bool:
-    is_there = worker.is_answering and not worker.is_leaving and not worker.is_hung
-    return is_there and worker.not_before <= time.monotonic()
+    return worker.is_there and not worker.is_leaving and worker.not_before <= time.monotonic()

@@ -17,7 +17,8 @@ import resource
 import secrets
 import socket
 from collections import Counter
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from edl_horovod.files import json_text
 
@@ -25,9 +26,8 @@ __all__ = [
     "MAX_LINE_BYTES",
     "VANISHED_SECONDS",
     "Channel",
-    "UnauthenticatedConnections",
+    "Listener",
     "WireError",
-    "at_most",
     "greeting",
     "new_nonce",
     "nonce_of",
@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 MAX_LINE_BYTES = 1 << 16
+BACKLOG = 1024
 MAX_NUMBER = 1 << 63
 VANISHED_SECONDS = 2.0
 """Silence of the other host's kernel after which a connection is broken, within one probe."""
@@ -181,11 +182,60 @@ class UnauthenticatedConnections:
         self._addresses.pop(writer, None)
 
 
-class _Socket(Protocol):
-    def setsockopt(self, level: int, name: int, value: int, /) -> None: ...
+class Listener:
+    """A listening port; a connection is closed when its handler ends, in whichever way."""
+
+    def __init__(
+        self,
+        serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+        *,
+        max_line_bytes: int,
+        max_unauthenticated: int,
+    ) -> None:
+        """Prepare; `start` opens the port.
+
+        Args:
+            serve: Handles a connection, and removes it from `unauthenticated`.
+            max_line_bytes: Length of the longest line that a connection may send.
+            max_unauthenticated: Most connections that have not authenticated themselves.
+        """
+        self._serve = serve
+        self._max_line_bytes = max_line_bytes
+        self.unauthenticated = UnauthenticatedConnections(at_most(max_unauthenticated))
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int = 0) -> int:
+        """Listen; returns the port.
+
+        Raises:
+            OSError: The port is taken.
+        """
+        self._server = await asyncio.start_server(
+            self._accept, host, port, limit=self._max_line_bytes, backlog=at_most(BACKLOG)
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Stop listening; open connections stay open."""
+        if self._server is not None:
+            self._server.close()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def end(task: asyncio.Future[None]) -> None:
+            self._tasks.discard(task)
+            self.unauthenticated.leave(writer)
+            writer.close()
+
+        self.unauthenticated.enter(writer)
+        # Not left to `start_server`: it raises in a callback if a handler is cancelled, and leaves
+        # the connection open if that happens before the handler has begun.
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(end)
 
 
-def notice_vanished_host(connection: _Socket) -> None:
+def notice_vanished_host(connection: socket.socket) -> None:
     """Make the kernel break a connection soon after the other host has vanished.
 
     The other host's kernel answers even for a process that is busy, stopped or swapped out. So this

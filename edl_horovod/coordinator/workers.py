@@ -12,30 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from edl_horovod.coordinator import messages, wire
 from edl_horovod.coordinator.decide import Candidate
-from edl_horovod.coordinator.messages import (
-    Change,
-    Dump,
-    End,
-    Hello,
-    Message,
-    Ping,
-    Pong,
-    decode,
-    encode,
-)
+from edl_horovod.coordinator.messages import Hello, Message, Pong
 from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
-from edl_horovod.coordinator.wire import (
-    MAX_LINE_BYTES,
-    Channel,
-    UnauthenticatedConnections,
-    WireError,
-    at_most,
-    greeting,
-    new_nonce,
-    nonce_of,
-    notice_vanished_host,
-)
+from edl_horovod.coordinator.wire import Channel, Listener, WireError
 from edl_horovod.job import hosts
 from edl_horovod.job.events import EventLog, LogEvent, WorkerEvent
 
@@ -43,7 +24,6 @@ __all__ = ["FailedPeers", "suspects", "Liveness", "Report", "Worker", "WorkerSer
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024
 MAX_UNAUTHENTICATED = 256
 MAX_SLOTS = 10**hosts.MAX_SLOTS_DIGITS
 COMPLAINT_SECONDS = 10.0
@@ -112,7 +92,7 @@ class Worker:
         assert self.connection is not None
         assert self.channel is not None
         if self.is_connected and not self.connection.is_closing():
-            self.connection.write(self.channel.seal(encode(message)))
+            self.connection.write(self.channel.seal(messages.encode(message)))
 
     def heard(self) -> None:
         """Note a sign of life."""
@@ -128,18 +108,23 @@ class Worker:
     def ping(self) -> None:
         """Ask for a sign of life."""
         self.num_unanswered += 1
-        self.send(Ping())
+        self.send(messages.Ping())
 
     def announce(self, generation: int) -> None:
         """Tell it, once per connection, that a ring of this generation replaces its ring."""
         if self.announced < generation:
             self.announced = generation
-            self.send(Change(generation=generation))
+            self.send(messages.Change(generation=generation))
 
     @property
     def is_answering(self) -> bool:
         """Whether it is connected, and answered the last pings in time."""
         return self.is_connected and not self.is_silent
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it answers, and was not ordered to end because it hangs."""
+        return self.is_answering and not self.is_hung
 
     @property
     def is_leaving(self) -> bool:
@@ -175,59 +160,40 @@ class WorkerServer:
 
     def __init__(
         self,
-        secret: bytes,
+        settings: CoordinatorSettings,
         *,
         on_message: Callable[[Worker, Message | None], None],
         on_lost: Callable[[Worker], None],
-        hello_seconds: float,
     ) -> None:
-        """Prepare the server; `start` starts it.
+        """Prepare the server; `listener.start` starts it.
 
         Args:
-            secret: The job's secret.
+            settings: The job's secret, and how long a connection may take to prove that it has it.
             on_message: Called with each message of a worker, `Hello` included; with None for a
                 message of an unknown kind.
             on_lost: Called when a worker's connection ends.
-            hello_seconds: How long a connection may take to authenticate itself.
         """
         self.workers: dict[str, Worker] = {}
         self.orders: dict[str, int] = {}
         """Numbers of all workers ever seen, in the order of their first calls."""
-        self._secret = secret
+        self._secret, self._hello_seconds = settings.secret, settings.timings.hello_seconds
         self._on_message = on_message
         self._on_lost = on_lost
-        self._hello_seconds = hello_seconds
-        self._unauthenticated = UnauthenticatedConnections(at_most(MAX_UNAUTHENTICATED))
+        self.listener = Listener(
+            self._serve, max_line_bytes=wire.MAX_LINE_BYTES, max_unauthenticated=MAX_UNAUTHENTICATED
+        )
         self._num_refused = 0
         self._complained_at = -COMPLAINT_SECONDS
-        self._server: asyncio.Server | None = None
-
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port.
-
-        Raises:
-            OSError: The port is taken.
-        """
-        self._server = await asyncio.start_server(
-            self._serve, host, port, limit=MAX_LINE_BYTES, backlog=at_most(BACKLOG)
-        )
-        return int(self._server.sockets[0].getsockname()[1])
-
-    def close(self) -> None:
-        """Stop listening."""
-        if self._server is not None:
-            self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker = None
-        self._unauthenticated.enter(writer)
         try:
             channel, hello = await self._greet(reader, writer)
             worker = self._admit(hello, channel, writer)
-            self._unauthenticated.leave(writer)
+            self.listener.unauthenticated.leave(writer)
             self._on_message(worker, hello)
             while line := await reader.readline():
-                message = decode(channel.open(line))
+                message = messages.decode(channel.open(line))
                 if worker.connection is not writer:
                     break  # The worker has a new connection, whose messages are newer.
                 worker.heard()
@@ -236,13 +202,7 @@ class WorkerServer:
             self._refuse(error, worker)
         except (OSError, TimeoutError, ValueError) as error:
             log.debug("connection ended: %r", error)
-        except asyncio.CancelledError:
-            # The coordinator ends with this connection open. Python 3.11's streams raise in a
-            # callback if a handler ends as cancelled, so it ends as done.
-            pass
         finally:
-            self._unauthenticated.leave(writer)
-            writer.close()
             # A worker that came back over a new connection is not lost with its old one.
             if worker is not None and worker.connection is writer:
                 worker.is_connected = False
@@ -261,21 +221,17 @@ class WorkerServer:
     async def _greet(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Channel, Hello]:
-        notice_vanished_host(writer.get_extra_info("socket"))
-        server_nonce = new_nonce()
-        writer.write(greeting(server_nonce))
+        wire.notice_vanished_host(writer.get_extra_info("socket"))
+        server_nonce = wire.new_nonce()
+        writer.write(wire.greeting(server_nonce))
         async with asyncio.timeout(self._hello_seconds):
             first = await reader.readline()
             if not first:
                 raise ConnectionResetError("it hung up")
-            channel = Channel(
-                self._secret,
-                server_nonce=server_nonce,
-                client_nonce=nonce_of(first),
-                is_server=True,
-            )
+            nonces = {"server_nonce": server_nonce, "client_nonce": wire.nonce_of(first)}
+            channel = Channel(self._secret, **nonces, is_server=True)
             first_message = channel.open(await reader.readline())
-        hello = decode(first_message)
+        hello = messages.decode(first_message)
         if not isinstance(hello, Hello):
             raise WireError(f"the first message is {first_message['kind']!r}, not hello")
         return channel, hello
@@ -287,9 +243,8 @@ class WorkerServer:
         worker = self.workers.get(name)
         if worker is None:
             order = self.orders.setdefault(name, max(self.orders.values(), default=0) + 1)
-            worker = self.workers[name] = Worker(
-                Candidate(worker=name, host=hello.host, slot=hello.slot, order=order)
-            )
+            candidate = Candidate(worker=name, host=hello.host, slot=hello.slot, order=order)
+            worker = self.workers[name] = Worker(candidate)
         elif worker.connection is not None:
             worker.connection.close()
         worker.is_connected = True
@@ -351,9 +306,8 @@ class Liveness:
             self._on_silent(worker)
         # Only if other members answer: the last ones have the job's state, and may come back.
         others = [w for w in self._members() if w.is_answering]
-        patience = max(
-            self._timings.silence_seconds, min(self._timings.dead_seconds, self._stall_seconds)
-        )
+        patience = min(self._timings.dead_seconds, self._stall_seconds)
+        patience = max(self._timings.silence_seconds, patience)
         if silence >= patience and others and not worker.is_given_up:
             worker.is_given_up = True
             self._report(worker, f"no sign of life for {silence:.0f} s")
@@ -361,14 +315,10 @@ class Liveness:
     def _check_progress(self) -> None:
         members = self._members()
         ring = frozenset(members)
-        outsiders = [
-            worker
-            for worker in self._server.workers.values()
-            if worker.is_connected and not worker.is_ready and worker not in ring
-        ]
+        connected = [w for w in self._server.workers.values() if w.is_connected and not w.is_ready]
         verdicts = find_hung(
             [worker.current_report for worker in members],
-            [worker.current_report for worker in outsiders],
+            [worker.current_report for worker in connected if worker not in ring],
             stall_seconds=self._stall_seconds,
         )
         for verdict in verdicts:
@@ -378,18 +328,17 @@ class Liveness:
         if verdict.is_end and not worker.is_hung:
             worker.is_hung = True
             self._report(worker, verdict.message)
-            worker.send(End(reason=verdict.message))
+            worker.send(messages.End(reason=verdict.message))
         elif not verdict.is_end and self._warned.get(worker.label) != verdict.phase:
             self._warned[worker.label] = verdict.phase
             self._events.write(LogEvent(message=f"worker {worker.label}: {verdict.message}"))
             log.warning("worker %s: %s", worker.label, verdict.message)
-            worker.send(Dump(reason=verdict.message))
+            worker.send(messages.Dump(reason=verdict.message))
 
     def _report(self, worker: Worker, message: str) -> None:
         """Report that a worker hangs; its launcher kills it if it does not end by itself."""
-        self._events.write(
-            WorkerEvent(worker=worker.label, state="hung", pid=worker.pid, message=message)
-        )
+        label, pid = worker.label, worker.pid
+        self._events.write(WorkerEvent(worker=label, state="hung", pid=pid, message=message))
         log.warning("worker %s hangs: %s", worker.label, message)
 
 
@@ -503,9 +452,8 @@ class FailedPeers:
         for worker in self._left_out:
             worker.num_failed_formings += 1
             if worker.num_failed_formings > 1:
-                wait = self._timings.held_back_seconds * 2 ** min(
-                    worker.num_failed_formings - 2, 10
-                )
+                doublings = min(worker.num_failed_formings - 2, 10)
+                wait = self._timings.held_back_seconds * 2**doublings
                 self._hold_back(worker, max(wait, time.monotonic() - self._since))
 
     def formed(self, members: Sequence[Worker], known: Iterable[Worker]) -> None:

@@ -13,15 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from edl_horovod import errors
 from edl_horovod.config.schema import ImageConfig, JobConfig
 from edl_horovod.config.tasks import TASKS
-from edl_horovod.errors import (
-    ConfigError,
-    ImageError,
-    MissingDependency,
-    RegistryError,
-    how_to_install,
-)
 from edl_horovod.image.plan import (
     ZOO,
     ImagePlan,
@@ -39,16 +33,7 @@ from edl_horovod.proto.trained_model_pb2 import TrainedModel
 if TYPE_CHECKING:
     from docker import APIClient
 
-__all__ = [
-    "BuiltImage",
-    "Engine",
-    "as_if_built",
-    "build",
-    "connect",
-    "ensure",
-    "plan_of",
-    "sockets",
-]
+__all__ = ["BuiltImage", "as_if_built", "build", "ensure", "plan_of"]
 
 SILENCE_SECONDS = 1800.0
 """How long the builder may be silent while it compiles a package or transfers a layer."""
@@ -62,98 +47,69 @@ UNBUILT = "not-built-yet"
 log = logging.getLogger(__name__)
 
 
-class Engine:
-    """A connection to a builder; close it, or use it in a `with`."""
+def _base(client: "APIClient", reference: Reference) -> tuple[str, str]:
+    """Return a base image's ID and its user; pull the image if it is not on this machine.
 
-    def __init__(self, client: "APIClient") -> None:
-        self._client = client
+    Raises:
+        RegistryError: The image cannot be pulled.
+    """
+    import docker.errors
 
-    def base(self, reference: Reference) -> tuple[str, str]:
-        """Return a base image's ID and its user; pull the image if it is not on this machine.
+    try:
+        inspected = client.inspect_image(str(reference))
+    except docker.errors.ImageNotFound:
+        log.info("pulling %s", reference)
+        summary = f"The base image {reference} cannot be pulled"
+        with _sdk_errors_as(errors.RegistryError, summary):
+            tag = reference.digest or reference.tag
+            lines = client.pull(reference.repository, tag=tag, stream=True, decode=True)
+            _follow(lines, errors.RegistryError, summary)
+            inspected = client.inspect_image(str(reference))
+    return str(inspected["Id"]), str((inspected.get("Config") or {}).get("User") or "")
 
-        Raises:
-            RegistryError: The image cannot be pulled.
-        """
-        import docker.errors
 
-        inspected = None
-        with contextlib.suppress(docker.errors.ImageNotFound):
-            inspected = self._client.inspect_image(str(reference))
-        if inspected is None:
-            log.info("pulling %s", reference)
-            summary = f"The base image {reference} cannot be pulled"
-            with _sdk_errors_as(RegistryError, summary):
-                lines = self._client.pull(
-                    reference.repository,
-                    tag=reference.digest or reference.tag,
-                    stream=True,
-                    decode=True,
-                )
-                _follow(lines, RegistryError, summary)
-                inspected = self._client.inspect_image(str(reference))
-        return str(inspected["Id"]), str((inspected.get("Config") or {}).get("User") or "")
+def _build_image(client: "APIClient", plan: ImagePlan) -> Reference:
+    """Build an image; it is tagged once it is complete.
 
-    def build(self, plan: ImagePlan) -> Reference:
-        """Build an image; it is tagged once it is complete.
+    Raises:
+        RegistryError: The base image cannot be pulled.
+        ImageError: A step of the build failed.
+    """
+    base_id, user = _base(client, plan.base)
+    dockerfile = plan.dockerfile(base=str(plan.base), user=user)
+    image = Reference(plan.repository, plan.tag(base_id, dockerfile))
+    summary = f"The image {image} cannot be built"
+    log.info("building %s", image)
+    with tempfile.TemporaryFile() as context, _sdk_errors_as(errors.ImageError, summary):
+        write_context(plan, dockerfile, context)
+        flags = dict.fromkeys(("custom_context", "decode", "rm", "forcerm"), True)
+        lines = client.build(fileobj=context, tag=str(image), **flags)
+        _follow(lines, errors.ImageError, summary)
+    return image
 
-        Raises:
-            RegistryError: The base image cannot be pulled.
-            ImageError: A step of the build failed.
-        """
-        base_id, user = self.base(plan.base)
-        dockerfile = plan.dockerfile(base=str(plan.base), user=user)
-        image = Reference(plan.repository, plan.tag(base_id, dockerfile))
-        summary = f"The image {image} cannot be built"
-        log.info("building %s", image)
-        with tempfile.TemporaryFile() as context, _sdk_errors_as(ImageError, summary):
-            write_context(plan, dockerfile, context)
-            lines = self._client.build(
-                fileobj=context,
-                custom_context=True,
-                tag=str(image),
-                decode=True,
-                rm=True,
-                forcerm=True,
-            )
-            _follow(lines, ImageError, summary)
-        return image
 
-    def push(self, image: Reference) -> Reference:
-        """Push an image; return its name by digest, which stays valid if the tag moves.
+def _push(client: "APIClient", image: Reference) -> Reference:
+    """Push an image; return its name by digest, which stays valid if the tag moves.
 
-        Credentials come from Docker's configuration and its credential helpers, else from Podman's.
+    Credentials come from Docker's configuration and its credential helpers, else from Podman's.
 
-        Raises:
-            RegistryError: The registry does not answer or refuses the image.
-        """
-        summary = f"The image {image} cannot be pushed"
-        log.info("pushing %s", image)
-        with _sdk_errors_as(RegistryError, summary):
-            lines = self._client.push(
-                image.repository,
-                tag=image.tag,
-                stream=True,
-                decode=True,
-                auth_config=_podman_login(self._client, image),
-            )
-            output = _follow(lines, RegistryError, summary)
-        digests = [line.get("aux", {}).get("Digest", "") for line in output]
-        # Podman prints it as text, with another digest if it has not compressed a layer.
-        digests += [match[1] for line in output if (match := _DIGEST.search(_text(line)))]
-        digests = [digest for digest in digests if digest]
-        if not digests:
-            raise RegistryError(f"{summary}: the builder did not say its digest.")
-        return Reference(image.repository, digest=digests[-1])
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
-
-    def __enter__(self) -> "Engine":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    Raises:
+        RegistryError: The registry does not answer or refuses the image.
+    """
+    summary = f"The image {image} cannot be pushed"
+    log.info("pushing %s", image)
+    with _sdk_errors_as(errors.RegistryError, summary):
+        login = _podman_login(image)
+        lines = client.push(
+            image.repository, tag=image.tag, stream=True, decode=True, auth_config=login
+        )
+        output = _follow(lines, errors.RegistryError, summary)
+    digests = [digest for line in output if (digest := line.get("aux", {}).get("Digest"))]
+    # Podman prints it as text, with another digest if it has not compressed a layer.
+    digests += [match[1] for line in output if (match := _DIGEST.search(_text(line)))]
+    if not digests:
+        raise errors.RegistryError(f"{summary}: the builder did not say its digest.")
+    return Reference(image.repository, digest=digests[-1])
 
 
 def sockets() -> list[str]:
@@ -170,8 +126,8 @@ def sockets() -> list[str]:
     return [f"unix://{path}" for path in paths]
 
 
-def connect() -> Engine:
-    """Connect to the first builder that answers.
+def connect() -> "APIClient":
+    """Connect to the first builder that answers; the caller closes the connection.
 
     Raises:
         MissingDependency: The SDK is not installed, or no builder answers.
@@ -179,9 +135,9 @@ def connect() -> Engine:
     try:
         import docker
     except ImportError as e:
-        raise MissingDependency(
+        raise errors.MissingDependency(
             "Building an image needs the Docker SDK for Python, which is not installed.",
-            hint=f"Give a pre-built image, image=... ; or {how_to_install('image')}",
+            hint=f"Give a pre-built image, image=... ; or {errors.how_to_install('image')}",
         ) from e
     complaints = []
     for host in sockets():
@@ -195,10 +151,10 @@ def connect() -> Engine:
             arguments = docker.utils.kwargs_from_env(environment=variables)
             client = docker.APIClient(version="auto", timeout=ANSWER_SECONDS, **arguments)
             client.timeout = SILENCE_SECONDS
-            return Engine(client)
+            return client
         except (docker.errors.DockerException, OSError) as e:
             complaints.append(f"{host}: {_cause(e)}")
-    raise MissingDependency(
+    raise errors.MissingDependency(
         f"No image builder answers, neither Docker nor Podman. Tried: {'; '.join(complaints)}.",
         hint="Start Docker, or systemctl --user start podman.socket; name another socket in"
         " DOCKER_HOST; or give a pre-built image: image=... .",
@@ -206,7 +162,9 @@ def connect() -> Engine:
 
 
 def _follow(
-    lines: Iterator[dict[str, Any]], error: type[ImageError | RegistryError], summary: str
+    lines: Iterator[dict[str, Any]],
+    error: type[errors.ImageError | errors.RegistryError],
+    summary: str,
 ) -> list[dict[str, Any]]:
     """Log the builder's output as it arrives; return all of it.
 
@@ -223,7 +181,7 @@ def _follow(
             log.log(logging.INFO if is_step else logging.DEBUG, "%s", text)
     if failure:
         last = [text for text in map(_text, output) if text][-_NUM_LAST_LINES:]
-        said = "".join(f"\n  {text}" for text in last) if error is ImageError else ""
+        said = "".join(f"\n  {text}" for text in last) if error is errors.ImageError else ""
         raise error(f"{summary}: {_with_hint(failure)}{said}")
     return output
 
@@ -233,7 +191,9 @@ def _text(line: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _sdk_errors_as(error: type[ImageError | RegistryError], summary: str) -> Iterator[None]:
+def _sdk_errors_as(
+    error: type[errors.ImageError | errors.RegistryError], summary: str
+) -> Iterator[None]:
     """Turn exceptions of the SDK into one of our errors."""
     import docker.errors
     import requests.exceptions
@@ -246,8 +206,7 @@ def _sdk_errors_as(error: type[ImageError | RegistryError], summary: str) -> Ite
 
 def _cause(error: BaseException) -> str:
     """The text of an exception of the SDK, without the URL of the socket."""
-    explanation = getattr(error, "explanation", None)
-    return " ".join(str(explanation or error).split())
+    return " ".join(str(getattr(error, "explanation", None) or error).split())
 
 
 def _with_hint(said: str) -> str:
@@ -265,7 +224,7 @@ def _with_hint(said: str) -> str:
     return f"{said}."
 
 
-def _podman_login(client: "APIClient", image: Reference) -> dict[str, Any] | None:
+def _podman_login(image: Reference) -> dict[str, Any] | None:
     """Credentials of `podman login`, if Docker's configuration has none for the registry."""
     from docker import auth
 
@@ -344,19 +303,18 @@ def as_if_built(config: JobConfig) -> JobConfig:
 
 
 def _with_image(config: JobConfig, *, is_dry_run: bool) -> JobConfig:
+    takes_zoo = TASKS[config.task].takes_zoo
     if config.image:
-        with_reference = replace(config, image=str(parse_reference(config.image, "image")))
-        return (
-            replace(with_reference, model_zoo=_zoo_path_in_image(config))
-            if _is_train(config)
-            else with_reference
-        )
+        path = _zoo_path_in_image(config) if takes_zoo else config.model_zoo
+        return replace(config, image=str(parse_reference(config.image, "image")), model_zoo=path)
     unbuilt = f"{config.image_repository}:{UNBUILT}"
-    if not _is_train(config):
+    base, repository = config.base_image, config.image_repository
+    if not takes_zoo:
         if known_image := _trained_image(config):
             return replace(config, image=str(known_image))
         _check_parts(config)
-        plan = _job_plan(config, _trained_zoo(config), needs_requirements=False)
+        zoo = _trained_zoo(config)
+        plan = make_plan(zoo, base_image=base, repository=repository, needs_requirements=False)
         return replace(config, image=unbuilt if is_dry_run else _build(plan, push=True).digest)
     _check_parts(config)
     if is_dry_run:
@@ -366,44 +324,31 @@ def _with_image(config: JobConfig, *, is_dry_run: bool) -> JobConfig:
         return replace(config, image=unbuilt, model_zoo=f"{ZOO}/{name}" if is_file else ZOO)
     config = with_framework(job_zoo.localized(config))
     zoo = FetchedZoo(Path(config.model_zoo), config.model_zoo_source, config.model_zoo_commit)
-    built = _build(_job_plan(config, zoo), push=True)
+    built = _build(make_plan(zoo, base_image=base, repository=repository), push=True)
     return replace(config, image=built.digest, model_zoo=built.model_zoo)
 
 
-def _is_train(config: JobConfig) -> bool:
-    return TASKS[config.task].takes_zoo
-
-
 def _build(plan: ImagePlan, *, push: bool) -> BuiltImage:
-    with connect() as builder:
-        image = builder.build(plan)
-        digest = str(builder.push(image)) if push else ""
+    with contextlib.closing(connect()) as client:
+        image = _build_image(client, plan)
+        digest = str(_push(client, image)) if push else ""
     return BuiltImage(image=str(image), digest=digest, model_zoo=plan.zoo_path)
 
 
 def _check_parts(config: JobConfig) -> None:
     missing = [key for key in ("base_image", "image_repository") if not getattr(config, key)]
     if missing:
-        raise ConfigError(
+        raise errors.ConfigError(
             "A job on Kubernetes needs an image. Give a pre-built one, image=registry/path@sha256:"
             "..., or the settings to build one: base_image=... and image_repository=... . Missing: "
             f"{', '.join(missing)}."
         )
 
 
-def _job_plan(config: JobConfig, zoo: FetchedZoo, *, needs_requirements: bool = True) -> ImagePlan:
-    return make_plan(
-        zoo,
-        base_image=config.base_image,
-        repository=config.image_repository,
-        needs_requirements=needs_requirements,
-    )
-
-
 def _zoo_path_in_image(config: JobConfig) -> str:
     """Path of the zoo in the pods of a pre-built image."""
     if job_zoo.pending(config):
-        raise ConfigError(
+        raise errors.ConfigError(
             "A pre-built image contains its model zoo, so no other one can be used with it.",
             received={"image": config.image, **job_zoo.origin(config)},
             hint="Leave one of the two out, or build an image with the zoo: base_image=... .",
@@ -424,11 +369,10 @@ def _trained_image(config: JobConfig) -> Reference | None:
         return None
     try:
         image = parse_reference(named, "docker_commit_id")
-    except ConfigError as e:
-        path = Path(config.trained_model)
-        raise damaged_model(path, f"{FILE_NAME}: {e}") from e
+    except errors.ConfigError as e:
+        raise damaged_model(Path(config.trained_model), f"{FILE_NAME}: {e}") from e
     if not config.trusts("image"):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"The trained model names the image that its pods would run: {image}. An image is a"
             " program, and the author of the model chose it.",
             received={"trained_model": config.trained_model, "image": ""},
@@ -458,7 +402,7 @@ def _read_trained_model(config: JobConfig) -> TrainedModel:
     try:
         return read_message(Path(config.trained_model))
     except OSError as e:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"The trained model cannot be read here: {e.strerror}.",
             received={"trained_model": config.trained_model},
             hint="Where only the pods see it, give the image: image=... .",

@@ -17,15 +17,7 @@ from edl_horovod.errors import ConfigError
 from edl_horovod.models import lookup, zoo_files
 from edl_horovod.models.git_zoo import FetchedZoo
 
-__all__ = [
-    "ZOO",
-    "ImagePlan",
-    "Reference",
-    "make_plan",
-    "parse_reference",
-    "parse_repository",
-    "write_context",
-]
+__all__ = ["ZOO", "ImagePlan", "Reference", "make_plan", "parse_reference", "write_context"]
 
 ZOO = "/model_zoo"
 """Path of the zoo in an image."""
@@ -103,7 +95,7 @@ class ImagePlan:
         digest = hashlib.sha256(f"{base_id}\n{dockerfile}\0".encode())
         for name, file in self.files.items():
             content = file.read_bytes()
-            digest.update(f"{name}\0{_mode(file)}\0{len(content)}\0".encode())
+            digest.update(f"{name}\0{_mode(file):o}\0{len(content)}\0".encode())
             digest.update(content)
         digest.update(self.requirements)
         return f"{self.name}-{digest.hexdigest()[:20]}"
@@ -191,8 +183,7 @@ def write_context(plan: ImagePlan, dockerfile: str, stream: IO[bytes]) -> None:
         _add(tar, "Dockerfile", dockerfile.encode())
         _add(tar, REQUIREMENTS, plan.requirements)
         for name, file in plan.files.items():
-            is_program = bool(file.stat().st_mode & 0o100)
-            _add(tar, f"model_zoo/{name}", file.read_bytes(), is_program=is_program)
+            _add(tar, f"model_zoo/{name}", file.read_bytes(), mode=_mode(file))
     stream.seek(0)
 
 
@@ -211,11 +202,11 @@ def _folder(zoo: Path) -> dict[str, Path]:
     return files
 
 
-def _mode(file: Path) -> str:
-    return "755" if file.stat().st_mode & 0o100 else "644"
+def _mode(file: Path) -> int:
+    return 0o755 if file.stat().st_mode & 0o100 else 0o644
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes, *, is_program: bool = False) -> None:
+def _add(tar: tarfile.TarFile, name: str, content: bytes, *, mode: int = 0o644) -> None:
     entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(content), 0o755 if is_program else 0o644
+    entry.size, entry.mode = len(content), mode
     tar.addfile(entry, io.BytesIO(content))

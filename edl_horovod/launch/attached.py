@@ -10,15 +10,8 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from edl_horovod import errors
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import (
-    ClusterUnreachable,
-    ConfigError,
-    EdlError,
-    JobFailed,
-    ObjectNotFound,
-    OutputError,
-)
 from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import JobEvent
@@ -98,14 +91,14 @@ def run_attached(
     try:
         _wait(job, on_status)
         result = _result(submitted)
-    except JobFailed as e:
+    except errors.JobFailed as e:
         note(None)
         raise e.with_more_hint(f" edl delete {job.name} removes it.") from e
     except BaseException:
         try:
             remove_attached(job)
             note(None)
-        except EdlError as e:
+        except errors.EdlError as e:
             log.warning("Job %s may still run: %s", job.name, e)
         raise
     remove_attached(job)
@@ -120,9 +113,9 @@ def remove_attached(job: AttachedJob) -> None:
         EdlError: It could not be removed.
     """
     # It may be removed already, in part or as a whole, or be ending at this moment.
-    with job.jobs() as jobs, suppress(ObjectNotFound):
+    with job.jobs() as jobs, suppress(errors.ObjectNotFound):
         if jobs.status(job.name, is_brief=True).state not in ENDED:
-            with suppress(ConfigError, ObjectNotFound):
+            with suppress(errors.ConfigError, errors.ObjectNotFound):
                 jobs.stop(job.name)
                 seconds = jobs.stop_seconds(job.name)
                 waiting.wait_until_at_rest(jobs, job.name, timeout_seconds=seconds)
@@ -147,7 +140,7 @@ def _wait(job: AttachedJob, on_status: OnStatus) -> None:
         while True:
             try:
                 waiting.wait(lambda: jobs, job.name, "finished", on_status=on_answer)
-            except ClusterUnreachable as e:
+            except errors.ClusterUnreachable as e:
                 if time.monotonic() - last_answer_at > MAX_UNREACHABLE_SECONDS:
                     raise
                 log.warning("The cluster does not answer; trying again. %s", e)
@@ -165,17 +158,13 @@ def _result(submitted: SubmittedJob) -> JobResult:
     path = JobDir(Path(submitted.job_dir)).events
     deadline = time.monotonic() + VISIBLE_SECONDS
     while True:
-        for recorded in reversed(events.read(path)):
-            event = recorded.event
+        for _, _, event in reversed(events.read(path)):
             if isinstance(event, JobEvent) and event.state == "finished":
-                return JobResult(
-                    output=submitted.output,
-                    job_dir=submitted.job_dir,
-                    steps=event.steps or 0,
-                    metrics=event.metrics or {},
-                )
+                steps, metrics = event.steps or 0, event.metrics or {}
+                output, job_dir = submitted.output, submitted.job_dir
+                return JobResult(output=output, job_dir=job_dir, steps=steps, metrics=metrics)
         if time.monotonic() > deadline:
-            raise OutputError(
+            raise errors.OutputError(
                 f"Job {submitted.name} has finished, but its files are not on this machine.",
                 received={"job_dir": submitted.job_dir},
                 hint="Have the folder at the same path here as where the job runs.",

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Client"]
 
+Name = str | os.PathLike[str]
+"""The directory of a job on this machine, or the name of one in a cluster."""
+
 
 class Client:
     """Finds jobs by their names; close it, or use it in a `with`.
@@ -59,10 +62,7 @@ class Client:
     # -- looking
 
     def list(
-        self,
-        folders: Sequence[str | os.PathLike[str]] | None = None,
-        *,
-        all_namespaces: bool = False,
+        self, folders: Sequence[Name] | None = None, *, all_namespaces: bool = False
     ) -> list[JobRow]:
         """List the jobs on this machine or in clusters.
 
@@ -89,7 +89,7 @@ class Client:
             raise missing[-1]
         return rows
 
-    def status(self, job: str | os.PathLike[str], *, is_brief: bool = False) -> JobStatus:
+    def status(self, job: Name, *, is_brief: bool = False) -> JobStatus:
         """Return the state and progress of a job, and what it waits for.
 
         Args:
@@ -102,7 +102,7 @@ class Client:
 
     def logs(
         self,
-        job: str | os.PathLike[str],
+        job: Name,
         *,
         rank: int | None = None,
         worker: str = "",
@@ -125,7 +125,7 @@ class Client:
         only = worker if rank is None else jobs.member(name, rank)
         return jobs.logs(name, only, follow=follow, tail=tail)
 
-    def events(self, job: str | os.PathLike[str], *, follow: bool = False) -> Iterator[EventLine]:
+    def events(self, job: Name, *, follow: bool = False) -> Iterator[EventLine]:
         """Yield the events of a job, the oldest first.
 
         In a cluster these are the last events in the log of the job's launcher, and Kubernetes' own
@@ -138,9 +138,7 @@ class Client:
         jobs, name = self._find(job)
         return jobs.events(name, follow=follow)
 
-    def dashboard(
-        self, job: str | os.PathLike[str], *, host: str = "127.0.0.1", port: int = 0
-    ) -> "Dashboard":
+    def dashboard(self, job: Name, *, host: str = "127.0.0.1", port: int = 0) -> "Dashboard":
         """Open a job's dashboard, listening at `url`; the caller calls its `serve()` and closes it.
 
         Args:
@@ -157,7 +155,7 @@ class Client:
         jobs, name = self._find(job)
         return Dashboard(jobs.source(name), host=host, port=port)
 
-    def is_here(self, job: str | os.PathLike[str]) -> bool:
+    def is_here(self, job: Name) -> bool:
         """Whether a job is on this machine."""
         return not target.find(self._kind(os.fspath(job))).is_detached
 
@@ -165,7 +163,7 @@ class Client:
 
     def wait(
         self,
-        job: str | os.PathLike[str],
+        job: Name,
         condition: str = "finished",
         *,
         timeout_seconds: float | None = None,
@@ -187,19 +185,14 @@ class Client:
             JobFailed: The job failed, and so cannot reach the state.
             TimedOut: It took longer.
         """
+        name, limit = os.fspath(job), timeout_seconds
         return waiting.wait(
-            lambda: self._find(job)[0],
-            os.fspath(job),
-            condition,
-            timeout_seconds=timeout_seconds,
-            on_status=on_status,
+            lambda: self._find(name)[0], name, condition, timeout_seconds=limit, on_status=on_status
         )
 
     # -- changing
 
-    def scale(
-        self, job: str | os.PathLike[str], num_ranks: int, *, is_dry_run: bool = False
-    ) -> int:
+    def scale(self, job: Name, num_ranks: int, *, is_dry_run: bool = False) -> int:
         """Change the number of ranks of a running job; ranks leave the ring before they end.
 
         Args:
@@ -216,14 +209,14 @@ class Client:
         jobs, name = self._find(job)
         return jobs.scale(name, num_ranks, is_dry_run=is_dry_run)
 
-    def loss_at_stop(self, job: str | os.PathLike[str]) -> str:
+    def loss_at_stop(self, job: Name) -> str:
         """What `stop` would lose, as a sentence; empty if checkpoints keep the state."""
         jobs, name = self._find(job)
         return jobs.loss_at_stop(name)
 
     def stop(
         self,
-        job: str | os.PathLike[str],
+        job: Name,
         *,
         may_lose_steps: bool = False,
         is_dry_run: bool = False,
@@ -255,7 +248,7 @@ class Client:
 
     def resume(
         self,
-        job: str | os.PathLike[str],
+        job: Name,
         *,
         is_dry_run: bool = False,
         on_events: OnEvents | None = None,
@@ -279,7 +272,7 @@ class Client:
         jobs, name = self._find(job)
         return jobs.resume(name, is_dry_run=is_dry_run, on_events=on_events)
 
-    def delete(self, job: str | os.PathLike[str], *, is_dry_run: bool = False) -> Sequence[str]:
+    def delete(self, job: Name, *, is_dry_run: bool = False) -> Sequence[str]:
         """Remove a job's directory, or a job from its cluster; its output is kept.
 
         Args:
@@ -296,7 +289,7 @@ class Client:
         jobs, name = self._find(job)
         return jobs.delete(name, is_dry_run=is_dry_run)
 
-    def _find(self, job: str | os.PathLike[str]) -> tuple[Jobs, str]:
+    def _find(self, job: Name) -> tuple[Jobs, str]:
         """Return the jobs of the first launch target whose job this is, and the name."""
         name = os.fspath(job)
         if not name:

@@ -201,14 +201,11 @@ class Jobs(ABC):
 
 def event_line(recorded: Recorded) -> EventLine:
     """Convert an event of edl to a line."""
-    fields = fields_of(recorded.event)
+    time, source, event = recorded
+    fields = fields_of(event)
+    text = " ".join(_words(fields))
     return EventLine(
-        time=recorded.time,
-        origin="edl",
-        kind=recorded.event.kind,
-        source=recorded.source,
-        text=" ".join(_words(fields)),
-        fields=fields,
+        time=time, origin="edl", kind=event.kind, source=source, text=text, fields=fields
     )
 
 

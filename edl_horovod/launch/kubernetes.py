@@ -11,30 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from edl_horovod import image
-from edl_horovod.cluster import objects
-from edl_horovod.cluster.credentials import find_cluster
+from edl_horovod import errors, image
+from edl_horovod.cluster import credentials, objects
 from edl_horovod.cluster.manifest import JobManifests, job_manifests, to_yaml
-from edl_horovod.config.kubernetes import JOB_NAME_CHARACTERS, KubernetesConfig
+from edl_horovod.config.kubernetes import JOB_NAME_CHARACTERS
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import (
-    ClusterError,
-    ClusterForbidden,
-    ClusterUnreachable,
-    ConfigError,
-    EdlError,
-    Interrupted,
-    NoCluster,
-    ObjectConflict,
-    ObjectNotFound,
-)
-from edl_horovod.job.events import OnEvents
 from edl_horovod.launch.target import DryRun, LaunchTarget, SubmittedJob
 
 if TYPE_CHECKING:
     from edl_horovod.cluster.client import Cluster
     from edl_horovod.launch.kubernetes_jobs import KubernetesJobs
-    from edl_horovod.supervisor.forks import WarmServer
 
 __all__ = ["KubernetesPlan", "KubernetesTarget"]
 
@@ -86,13 +72,7 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
         names = (f"{item['kind'].lower()}/{item['metadata']['name']}" for item in job.all)
         return "".join(f"{name} would be created ({check} dry run)\n" for name in names)
 
-    def launch(
-        self,
-        plan: KubernetesPlan,
-        *,
-        on_events: OnEvents | None = None,
-        warm: "WarmServer | None" = None,
-    ) -> SubmittedJob:
+    def launch(self, plan: KubernetesPlan, **_: object) -> SubmittedJob:
         """Build the job's image unless it has one, and create the job.
 
         Raises:
@@ -120,7 +100,8 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
                 name=plan.name,
                 output=submitted.output,
                 job_dir=submitted.job_dir,
-                place={"namespace": cluster.namespace} | _context(settings),
+                place={"namespace": cluster.namespace}
+                | ({"context": settings.context} if settings.context else {}),
                 details={"namespace": cluster.namespace, "image": submitted.image},
             )
 
@@ -129,7 +110,7 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
         settings = plan.config.kubernetes
         if settings.name:
             # Another process may remove the job of a dead one by its name, so that must be unique.
-            raise ConfigError(
+            raise errors.ConfigError(
                 "The job is removed when this command ends, so it gets a name that no other job"
                 " has.",
                 received={"kubernetes.name": settings.name},
@@ -146,10 +127,6 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
         from edl_horovod.launch.kubernetes_jobs import KubernetesJobs
 
         return KubernetesJobs(**place)
-
-
-def _context(settings: KubernetesConfig) -> dict[str, str]:
-    return {"context": settings.context} if settings.context else {}
 
 
 def _rehearse(plan: KubernetesPlan, check: DryRun) -> JobManifests:
@@ -180,7 +157,7 @@ def _rehearse_one(cluster: "Cluster", item: dict[str, Any]) -> None:
     try:
         with _conflicts_with_hint(item, cluster.namespace):
             cluster.create(item, is_dry_run=True)
-    except ObjectNotFound as error:
+    except errors.ObjectNotFound as error:
         if item["kind"] != "RoleBinding":
             raise
         name = f"{item['kind'].lower()}/{item['metadata']['name']}"
@@ -202,7 +179,7 @@ def _check_is_free(cluster: "Cluster", name: str) -> None:
     """
     try:
         cluster.get("MPIJob", name)
-    except (ObjectNotFound, ClusterForbidden):
+    except (errors.ObjectNotFound, errors.ClusterForbidden):
         return  # A user who may not read MPIJobs may still create them.
     raise _name_conflict(f"mpijob/{name}", cluster.namespace, {"kubernetes.name": name})
 
@@ -211,8 +188,10 @@ def _namespace(config: JobConfig) -> str:
     """The job's namespace by the local configuration; empty if no cluster is configured."""
     settings = config.kubernetes
     try:
-        return find_cluster(context=settings.context, namespace=settings.namespace).namespace
-    except NoCluster:
+        return credentials.find_cluster(
+            context=settings.context, namespace=settings.namespace
+        ).namespace
+    except errors.NoCluster:
         if settings.context:
             raise
         return settings.namespace
@@ -243,13 +222,9 @@ def _create(cluster: "Cluster", job: JobManifests, *, is_suspended: bool) -> Non
         with _conflicts_with_hint(job.mpijob, cluster.namespace):
             owner = cluster.create(suspended)
         created.append(owner)
-        reference = {
-            **{key: job.mpijob[key] for key in ("apiVersion", "kind")},
-            "name": owner["metadata"]["name"],
-            "uid": owner["metadata"]["uid"],
-            "controller": True,
-            "blockOwnerDeletion": False,
-        }
+        kind = {key: job.mpijob[key] for key in ("apiVersion", "kind")}
+        identity = {key: owner["metadata"][key] for key in ("name", "uid")}
+        reference = {**kind, **identity, "controller": True, "blockOwnerDeletion": False}
         for part in job.parts:
             metadata = {**part["metadata"], "ownerReferences": [reference]}
             with _conflicts_with_hint(part, cluster.namespace):
@@ -259,7 +234,7 @@ def _create(cluster: "Cluster", job: JobManifests, *, is_suspended: bool) -> Non
             cluster.patch("MPIJob", owner["metadata"]["name"], resumed)
     except BaseException as error:
         leftovers = _undo(cluster, created)
-        if isinstance(error, ClusterError | KeyboardInterrupt):
+        if isinstance(error, errors.ClusterError | KeyboardInterrupt):
             name = job.mpijob["metadata"]["name"]
             raise _submission_error(error, name, leftovers, was_created=bool(created)) from error
         raise
@@ -272,7 +247,7 @@ def _undo(cluster: "Cluster", created: list[dict[str, Any]]) -> str:
         kind, meta = item["kind"], item["metadata"]
         try:
             cluster.delete(kind, meta["name"], uid=meta["uid"])
-        except ClusterError as error:
+        except errors.ClusterError as error:
             log.debug("undo: %s", error)
             leftovers.append(f"{kind.lower()}/{meta['name']}")
         else:
@@ -282,8 +257,8 @@ def _undo(cluster: "Cluster", created: list[dict[str, Any]]) -> str:
 
 
 def _submission_error(
-    error: ClusterError | KeyboardInterrupt, name: str, leftovers: str, *, was_created: bool
-) -> EdlError:
+    error: errors.ClusterError | KeyboardInterrupt, name: str, leftovers: str, *, was_created: bool
+) -> errors.EdlError:
     """The error of a submission, with a sentence on the objects that remain in the cluster.
 
     Args:
@@ -295,7 +270,7 @@ def _submission_error(
     more = ""
     if leftovers:
         more = f" Objects that were created before could not be removed: {leftovers}"
-    elif not was_created and isinstance(error, ClusterUnreachable | KeyboardInterrupt):
+    elif not was_created and isinstance(error, errors.ClusterUnreachable | KeyboardInterrupt):
         more = (
             f" It is not known whether mpijob/{name} was created; if so, it is suspended: "
             f"edl delete {name} removes it."
@@ -303,7 +278,7 @@ def _submission_error(
     elif isinstance(error, KeyboardInterrupt):
         more = f" Nothing of job {name} is left."
     if isinstance(error, KeyboardInterrupt):
-        return Interrupted(f"The submission was interrupted.{more}")
+        return errors.Interrupted(f"The submission was interrupted.{more}")
     return type(error)(f"{error}{more}")
 
 
@@ -313,14 +288,14 @@ def _conflicts_with_hint(item: dict[str, Any], namespace: str) -> Iterator[None]
     name = f"{item['kind'].lower()}/{item['metadata']['name']}"
     try:
         yield
-    except ObjectConflict as error:
+    except errors.ObjectConflict as error:
         raise _name_conflict(name, namespace, error.received) from error
 
 
 def _name_conflict(
     name: str, namespace: str, received: Mapping[str, object] | str
-) -> ObjectConflict:
-    return ObjectConflict(
+) -> errors.ObjectConflict:
+    return errors.ObjectConflict(
         f"{name} exists already in namespace {namespace}.",
         received=received,
         hint="Choose another kubernetes.name, or remove that object.",

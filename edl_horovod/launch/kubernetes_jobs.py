@@ -7,21 +7,16 @@ from typing import Any
 
 import yaml
 
-from edl_horovod.cluster import objects
-from edl_horovod.cluster.causes import events_of, seconds_of
+from edl_horovod.cluster import causes, logs, objects, pod_log, preflight, styles
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.logs import read_logs
-from edl_horovod.cluster.pod_log import events_in
-from edl_horovod.cluster.preflight import warn_of_resume
 from edl_horovod.cluster.status import ENDED, JobView, view, views
-from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import check_change
 from edl_horovod.displays.page.snapshot import DetachedSource, Source
 from edl_horovod.errors import ClusterError, ConfigError, ObjectConflict, ObjectNotFound
-from edl_horovod.job.events import OnEvents, Recorded
-from edl_horovod.job.state import JobState, summarize
+from edl_horovod.job.events import Recorded
+from edl_horovod.job.state import summarize
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine, event_line
 
 __all__ = ["KubernetesJobs"]
@@ -123,7 +118,7 @@ class KubernetesJobs(Jobs):
         """The job, its pods, what they wait for, and where the training is."""
         view = self._view(job)
         return JobStatus(
-            progress=JobState() if is_brief else self._progress(job),
+            progress=summarize(() if is_brief else self._readable_events(job)),
             details=view.details(),
             is_at_rest=all(pod.state in ("succeeded", "failed") for pod in view.pods),
         )
@@ -144,7 +139,7 @@ class KubernetesJobs(Jobs):
                 return True
 
         ending = is_over if follow else None
-        lines = read_logs(self._cluster, job, only=pod, tail=tail, is_over=ending)
+        lines = logs.read_logs(self._cluster, job, only=pod, tail=tail, is_over=ending)
         return (LogLine(name, text) for name, text in lines)
 
     def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
@@ -155,13 +150,13 @@ class KubernetesJobs(Jobs):
             lines = [event_line(event) for event in self._readable_events(job)]
             lines += [
                 EventLine(
-                    time=seconds_of(event.time),
+                    time=causes.seconds_of(event.time),
                     origin="kubernetes",
                     kind=event.kind,
                     source=event.object,
                     text=event.text,
                 )
-                for event in events_of(self._mpijob(job), self._cluster.find("Event"))
+                for event in causes.events_of(self._mpijob(job), self._cluster.find("Event"))
             ]
             for line in sorted(lines, key=lambda line: line.time):
                 key = (line.time, line.origin, line.kind, line.source, line.text)
@@ -178,7 +173,7 @@ class KubernetesJobs(Jobs):
         """Change the number of ranks, by that of the worker pods."""
         config = self.config(job)
         slots = config.kubernetes.slots_per_worker
-        if style_of(config).is_static:
+        if styles.style_of(config).is_static:
             raise ConfigError(
                 "A static ring cannot change.",
                 received={"kubernetes.style": config.kubernetes.style},
@@ -193,17 +188,15 @@ class KubernetesJobs(Jobs):
     def stop(self, job: str, *, is_dry_run: bool = False) -> None:
         """Suspend the MPIJob; logs a warning if the operator may be unable to resume it."""
         config = self.config(job)
-        self.warn_of_stop(job, config, saves=style_of(config).has_coordinator)
-        warn_of_resume(self._cluster, job=job, is_dry_run=is_dry_run)
+        self.warn_of_stop(job, config, saves=styles.style_of(config).has_coordinator)
+        preflight.warn_of_resume(self._cluster, job=job, is_dry_run=is_dry_run)
         self._change(job, {"runPolicy": {"suspend": True}}, "stopped", is_dry_run=is_dry_run)
 
     def stop_seconds(self, job: str) -> float:
         """The grace period of the pods, and the time that the operator takes."""
         return self.config(job).kubernetes.grace_seconds + LEAVING_SECONDS
 
-    def resume(
-        self, job: str, *, is_dry_run: bool = False, on_events: OnEvents | None = None
-    ) -> None:
+    def resume(self, job: str, *, is_dry_run: bool = False, **_: object) -> None:
         """Continue the job in the cluster; returns at once."""
         self._change(job, {"runPolicy": {"suspend": False}}, "resumed", is_dry_run=is_dry_run)
 
@@ -226,7 +219,7 @@ class KubernetesJobs(Jobs):
         if not seen.missing:
             return seen
         # There are many events, so they are read only if pods are missing.
-        return view(mpijob, pods, events_of(mpijob, self._cluster.find("Event")))
+        return view(mpijob, pods, causes.events_of(mpijob, self._cluster.find("Event")))
 
     def _own_events(self, job: str) -> Sequence[Recorded]:
         """The last events of the job, from the log of its newest launcher pod."""
@@ -236,21 +229,15 @@ class KubernetesJobs(Jobs):
         newest = max(launchers, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         if (newest.get("status") or {}).get("phase", "Pending") == "Pending":
             return []
-        return list(events_in(self._cluster.log_lines(newest["metadata"]["name"], tail=LOG_LINES)))
-
-    def _progress(self, job: str) -> JobState:
-        try:
-            return summarize(self._own_events(job))
-        except ClusterError as error:
-            # The log may be forbidden, or lost with its node. State and pods can be shown anyway.
-            log.warning("Step, loss and ring cannot be read: %s", error)
-            return JobState()
+        lines = self._cluster.log_lines(newest["metadata"]["name"], tail=LOG_LINES)
+        return list(pod_log.events_in(lines))
 
     def _readable_events(self, job: str) -> Sequence[Recorded]:
         try:
             return self._own_events(job)
         except ClusterError as error:
-            log.warning("The job's own events cannot be read: %s", error)
+            # The log may be forbidden, or lost with its node. State and pods can be shown anyway.
+            log.warning("Step, loss and ring, the job's own events, cannot be read: %s", error)
             return []
 
     def _change(self, job: str, spec: Object, change: str, *, is_dry_run: bool) -> Object:

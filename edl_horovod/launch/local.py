@@ -1,31 +1,34 @@
-"""launch=local: an elastic ring of this machine's processes, under a coordinator."""
+"""Jobs of this machine's processes: launch=local, an elastic ring, and launch=mpi, a static one."""
 
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from edl_horovod.config import resolved
+from edl_horovod.config import resolved, tasks
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.tasks import check_start
 from edl_horovod.errors import ConfigError
+from edl_horovod.job import earlier, hosts, output_checks
 from edl_horovod.job.directory import JobDir, with_job_dir
-from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.job.events import OnEvents
-from edl_horovod.job.hosts import num_workers
-from edl_horovod.job.output_checks import check_is_free, check_paths
 from edl_horovod.launch.target import DryRun, LaunchTarget
-from edl_horovod.models import job_zoo
-from edl_horovod.models.framework_name import with_framework
+from edl_horovod.models import framework_name, job_zoo
 from edl_horovod.supervisor.forks import WarmServer
-from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan, thread_variables
+from edl_horovod.supervisor.plan import (
+    LOCAL_HOST,
+    Command,
+    LaunchPlan,
+    locate,
+    mpirun,
+    thread_variables,
+)
 from edl_horovod.supervisor.run import JobResult, run_plan
 
 # Not imported at run time, to keep the start of a job short.
 if TYPE_CHECKING:
     from edl_horovod.launch.local_jobs import LocalJobs
 
-__all__ = ["LocalTarget", "threads_of", "worker_of"]
+__all__ = ["LocalTarget", "MpiTarget"]
 
 LOCAL_ADDRESS = "127.0.0.1"
 
@@ -35,8 +38,8 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
 
     def plan(self, config: JobConfig) -> LaunchPlan:
         """Plan the coordinator and the workers; see `LaunchTarget`."""
-        config = with_framework(with_checkpoint_lanes(with_job_dir(config)))
-        check_start(config)
+        config = framework_name.with_framework(earlier.with_checkpoint_lanes(with_job_dir(config)))
+        tasks.check_start(config)
         job_dir = JobDir.of(config)
         coordinator = (sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir))
         return LaunchPlan(
@@ -45,9 +48,9 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
             hosts={LOCAL_HOST: config.launch.np},
             coordinator=Command(argv=(*coordinator, "--address", LOCAL_ADDRESS)),
             worker=Command(
-                argv=worker_of(job_dir),
+                argv=_worker_of(job_dir),
                 environment={
-                    **threads_of(config),
+                    **_threads_of(config),
                     "EDL_HOST": LOCAL_HOST,
                     "EDL_SECRET_FILE": str(job_dir.secret),
                     "HOROVOD_GLOO_IFACE": "lo",
@@ -66,24 +69,20 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
                 received=f"launch.kind={config.launch.kind}",
                 hint="Leave them out; --dry-run prints what would run here.",
             )
-        check_is_free(config)
-        check_paths(config)
+        output_checks.check_is_free(config)
+        output_checks.check_paths(config)
         lines = [f"job directory: {plan.job_dir}"]
         if change := job_zoo.pending(config):
             lines.append(f"model zoo: {change}")
         if plan.worker is not None:
-            num = num_workers(config.launch.np, config.elastic.spares)
+            num = hosts.num_workers(config.launch.np, config.elastic.spares)
             lines += [f"coordinator: {plan.coordinator}", f"{num} workers: {plan.worker}"]
         else:
             lines.append(f"static ring: {plan.ring}")
         return resolved.to_yaml(config) + "".join(f"# {line}\n" for line in lines)
 
     def launch(
-        self,
-        plan: LaunchPlan,
-        *,
-        on_events: OnEvents | None = None,
-        warm: WarmServer | None = None,
+        self, plan: LaunchPlan, *, on_events: OnEvents | None = None, warm: WarmServer | None = None
     ) -> JobResult:
         """Run the job to its end."""
         return run_plan(plan, on_events=on_events, warm=warm)
@@ -101,13 +100,45 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
         return LocalJobs()
 
 
-def worker_of(job_dir: JobDir) -> tuple[str, ...]:
+class MpiTarget(LocalTarget):
+    """Runs a job on this machine as launch=local does, but on a ring that cannot change."""
+
+    is_elastic: ClassVar[bool] = False
+
+    def plan(self, config: JobConfig) -> LaunchPlan:
+        """Plan one `mpirun`; see `LaunchTarget`."""
+        if config.elastic.autoscale:
+            raise ConfigError(
+                "elastic.autoscale is for train on an elastic ring, and that of mpirun is static.",
+                received="elastic.autoscale=True, launch.kind=mpi",
+            )
+        config = framework_name.with_framework(earlier.with_checkpoint_lanes(with_job_dir(config)))
+        tasks.check_start(config)
+        job_dir, num_ranks = JobDir.of(config), config.launch.np
+        variables = _threads_of(config)  # Environment variables that limit each rank's threads.
+        if os.geteuid() == 0:  # As is usual in a container.
+            # Open MPI runs as root only if both variables allow it.
+            variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return LaunchPlan(
+            config=config,
+            job_dir=job_dir,
+            hosts={LOCAL_HOST: num_ranks},
+            ring=mpirun(
+                _worker_of(job_dir),
+                num_ranks=num_ranks,
+                variables=variables,
+                flags=("--oversubscribe", "--bind-to", "none"),
+                program=locate("mpirun"),
+            ),
+        )
+
+
+def _worker_of(job_dir: JobDir) -> tuple[str, ...]:
     """The command of a local worker."""
-    config = str(job_dir.config)
-    return (sys.executable, "-m", "edl_horovod.worker", "--config", config)
+    return (sys.executable, "-m", "edl_horovod.worker", "--config", str(job_dir.config))
 
 
-def threads_of(config: JobConfig) -> dict[str, str]:
+def _threads_of(config: JobConfig) -> dict[str, str]:
     """Variables that limit a rank's CPU threads: by default the ranks share the cores equally."""
     share = max(1, len(os.sched_getaffinity(0)) // config.launch.np)
     return thread_variables(config.launch.threads_per_rank or share)

@@ -40,18 +40,15 @@ class LocalJobs(Jobs):
 
     def exists(self, job: str) -> bool:
         """Whether this is the directory of a job."""
-        _require_not_result(job)
-        return JobDir(Path(job)).config.is_file()
+        return _job_dir(job).config.is_file()
 
     def config(self, job: str) -> JobConfig:
         """Read the settings of the job in this directory."""
-        _require_not_result(job)
-        return JobDir(Path(job)).read_config()
+        return _job_dir(job).read_config()
 
     def status(self, job: str, *, is_brief: bool = False) -> JobStatus:
         """Determine the state from the job's events and from whether its launcher runs."""
-        _require_not_result(job)
-        job_dir = JobDir(Path(job))
+        job_dir = _job_dir(job)
         # Determined before the events are read: a launcher writes the job's end, and then ends.
         is_running = job_dir.is_running()
         happened = events.read(job_dir.events)
@@ -66,8 +63,7 @@ class LocalJobs(Jobs):
 
     def source(self, job: str) -> Source:
         """The job's directory, in which the job may also start later."""
-        _require_not_result(job)
-        return DirectorySource(JobDir(Path(job)))
+        return DirectorySource(_job_dir(job))
 
     def logs(self, job: str, worker: str, *, follow: bool, tail: int | None) -> Iterator[LogLine]:
         """Yield the log lines of the launcher and of the processes that it started."""
@@ -104,12 +100,7 @@ class LocalJobs(Jobs):
     def scale(self, job: str, num_ranks: int, *, is_dry_run: bool = False) -> int:
         """Change the number of slots of the job on this machine."""
         config = self.config(job)
-        if not JobDir(Path(job)).is_running():
-            raise ConfigError(
-                "The job is not running, so it cannot be scaled.",
-                received=repr(job),
-                hint=f"See edl status {job}. A new job gets its ranks by launch.np.",
-            )
+        _require_running(job, "scaled", " A new job gets its ranks by launch.np.")
         kind = config.launch.kind
         if not target.find(kind).is_elastic:
             raise ConfigError(
@@ -118,24 +109,18 @@ class LocalJobs(Jobs):
                 hint="Start the job with launch=local to scale it.",
             )
         before = hosts.read(JobDir(Path(job)).hosts)
-        after = {**before, LOCAL_HOST: num_ranks}
-        total = -1 if num_ranks < 0 else sum(after.values())
-        elsewhere = sum(after.values()) - num_ranks
+        elsewhere = sum(before.values()) - before.get(LOCAL_HOST, 0)
+        total = -1 if num_ranks < 0 else num_ranks + elsewhere
         received = f"{num_ranks} on this machine, {elsewhere} on other hosts"
         check_change(config, total, received=received)
         if not is_dry_run:
-            hosts.write(JobDir(Path(job)).hosts, after)
+            hosts.write(JobDir(Path(job)).hosts, {**before, LOCAL_HOST: num_ranks})
         return before.get(LOCAL_HOST, 0)
 
     def stop(self, job: str, *, is_dry_run: bool = False) -> None:
         """Request the stop by a file in the directory, for the launcher; no signal is sent."""
         job_dir, config = JobDir(Path(job)), self.config(job)
-        if not job_dir.is_running():
-            raise ConfigError(
-                "The job is not running, so it cannot be stopped.",
-                received=repr(job),
-                hint=f"See edl status {job}.",
-            )
+        _require_running(job, "stopped")
         self.warn_of_stop(job, config, saves=target.find(config.launch.kind).is_elastic)
         if not is_dry_run:
             with job_dir.writing():
@@ -174,8 +159,7 @@ class LocalJobs(Jobs):
                 received=repr(job),
                 hint="Remove the directory by hand once the job has ended.",
             )
-        removed = job_dir.remove(is_dry_run=is_dry_run)
-        return [str(path) for path in removed]
+        return [str(path) for path in job_dir.remove(is_dry_run=is_dry_run)]
 
     def _row(self, job: str) -> JobRow:
         try:
@@ -199,14 +183,23 @@ class LocalJobs(Jobs):
         )
 
 
+def _require_running(job: str, change: str, hint: str = "") -> None:
+    if not JobDir(Path(job)).is_running():
+        raise ConfigError(
+            f"The job is not running, so it cannot be {change}.",
+            received=repr(job),
+            hint=f"See edl status {job}.{hint}",
+        )
+
+
 def is_ours(job: str) -> bool:
     """Whether a directory has the marker, the settings or the events of a job or of a result."""
     job_dir = JobDir(Path(job))
     return any(path.exists() for path in (job_dir.marker, job_dir.config, job_dir.events))
 
 
-def _require_not_result(job: str) -> None:
-    """Check that a directory is not the result of a job, which may contain settings as well."""
+def _job_dir(job: str) -> JobDir:
+    """The directory, unless it is the result of a job, which may contain settings as well."""
     contents = marker.read(Path(job) / marker.NAME)
     if contents is not None and contents["kind"] != KIND:
         raise ConfigError(
@@ -215,6 +208,7 @@ def _require_not_result(job: str) -> None:
             hint=f"The directory of the job that made it is {contents.get('job') or f'{job}.job'}, "
             "unless it was removed.",
         )
+    return JobDir(Path(job))
 
 
 def _described(kind: str) -> str:

@@ -16,35 +16,24 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from edl_horovod.config import resolved
+from edl_horovod import errors
+from edl_horovod.config import resolved, tasks
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.tasks import check_change, check_start
-from edl_horovod.displays.page.snapshot import Source
-from edl_horovod.errors import (
-    ClusterError,
-    ClusterForbidden,
-    ClusterUnreachable,
-    ConfigError,
-    EdlError,
-    NoCluster,
-    ObjectNotFound,
-    OutputError,
+from edl_horovod.displays.page.snapshot import (
+    UNAVAILABLE,
+    DirectorySource,
+    JobSnapshot,
+    Source,
 )
-from edl_horovod.job import hosts
+from edl_horovod.job import earlier, hosts, output_checks
 from edl_horovod.job.directory import JobDir, with_job_dir
-from edl_horovod.job.earlier import with_checkpoint_lanes
-from edl_horovod.job.events import OnEvents
-from edl_horovod.job.output_checks import check_is_free, check_paths
 from edl_horovod.job.state import JobState, TargetDetails
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine
 from edl_horovod.launch.local_jobs import LocalJobs, read_logs
 from edl_horovod.launch.target import DryRun, LaunchTarget, SubmittedJob
 from edl_horovod.models.framework_name import with_framework
-
-if TYPE_CHECKING:
-    from edl_horovod.supervisor.forks import WarmServer
 
 __all__ = ["SlurmJobs", "SlurmTarget", "ask_slurm"]
 
@@ -61,6 +50,8 @@ END = "END_OF_SETTINGS"
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 RUNNING = ("RUNNING", "COMPLETING", "RESIZING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 """States of Slurm; with one that is in neither list a job has ended."""
+NOT_AT_WORK = ("unknown", "suspended", "lost")
+"""States, by the events, of a job that may be active in Slurm all the same."""
 FIELDS = ("%i", "%T", "%r", "%P", "%N", "%L", "%V", "%S", "%k")
 """What squeue tells of a job: the fields of `_SlurmJob`. The comment is last; it may hold `|`."""
 
@@ -81,17 +72,17 @@ class SlurmTarget(LaunchTarget[SlurmPlan, SubmittedJob]):
 
     def plan(self, config: JobConfig) -> SlurmPlan:
         """The batch script; see `LaunchTarget`."""
-        config = with_framework(with_checkpoint_lanes(with_job_dir(config)))
-        check_start(config)
+        config = with_framework(earlier.with_checkpoint_lanes(with_job_dir(config)))
+        tasks.check_start(config)
         slots = config.slurm.slots_per_node
         if config.launch.np % slots:
-            raise ConfigError(
+            raise errors.ConfigError(
                 "launch.np must be a multiple of slurm.slots_per_node.",
                 received={"launch.np": config.launch.np, "slurm.slots_per_node": slots},
             )
         num_nodes = config.launch.np // slots
         if config.slurm.min_nodes > num_nodes:
-            raise ConfigError(
+            raise errors.ConfigError(
                 "slurm.min_nodes must not be above the number of nodes.",
                 received={"slurm.min_nodes": config.slurm.min_nodes, "nodes": num_nodes},
                 hint="The number of nodes is launch.np divided by slurm.slots_per_node.",
@@ -101,42 +92,32 @@ class SlurmTarget(LaunchTarget[SlurmPlan, SubmittedJob]):
     def describe(self, plan: SlurmPlan, *, check: DryRun = "client", whole: bool = False) -> str:
         """The batch script; `check="server"` has Slurm say whether and when it would run."""
         if whole:
-            raise ConfigError(
+            raise errors.ConfigError(
                 "-o yaml shows manifests, and a job under Slurm has none.",
                 received="-o yaml, launch.kind=slurm",
                 hint="Leave it out; --dry-run prints the whole batch script.",
             )
-        check_is_free(plan.config)
-        check_paths(plan.config)
+        output_checks.check_is_free(plan.config)
+        output_checks.check_paths(plan.config)
         if check == "server":
             # Slurm answers on the standard error.
             ask_slurm("sbatch", "--test-only", stdin=plan.script)
         return plan.script
 
-    def launch(
-        self,
-        plan: SlurmPlan,
-        *,
-        on_events: OnEvents | None = None,
-        warm: "WarmServer | None" = None,
-    ) -> SubmittedJob:
+    def launch(self, plan: SlurmPlan, **_: object) -> SubmittedJob:
         """Hand the batch script to Slurm."""
-        check_is_free(plan.config)
-        check_paths(plan.config)
+        output_checks.check_is_free(plan.config)
+        output_checks.check_paths(plan.config)
         job_dir = Path(os.path.abspath(plan.config.job_dir))
         try:
             job_dir.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OutputError(
+            raise errors.OutputError(
                 f"The folder of the job's directory cannot be made: {error}.",
                 received={"job_dir": str(job_dir)},
             ) from error
         number = ask_slurm("sbatch", "--parsable", stdin=plan.script).strip().partition(";")[0]
-        return SubmittedJob(
-            name=number,
-            output=plan.config.output,
-            job_dir=str(job_dir),
-        )
+        return SubmittedJob(name=number, output=plan.config.output, job_dir=str(job_dir))
 
     def name_of(self, plan: SlurmPlan) -> tuple[str, dict[str, str]]:
         """The job's directory; its number is not known yet."""
@@ -217,7 +198,7 @@ class SlurmJobs(Jobs):
         """Whether Slurm knows the job."""
         try:
             self._job(job)
-        except ObjectNotFound:
+        except errors.ObjectNotFound:
             return False
         return True
 
@@ -230,8 +211,8 @@ class SlurmJobs(Jobs):
         return self._status(self._job(job))
 
     def source(self, job: str) -> Source:
-        """The job's directory."""
-        return self._local.source(str(self._job(job).job_dir))
+        """The job's directory, and Slurm while the job waits."""
+        return _SlurmSource(self, job)
 
     def logs(self, job: str, worker: str, *, follow: bool, tail: int | None) -> Iterator[LogLine]:
         """What the launcher, the coordinator and the workers of each node wrote."""
@@ -254,9 +235,9 @@ class SlurmJobs(Jobs):
             raise _not_running(running, "scaled", "A new job gets its ranks by launch.np.")
         path, slots = JobDir(running.job_dir).hosts, config.slurm.slots_per_node
         before = hosts.read(path)
-        check_change(config, num_ranks, received=str(num_ranks))
+        tasks.check_change(config, num_ranks, received=str(num_ranks))
         if num_ranks > slots * len(before):
-            raise ConfigError(
+            raise errors.ConfigError(
                 "Slurm does not make the allocation of a running job larger.",
                 received=f"{num_ranks} ranks, and {len(before)} nodes with {slots} each",
                 hint=f"edl stop {job}, and submit the job again with launch.np={num_ranks} and"
@@ -290,18 +271,18 @@ class SlurmJobs(Jobs):
 
     def stop_seconds(self, job: str) -> float:
         """How long the launcher waits for its workers, and Slurm until the nodes are free."""
-        with suppress(ConfigError):
+        with suppress(errors.ConfigError):
             return self.config(job).slurm.leave_seconds + ANSWER_SECONDS
         return ANSWER_SECONDS  # It has not started.
 
-    def resume(
-        self, job: str, *, is_dry_run: bool = False, on_events: OnEvents | None = None
-    ) -> None:
+    def resume(self, job: str, *, is_dry_run: bool = False, **_: object) -> None:
         """Submit the job again, under a new number, to go on from its newest checkpoint."""
         slurm_job = self._job(job)
         state = self._status(slurm_job).state
         if slurm_job.is_active or state == "finished":
-            raise ConfigError(f"Job {job} is {state}, so it cannot be resumed.", received=job)
+            raise errors.ConfigError(
+                f"Job {job} is {state}, so it cannot be resumed.", received=job
+            )
         config = replace(self.config(job), job_dir=str(slurm_job.job_dir), resume="auto")
         target = SlurmTarget()
         plan = target.plan(config)
@@ -329,26 +310,26 @@ class SlurmJobs(Jobs):
             comment = f"{COMMENT}{os.path.abspath(name)}"
             # Whose it is, the directory tells, which is not there before the job has started.
             user = os.stat(name).st_uid if os.path.exists(name) else os.getuid()
-            jobs = _queue("--user", str(user))
+            jobs = [job for job in _queue("--user", str(user)) if job.comment == comment]
             why = "the job is not in its queue"
             forgotten = _SlurmJob("0", "FORGOTTEN", why, "", "", "", "", "", comment)
-            return max(
-                (job for job in jobs if job.comment == comment),
-                key=lambda job: (job.is_active, int(job.number)),
-                default=forgotten,
-            )
+            return max(jobs, key=lambda job: (job.is_active, int(job.number)), default=forgotten)
         for job in _queue("--jobs", name):
             if job.comment.startswith(COMMENT):
                 return job
-            raise ObjectNotFound(
+            raise errors.ObjectNotFound(
                 f"edl did not submit job {name} of Slurm.",
                 received=f"its comment is {job.comment!r}",
             )
-        raise ObjectNotFound(
+        raise errors.ObjectNotFound(
             f"Slurm has no job {name}.",
             received=name,
             hint="Some minutes after its end Slurm forgets a job: name it by its directory then.",
         )
+
+    def job_dir(self, name: str) -> Path:
+        """The directory of a job of ours, which is not there before the job has started."""
+        return self._job(name).job_dir
 
     def _directory(self, number: str) -> str:
         """The directory of a job that has started.
@@ -358,7 +339,7 @@ class SlurmJobs(Jobs):
         """
         job = self._job(number)
         if not JobDir(job.job_dir).config.is_file():
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"Job {number} has not started.",
                 received=f"its state in Slurm is {job.state} ({job.reason})",
                 hint=f"edl wait {number} --for running" if job.is_pending else "",
@@ -367,7 +348,7 @@ class SlurmJobs(Jobs):
 
     def _status(self, job: _SlurmJob) -> JobStatus:
         progress = JobState()
-        with suppress(ConfigError):  # There is no directory before the job has started.
+        with suppress(errors.ConfigError):  # There is no directory before the job has started.
             progress = self._local.status(str(job.job_dir)).progress
         state, message = progress.state, progress.message
         if job.is_pending:
@@ -375,21 +356,16 @@ class SlurmJobs(Jobs):
             message = "" if job.reason == "None" else f"Slurm says {job.reason}"
             state = "waiting"
         elif job.is_running:
-            if state in ("unknown", "suspended", "lost"):
+            if state in NOT_AT_WORK:
                 state, message = "starting", ""
         elif not progress.is_over or state == "lost" or job.has_written_nothing:
             state, message = "failed", f"Slurm says {job.state}: {job.reason}"
-        facts = {
-            "number": job.number,
-            "partition": job.partition,
-            "nodes": job.nodes,
-            "time left": job.time_left,
-        }
+        facts = {"number": job.number, "partition": job.partition, "nodes": job.nodes}
         details = TargetDetails(
             state=state,
             message=message,
             created=_seconds(job.submitted),
-            facts=facts,
+            facts={**facts, "time left": job.time_left},
             waits_for=(message,) if job.is_pending and message else (),
             has_started=not job.is_pending,
             fields={"state": state, "message": message, "slurm": asdict(job)},
@@ -398,7 +374,7 @@ class SlurmJobs(Jobs):
 
     def _row(self, job: _SlurmJob) -> JobRow:
         status, num_wanted = self._status(job), 0
-        with suppress(EdlError, OSError):
+        with suppress(errors.EdlError, OSError):
             num_wanted = sum(hosts.read(JobDir(job.job_dir).hosts).values())
         return JobRow(
             job=job.number,
@@ -411,6 +387,28 @@ class SlurmJobs(Jobs):
             total_steps=status.progress.total_steps,
             created=_seconds(job.submitted),
         )
+
+
+class _SlurmSource(DirectorySource):
+    """A job's directory; before the job is at work there, what Slurm says of it."""
+
+    def __init__(self, jobs: SlurmJobs, job: str) -> None:
+        super().__init__(JobDir(jobs.job_dir(job)))
+        self._jobs, self._job = jobs, job
+
+    def snapshot(self) -> JobSnapshot:
+        """Take a snapshot of the job; Slurm is only asked if no process is at work."""
+        snapshot = super().snapshot()
+        if snapshot.state is not None and snapshot.state.state not in NOT_AT_WORK:
+            return snapshot
+        try:
+            status = self._jobs.status(self._job)
+        except errors.ClusterError as error:
+            return replace(snapshot, problem=str(error), http_status=UNAVAILABLE)
+        if status.is_at_rest:
+            return snapshot
+        curves = replace(snapshot, problem="", http_status=200, ended=None)
+        return replace(curves, state=status.progress, details=status.details)
 
 
 def _is_number(job: str) -> bool:
@@ -440,24 +438,24 @@ def ask_slurm(*command: str, stdin: str = "") -> str:
     except FileNotFoundError as error:
         raise _not_installed(command[0]) from error
     except subprocess.TimeoutExpired as error:
-        raise ClusterUnreachable(
+        raise errors.ClusterUnreachable(
             f"Slurm did not answer within {ANSWER_SECONDS:g} s.", received=shlex.join(command)
         ) from error
     if done.returncode == 0:
         return done.stdout
     text = done.stderr.strip() or f"it ended with {done.returncode}"
     known = {
-        "Could not establish a configuration source": NoCluster,
-        "Invalid job id": ObjectNotFound,
-        "Unable to contact slurm controller": ClusterUnreachable,
-        "Access/permission denied": ClusterForbidden,
+        "Could not establish a configuration source": errors.NoCluster,
+        "Invalid job id": errors.ObjectNotFound,
+        "Unable to contact slurm controller": errors.ClusterUnreachable,
+        "Access/permission denied": errors.ClusterForbidden,
     }
-    kind = next((kind for words, kind in known.items() if words in text), ClusterError)
+    kind = next((kind for words, kind in known.items() if words in text), errors.ClusterError)
     raise kind(f"Slurm refused: {text}.", received=shlex.join(command))
 
 
-def _not_installed(program: str) -> NoCluster:
-    return NoCluster(
+def _not_installed(program: str) -> errors.NoCluster:
+    return errors.NoCluster(
         "Slurm's commands are not installed here.",
         received=f"no program {program}",
         hint="Use edl where jobs are submitted to Slurm.",
@@ -469,14 +467,14 @@ def _queue(*words: str) -> list[_SlurmJob]:
     form = "|".join(FIELDS)
     try:
         text = ask_slurm("squeue", "--noheader", "--states=all", f"--format={form}", *words)
-    except ObjectNotFound:
+    except errors.ObjectNotFound:
         return []
     rows = [line.split("|", len(FIELDS) - 1) for line in text.splitlines()]
     return [_SlurmJob(*row) for row in rows]
 
 
-def _not_running(job: _SlurmJob, change: str, hint: str) -> ConfigError:
-    return ConfigError(
+def _not_running(job: _SlurmJob, change: str, hint: str) -> errors.ConfigError:
+    return errors.ConfigError(
         f"The job is not running, so it cannot be {change}.",
         received=f"job {job.number} is {job.state}",
         hint=hint,
@@ -517,19 +515,11 @@ def _script(config: JobConfig, num_nodes: int) -> str:
         # The batch script alone gets it, which asks the workers to save and leave.
         "signal": f"B:USR1@{slurm.leave_seconds}",
     }
-    lines = [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value]
+    flags = [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value]
     # The ring goes on without a node that fails.
-    lines += ["--no-kill", "--requeue" if slurm.requeue else "--no-requeue"]
-    lines += map(shlex.quote, slurm.options)
-    text = resolved.to_yaml(config)
-    program = shlex.join([sys.executable, "-m", "edl_horovod.launch.slurm_allocation", "job"])
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *(f"#SBATCH {line}" for line in lines),
-            *slurm.setup,
-            f"exec {program} --config /dev/stdin <<'{END}'",
-            f"{text}{END}",
-            "",
-        ]
-    )
+    flags += ["--no-kill", "--requeue" if slurm.requeue else "--no-requeue"]
+    flags += map(shlex.quote, slurm.options)
+    program = shlex.join([sys.executable, "-m", "edl_horovod.launch.slurm_allocation", "launcher"])
+    lines = ["#!/bin/bash", *(f"#SBATCH {flag}" for flag in flags), *slurm.setup]
+    lines += [f"exec {program} --config /dev/stdin <<'{END}'", f"{resolved.to_yaml(config)}{END}"]
+    return "".join(f"{line}\n" for line in lines)

@@ -1,7 +1,7 @@
 """What runs inside an allocation of Slurm, in three roles.
 
-`python -m edl_horovod.launch.slurm_allocation ROLE --config FILE`: `job` is the batch script's
-process on the first node, the launcher. It starts `nodes`, which starts a step of Slurm on each
+`python -m edl_horovod.launch.slurm_allocation ROLE --config FILE`: `launcher` is the batch
+script's process on the first node. It starts `nodes`, which starts a step of Slurm on each
 node and takes a node out of the hosts file when Slurm has taken it back. `node` is such a step: it
 keeps the workers of its node.
 """
@@ -16,26 +16,22 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import FrameType
 
 import psutil
 
-from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import check_start
 from edl_horovod.coordinator import saved
-from edl_horovod.errors import ClusterError, ConfigError, EdlError, Interrupted
-from edl_horovod.job import checkpoint_files, hosts
-from edl_horovod.job import log as logs
+from edl_horovod.errors import ClusterError, ConfigError, Interrupted
+from edl_horovod.job import checkpoint_files, earlier, hosts, lifeline
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.job.events import EventLog, Recorded
-from edl_horovod.job.lifeline import end_with_parent
 from edl_horovod.launch.slurm import ask_slurm
 from edl_horovod.models.framework_name import with_framework
 from edl_horovod.supervisor.plan import Command, LaunchPlan, thread_variables
-from edl_horovod.supervisor.processes import Child, end_all
+from edl_horovod.supervisor.processes import Child
+from edl_horovod.supervisor.programs import end_requested, run_program
 from edl_horovod.supervisor.run import run_plan
 from edl_horovod.supervisor.slots import Slots
 
@@ -53,21 +49,14 @@ GRACE_SHARE = 0.9
 
 def main() -> int:
     """Play a role to its end; returns the process' exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("role", choices=("job", "nodes", "node"))
-    parser.add_argument("--config", type=Path, required=True, help="the job's resolved settings")
-    args = parser.parse_args()
-    try:
-        config = resolved.load(args.config)
-        logs.setup({"job": "launcher"}.get(args.role, args.role), level=config.log_level)
-        if args.role == "job":
-            return run_job(config)
-        end_with_parent()
-        (keep_steps if args.role == "nodes" else keep_workers)(config)
-    except EdlError as error:
-        log.error("%s", error)
-        return error.exit_code
-    return 0
+    return run_program(__doc__, _play, role={"choices": ("launcher", "nodes", "node")})
+
+
+def _play(config: JobConfig, args: argparse.Namespace) -> int | None:
+    if args.role == "launcher":
+        return run_job(config)
+    lifeline.end_with_parent()
+    return (keep_steps if args.role == "nodes" else keep_workers)(config)
 
 
 def run_job(config: JobConfig) -> int:
@@ -122,7 +111,7 @@ def plan_in_allocation(config: JobConfig, nodes: Sequence[str], first: str) -> L
     Raises:
         ConfigError: The settings do not fit, or the node does not have the interface.
     """
-    config = with_framework(with_checkpoint_lanes(config))
+    config = with_framework(earlier.with_checkpoint_lanes(config))
     check_start(config)
     job_dir = JobDir.of(config)
     address = _address_of(config.slurm.interface) if config.slurm.interface else first
@@ -151,14 +140,13 @@ class _Step:
 
 def keep_steps(config: JobConfig) -> None:
     """Keep a step on each node of the job, and the hosts file without lost nodes, until the end."""
-    leaving: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _frame: leaving.append(number))
+    is_leaving = end_requested()
     job_dir, number = JobDir.of(config), os.environ["SLURM_JOB_ID"]
     steps: dict[str, _Step] = {}
     nodes = tuple(hosts.read(job_dir.hosts))
     asked_at = time.monotonic()
     try:
-        while not leaving and not job_dir.result.exists():
+        while not is_leaving() and not job_dir.result.exists():
             if time.monotonic() - asked_at > ASK_SECONDS:
                 nodes, asked_at = _drop_lost(job_dir, number, nodes), time.monotonic()
             for node in [node for node in steps if node not in nodes]:
@@ -205,25 +193,16 @@ def _keep(steps: dict[str, _Step], node: str, command: Command, job_dir: JobDir)
             step.child.close()
             step.child, step.restart_at = Child(command, path), None
     elif step.child.exit_code is not None:
-        wait = min(2.0**step.num_ends, MAX_BACKOFF_SECONDS)
-        log.warning(
-            "the step on %s ended with %s; it is restarted in %.0f s",
-            node,
-            step.child.exit_code,
-            wait,
-        )
+        wait, code = min(2.0**step.num_ends, MAX_BACKOFF_SECONDS), step.child.exit_code
+        log.warning("the step on %s ended with %s; it is restarted in %.0f s", node, code, wait)
         step.num_ends, step.restart_at = step.num_ends + 1, now + wait
 
 
 def _step_command(config: JobConfig, node: str, coordinator: str) -> Command:
     job_dir, slurm = JobDir.of(config), config.slurm
-    flags = {
-        "--nodelist": node,
-        "--nodes": "1",
-        "--ntasks": "1",
-        "--cpus-per-task": str(slurm.slots_per_node * slurm.cpus_per_rank),
-    }
-    srun = ("srun", "--overlap", *(f"{name}={value}" for name, value in flags.items()))
+    cpus = slurm.slots_per_node * slurm.cpus_per_rank
+    place = (f"--nodelist={node}", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}")
+    srun = ("srun", "--overlap", *place)
     program = (sys.executable, "-m", "edl_horovod.launch.slurm_allocation", "node")
     variables = {
         **thread_variables(config.launch.threads_per_rank or slurm.cpus_per_rank),
@@ -237,25 +216,21 @@ def _step_command(config: JobConfig, node: str, coordinator: str) -> Command:
 
 def keep_workers(config: JobConfig) -> None:
     """Keep as many workers on this node as the hosts file wants, until the job ends."""
-    leaving: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _frame: leaving.append(number))
+    is_leaving = end_requested()
     job_dir, host = JobDir.of(config), os.environ["SLURMD_NODENAME"]
     argv = (sys.executable, "-m", "edl_horovod.worker", "--config", str(job_dir.config))
     command = Command(argv=argv, environment={"EDL_HOST": host}, can_fork=True)
     hosts_file, backoff = hosts.HostsFile(job_dir.hosts), config.elastic.restart_backoff_seconds
     with EventLog(job_dir.events, host) as events:
         slots = Slots(command, None, events, backoff_seconds=backoff, host=host)
-        try:
-            while not leaving and not job_dir.result.exists():
-                if (wanted := hosts_file.change()) is not None:
-                    most = config.slurm.slots_per_node
-                    num_slots = min(wanted.get(host, 0), most)
-                    slots.num_wanted = hosts.num_workers(num_slots, config.elastic.spares)
-                slots.keep()
-                time.sleep(POLL_SECONDS)
-        finally:
-            # They leave their ring after their step; one that does not is killed.
-            end_all(slots.processes, seconds=GRACE_SHARE * config.slurm.leave_seconds)
+
+        def is_over() -> bool:
+            if (wanted := hosts_file.change()) is not None:
+                num_slots = min(wanted.get(host, 0), config.slurm.slots_per_node)
+                slots.num_wanted = hosts.num_workers(num_slots, config.elastic.spares)
+            return is_leaving() or job_dir.result.exists()
+
+        slots.keep_until(is_over, grace_seconds=GRACE_SHARE * config.slurm.leave_seconds)
 
 
 def nodes_of(number: str) -> list[str]:

@@ -82,11 +82,7 @@ class LaunchTarget(ABC, Generic[P, R]):
 
     @abstractmethod
     def launch(
-        self,
-        plan: P,
-        *,
-        on_events: OnEvents | None = None,
-        warm: "WarmServer | None" = None,
+        self, plan: P, *, on_events: OnEvents | None = None, warm: "WarmServer | None" = None
     ) -> R:
         """Launch the job; return when it has ended, unless the target is detached.
 
@@ -142,7 +138,7 @@ TARGETS: Table[Callable[[], LaunchTarget[Any, Any]]] = Table(
         # Before `local`, whose `names` accepts the directory of any job.
         "slurm": _of("slurm", "SlurmTarget"),
         "local": _of("local", "LocalTarget"),
-        "mpi": _of("mpi", "MpiTarget"),
+        "mpi": _of("local", "MpiTarget"),
         "kubernetes": _of("kubernetes", "KubernetesTarget"),
     },
 )

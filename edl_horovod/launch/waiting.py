@@ -1,8 +1,10 @@
 """Waiting until a job reaches a state."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from edl_horovod.errors import ConfigError, JobFailed, MissingDependency, NoCluster, TimedOut
 from edl_horovod.launch.jobs import Jobs, JobStatus, OnStatus
@@ -43,10 +45,10 @@ def wait(
         raise ConfigError(
             f"condition must be one of {', '.join(CONDITIONS)}.", received=repr(condition)
         )
-    limit = _Limit(timeout_seconds, f"job {job} to be {condition}")
+    limit = math.inf if timeout_seconds is None else timeout_seconds
+    end = time.monotonic() + limit
     if condition != "deleted":
-        most = START_SECONDS if timeout_seconds is None else min(START_SECONDS, timeout_seconds)
-        _wait_until_exists(find, job, most)
+        _wait_until_exists(find, job, min(START_SECONDS, limit))
     jobs = find()
     while condition != "deleted" or jobs.exists(job):
         now = jobs.status(job, is_brief=True)
@@ -59,7 +61,7 @@ def wait(
         if now.state in _FAILED and condition != "deleted":
             reason = f": {now.message.removesuffix('.')}" if now.message else ""
             raise JobFailed(f"Job {job} {_FAILED[now.state]}{reason}.", hint=f"See edl logs {job}.")
-        limit.sleep(now)
+        _sleep_until_next(now, end, f"{limit:g} s for job {job} to be {condition}")
     return None
 
 
@@ -67,48 +69,39 @@ def _wait_until_exists(find: Callable[[], Jobs], job: str, seconds: float) -> No
     """Wait until a job exists, or for `seconds`; logs a warning first."""
     end = time.monotonic() + seconds
     was_logged = False
-    while not _exists(find, job) and time.monotonic() < end:
+    while True:
+        with suppress(NoCluster, MissingDependency):
+            if find().exists(job):
+                return
+        if (left := end - time.monotonic()) <= 0:
+            return
         if not was_logged:
             log.warning("There is no job %s yet; waiting up to %g s for its start.", job, seconds)
         was_logged = True
-        time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
-
-
-def _exists(find: Callable[[], Jobs], job: str) -> bool:
-    try:
-        return find().exists(job)
-    except (NoCluster, MissingDependency):
-        return False
+        time.sleep(min(POLL_SECONDS, left))
 
 
 def wait_until_at_rest(
     jobs: Jobs, job: str, *, timeout_seconds: float, on_status: OnStatus | None = None
 ) -> None:
     """Wait until no process or pod of a job is left; see `Client.stop`."""
-    limit = _Limit(timeout_seconds, f"the processes of job {job} to end")
+    end = time.monotonic() + timeout_seconds
     while not (now := jobs.status(job, is_brief=True)).is_at_rest:
         if on_status is not None:
             on_status(now)
-        limit.sleep(now)
+        _sleep_until_next(now, end, f"{timeout_seconds:g} s for the processes of job {job} to end")
 
 
-class _Limit:
-    """The time limit of a wait."""
+def _sleep_until_next(now: JobStatus, end: float, limit: str) -> None:
+    """Sleep until the next check.
 
-    def __init__(self, seconds: float | None, event: str) -> None:
-        self._end = None if seconds is None else time.monotonic() + seconds
-        self._seconds, self._event = seconds, event
-
-    def sleep(self, now: JobStatus) -> None:
-        """Sleep until the next check.
-
-        Raises:
-            TimedOut: The limit comes before it.
-        """
-        if self._end is not None and time.monotonic() + POLL_SECONDS > self._end:
-            raise TimedOut(
-                f"It took longer than {self._seconds:g} s for {self._event}.",
-                received=f"its state is {now}",
-                hint="\n  ".join(["It waits for:", *now.waits_for]) if now.waits_for else "",
-            )
-        time.sleep(POLL_SECONDS)
+    Raises:
+        TimedOut: The end of the wait comes before it.
+    """
+    if time.monotonic() + POLL_SECONDS > end:
+        raise TimedOut(
+            f"It took longer than {limit}.",
+            received=f"its state is {now}",
+            hint="\n  ".join(["It waits for:", *now.waits_for]) if now.waits_for else "",
+        )
+    time.sleep(POLL_SECONDS)

@@ -103,16 +103,15 @@ class Checkpoints:
         seconds = self._config.every_seconds
         if not is_due and not (seconds and time.monotonic() - self._last_time >= seconds):
             return
-        if self._writer is not None and self._writer.is_alive():
-            if is_due:
-                log.warning(
-                    "the checkpoint of step %d is still being written; that of step %d is left "
-                    "out. Raise checkpoint.every_steps, or use a faster disk",
-                    self._last_step,
-                    step,
-                )
-            return
-        self.save(counters)
+        if self._writer is None or not self._writer.is_alive():
+            self.save(counters)
+        elif is_due:
+            log.warning(
+                "the checkpoint of step %d is still being written; that of step %d is left out. "
+                "Raise checkpoint.every_steps, or use a faster disk",
+                self._last_step,
+                step,
+            )
 
     def save(self, counters: Mapping[str, int]) -> None:
         """Copy the state now, and write it in a thread, unless this step is saved already."""
@@ -122,11 +121,9 @@ class Checkpoints:
         self.wait()
         self._last_step, self._last_time = step, time.monotonic()
         tensors = {name: variable.numpy() for name, variable in self._variables.items()}
-        metadata = {
-            "format_version": str(FORMAT_VERSION),
-            **{name: str(value) for name, value in counters.items()},
-            "facts": json.dumps(self._facts),
-        }
+        texts = {name: str(value) for name, value in counters.items()}
+        version, facts = {"format_version": str(FORMAT_VERSION)}, {"facts": json.dumps(self._facts)}
+        metadata = version | texts | facts
         self._writer = threading.Thread(
             target=self._write, args=(step, tensors, metadata), name="checkpoint", daemon=True
         )
@@ -149,18 +146,15 @@ class Checkpoints:
         except OSError as error:
             self._failed(step, f"cannot be written: {error}. Training goes on; check the disk")
             return
-        except (
-            Exception
-        ) as error:  # The end of the thread: without an event the failure would go unseen.
+        # The end of the thread: without an event the failure would go unseen.
+        except Exception as error:
             log.exception("writing the checkpoint of step %d", step)
             self._failed(step, f"cannot be written: {error!r}. Training goes on without it")
             return
-        seconds = time.monotonic() - began
+        seconds = round(time.monotonic() - began, 4)
         log.info("checkpoint of step %d: %d bytes, %.3f s", step, num_bytes, seconds)
         self._events.write(
-            CheckpointEvent(
-                state="written", step=step, num_bytes=num_bytes, seconds=round(seconds, 4)
-            )
+            CheckpointEvent(state="written", step=step, num_bytes=num_bytes, seconds=seconds)
         )
 
     def _failed(self, step: int, message: str) -> None:
@@ -201,7 +195,7 @@ class Checkpoints:
                 log.warning("the checkpoint %s %s", path, message)
                 self._events.write(CheckpointEvent(state="damaged", step=step, message=message))
                 continue
-            return self._restore(path, step, tensors, metadata)
+            return self._restore(path, tensors, metadata)
         if self._must_exist and after < 0:
             raise DataError(
                 f"There is no valid checkpoint in {self._folder}.",
@@ -212,11 +206,7 @@ class Checkpoints:
         return None
 
     def _restore(
-        self,
-        path: Path,
-        step: int,
-        tensors: Mapping[str, NDArray[Any]],
-        metadata: Mapping[str, str],
+        self, path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
     ) -> dict[str, int]:
         if int(metadata["format_version"]) > FORMAT_VERSION:
             raise DataError(
@@ -230,9 +220,9 @@ class Checkpoints:
         for name, variable in self._variables.items():
             if name in tensors and tensors[name].shape == tuple(variable.shape):
                 variable.assign(tensors[name])
-        self._last_step = step
-        log.info("restored the checkpoint of step %d", step)
         counters = {name: int(text) for name, text in metadata.items() if name != "facts"}
+        self._last_step = counters["step"]
+        log.info("restored the checkpoint of step %d", self._last_step)
         return counters | _epoch_counters(counters.get("calls"))
 
     def _require_same_facts(self, path: Path, saved: Mapping[str, Any]) -> None:
@@ -361,11 +351,8 @@ def _header(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> 
     end = 0
     for name, array in arrays.items():
         start, end = end, end + array.nbytes
-        header[name] = {
-            "dtype": _DTYPES[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [start, end],
-        }
+        dtype, shape = _DTYPES[array.dtype.name], list(array.shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     return header
 
 

@@ -11,32 +11,13 @@ from edl_horovod.ledger.files import Begin, Done, Give, Leave
 from edl_horovod.records.plan import Ids
 from edl_horovod.ring.state import NEVER, RingState
 
-__all__ = ["NoLedger", "RingLedger"]
-
-
-class NoLedger:
-    """The ledger of a job without a ledger."""
-
-    def in_ring(
-        self, world: World, state: RingState, work: Callable[[], bool | None], *, records: int
-    ) -> bool | None:
-        """Do the work."""
-        return work()
-
-    def give(self, step: int, ids: Ids) -> None:
-        """Do nothing."""
-
-    def done(self, step: int, sums: StepSums) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+__all__ = ["RingLedger"]
 
 
 class RingLedger:
-    """Writes entries about a rank's rings and steps."""
+    """Writes entries about a rank's rings and steps; without a file, that of a job without one."""
 
-    def __init__(self, file: LedgerFile, collectives: Collectives) -> None:
+    def __init__(self, file: LedgerFile | None, collectives: Collectives) -> None:
         self._file = file
         self._collectives = collectives
         self._ring = 0
@@ -59,6 +40,8 @@ class RingLedger:
         Raises:
             CollectiveFailed: A member was lost.
         """
+        if self._file is None:
+            return work()
         self._ring = self._agree(world)
         part = world.among(state.holders(world))
         if part is None:
@@ -80,26 +63,27 @@ class RingLedger:
             is_over = work()
         finally:
             self._own_step = state.step
+            step, digest = state.step, state.digest()
             self._file.write(
-                Leave(
-                    ring=self._ring, step=state.step, digest=state.digest(), is_over=bool(is_over)
-                )
+                Leave(ring=self._ring, step=step, digest=digest, is_over=bool(is_over))
             )
         return is_over
 
     def give(self, step: int, ids: Ids) -> None:
         """Write the records that this rank gives to a step; called before the step's collective."""
-        self._file.write(Give(ring=self._ring, step=step, ids=ids))
+        if self._file is not None:
+            self._file.write(Give(ring=self._ring, step=step, ids=ids))
 
     def done(self, step: int, sums: StepSums) -> None:
         """Write that a step is done."""
-        self._file.write(
-            Done(ring=self._ring, step=step, examples=sums.num_examples, loss=sums.loss)
-        )
+        if self._file is not None:
+            done = Done(ring=self._ring, step=step, examples=sums.num_examples, loss=sums.loss)
+            self._file.write(done)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def _agree(self, world: World) -> int:
         """Agree on a number for this ring: larger than any before, unlike the generation.

@@ -106,26 +106,19 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
 def _report(
     events: EventLog, work: Work, world: World, *, old_size: int, seconds: float, reason: str
 ) -> None:
+    event = ResetEvent(
+        generation=world.generation,
+        old_size=old_size,
+        new_size=world.size,
+        step=work.state.step,
+        records_seen=work.records_seen(),
+        seconds=round(seconds, 4),
+        reason=reason,
+    )
     log.info(
         "generation %d: size %d -> %d, rank %d, step %d, records_seen %d, %.3f s (%s)",
-        world.generation,
-        old_size,
-        world.size,
-        world.rank,
-        work.state.step,
-        work.records_seen(),
-        seconds,
-        reason,
+        *(event.generation, event.old_size, event.new_size, world.rank),
+        *(event.step, event.records_seen, event.seconds, event.reason),
     )
     if world.is_leader:
-        events.write(
-            ResetEvent(
-                generation=world.generation,
-                old_size=old_size,
-                new_size=world.size,
-                step=work.state.step,
-                records_seen=work.records_seen(),
-                seconds=round(seconds, 4),
-                reason=reason,
-            )
-        )
+        events.write(event)

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -21,19 +20,9 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import Collectives
 from edl_horovod.frameworks.values import Rows, StateGroup, Variable, num_bytes
 from edl_horovod.frameworks.world import World
+from edl_horovod.ring.checkpoint import Checkpoints
 
-__all__ = [
-    "FIRST_BYTES",
-    "NEVER",
-    "Counters",
-    "Durable",
-    "Layout",
-    "Pace",
-    "Received",
-    "RingState",
-    "StateLost",
-    "Stream",
-]
+__all__ = ["NEVER", "Counters", "RingState", "StateLost"]
 
 log = logging.getLogger(__name__)
 
@@ -114,11 +103,8 @@ class Layout:
             if end >= limit or (parts and end + table.row_bytes > limit):
                 break
             last = min(table.num_rows, max(first + 1, (limit - table.start) // table.row_bytes))
-            is_whole = table.num_rows == 1
-            parts += [
-                Rows(variable) if is_whole else Rows(variable, first, last)
-                for variable in table.variables
-            ]
+            rows = () if table.num_rows == 1 else (first, last)
+            parts += [Rows(variable, *rows) for variable in table.variables]
             end = table.start + last * table.row_bytes
         return parts, end
 
@@ -147,13 +133,9 @@ class Stream:
         """
         self._layout = layout
         self.next_bytes = FIRST_BYTES
-        usable = [
-            progress
-            for progress in received.values()
-            if progress.step == step and progress.num_bytes
-        ]
+        usable = [part for part in received.values() if part.step == step and part.num_bytes]
         # If the ring broke during a slice, some newcomers have it and some do not.
-        least = min(usable, key=lambda progress: progress.num_bytes, default=Received(step))
+        least = min(usable, key=lambda part: part.num_bytes, default=Received(step))
         self.offset = (least.start + least.num_bytes) % layout.num_bytes
         self._have = {rank: self._continued(progress, step) for rank, progress in received.items()}
 
@@ -198,7 +180,8 @@ class Pace:
         """`share` is the part of a step's median time that sending may take."""
         self._share = share
         self._steps: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
-        self._next_bytes = FIRST_BYTES
+        self.next_bytes = FIRST_BYTES
+        """Size in bytes of the slice after the next: the size of the next one was sent already."""
 
     def stepped(self, seconds: float) -> None:
         """Add the time of a step, without that of the slice after it."""
@@ -209,13 +192,8 @@ class Pace:
         if self._steps:
             target = min(_AIM * self._share * statistics.median(self._steps), _MOST_SECONDS)
             fits = int(num_bytes / max(seconds, 1e-6) * target)
-            most = min(_MOST_BYTES, int(_GROWTH * self._next_bytes))
-            self._next_bytes = max(_LEAST_BYTES, min(fits, most))
-
-    @property
-    def next_bytes(self) -> int:
-        """Size in bytes of the slice after the next: the size of the next one was sent already."""
-        return self._next_bytes
+            most = min(_MOST_BYTES, int(_GROWTH * self.next_bytes))
+            self.next_bytes = max(_LEAST_BYTES, min(fits, most))
 
 
 class StateLost(Exception):
@@ -252,24 +230,9 @@ class _Row:
     @classmethod
     def of(cls, numbers: list[int]) -> "_Row":
         """Decode a row."""
-        model, num_variables, saved, has_own, may_stream, *more = numbers
-        step, start, num_bytes, *counters = more
-        received = Received(step, start, num_bytes)
+        model, num_variables, saved, has_own, may_stream = numbers[:5]
+        received, counters = Received(*numbers[5:8]), numbers[8:]
         return cls(model, num_variables, saved, bool(has_own), bool(may_stream), received, counters)
-
-
-class Durable(Protocol):
-    """A store of states that outlives all ranks, such as checkpoints."""
-
-    def newest_step(self) -> int:
-        """Step of the newest state there; -1 for none."""
-
-    def load(self, after: int) -> Mapping[str, int] | None:
-        """Set the variables to the newest undamaged state with a step after this one.
-
-        Returns:
-            The counters of that state by name; None if there is no such state.
-        """
 
 
 class RingState:
@@ -289,7 +252,7 @@ class RingState:
         counters: Counters,
         collectives: Collectives,
         *,
-        durable: Durable | None = None,
+        durable: Checkpoints | None = None,
         groups: Sequence[StateGroup] = (),
         join_share: float = 0.0,
     ) -> None:
@@ -416,7 +379,7 @@ class RingState:
         behind = [rank for rank, row in enumerate(rows) if row.counters != source]
         has_own = self._has_own
         if world.rank in behind and not has_own:
-            self._set_counters({**dict.fromkeys(vars(self.counters), NEVER), "step": _TORN})
+            self._tear()
         if self._should_stream(rows, root, behind):
             self._collectives.broadcast(self._ungrouped, root, "edl.sync")
             self._begin_stream({rank: rows[rank].received for rank in behind}, source[0])
@@ -503,11 +466,8 @@ class RingState:
     def _begin_stream(self, received: Mapping[int, Received], step: int) -> None:
         self._stream = Stream(self._layout, received, step)
         self._pace, self._sent_at = Pace(self._join_share), None
-        log.info(
-            "ranks %s receive the state of %d bytes while the ring trains",
-            ", ".join(map(str, sorted(received))),
-            self._layout.num_bytes,
-        )
+        ranks, size = ", ".join(map(str, sorted(received))), self._layout.num_bytes
+        log.info("ranks %s receive the state of %d bytes while the ring trains", ranks, size)
 
     def _end_stream(self) -> Received:
         """End the stream, as its ring has ended; returns the part that this rank has received."""
@@ -515,7 +475,7 @@ class RingState:
         if stream is None or self._rank not in stream.lacking:
             return Received(NEVER)
         received = stream.received(self._rank, self.step)
-        self._set_counters({**dict.fromkeys(vars(self.counters), NEVER), "step": _TORN})
+        self._tear()
         return received
 
     @property
@@ -563,7 +523,7 @@ class RingState:
         text = texts[place].encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES)
         rows = self._collectives.gather_rows(list(text), "edl.sync.differing")
         of_leader, of_other = (
-            bytes(rows[rank].tolist()).decode(errors="replace").strip() for rank in (_LEADER, other)
+            bytes(row.tolist()).decode(errors="replace").strip() for row in rows[[_LEADER, other]]
         )
         return UserCodeError(
             "The ranks of the job built different models or optimizers: the first variable that"
@@ -585,6 +545,10 @@ class RingState:
     def _set_counters(self, values: Mapping[str, int]) -> None:
         for name, value in values.items():
             setattr(self.counters, name, value)
+
+    def _tear(self) -> None:
+        """Note that the variables are no state: some may be from another rank or another step."""
+        self._set_counters({**dict.fromkeys(vars(self.counters), NEVER), "step": _TORN})
 
     def _begin(self) -> None:
         self.counters.step = max(self.counters.step, 0)

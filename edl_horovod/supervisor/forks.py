@@ -132,9 +132,7 @@ class WarmServer:
     def take(self, command: Command) -> "_Server | None":
         """Return a server that can fork the workers of a command; None if there is none."""
         server, self._server = self._server, None
-        if server is None:
-            return None
-        if self._kind == _imported_state(command) and server.exit_code is None:
+        if server is None or (self._kind == _imported_state(command) and server.exit_code is None):
             return server
         server.close()
         return None
@@ -144,17 +142,15 @@ class WarmServer:
         self.__exit__()
         try:
             server.wait_for_work(IDLE_SECONDS)
+            self._kind, self._server = _imported_state(command), server
         except OSError:  # It is dead.
             server.close()
-            return
-        self._kind, self._server = _imported_state(command), server
 
 
 def _imported_state(command: Command) -> object:
     """What affects the imports of a process; a server serves only commands with an equal value."""
-    environment = {**os.environ, **command.environment}
-    shared = {name: value for name, value in environment.items() if name not in _OF_ONE_JOB}
-    return (command.imports, os.getcwd(), shared)
+    environment = {**os.environ, **command.environment, **dict.fromkeys(_OF_ONE_JOB)}
+    return (command.imports, os.getcwd(), environment)
 
 
 class _Server(Child):

@@ -65,12 +65,8 @@ class Process(Protocol):
         """Send a signal if it still runs."""
 
 
-class Start(Protocol):
-    """A function that starts a command, with more variables, as the leader of its own session."""
-
-    def __call__(
-        self, command: Command, variables: Mapping[str, str], output: IO[bytes] | None
-    ) -> Process: ...
+Start = Callable[[Command, Mapping[str, str], IO[bytes] | None], Process]
+"""Starts a command, with more variables and its output, as the leader of its own session."""
 
 
 def start_process(
@@ -120,8 +116,7 @@ class Child:
             FileNotFoundError: The program does not exist.
         """
         self.log_path = log_path
-        with contextlib.ExitStack() as stack:
-            stream = stack.enter_context(log_path.open("ab")) if log_path is not None else None
+        with contextlib.nullcontext() if log_path is None else log_path.open("ab") as stream:
             self._log_start = stream.tell() if stream is not None else 0
             variables = {LIFELINE_VARIABLE: "stdin", **more_environment}
             self._process = start(command, variables, stream)
@@ -247,8 +242,9 @@ class RestartingChild:
         self, name: str, command: Command, logs: Path, *, is_over: Callable[[], bool]
     ) -> None:
         """Start it; after `is_over` returns true it is not restarted."""
+        self._name = name
         self._command, self._log, self._is_over = command, logs / f"{name}.log", is_over
-        self._restarts = _Restarts(name)
+        self._ends: list[float] = []
         self.child = Child(command, self._log)
 
     def keep(self) -> None:
@@ -258,20 +254,15 @@ class RestartingChild:
             EdlError: It cannot go on, or ended too often.
         """
         if self.child.exit_code is not None and not self._is_over():
-            self._restarts.count(self.child)
+            self._count_end(self.child)
             self.child.close()
             self.child = Child(self._command, self._log)
 
+    def _count_end(self, child: Child) -> None:
+        """Count one end, and wait a little before the restart: its port may still be taken.
 
-class _Restarts:
-    """Counts the ends of one child; too many in a short time end the job."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._ends: list[float] = []
-
-    def count(self, child: Child) -> None:
-        """Count one end, and wait a little before the restart: its port may still be taken."""
+        Too many ends in a short time end the job.
+        """
         if child.exit_code == OutputError.exit_code:
             raise OutputError(
                 f"The job's directory cannot be written any more. The log of the {self._name} "
@@ -349,22 +340,18 @@ def exit_text(exit_code: int) -> str:
 
 
 def _name(number: int) -> str:
-    try:
+    with contextlib.suppress(ValueError):
         return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return f"signal {number}"
 
 
 def _oom_kills() -> int:
     """Count the kernel's kills for lack of memory in our control group; 0 if unknown."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in (_CGROUP / "memory.events").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
+    for path in (_CGROUP / "memory.events", Path("/proc/vmstat")):
+        with contextlib.suppress(OSError, ValueError):
+            for line in path.read_text().splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
     return 0
 
 

@@ -10,39 +10,24 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from edl_horovod import errors
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS, largest_ring
 from edl_horovod.coordinator import saved
-from edl_horovod.errors import (
-    ConfigError,
-    DataError,
-    EdlError,
-    Interrupted,
-    JobFailed,
-    UserCodeError,
-)
-from edl_horovod.job import hosts, outcome
+from edl_horovod.job import earlier, hosts, outcome, output_checks
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.earlier import hold, resume_hint, takeover_message, was_filled_by
 from edl_horovod.job.events import EventLog, JobEvent, OnEvents, Recorded, follow
 from edl_horovod.job.outcome import Failure, Outcome, Success
-from edl_horovod.job.output_checks import check_can_be_written, check_is_free, check_paths
 from edl_horovod.models import job_zoo, lookup
 from edl_horovod.models.framework_name import framework_name, with_framework
 from edl_horovod.records.sources.table import check_sources
+from edl_horovod.supervisor import needs, processes
 from edl_horovod.supervisor.forks import WarmServer
-from edl_horovod.supervisor.needs import require_mpi, require_worker_packages
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan
-from edl_horovod.supervisor.processes import (
-    Child,
-    Memory,
-    RestartingChild,
-    end_all,
-    exit_text,
-    what_killed,
-)
+from edl_horovod.supervisor.processes import Child
 from edl_horovod.supervisor.slots import Slots
 
 __all__ = ["STOP_SECONDS", "JobResult", "run_plan"]
@@ -55,11 +40,13 @@ ADDRESS_SECONDS = 30.0
 STOP_SECONDS = 60.0
 """How long workers may take to end their step and to save a checkpoint after a request to stop."""
 
+_REPORTED = ("steps", "metrics", "output")
+"""The parts of the outcome that the last event and the result of the launch tell."""
 Show = Callable[[], list[Recorded]]
 """Shows the events since the last call, and returns them."""
 
 
-class _StopRequested(Interrupted):
+class _StopRequested(errors.Interrupted):
     """The launcher was asked to stop the job, which can be resumed later."""
 
 
@@ -91,14 +78,14 @@ def run_plan(
     """
     config = plan.config
     began = time.monotonic()
-    is_takeover = was_filled_by(plan.job_dir, plan.secret_file)
+    is_takeover = earlier.was_filled_by(plan.job_dir, plan.secret_file)
     if not is_takeover:
         check_inputs(config)
         plan = replace(plan, config=with_framework(job_zoo.localized(config)))
         if LOCAL_HOST in plan.hosts:
-            require_worker_packages(framework_name(plan.config))
+            needs.require_worker_packages(framework_name(plan.config))
     with (
-        hold(
+        earlier.hold(
             plan.job_dir,
             plan.config,
             hosts=plan.hosts,
@@ -111,7 +98,7 @@ def run_plan(
     ):
         state, message = "taken over" if is_takeover else "starting", ""
         if is_takeover and plan.ring is not None:
-            message = takeover_message(config, plan.job_dir)
+            message = earlier.takeover_message(config, plan.job_dir)
             log.warning("%s", message)
         events.write(JobEvent(state=state, task=config.task, message=message, output=config.output))
         new_events = follow(plan.job_dir.events)
@@ -122,11 +109,11 @@ def run_plan(
                 on_events(recorded)
             return recorded
 
-        def end(event: JobEvent) -> None:
+        def end(state: str, message: str = "", **result: Any) -> None:
             # The processes have ended, so on a full disk the space reserved for the result serves
             # for this event.
             plan.job_dir.result_room.unlink(missing_ok=True)
-            events.write(event)
+            events.write(JobEvent(state=state, task=config.task, message=message, **result))
             show()
 
         try:
@@ -146,33 +133,20 @@ def run_plan(
                 if isinstance(ended, Failure):
                     raise ended.as_error()
         except _StopRequested as error:
-            end(JobEvent(state="suspended", task=config.task, message=str(error)))
+            end("suspended", str(error))
             raise
-        except EdlError as error:
-            end(JobEvent(state="failed", task=config.task, message=str(error)))
-            raise error.with_more_hint(resume_hint(config, plan.job_dir)) from error
+        except errors.EdlError as error:
+            end("failed", str(error))
+            raise error.with_more_hint(earlier.resume_hint(config, plan.job_dir)) from error
         except KeyboardInterrupt as error:
-            end(JobEvent(state="failed", task=config.task, message="interrupted"))
-            raise Interrupted(
+            end("failed", "interrupted")
+            raise errors.Interrupted(
                 "The job was interrupted; all its processes have ended.",
-                hint=resume_hint(config, plan.job_dir),
+                hint=earlier.resume_hint(config, plan.job_dir),
             ) from error
-        end(
-            JobEvent(
-                state="finished",
-                task=config.task,
-                steps=ended.steps,
-                metrics=ended.metrics,
-                output=ended.output,
-            )
-        )
-    return JobResult(
-        output=ended.output,
-        job_dir=str(plan.job_dir),
-        steps=ended.steps,
-        metrics=ended.metrics,
-        seconds=time.monotonic() - began,
-    )
+        result: dict[str, Any] = {key: getattr(ended, key) for key in _REPORTED}
+        end("finished", **result)
+    return JobResult(job_dir=str(plan.job_dir), seconds=time.monotonic() - began, **result)
 
 
 def check_inputs(config: JobConfig) -> None:
@@ -189,21 +163,21 @@ def check_inputs(config: JobConfig) -> None:
         if not job_zoo.pending(config):
             lookup.require_zoo(config.model_zoo)
     elif "trained_model" in TASKS[config.task].needs and not os.path.isdir(config.trained_model):
-        raise ConfigError(
+        raise errors.ConfigError(
             "trained_model must be a directory, and this is not one.",
             received={"trained_model": config.trained_model},
         )
     if config.task == "predict" and not config.output:
         _require_processor(Path(config.trained_model))
     if config.init_from and not os.path.exists(config.init_from):
-        raise ConfigError(
+        raise errors.ConfigError(
             "init_from must be the directory of a trained model, or a file of weights of PyTorch,"
             " and this is neither.",
             received={"init_from": config.init_from},
         )
-    check_is_free(config)
-    check_paths(config)
-    check_can_be_written(config)
+    output_checks.check_is_free(config)
+    output_checks.check_paths(config)
+    output_checks.check_can_be_written(config)
 
 
 def _require_processor(trained_model: Path) -> None:
@@ -217,7 +191,7 @@ def _require_processor(trained_model: Path) -> None:
         model_def = read_message(trained_model).model_def
         file = lookup.file_groups(zoo, model_def)[0].files[0]
         has_processor = may_process_outputs(zoo, model_def)
-    except (OSError, DataError, ConfigError, UserCodeError):
+    except (OSError, errors.DataError, errors.ConfigError, errors.UserCodeError):
         return  # The task reports damage of a trained model when it opens it.
     if not has_processor:
         raise no_place_for_outputs(file)
@@ -277,9 +251,8 @@ def _run_elastic(
         address = _address(plan.job_dir, coordinator.child)
         if plan.worker is not None:
             environment = {**plan.worker.environment, "EDL_COORDINATOR": address}
-            worker = replace(plan.worker, environment=environment)
+            worker, logs_dir = replace(plan.worker, environment=environment), plan.job_dir.logs
             patience = plan.config.elastic.restart_backoff_seconds
-            logs_dir = plan.job_dir.logs
             slots = Slots(worker, logs_dir, events, backoff_seconds=patience, warm=warm)
         events.write(JobEvent(state="running", task=plan.config.task))
         while (ended := _outcome(plan)) is None:
@@ -301,7 +274,7 @@ def _run_elastic(
         return ended
     finally:
         children = [*(slots.processes if slots else []), *(worker.child for worker in restarting)]
-        end_all(children, seconds=grace_seconds)
+        processes.end_all(children, seconds=grace_seconds)
 
 
 def _keep_slots(plan: LaunchPlan, hosts_file: hosts.HostsFile, slots: Slots) -> None:
@@ -332,13 +305,13 @@ def _address(job_dir: JobDir, coordinator: Child) -> str:
     deadline = time.monotonic() + ADDRESS_SECONDS
     while (ring := saved.load(job_dir.coordinator_state)) is None:
         if coordinator.exit_code is not None or time.monotonic() > deadline:
-            raise JobFailed(f"The coordinator did not start. {coordinator.last_words()}")
+            raise errors.JobFailed(f"The coordinator did not start. {coordinator.last_words()}")
         time.sleep(0.01)
     return f"{ring.address}:{ring.port}"
 
 
-def _restarting(plan: LaunchPlan, name: str, command: Command) -> RestartingChild:
-    return RestartingChild(
+def _restarting(plan: LaunchPlan, name: str, command: Command) -> processes.RestartingChild:
+    return processes.RestartingChild(
         name, command, plan.job_dir.logs, is_over=lambda: _outcome(plan) is not None
     )
 
@@ -359,7 +332,7 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
     assert plan.ring is not None
     program = Path(plan.ring.argv[0]).name
     if program == "mpirun":
-        require_mpi(plan.ring)
+        needs.require_mpi(plan.ring)
     restarting = [_restarting(plan, "discovery", plan.discovery)] if plan.discovery else []
     ring: Child | None = None
     try:
@@ -375,13 +348,14 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
                 return None
             time.sleep(POLL_SECONDS)
     finally:
-        end_all([*([ring] if ring else []), *(worker.child for worker in restarting)])
+        processes.end_all([*([ring] if ring else []), *(worker.child for worker in restarting)])
     ended = _outcome(plan)
     if ended is None:
         # For a rank that a signal ended, mpirun ends like a shell: with 128 plus the signal.
-        killed = what_killed(128 - code if code > 128 else code, Memory(ring.pid))
-        raise JobFailed(
-            f"{program} ended with {exit_text(code)} before the job was done."
+        signal_code = 128 - code if code > 128 else code
+        killed = processes.what_killed(signal_code, processes.Memory(ring.pid))
+        raise errors.JobFailed(
+            f"{program} ended with {processes.exit_text(code)} before the job was done."
             f"{killed and ' A rank may be meant. '}{killed} {ring.last_words()}"
         )
     return ended

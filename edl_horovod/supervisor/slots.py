@@ -3,23 +3,17 @@
 import logging
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edl_horovod.errors import JobFailed
-from edl_horovod.job.events import (
-    EvaluationEvent,
-    EventLog,
-    GenerationEvent,
-    ProgressEvent,
-    Recorded,
-    StepEvent,
-    WorkerEvent,
-)
+from edl_horovod.job import events
+from edl_horovod.job.events import EventLog, Recorded, WorkerEvent
+from edl_horovod.supervisor import processes
 from edl_horovod.supervisor.forks import ForkServer, WarmServer
-from edl_horovod.supervisor.plan import LOCAL_HOST, Command
-from edl_horovod.supervisor.processes import Child, Memory, exit_text, start_process, what_killed
+from edl_horovod.supervisor.plan import GRACE_SECONDS, LOCAL_HOST, Command
+from edl_horovod.supervisor.processes import Child, Memory
 
 __all__ = ["Slots"]
 
@@ -32,6 +26,7 @@ HOPELESS_FAILURES = 3
 """Failures of one slot in a row, without progress of the job, after which the job ends."""
 MAX_BACKOFF_SECONDS = 60.0
 MAX_DOUBLINGS = 30
+POLL_SECONDS = 0.2
 HUNG_GRACE_SECONDS = 5.0
 """Time for a worker that hangs to write its stacks and end, before it is killed."""
 STEADY_SECONDS = 60.0
@@ -85,10 +80,8 @@ class Slots:
         self._log_dir = log_dir
         self._events = events
         self._backoff_seconds = backoff_seconds
-        self._forks: ForkServer | None = None
-        if command.can_fork:
-            log_path = log_dir / "forks.log" if log_dir is not None else None
-            self._forks = ForkServer(command, log_path, warm)
+        forks_log = log_dir / "forks.log" if log_dir is not None else None
+        self._forks = ForkServer(command, forks_log, warm) if command.can_fork else None
         self._slots: dict[int, _Slot] = {}
         self._leaving: dict[int, _Slot] = {}
         self._furthest_progress = (0, 0)
@@ -109,11 +102,11 @@ class Slots:
         if self._forks is not None:
             self._forks.leave()
 
-    def note(self, events: Iterable[Recorded]) -> None:
+    def note(self, recorded: Iterable[Recorded]) -> None:
         """Note what events say: who is in the ring, who hangs, and how far the job is."""
-        for _, _, event in events:
+        for _, _, event in recorded:
             match event:
-                case GenerationEvent(is_formed=True):
+                case events.GenerationEvent(is_formed=True):
                     for number, slot in self._slots.items():
                         slot.is_in_ring = f"{self._host}:{number}" in event.members
                 case WorkerEvent(state="hung", pid=int(pid)):
@@ -121,9 +114,9 @@ class Slots:
                     for number, slot in (*self._slots.items(), *self._leaving.items()):
                         if event.worker == f"{self._host}:{number}" and slot.child.pid == pid:
                             slot.kill_at = time.monotonic() + HUNG_GRACE_SECONDS
-                case StepEvent(step=done) | ProgressEvent(records=done):
+                case events.StepEvent(step=done) | events.ProgressEvent(records=done):
                     self._note_progress((done, 0))
-                case EvaluationEvent(step=done):
+                case events.EvaluationEvent(step=done):
                     self._note_progress((done, 1))
 
     def _note_progress(self, progress: tuple[int, int]) -> None:
@@ -149,10 +142,8 @@ class Slots:
         Raises:
             JobFailed: A slot failed several times in a row, and too few workers are healthy.
         """
-        num_healthy = sum(
-            slot.child.exit_code is None and (slot.num_new_failures == 0 or slot.is_in_ring)
-            for slot in self._slots.values()
-        )
+        running = [slot for slot in self._slots.values() if slot.child.exit_code is None]
+        num_healthy = sum(slot.num_new_failures == 0 or slot.is_in_ring for slot in running)
         worst = max(self._slots.values(), key=lambda slot: slot.num_new_failures, default=None)
         if worst and worst.num_new_failures >= HOPELESS_FAILURES and num_healthy < min_np:
             raise JobFailed(
@@ -186,6 +177,22 @@ class Slots:
             else:
                 self._slots[number].memory.look()
 
+    def keep_until(
+        self, is_over: Callable[[], bool], *, grace_seconds: float = GRACE_SECONDS
+    ) -> None:
+        """Keep workers until there is an end; those that have not ended in time are killed.
+
+        Args:
+            is_over: Asked before each look at the workers; may set `num_wanted`.
+            grace_seconds: How long the workers may take to leave their ring after their step.
+        """
+        try:
+            while not is_over():
+                self.keep()
+                time.sleep(POLL_SECONDS)
+        finally:
+            processes.end_all(self.processes, seconds=grace_seconds)
+
     def _handle_end(self, number: int, slot: _Slot) -> None:
         """Report the end of a slot's process, once; restart it when the backoff is over."""
         now = time.monotonic()
@@ -200,12 +207,12 @@ class Slots:
             code = slot.child.exit_code or 0
             fault = slot.child.fault() if code > 0 and code not in LEFT else ""
             fault = f": {fault}" if fault else ""
-            message = f"ended with {exit_text(code)}{fault}; starts again in {wait:.0f} s"
+            message = f"ended with {processes.exit_text(code)}{fault}; starts again in {wait:.0f} s"
             if code in LEFT:
                 self._write_event(number, "left", message)
             else:
                 slot.num_new_failures += 1
-                killed_by = what_killed(code, slot.memory)
+                killed_by = processes.what_killed(code, slot.memory)
                 slot.why = " ".join(filter(None, (killed_by, slot.child.last_words())))
                 message = ". ".join(filter(None, (message, killed_by)))
                 self._write_event(number, "failed", message)
@@ -218,7 +225,7 @@ class Slots:
         return self._forks is None or self._forks.is_ready()
 
     def _start(self, number: int) -> Child:
-        start = start_process if self._forks is None else self._forks.start
+        start = processes.start_process if self._forks is None else self._forks.start
         log_path = self._log_dir / f"worker-{number}.log" if self._log_dir is not None else None
         environment = self._command.environment.items()
         variables = {name: value.replace("{slot}", str(number)) for name, value in environment}

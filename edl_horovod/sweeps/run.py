@@ -20,33 +20,15 @@ from edl_horovod.config.conf_files import NO_FILES, ConfigFiles
 from edl_horovod.config.schema import TARGET_SECTIONS, JobConfig, SearchConfig
 from edl_horovod.config.sweep import Point
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, OutputError, hint_of
-from edl_horovod.files import json_text, marker
-from edl_horovod.files.output_dir import check_name, writing
-from edl_horovod.files.url_secrets import without_secrets
-from edl_horovod.files.whole_file import write_json, write_text
-from edl_horovod.job import events
+from edl_horovod.files import json_text, marker, output_dir, url_secrets, whole_file
+from edl_horovod.job import events, output_checks
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.events import EvaluationEvent, JobEvent, StepEvent
-from edl_horovod.job.output_checks import check_paths
 from edl_horovod.launch.target import require_attached
-from edl_horovod.models import git_zoo, job_zoo
-from edl_horovod.models.framework_name import with_framework
-from edl_horovod.models.lookup import require_zoo
+from edl_horovod.models import framework_name, git_zoo, job_zoo, lookup
 from edl_horovod.models.zoo_files import CODE_SUFFIXES, model_files
 from edl_horovod.records import user_dataset
 from edl_horovod.records.sources.table import kind_of
-
-__all__ = [
-    "SweepJob",
-    "SweepPlan",
-    "SweepResult",
-    "best_of",
-    "claim_folder",
-    "make_plan",
-    "result_settings",
-    "run",
-    "value_of",
-]
 
 _NAME_LENGTH = 80
 _WITHOUT_EFFECT = (
@@ -144,27 +126,28 @@ def make_plan(
             the jobs.
     """
     composed = compose_sweep([(point.overrides, point.values) for point in points], files)
-    configs = [with_framework(config) for config in composed]
+    configs = [framework_name.with_framework(config) for config in composed]
     for config in configs if not may_be_submitted else ():
         require_attached(config)
     output = configs[0].output
     _check_folder(Path(output))
     for config in configs:
-        check_paths(with_job_dir(config))
+        output_checks.check_paths(with_job_dir(config))
     # The chosen values are in names of folders and in the table, so they must not have secrets.
     all_chosen = [
-        {key: without_secrets(value) for key, value in point.chosen.items()} for point in points
+        {key: url_secrets.without_secrets(value) for key, value in point.chosen.items()}
+        for point in points
     ]
     names = _names(all_chosen, is_part=is_part)
     recorded = _recorded_inputs(Path(output))
-    inputs_of = _InputsOfJobs()
+    known_inputs: dict[tuple[str, ...], str] = {}
     jobs, placed = [], []
     for name, chosen, config in zip(names, all_chosen, configs, strict=True):
         job_dir = config.job_dir and f"{config.job_dir}/{name}"
         config = replace(config, output=f"{output}/{name}", job_dir=job_dir)
         job = SweepJob(name=name, chosen=chosen, output=config.output)
         if _is_done(config):
-            _check_inputs(config, recorded.get(name), inputs_of(config))
+            _check_inputs(config, recorded.get(name), _inputs_of(config, known_inputs))
             job = _read_back(job, config, state="earlier")
         jobs.append(job)
         placed.append(config)
@@ -224,7 +207,7 @@ def _run_one(
     job: SweepJob, config: JobConfig, run_job: Callable[[SweepJob, JobConfig], object]
 ) -> SweepJob:
     folder = Path(config.output).parent
-    inputs = _InputsOfJobs()(config)  # Computed first: they may change while the job runs.
+    inputs = _inputs_of(config, {})  # Computed first: they may change while the job runs.
     _record_inputs(folder, job.name, None)
     try:
         run_job(job, config)
@@ -252,13 +235,10 @@ def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
                 of_metrics = (
                     loss_then for metrics, loss_then in evaluated[::-1] if metrics == event.metrics
                 )
-                job = replace(
-                    job,
-                    loss=next(of_metrics, loss),
-                    metrics=event.metrics or {},
-                    steps=event.steps or 0,
-                    seconds=round(time - recorded[0].time, 3),
-                )
+                steps, metrics = event.steps or 0, event.metrics or {}
+                seconds = round(time - recorded[0].time, 3)
+                final = next(of_metrics, loss)
+                job = replace(job, loss=final, metrics=metrics, steps=steps, seconds=seconds)
     return replace(job, state=state)
 
 
@@ -308,65 +288,48 @@ def _check_inputs(config: JobConfig, before: _Inputs | None, now: _Inputs) -> No
         )
 
 
-class _InputsOfJobs:
-    """Computes digests of jobs' inputs; inputs that several jobs share are read once."""
+def _inputs_of(config: JobConfig, known: dict[tuple[str, ...], str]) -> _Inputs:
+    """Digests of a job's inputs by setting; empty if there is no input, or it cannot change.
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, ...], str] = {}
-
-    def __call__(self, config: JobConfig) -> _Inputs:
-        """Digests by setting; empty if there is no input, or it cannot change."""
-        data = [config.data, config.validation_data]
-        digests = {
-            "data": self._state_of_data(config.data),
-            "validation_data": self._state_of_data(config.validation_data),
-            "init_from": _states_below([config.init_from]),
-        }
-        if config.model:
-            digests["model"] = _states_below([path for _, path in job_zoo.sources(config)])
-        elif git_zoo.parse(config.model_zoo) is None and not config.model_zoo_source:
-            key = (config.model_zoo, config.model_def, *data)
-            if key not in self._known:
-                self._known[key] = _code_of(config.model_zoo, config.model_def, data)
-            digests["model_def"] = self._known[key]
-        return digests
-
-    def _state_of_data(self, data: str) -> str:
-        if (data,) not in self._known:
-            self._known[data,] = kind_of(data).state(data) if data else ""
-        return self._known[data,]
+    `known` has those of other jobs, so that inputs which several jobs share are read once.
+    """
+    data = [config.data, config.validation_data]
+    for pattern in data:
+        if (pattern,) not in known:
+            known[pattern,] = kind_of(pattern).state(pattern) if pattern else ""
+    digests = {"data": known[config.data,], "validation_data": known[config.validation_data,]}
+    digests["init_from"] = _states_below([config.init_from])
+    if config.model:
+        digests["model"] = _states_below([path for _, path in job_zoo.sources(config)])
+    elif git_zoo.parse(config.model_zoo) is None and not config.model_zoo_source:
+        key = (config.model_zoo, config.model_def, *data)
+        if key not in known:
+            known[key] = _code_of(config.model_zoo, config.model_def, data)
+        digests["model_def"] = known[key]
+    return digests
 
 
 def _code_of(model_zoo: str, model_def: str, data: Sequence[str]) -> str:
     """A digest of a model's code, and of code beside it that yields records."""
     scheme = f"{user_dataset.SCHEME}:"
-    modules = [
-        pattern.removeprefix(scheme).rpartition(".")[0]
-        for pattern in data
-        if pattern.startswith(scheme)
-    ]
+    names = [pattern.removeprefix(scheme) for pattern in data if pattern.startswith(scheme)]
+    modules = [name.rpartition(".")[0] for name in names]
     digest = hashlib.sha256()
     try:
-        files = model_files(require_zoo(model_zoo), model_def, modules)
+        files = model_files(lookup.require_zoo(model_zoo), model_def, modules)
     except EdlError:
         return ""  # The job itself reports the error.
     for file in files:
-        content = (
-            file.read_bytes()
-            if file.suffix in CODE_SUFFIXES
-            else _states_below([str(file)]).encode()
-        )
+        is_code = file.suffix in CODE_SUFFIXES
+        content = file.read_bytes() if is_code else _states_below([str(file)]).encode()
         digest.update(f"{file}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
 
 
 def _states_below(paths: Sequence[str]) -> str:
     """A digest of the names, sizes and times of files, and of those in folders."""
-    states = [
-        [path, status.st_size, status.st_mtime_ns]
-        for path in sorted(_files_below(paths))
-        for status in (os.stat(path),)
-    ]
+    statuses = [(path, os.stat(path)) for path in sorted(_files_below(paths))]
+    states = [[path, status.st_size, status.st_mtime_ns] for path, status in statuses]
     return hashlib.sha256(json.dumps(states).encode()).hexdigest() if states else ""
 
 
@@ -390,8 +353,10 @@ def _recorded_inputs(folder: Path) -> dict[str, _Inputs]:
 def _record_inputs(folder: Path, name: str, inputs: Mapping[str, str] | None) -> None:
     """Save the digests of a finished job's inputs; with None, remove those of an earlier run."""
     others = {key: value for key, value in _recorded_inputs(folder).items() if key != name}
-    with writing(folder):
-        write_json(folder / _INPUTS, others | ({name: dict(inputs)} if inputs is not None else {}))
+    with output_dir.writing(folder):
+        whole_file.write_json(
+            folder / _INPUTS, others | ({name: dict(inputs)} if inputs is not None else {})
+        )
 
 
 def result_settings(config: JobConfig) -> dict[str, Any]:
@@ -414,8 +379,8 @@ def result_settings(config: JobConfig) -> dict[str, Any]:
 
 
 def _check_folder(output: Path) -> None:
-    check_name(output)
-    with writing(output):
+    output_dir.check_name(output)
+    with output_dir.writing(output):
         if (output / "trained_model.pb").exists():
             raise OutputError(
                 "The output of a sweep is a folder of many results, and this is a trained model.",
@@ -462,8 +427,8 @@ def _write(result: SweepResult) -> None:
     try:
         claim_folder(output)
         text = json_text.dumps(dataclasses.asdict(result), indent=2)
-        write_text(output / "sweep.json", f"{text}\n")
-        write_text(output / "sweep.csv", _as_csv(result))
+        whole_file.write_text(output / "sweep.json", f"{text}\n")
+        whole_file.write_text(output / "sweep.csv", _as_csv(result))
     except OSError as error:
         raise OutputError(
             f"The table of the sweep cannot be written: {error}.",

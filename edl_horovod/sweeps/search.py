@@ -14,18 +14,9 @@ from edl_horovod.config.conf_files import ConfigFiles
 from edl_horovod.config.schema import JobConfig, SearchConfig
 from edl_horovod.config.sweep import Candidates, Interval, Search
 from edl_horovod.errors import ConfigError, MissingDependency, how_to_install
-from edl_horovod.files.output_dir import writing
-from edl_horovod.files.url_secrets import without_secrets
-from edl_horovod.sweeps.run import (
-    SweepJob,
-    SweepPlan,
-    SweepResult,
-    claim_folder,
-    make_plan,
-    result_settings,
-    run,
-    value_of,
-)
+from edl_horovod.files import output_dir, url_secrets
+from edl_horovod.sweeps import run as sweeps
+from edl_horovod.sweeps.run import SweepJob, SweepPlan, SweepResult
 
 try:
     import optuna
@@ -60,7 +51,7 @@ def check_search(
     """
     space = {key: _distribution(key, parameter) for key, parameter in search.space.items()}
     points = [search.point(values) for values in _extremes(space)]
-    plan = make_plan(points, files, is_part=True, may_be_submitted=may_be_submitted)
+    plan = sweeps.make_plan(points, files, is_part=True, may_be_submitted=may_be_submitted)
     if not plan.configs[0].validation_data:
         raise ConfigError(
             "A search compares evaluations.",
@@ -93,29 +84,32 @@ def run_search(
     space, trial_plan = check_search(search, files, may_be_submitted=may_be_submitted)
     config = search.config
     path = Path(trial_plan.output) / STUDY
-    with writing(path.parent):
-        claim_folder(path.parent)
+    with output_dir.writing(path.parent):
+        sweeps.claim_folder(path.parent)
         if trial_plan.configs[0].overwrite:
             path.unlink(missing_ok=True)
     study = _open(path, config)
     _check_settings(study, path, _settings(config, space, trial_plan.configs[0]))
     _enqueue_unfinished(study)
     plan_of = _planner(search, files, trial_plan)
-    plan = _plan_of_ended(plan_of, study) or replace(trial_plan, jobs=(), configs=())
+    done = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+    if ended := {str(trial.params): trial.params for trial in done}:
+        plan = plan_of(list(ended.values()))
+    else:
+        plan = replace(trial_plan, jobs=(), configs=())
     result = SweepResult(output=plan.output, jobs=plan.jobs)
-    done = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
     for _ in range(config.n_trials - len(done)):
         trial = study.ask(space)
         next_plan = plan_of([trial.params])
         if next_plan.jobs[0].name not in [job.name for job in plan.jobs]:
             jobs, configs = (*plan.jobs, *next_plan.jobs), (*plan.configs, *next_plan.configs)
             plan = replace(plan, jobs=jobs, configs=configs)
-        result = run(plan, run_job)
+        result = sweeps.run(plan, run_job)
         if result.is_interrupted:
             break
         plan = replace(plan, jobs=result.jobs)
         (job,) = (job for job in result.jobs if job.name == next_plan.jobs[0].name)
-        value = value_of(job, config.metric)
+        value = sweeps.value_of(job, config.metric)
         if math.isfinite(value):
             study.tell(trial, value)
         else:
@@ -146,16 +140,14 @@ def _open(path: Path, config: SearchConfig) -> optuna.Study:
 
 
 def _settings(
-    config: SearchConfig,
-    space: dict[str, optuna.distributions.BaseDistribution],
-    first: JobConfig,
+    config: SearchConfig, space: dict[str, optuna.distributions.BaseDistribution], first: JobConfig
 ) -> dict[str, Any]:
     """The settings on which a study's values depend, in the form in which its file returns them.
 
     The values of the first job depend on the space alone.
     """
     settings = {
-        **result_settings(first),
+        **sweeps.result_settings(first),
         **{key: str(distribution) for key, distribution in space.items()},
         "hydra.sweeper.metric": config.metric,
         "hydra.sweeper.direction": config.direction,
@@ -211,18 +203,9 @@ def _planner(
         points = [search.point(values) for values in all_values]
         points = [replace(point, values={**point.values, **place}) for point in points]
         # `first` was checked for jobs that are submitted.
-        return make_plan(points, files, is_part=True, may_be_submitted=True)
+        return sweeps.make_plan(points, files, is_part=True, may_be_submitted=True)
 
     return plan
-
-
-def _plan_of_ended(
-    plan_of: Callable[[Sequence[Mapping[str, Any]]], SweepPlan], study: optuna.Study
-) -> SweepPlan | None:
-    """Plan the jobs that have ended in the study; None if there are none."""
-    trials = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
-    points = {str(trial.params): trial.params for trial in trials}
-    return plan_of(list(points.values())) if points else None
 
 
 def _distribution(key: str, space: Interval | Candidates) -> optuna.distributions.BaseDistribution:
@@ -232,7 +215,7 @@ def _distribution(key: str, space: Interval | Candidates) -> optuna.distribution
         ConfigError: A candidate holds a secret.
     """
     if isinstance(space, Candidates):
-        shown = [without_secrets(name) for name in space.names]
+        shown = [url_secrets.without_secrets(name) for name in space.names]
         if shown != list(space.names):
             raise ConfigError(
                 f"{key} holds a password or a token, which would be written to {STUDY}.",
@@ -246,9 +229,7 @@ def _distribution(key: str, space: Interval | Candidates) -> optuna.distribution
     return optuna.distributions.FloatDistribution(space.low, space.high, log=space.is_log)
 
 
-def _extremes(
-    space: dict[str, optuna.distributions.BaseDistribution],
-) -> Iterator[dict[str, Any]]:
+def _extremes(space: dict[str, optuna.distributions.BaseDistribution]) -> Iterator[dict[str, Any]]:
     """Values at the bounds of all spaces, to check these before the first job."""
     ends = {key: _bounds(distribution) for key, distribution in space.items()}
     first = {key: values[0] for key, values in ends.items()}

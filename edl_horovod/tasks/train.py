@@ -30,7 +30,7 @@ from edl_horovod.ledger import LedgerFile
 from edl_horovod.models import job_zoo
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.ring.checkpoint import OPTIONAL, Checkpoints
-from edl_horovod.ring.ledger import NoLedger, RingLedger
+from edl_horovod.ring.ledger import RingLedger
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import RingState
@@ -100,11 +100,9 @@ def make_warm(
             trained_model.restore_weights(files, step.model.weights)
     elif config.init_from:
         step.model.load(Path(config.init_from), is_trusted=config.trusts("model"))
-    ledger: RingLedger | NoLedger = NoLedger()
-    if config.debug.ledger:
-        file = LedgerFile(JobDir.of(config).ledger, identity.label)
-        ledger = RingLedger(file, framework.collectives)
-        stack.callback(ledger.close)
+    file = LedgerFile(JobDir.of(config).ledger, identity.label) if config.debug.ledger else None
+    ledger = RingLedger(file, framework.collectives)
+    stack.callback(ledger.close)
     work = TrainWork(
         config,
         framework,
@@ -150,7 +148,7 @@ class TrainWork(Work):
         *,
         validation: Validation | NoValidation,
         events: EventLog,
-        ledger: RingLedger | NoLedger,
+        ledger: RingLedger,
         zoo_copy: ZooCopy,
     ) -> None:
         plan = data.plan

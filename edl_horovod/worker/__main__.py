@@ -26,9 +26,8 @@ from edl_horovod.config import resolved
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
+from edl_horovod.job import earlier, lifeline
 from edl_horovod.job import log as logs
-from edl_horovod.job.earlier import with_checkpoint_lanes
-from edl_horovod.job.lifeline import end_with_parent
 from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, READY
 from edl_horovod.models.framework_name import framework_name
 from edl_horovod.worker.environment import WorkerEnvironment, begin_container
@@ -60,10 +59,10 @@ def main() -> int:
         args = parser.parse_args(command[command.index("--config") :])
     faulthandler.enable()
     environment = WorkerEnvironment.of(os.environ)
-    end_with_parent()
+    lifeline.end_with_parent()
     begin_container(environment.ready_file)
     try:
-        config = with_checkpoint_lanes(resolved.load(args.config))
+        config = earlier.with_checkpoint_lanes(resolved.load(args.config))
         logs.setup(environment.identity.label, level=config.log_level)
         import_all(config)
         # Imported only now, because these import the slow packages.
@@ -140,10 +139,9 @@ def serve(channel: socket.socket) -> list[str]:
     """
     channel.send(READY)
     while True:
-        try:
+        message, files = b"", list[int]()
+        with contextlib.suppress(TimeoutError):
             message, files, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 2)
-        except TimeoutError:
-            os._exit(0)
         if not message:
             os._exit(0)
         request = json.loads(message)
@@ -162,8 +160,7 @@ def serve(channel: socket.socket) -> list[str]:
             for descriptor in (pid_read, pid_write):
                 os.close(descriptor)
             channel.close()
-            command: list[str] = request["argv"]
-            return command
+            return list(request["argv"])
         for descriptor in (pid_write, *files):
             os.close(descriptor)
         channel.send(f"-{status}".encode() if status else os.read(pid_read, _MAX_PID_BYTES))
@@ -195,7 +192,7 @@ def _fork_twice() -> int | None:
 def _take_files(files: list[int]) -> None:
     """Make the first the standard input, and the second the output."""
     standard_input, output = files
-    for descriptor, number in ((standard_input, 0), (output, 1), (output, 2)):
+    for number, descriptor in enumerate((standard_input, output, output)):
         os.dup2(descriptor, number)
     for descriptor in files:
         os.close(descriptor)

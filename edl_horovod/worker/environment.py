@@ -78,9 +78,7 @@ def _driver_place(variables: Mapping[str, str]) -> Place | None:
     """Read the place in horovodrun's variables; None if it has not launched this process."""
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in variables:
         return None
-    ranks: dict[str, Any] = {
-        name: int(variables[f"HOROVOD_{name.upper()}"]) for name in RANK_FIELDS
-    }
+    ranks: dict[str, Any] = {n: int(variables[f"HOROVOD_{n.upper()}"]) for n in RANK_FIELDS}
     host = variables["HOROVOD_HOSTNAME"]
     return Place(
         worker=f"{host}:{ranks['local_rank']}",
@@ -113,12 +111,11 @@ def shown_as_ready(ready_file: Path | None) -> Iterator[None]:
     Args:
         ready_file: The file that a pod's readiness probe looks for; None outside of pods.
     """
-    if ready_file is None:
-        yield
-        return
-    ready_file.parent.mkdir(parents=True, exist_ok=True)
-    ready_file.touch()
+    if ready_file is not None:
+        ready_file.parent.mkdir(parents=True, exist_ok=True)
+        ready_file.touch()
     try:
         yield
     finally:
-        ready_file.unlink(missing_ok=True)
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)

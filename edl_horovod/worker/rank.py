@@ -15,12 +15,8 @@ from edl_horovod.job.events import EventLog
 from edl_horovod.job.output_checks import check_can_be_written, check_is_free, check_paths
 from edl_horovod.ring import loop
 from edl_horovod.ring.loop import Work
+from edl_horovod.ring.membership import coordinated
 from edl_horovod.ring.membership.base import Dismissed, Membership, StaticMembership
-from edl_horovod.ring.membership.coordinated import (
-    CoordinatedMembership,
-    CoordinatedTimings,
-    CoordinatorAddress,
-)
 from edl_horovod.ring.membership.horovodrun import HorovodDriverMembership
 from edl_horovod.tasks.warm import framework_of, make_warm, zoo_copy_checker_of
 from edl_horovod.worker.environment import WorkerEnvironment, shown_as_ready
@@ -134,19 +130,19 @@ def make_membership(
 
 def _coordinated(
     environment: WorkerEnvironment, config: ElasticConfig, horovod: Horovod
-) -> CoordinatedMembership:
+) -> Membership:
     assert environment.secret_file is not None
-    address = CoordinatorAddress(
+    address = coordinated.CoordinatorAddress(
         host=environment.identity.coordinator_host,
         port=environment.coordinator_port,
         secret=environment.secret_file.read_bytes(),
         worker_host=environment.identity.host,
         slot=environment.identity.slot,
     )
-    timings = CoordinatedTimings(
+    timings = coordinated.CoordinatedTimings(
         forming_seconds=config.forming_seconds,
         # In a cluster the coordinator's pod may still be waiting for a node.
         first_seconds=config.wait_seconds,
         away_seconds=config.coordinator_away_seconds,
     )
-    return CoordinatedMembership(horovod, address, timings)
+    return coordinated.CoordinatedMembership(horovod, address, timings)

@@ -31,8 +31,7 @@ def main() -> int:
     """Hand over to a warm worker, or become a cold one; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
-    args = parser.parse_args()
-    config = args.config.absolute()
+    config = parser.parse_args().config.absolute()
     variables = {n: v for n, v in os.environ.items() if n.startswith(PREFIXES)}
     message = json.dumps({"variables": variables}).encode() + b"\n"
     for path in _waiting(config):

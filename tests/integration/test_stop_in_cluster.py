@@ -23,14 +23,13 @@ from tests.waiting import wait_until
 
 LAUNCHER = """
 import dataclasses, os, pathlib, sys
-from edl_horovod.cluster.pod.environment import PodEnvironment
 from edl_horovod.cluster.pod.launcher import plan_in_pod
 from edl_horovod.config import resolved
 from edl_horovod.errors import EdlError
 from edl_horovod.supervisor.run import run_plan
 
 file = pathlib.Path(sys.argv[1])
-plan = plan_in_pod(resolved.load(file), file, PodEnvironment.of(os.environ))
+plan = plan_in_pod(resolved.load(file), file, os.environ)
 argv = list(plan.coordinator.argv)
 argv[argv.index("--port") + 1] = sys.argv[2]  # Pods have an address of their own each.
 coordinator = dataclasses.replace(plan.coordinator, argv=tuple(argv))

@@ -14,28 +14,23 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
+from edl_horovod import errors
 from edl_horovod.cluster.client import Cluster, WatchEvent
 from edl_horovod.cluster.objects import WORKER, pods_selector
 from edl_horovod.cluster.refusals import Expired
-from edl_horovod.cluster.styles import Names, WorkerPod, hosts_of, pod_of
-from edl_horovod.errors import (
-    ClusterError,
-    ClusterForbidden,
-    EdlError,
-    ObjectConflict,
-    ObjectNotFound,
-)
+from edl_horovod.cluster.styles import Names
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.job import log as logs
 from edl_horovod.job.events import DiscoveryEvent, EventLog
 from edl_horovod.job.hosts import text_of
 from edl_horovod.job.lifeline import end_with_parent
 
-__all__ = ["Discovery"]
+__all__ = ["Discovery", "WorkerPod", "hosts_of", "pod_of"]
 
 # Run as a program, the module is called __main__.
 log = logging.getLogger("edl_horovod.cluster.pod.discovery")
@@ -48,27 +43,50 @@ WRITE_SECONDS = 0.05
 """Least time between two writes: thousands of pods may become ready at once."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiscoverySettings:
-    """The job whose pods are watched, and the hosts file."""
+@dataclass(frozen=True, slots=True)
+class WorkerPod:
+    """The facts about a worker pod that host discovery uses."""
 
-    job: str
-    slots: int
-    """Slots of each worker pod."""
-    output: Path
-    """The hosts file."""
-    names: Names = "uid"
-    is_replacing: bool = False
-    """Whether pods that have failed for good are removed, which requires the right to do so."""
+    name: str
+    uid: str
+    address: str
+    """Its IP address; empty if it does not have one yet."""
+    is_usable: bool
+    """Whether it is ready, which means warm, and not terminating."""
+    has_failed: bool = False
+    """Whether it has failed for good, for instance by an eviction, and still exists."""
+
+
+def pod_of(manifest: dict[str, Any]) -> WorkerPod:
+    """Extract the facts from a pod's manifest."""
+    meta, status = manifest["metadata"], manifest.get("status") or {}
+    conditions = status.get("conditions") or ()
+    is_ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+    address = status.get("podIP") or ""
+    phase = "" if "deletionTimestamp" in meta else status.get("phase")
+    is_usable = is_ready and phase == "Running" and bool(address)
+    return WorkerPod(meta["name"], meta["uid"], address, is_usable, has_failed=phase == "Failed")
+
+
+def hosts_of(pods: Iterable[WorkerPod], slots: int, *, names: Names = "uid") -> dict[str, int]:
+    """Slots by host name for the pods that can have ranks; `worker-2` before `worker-10`."""
+    usable = sorted((pod for pod in pods if pod.is_usable), key=lambda p: (len(p.name), p.name))
+    return {f"{pod.name}.{pod.uid}" if names == "uid" else pod.address: slots for pod in usable}
 
 
 class Discovery:
     """Keeps one job's hosts file current."""
 
     def __init__(
-        self, cluster: Cluster, settings: DiscoverySettings, events: EventLog | None = None
+        self, cluster: Cluster, settings: argparse.Namespace, events: EventLog | None = None
     ) -> None:
-        """Prepare; `run` does the work, and also reports when the API server is away or back."""
+        """Prepare; `run` does the work, and also reports when the API server is away or back.
+
+        Args:
+            cluster: The namespace of the job.
+            settings: What `main` parsed: the job and the hosts file.
+            events: Receives what is reported.
+        """
         self._cluster = cluster
         self._settings = settings
         self._events = events
@@ -100,7 +118,7 @@ class Discovery:
                     # The changes since that version are unknown, so list the pods without a delay.
                     # Only if the version of a new list has expired, too, does the next list wait.
                     continue
-            except ClusterError as e:
+            except errors.ClusterError as e:
                 # A watch may break at any time; the file is stale only if none could be opened.
                 if self._opened_at is None:
                     self._note_stale(e)
@@ -163,22 +181,21 @@ class Discovery:
         A pod whose container fails is restarted in place; one that was evicted stays as it is,
         see https://github.com/kubeflow/mpi-operator/issues/647.
         """
-        if not (self._settings.is_replacing and pod.has_failed):
+        if not (self._settings.replace_failed and pod.has_failed):
             return
         message = f"worker pod {pod.name} has failed for good; it is removed, another one comes"
         try:
             self._cluster.delete("Pod", pod.name, uid=pod.uid)
-        except (ObjectNotFound, ObjectConflict):
+        except (errors.ObjectNotFound, errors.ObjectConflict):
             return  # It has been removed already.
-        except ClusterForbidden as e:
+        except errors.ClusterForbidden as e:
             message = f"worker pod {pod.name} has failed for good and cannot be replaced: {e}"
         log.warning("%s", message)
-        if self._events is not None:
-            self._events.write(DiscoveryEvent(state="replaced", message=message))
+        self._tell("replaced", message)
 
     # -- an API server that cannot be reached
 
-    def _note_stale(self, error: ClusterError) -> None:
+    def _note_stale(self, error: errors.ClusterError) -> None:
         because = " ".join(str(error).split())  # A comment of the file is one line.
         if because != self._stale_because:
             self._stale_because = because
@@ -190,13 +207,12 @@ class Discovery:
 
     def _note_current(self) -> None:
         self._heard_at = time.time()
-        if self._stale_since is None:
-            return
-        seconds = self._heard_at - self._stale_since
-        message = f"host discovery is current again after {seconds:.0f} s"
-        self._stale_since, self._stale_because = None, ""
-        log.info("%s", message)
-        self._tell("current", message)
+        if self._stale_since is not None:
+            seconds = self._heard_at - self._stale_since
+            message = f"host discovery is current again after {seconds:.0f} s"
+            self._stale_since, self._stale_because = None, ""
+            log.info("%s", message)
+            self._tell("current", message)
 
     def _tell(self, state: str, message: str) -> None:
         if self._events is not None:
@@ -256,17 +272,10 @@ def main() -> int:
     logs.setup("discovery")
     end_with_parent()
     _end_at_sigterm()
-    settings = DiscoverySettings(
-        job=args.job,
-        slots=args.slots,
-        output=args.output,
-        names=args.names,
-        is_replacing=args.replace_failed,
-    )
     try:
         with _events(args.events) as events, Cluster.connect(namespace=args.namespace) as cluster:
-            Discovery(cluster, settings, events).run()
-    except EdlError as e:
+            Discovery(cluster, args, events).run()
+    except errors.EdlError as e:
         log.error("%s", e)
         return e.exit_code
     except KeyboardInterrupt:

@@ -16,17 +16,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edl_horovod.cluster import pods
-from edl_horovod.cluster.pod.environment import PodEnvironment
+from edl_horovod.cluster.pod.environment import require_variables
 from edl_horovod.cluster.pod_log import PodLog
 from edl_horovod.cluster.styles import style_of
-from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import check_start, largest_ring
-from edl_horovod.errors import EdlError, NotEnoughWorkers
-from edl_horovod.job import log as logs
+from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.supervisor.plan import STATIC_RING, Command, LaunchPlan, mpirun
+from edl_horovod.supervisor.programs import run_program
 from edl_horovod.supervisor.run import run_plan
 
 __all__ = ["plan_in_pod", "wait_for_workers"]
@@ -56,23 +55,16 @@ SCRIPT = Path(__file__).with_name("host-discovery.sh")
 
 def main() -> int:
     """Run the job to its end; returns the process' exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
-    args = parser.parse_args()
-    try:
-        config = resolved.load(args.config)
-        logs.setup("launcher", level=config.log_level)
-        if style_of(config).is_static:
-            patience = config.elastic.wait_seconds
-            wait_for_workers(Path(HOSTFILE), port=pods.SSH_PORT, seconds=patience)
-        environment = PodEnvironment.of(os.environ, *NEEDED[config.kubernetes.style])
-        plan = plan_in_pod(config, args.config, environment)
-        result = run_plan(plan, on_events=PodLog(sys.stdout))
-    except EdlError as error:
-        log.error("%s", error)
-        return error.exit_code
-    log.info("the job is done: %s", result)
-    return 0
+    return run_program(__doc__, _launch, source="launcher")
+
+
+def _launch(config: JobConfig, args: argparse.Namespace) -> None:
+    if style_of(config).is_static:
+        patience = config.elastic.wait_seconds
+        wait_for_workers(Path(HOSTFILE), port=pods.SSH_PORT, seconds=patience)
+    require_variables(os.environ, NEEDED[config.kubernetes.style])
+    plan = plan_in_pod(config, args.config, os.environ)
+    log.info("the job is done: %s", run_plan(plan, on_events=PodLog(sys.stdout)))
 
 
 def wait_for_workers(hostfile: Path, *, port: int, seconds: float) -> None:
@@ -97,15 +89,9 @@ def wait_for_workers(hostfile: Path, *, port: int, seconds: float) -> None:
                 hint="`edl status` says what the pods wait for.",
             )
         if now - said_at >= SAY_SECONDS:
-            left = deadline - now
-            log.info(
-                "%d of %d worker pods are ready; waiting %.0f s more for %s",
-                len(hosts) - len(missing),
-                len(hosts),
-                left,
-                ", ".join(missing),
-            )
-            said_at = now
+            num_ready, named, said_at = len(hosts) - len(missing), ", ".join(missing), now
+            text = "%d of %d worker pods are ready; waiting %.0f s more for %s"
+            log.info(text, num_ready, len(hosts), deadline - now, named)
         time.sleep(1.0)
 
 
@@ -118,7 +104,7 @@ def _why_not(host: str, port: int) -> str:
     return ""
 
 
-def plan_in_pod(config: JobConfig, config_file: Path, environment: PodEnvironment) -> LaunchPlan:
+def plan_in_pod(config: JobConfig, config_file: Path, variables: Mapping[str, str]) -> LaunchPlan:
     """Plan what the launcher pod starts; its environment has `NEEDED` of the job's style.
 
     Raises:
@@ -135,24 +121,24 @@ def plan_in_pod(config: JobConfig, config_file: Path, environment: PodEnvironmen
             job_dir=job_dir,
             hosts={},
             ring=(_mpirun if style.is_static else _horovodrun)(config, config_file),
-            discovery=None if style.is_static else _discovery(config, environment),
+            discovery=None if style.is_static else _discovery(config, variables),
             # mpi-operator makes one for each MPIJob, so the job's next launcher has it too.
             secret_file=Path(SSH_KEY),
         )
     coordinator = {
         "--job-dir": job_dir,
-        "--address": environment.address,
+        "--address": variables["EDL_POD_IP"],
         "--port": pods.COORDINATOR_PORT,
-        "--secret-file": environment.secret_file,
+        "--secret-file": variables["EDL_SECRET_FILE"],
     }
     return LaunchPlan(
         config=config,
         job_dir=job_dir,
         hosts={},
         coordinator=Command(argv=_program("coordinator", coordinator)),
-        discovery=_discovery(config, environment),
+        discovery=_discovery(config, variables),
         grace_seconds=GRACE_SHARE * config.kubernetes.grace_seconds,
-        secret_file=environment.secret_file,
+        secret_file=Path(variables["EDL_SECRET_FILE"]),
     )
 
 
@@ -165,11 +151,11 @@ def _words(flags: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(str(word) for flag in flags.items() for word in flag)
 
 
-def _discovery(config: JobConfig, environment: PodEnvironment) -> Command:
+def _discovery(config: JobConfig, variables: Mapping[str, str]) -> Command:
     job_dir = JobDir.of(config)
     flags = {
-        "--namespace": environment.namespace,
-        "--job": environment.job,
+        "--namespace": variables["EDL_NAMESPACE"],
+        "--job": variables["EDL_JOB"],
         "--slots": config.kubernetes.slots_per_worker,
         "--names": style_of(config).host_names,
         "--output": job_dir.hosts,
@@ -202,18 +188,13 @@ def _mpirun(config: JobConfig, config_file: Path) -> Command:
     variables = pods.threads_of(config)
     # An sshd does not pass its pod's variables on to the commands that it starts.
     names = [*variables, *STATIC_RING, *config.kubernetes.env]
-    keepalive = [
-        word
-        for name, value in KEEPALIVE.items()
-        for word in ("--prtemca", f"oob_tcp_keepalive_{name}", value)
-    ]
-    handed_on = [word for name in names for word in ("-x", name)]
-    return mpirun(
-        _program("worker", {"--config": config_file}),
-        num_ranks=config.launch.np,
-        variables=variables,
-        flags=("--hostfile", HOSTFILE, "--bind-to", "none", *keepalive, *handed_on),
-    )
+    flags = ["--hostfile", HOSTFILE, "--bind-to", "none"]
+    for name, value in KEEPALIVE.items():
+        flags += ["--prtemca", f"oob_tcp_keepalive_{name}", value]
+    for name in names:
+        flags += ["-x", name]
+    worker, num_ranks = _program("worker", {"--config": config_file}), config.launch.np
+    return mpirun(worker, num_ranks=num_ranks, variables=variables, flags=tuple(flags))
 
 
 if __name__ == "__main__":

@@ -7,25 +7,19 @@ step. The end of the `sshd` would end them within one, so this program waits unt
 
 import argparse
 import contextlib
-import logging
 import os
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from edl_horovod.cluster.pod.environment import PodEnvironment
-from edl_horovod.config import resolved
+from edl_horovod.cluster.pod.environment import require_variables
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import EdlError
-from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.hosts import HostsFile
+from edl_horovod.supervisor.programs import run_program
 
 __all__ = ["can_leave", "ranks"]
-
-# Run as a program, the module is called __main__.
-log = logging.getLogger("edl_horovod.cluster.pod.pre_stop")
 
 POLL_SECONDS = 0.1
 GRACE_SHARE = 0.9
@@ -36,18 +30,13 @@ RANK = [b"-m", b"edl_horovod.worker"]
 def main() -> int:
     """Wait until no rank is left in this pod, or none can leave; returns the exit code."""
     began_at = time.monotonic()
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
-    args = parser.parse_args()
-    try:
-        config = resolved.load(args.config)
-        logs.setup("pre-stop", level=config.log_level)
+
+    def wait(config: JobConfig, _args: argparse.Namespace) -> None:
         deadline = began_at + GRACE_SHARE * config.kubernetes.grace_seconds
-        _wait(config, PodEnvironment.of(os.environ, "EDL_POD_IP").address, deadline)
-    except EdlError as error:
-        log.error("%s", error)
-        return error.exit_code
-    return 0
+        require_variables(os.environ, ("EDL_POD_IP",))
+        _wait(config, os.environ["EDL_POD_IP"], deadline)
+
+    return run_program(__doc__, wait, source="pre-stop")
 
 
 def _wait(config: JobConfig, address: str, deadline: float) -> None:

@@ -6,79 +6,50 @@ its main process.
 """
 
 import argparse
-import logging
 import os
-import signal
 import sys
-import time
 from pathlib import Path
-from types import FrameType
 
-from edl_horovod.cluster.pod.environment import PodEnvironment
-from edl_horovod.config import resolved
+from edl_horovod.cluster.pod.environment import require_variables
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import EdlError
-from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.earlier import was_filled_by
 from edl_horovod.job.events import EventLog
 from edl_horovod.supervisor.plan import Command
-from edl_horovod.supervisor.processes import end_all
+from edl_horovod.supervisor.programs import end_requested, run_program
 from edl_horovod.supervisor.slots import Slots
 
 __all__ = ["main"]
 
-log = logging.getLogger("edl_horovod.cluster.pod.worker")  # Run as a program: called __main__.
-
 NEEDED = ("EDL_HOST", "EDL_SECRET_FILE", "EDL_READY_FILE")
-POLL_SECONDS = 0.2
 
 
 def main() -> int:
     """Keep the pod's workers running until the job or the pod ends; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
-    parser.add_argument("--slots", type=int, required=True, help="workers to keep")
-    args = parser.parse_args()
-    try:
-        config = resolved.load(args.config)
-        logs.setup("pod", level=config.log_level)
-        _keep(config, args.config, args.slots, PodEnvironment.of(os.environ, *NEEDED))
-    except EdlError as error:
-        log.error("%s", error)
-        return error.exit_code
-    return 0
+    slots = {"type": int, "required": True, "help": "workers to keep"}
+    return run_program(__doc__, _keep, source="pod", slots=slots)
 
 
-def _keep(
-    config: JobConfig, config_file: Path, num_slots: int, environment: PodEnvironment
-) -> None:
-    job_dir, host = JobDir.of(config), environment.host
+def _keep(config: JobConfig, args: argparse.Namespace) -> None:
+    require_variables(os.environ, NEEDED)
+    host, secret_file, ready_file = (os.environ[name] for name in NEEDED)
+    job_dir = JobDir.of(config)
     # The manifest names the file of slot 0.
-    ready = environment.ready_file.with_name("{slot}")
+    ready = Path(ready_file).with_name("{slot}")
     for left in ready.parent.glob("*"):  # Left by a killed container of this pod.
         left.unlink()
-    argv = (sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file))
+    argv = (sys.executable, "-m", "edl_horovod.worker", "--config", str(args.config))
     command = Command(argv=argv, environment={"EDL_READY_FILE": str(ready)}, can_fork=True)
-    is_leaving = False
-
-    def leave(_number: int, _frame: FrameType | None) -> None:
-        nonlocal is_leaving
-        is_leaving = True
-
-    signal.signal(signal.SIGTERM, leave)
-    job_dir.enter(config_file)
+    is_leaving = end_requested()
+    job_dir.enter(args.config)
     with EventLog(job_dir.events, host) as events:
         backoff = config.elastic.restart_backoff_seconds
         slots = Slots(command, None, events, backoff_seconds=backoff, host=host)
-        slots.num_wanted = num_slots
-        try:
-            while not is_leaving and not _is_over(job_dir, environment.secret_file):
-                slots.keep()
-                time.sleep(POLL_SECONDS)
-        finally:
-            # Workers leave their ring after their step, and are killed if they do not.
-            end_all(slots.processes, seconds=config.kubernetes.grace_seconds)
+        slots.num_wanted = args.slots
+        slots.keep_until(
+            lambda: is_leaving() or _is_over(job_dir, Path(secret_file)),
+            grace_seconds=config.kubernetes.grace_seconds,
+        )
 
 
 def _is_over(job_dir: JobDir, secret_file: Path) -> bool:

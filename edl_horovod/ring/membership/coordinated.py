@@ -13,34 +13,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from edl_horovod.coordinator.messages import (
-    Change,
-    Dump,
-    End,
-    Failed,
-    Finished,
-    Formed,
-    Hello,
-    Leaving,
-    Message,
-    Ping,
-    Place,
-    Pong,
-    Progress,
-    Ready,
-    Stop,
-    decode,
-    encode,
-)
-from edl_horovod.coordinator.wire import (
-    MAX_LINE_BYTES,
-    Channel,
-    WireError,
-    greeting,
-    new_nonce,
-    nonce_of,
-    notice_vanished_host,
-)
+from edl_horovod.coordinator import messages, wire
+from edl_horovod.coordinator.messages import Message, Place
+from edl_horovod.coordinator.wire import Channel, WireError
 from edl_horovod.errors import EdlError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
@@ -117,12 +92,10 @@ class CoordinatedMembership(Membership):
         self._formed = 0
         self._has_job_state = True
         self._is_leaving = False
-        self._final: Finished | Failed | None = None
+        self._final: messages.Finished | messages.Failed | None = None
         self._change_to = 0
         self._is_listening = False
-        self._dismissal: str | None = None
-        self._is_over = False
-        self._has_state = False
+        self._dismissal: messages.Stop | None = None
         self._step = -1
         self._reported_at = 0.0
         self._activity = Activity()
@@ -138,19 +111,15 @@ class CoordinatedMembership(Membership):
             self._step = step
             self._is_ready = True
             self._start_listening()
+            generation, reason, unreached = self._generation, self._reason, self._unreached
             self._send(
-                Ready(
-                    generation=self._generation,
-                    step=step,
-                    reason=self._reason,
-                    unreached=self._unreached,
-                )
+                messages.Ready(generation=generation, step=step, reason=reason, unreached=unreached)
             )
             self._reason, self._unreached = "", ()
             self._lock.wait_for(lambda: self._dismissal is not None or self._place is not None)
-            if self._dismissal is not None:
-                is_final = self._is_over or self._is_leaving
-                raise Dismissed(self._dismissal, is_final=is_final, has_state=self._has_state)
+            if (stop := self._dismissal) is not None:
+                is_final = stop.is_over or self._is_leaving
+                raise Dismissed(stop.reason, is_final=is_final, has_state=stop.has_state)
             assert self._place is not None
             place, self._place = self._place, None
             self._generation = place.generation
@@ -165,7 +134,7 @@ class CoordinatedMembership(Membership):
         """Report to the coordinator that the ring is formed, and who has its state."""
         with self._lock:
             self._formed, self._has_job_state = world.generation, has_state
-            self._send(Formed(generation=world.generation, has_state=has_state))
+            self._send(messages.Formed(generation=world.generation, has_state=has_state))
 
     def can_stream_state(self) -> bool:
         """Whether this worker stays; for other leaving members, the coordinator waits itself."""
@@ -185,7 +154,7 @@ class CoordinatedMembership(Membership):
             os._exit(EXIT_AT_SIGTERM)  # It is still getting warm, and has no ring to leave.
         with self._lock:
             self._is_leaving = True
-            self._send(Leaving())
+            self._send(messages.Leaving())
 
     def doing(
         self, state: str, phase: str, *, is_waiting: Callable[[], bool] | None = None
@@ -200,17 +169,17 @@ class CoordinatedMembership(Membership):
             self._reported_at = now
             with self._lock:
                 self._step = step
-                self._send(Progress(step=step))
+                self._send(messages.Progress(step=step))
 
     def finished(self, result: Success) -> None:
         """Report to the coordinator, and wait until it dismisses this worker."""
-        self._report_end(Finished(result=result))
+        self._report_end(messages.Finished(result=result))
 
     def report_error(self, error: EdlError) -> None:
         """Report to the coordinator, which ends the job."""
         failure = Failure.of(error)
         shortened = replace(failure, message=_shortened(failure.message))
-        self._report_end(Failed(error=shortened))
+        self._report_end(messages.Failed(error=shortened))
 
     def close(self) -> None:
         """Leave the ring and hang up."""
@@ -219,7 +188,7 @@ class CoordinatedMembership(Membership):
             self._is_closed = True
             self._hang_up()
 
-    def _report_end(self, message: Finished | Failed) -> None:
+    def _report_end(self, message: messages.Finished | messages.Failed) -> None:
         """Send a message until the coordinator has received it, that is until it says stop."""
         deadline = time.monotonic() + self._timings.away_seconds
         self._activity.begin("unwatched", "the end of the job")
@@ -227,9 +196,8 @@ class CoordinatedMembership(Membership):
             self._start_listening()
             self._final = message
             self._send(message)
-            self._lock.wait_for(
-                lambda: self._dismissal is not None, max(0.0, deadline - time.monotonic())
-            )
+            left = max(0.0, deadline - time.monotonic())
+            self._lock.wait_for(lambda: self._dismissal is not None, left)
 
     def _start_listening(self) -> None:
         """Connect when first needed: once the worker is warm, or has failed to become so."""
@@ -245,14 +213,15 @@ class CoordinatedMembership(Membership):
             try:
                 with self._connect() as connection, connection.makefile("rb") as lines:
                     self._greet(connection, lines)
-                    while line := lines.readline(MAX_LINE_BYTES):
+                    while line := lines.readline(wire.MAX_LINE_BYTES):
                         self._hear(line)
                         away_since = time.monotonic()
             except (OSError, WireError, ValueError) as error:
                 self._note_failure(error, time.monotonic() - away_since)
             with self._lock:
                 self._hang_up()
-                self._dismissal = self._dismissal or self._why_give_up(away_since)
+                if self._dismissal is None and (reason := self._why_give_up(away_since)):
+                    self._dismissal = messages.Stop(reason=reason)
                 if self._dismissal is not None:
                     self._lock.notify_all()
                     return
@@ -260,22 +229,14 @@ class CoordinatedMembership(Membership):
 
     def _note_failure(self, error: Exception, away: float) -> None:
         log.debug("coordinator: %r", error)
-        now = time.monotonic()
-        if (
-            away > self._timings.complaint_seconds
-            and now - self._complained_at > self._timings.complaint_seconds
-        ):
+        now, address = time.monotonic(), f"{self._address.host}:{self._address.port}"
+        if min(away, now - self._complained_at) > self._timings.complaint_seconds:
             self._complained_at = now
-            log.warning(
-                "the coordinator %s:%d has been away for %.0f s, at most %.0f: %s",
-                self._address.host,
-                self._address.port,
-                away,
-                self._patience_seconds,
-                error,
-            )
+            text = "the coordinator %s has been away for %.0f s, at most %.0f: %s"
+            log.warning(text, address, away, self._patience_seconds, error)
 
-    def _why_give_up(self, away_since: float) -> str | None:
+    def _why_give_up(self, away_since: float) -> str:
+        """Why this worker no longer waits for the coordinator; empty if it does."""
         away = time.monotonic() - away_since
         if self._is_closed:
             return "closed"
@@ -283,27 +244,26 @@ class CoordinatedMembership(Membership):
             return "asked to leave"
         if away > self._patience_seconds:
             return f"the coordinator was away for {away:.0f} s"
-        return None
+        return ""
 
     def _connect(self) -> socket.socket:
         address = (self._address.host, self._address.port)
         connection = socket.create_connection(address, timeout=self._timings.connect_seconds)
         connection.settimeout(self._timings.quiet_seconds)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        notice_vanished_host(connection)
+        wire.notice_vanished_host(connection)
         return connection
 
     def _greet(self, connection: socket.socket, lines: Any) -> None:
-        server_nonce, nonce = nonce_of(lines.readline(MAX_LINE_BYTES)), new_nonce()
-        channel = Channel(
-            self._address.secret, server_nonce=server_nonce, client_nonce=nonce, is_server=False
-        )
-        connection.sendall(greeting(nonce))
+        server_nonce = wire.nonce_of(lines.readline(wire.MAX_LINE_BYTES))
+        nonces = {"server_nonce": server_nonce, "client_nonce": wire.new_nonce()}
+        channel = Channel(self._address.secret, **nonces, is_server=False)
+        connection.sendall(wire.greeting(nonces["client_nonce"]))
         with self._lock:
             self._socket, self._channel = connection, channel
             # `Hello` repeats everything that may have been lost with an earlier connection.
             self._send(
-                Hello(
+                messages.Hello(
                     worker=self._worker,
                     host=self._address.worker_host,
                     slot=self._address.slot,
@@ -323,32 +283,31 @@ class CoordinatedMembership(Membership):
         with self._lock:
             if self._channel is None:
                 raise WireError("the connection was given up")
-            message = decode(self._channel.open(line))
+            message = messages.decode(self._channel.open(line))
             self._patience_seconds = self._timings.away_seconds
             match message:
-                case Ping():
+                case messages.Ping():
                     self._send(self._activity.report(self._generation))
                 case Place():
                     # A coordinator that hung, and was replaced, may send an old place.
                     if message.generation > self._generation:
                         self._place = message
-                case Change():
+                case messages.Change():
                     self._change_to = max(self._change_to, message.generation)
-                case Dump():
+                case messages.Dump():
                     _dump_stacks(message.reason)
-                case End():
+                case messages.End():
                     _dump_stacks(message.reason)
                     os._exit(EXIT_HUNG)
-                case Stop():
-                    self._dismissal = message.reason
-                    self._is_over, self._has_state = message.is_over, message.has_state
+                case messages.Stop():
+                    self._dismissal = message
             self._lock.notify_all()
 
     def _send(self, message: Message) -> None:
         """Send if connected; the next `Hello` repeats what was lost with a connection."""
         if self._socket is not None and self._channel is not None:
             try:
-                self._socket.sendall(self._channel.seal(encode(message)))
+                self._socket.sendall(self._channel.seal(messages.encode(message)))
             except OSError as error:
                 # A line may have been sent in part, after which the connection is useless.
                 log.debug("coordinator: %r", error)
@@ -420,7 +379,7 @@ class Activity:
         """The arguments of the last call of `begin`."""
         return self._phase[:3]
 
-    def report(self, generation: int) -> Pong:
+    def report(self, generation: int) -> messages.Pong:
         """The current phase and its duration, as the answer to a ping."""
         phase, now = self._phase, time.monotonic()
         state, since = phase.state, phase.since
@@ -430,4 +389,4 @@ class Activity:
                 self._waiting = (phase, now)
             state, since = "waits", self._waiting[1]
         seconds = round(now - since, 1)
-        return Pong(generation=generation, doing=state, phase=phase.phase, seconds=seconds)
+        return messages.Pong(generation=generation, doing=state, phase=phase.phase, seconds=seconds)

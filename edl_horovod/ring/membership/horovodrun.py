@@ -92,13 +92,9 @@ class HorovodDriverMembership(Membership):
         """Write the result and the event, on the leader."""
         if self._place.rank == 0:
             outcome.save(self._result_file, result)
+            steps, metrics, output = result.steps, result.metrics, result.output
             self._events.write(
-                JobEvent(
-                    state="finished",
-                    steps=result.steps,
-                    metrics=result.metrics,
-                    output=result.output,
-                )
+                JobEvent(state="finished", steps=steps, metrics=metrics, output=output)
             )
 
     def report_error(self, error: EdlError) -> None:
@@ -116,9 +112,7 @@ class HorovodDriverMembership(Membership):
         """
         try:
             driver = HTTPConnection(
-                self._place.rendezvous_address,
-                self._place.rendezvous_port,
-                timeout=CONNECT_SECONDS,
+                self._place.rendezvous_address, self._place.rendezvous_port, timeout=CONNECT_SECONDS
             )
             with closing(driver):
                 driver.connect()

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from edl_horovod.cluster.styles import WorkerPod, hosts_of, pod_of
+from edl_horovod.cluster.pod.discovery import WorkerPod, hosts_of, pod_of
 from edl_horovod.job.hosts import parse, text_of
 
 READY = {"type": "Ready", "status": "True"}

@@ -100,7 +100,8 @@ class FakeWorker:
         self.send("formed", generation=self.generation, has_state=self.has_state)
 
     async def _listen(self, reader, writer, channel):
-        with contextlib.suppress(OSError):
+        # Closed also where the test ends before this connection, which a later one has replaced.
+        with contextlib.closing(writer), contextlib.suppress(OSError):
             while line := await reader.readline():
                 message = channel.open(line)
                 kind = message["kind"]
@@ -110,7 +111,6 @@ class FakeWorker:
                     self.heard.append(message)
                 if kind not in self.ignores:
                     self._obey(kind, message)
-        writer.close()
 
     def _obey(self, kind, message):
         if kind == "ping":

@@ -200,7 +200,9 @@ def test_thousands_of_half_open_connections(play, few_files, resident_bytes, dat
             began = time.monotonic()
             await assert_unimpressed(job, first)
             seconds = time.monotonic() - began
-            assert len(job.coordinator._server._unauthenticated) <= workers.MAX_UNAUTHENTICATED
+            assert (
+                len(job.coordinator._server.listener.unauthenticated) <= workers.MAX_UNAUTHENTICATED
+            )
             assert resident_bytes() - before < MAX_GROWTH_BYTES
             assert seconds < 20
 

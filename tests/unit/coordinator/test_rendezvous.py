@@ -193,6 +193,31 @@ def test_it_answers_for_a_while_after_its_end_and_then_no_more():
     assert asyncio.run(scenario()) == [410, (200, b""), (200, b"")]
 
 
+def test_its_port_closes_with_an_event_loop_that_ends_right_after_the_ring_formed():
+    async def scenario():
+        async with Rendezvous("127.0.0.1", wait_seconds=5.0) as server:
+            return server
+
+    server = asyncio.run(scenario())
+    assert is_refused(server.port)
+
+
+def test_its_port_closes_with_an_event_loop_that_ends_while_the_ring_forms():
+    async def form(servers):
+        async with Rendezvous("127.0.0.1", wait_seconds=5.0) as server:
+            servers.append(server)
+            await asyncio.sleep(60)
+
+    async def scenario():
+        servers = []
+        task = asyncio.create_task(form(servers))
+        await until(lambda: servers)
+        return task, servers[0]
+
+    _, server = asyncio.run(scenario())
+    assert is_refused(server.port)
+
+
 def test_delete_is_answered():
     async def scenario(server):
         return await ask(server.port, f"DELETE /{server.token}:0/global/0 HTTP/1.1\r\n\r\n")

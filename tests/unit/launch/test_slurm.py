@@ -4,6 +4,7 @@ import pytest
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig, LaunchConfig, SlurmConfig
+from edl_horovod.displays.text import job_facts
 from edl_horovod.errors import (
     ClusterError,
     ClusterForbidden,
@@ -179,6 +180,55 @@ def test_a_job_that_waits_says_what_slurm_says(queue):
     status = SlurmTarget().jobs({}).status("7")
     assert (status.state, status.is_at_rest) == ("waiting", False)
     assert "Resources" in status.message
+
+
+def test_the_page_of_a_job_that_waits_says_so_and_why(queue):
+    queue("PENDING", reason="Resources")
+
+    snapshot = SlurmTarget().jobs({}).source("7").snapshot()
+
+    assert (snapshot.problem, snapshot.http_status) == ("", 200)
+    assert job_facts(snapshot.state, snapshot.details, now=0.0)["state"] == (
+        "waiting: Slurm says Resources"
+    )
+
+
+def test_the_page_of_a_job_that_was_queued_again_says_that_it_waits(queue, tmp_path):
+    queue("PENDING", reason="BeginTime")
+    folder = tmp_path / "out.job"
+    folder.mkdir()
+    resolved.dump(job(tmp_path), folder / "config.yaml")
+    with EventLog(folder / "events.jsonl", "launcher") as log:
+        log.write(JobEvent(state="suspended", task="train", message="the time is over"))
+
+    snapshot = SlurmTarget().jobs({}).source("7").snapshot()
+
+    assert snapshot.details.state == "waiting"
+    assert "BeginTime" in snapshot.details.message
+
+
+def test_the_page_asks_slurm_for_nothing_while_a_job_is_at_work(queue, program, tmp_path):
+    queue("RUNNING")
+    folder = tmp_path / "out.job"
+    folder.mkdir()
+    resolved.dump(job(tmp_path), folder / "config.yaml")
+    with EventLog(folder / "events.jsonl", "launcher") as log:
+        log.write(JobEvent(state="finished", task="train"))
+    source = SlurmTarget().jobs({}).source("7")
+    program("squeue", "exit 1")
+
+    assert source.snapshot().state.state == "finished"
+
+
+def test_the_page_of_a_job_that_waits_says_that_slurm_does_not_answer(queue, program):
+    queue("PENDING")
+    source = SlurmTarget().jobs({}).source("7")
+    program("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
+
+    snapshot = source.snapshot()
+
+    assert "Unable to contact" in snapshot.problem
+    assert snapshot.http_status == 503
 
 
 def test_a_statement_names_its_job_by_the_directory_before_that_exists(queue, tmp_path):

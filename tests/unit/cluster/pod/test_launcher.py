@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.cluster.pod import launcher
-from edl_horovod.cluster.pod.environment import PodEnvironment
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import ConfigError
@@ -36,7 +35,7 @@ def plan(style, *, min_np=1):
         "kubernetes.env={COLOUR: blue}",
     ]
     config = compose("train", overrides)
-    return launcher.plan_in_pod(config, CONFIG_FILE, PodEnvironment.of(ENVIRONMENT))
+    return launcher.plan_in_pod(config, CONFIG_FILE, ENVIRONMENT)
 
 
 def text(command):
