@@ -29,7 +29,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from edl_horovod.config import model_spec, resolved
+from edl_horovod.config import resolved
 from edl_horovod.config.checks import check_choice
 from edl_horovod.config.conf_files import NO_FILES, ConfigFiles, conf_dir
 from edl_horovod.config.fields import (
@@ -49,6 +49,7 @@ from edl_horovod.config.schema import (
     PrepareConfig,
     SamplerConfig,
     SearchConfig,
+    needs_model_def,
 )
 from edl_horovod.config.secrets import check_no_secrets, secrets_in
 from edl_horovod.errors import ConfigError, did_you_mean
@@ -207,8 +208,8 @@ class _Composer:
             str(key): value for key, value in resolved_values.items() if value != _MISSING
         }
         try:
-            if "model" in self._sorter.annotations:
-                model_spec.expand(values_by_name)
+            if expand := getattr(self._class, "EXPAND", None):
+                expand(values_by_name)
             self._check_needed(values_by_name)
             check_no_secrets(values_by_name)
             _make_absolute(values_by_name)
@@ -387,9 +388,7 @@ class _Composer:
         """Report all missing settings in one error, each with its meaning."""
         needed_keys = needed(self._verb)
         missing = [key for key in needed_keys if not values.get(key)]
-        zoo_is_file = values["model_zoo"].endswith(".py")
-        if "model_def" in missing and (zoo_is_file or values.get("model")):
-            # The file may hold a single model; whether it does is known when it is opened.
+        if "model_def" in missing and not needs_model_def(values):
             missing.remove("model_def")
         if missing:
             meanings = {setting.key: setting.meaning for setting in settings(self._class)}

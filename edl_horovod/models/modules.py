@@ -208,13 +208,13 @@ class CustomObject:
 
 
 def may_import(path: Path, *, is_trusted: bool) -> bool:
-    """Whether a Python file that a spec names may run: a trusted one, or one of the zoo in use."""
+    """Whether a Python file of a model may run: a trusted one, or one of the zoo in use."""
     zoo = zoo_in_use()
     return is_trusted or (zoo is not None and path.resolve().is_relative_to(import_root(zoo)))
 
 
 def import_object(custom_object: CustomObject, *, is_trusted: bool) -> Any:
-    """Import a class or function from the Python file that a model spec names.
+    """Import a class or function from the Python file that goes with a model's files.
 
     Raises:
         UserCodeError: The file may not be imported, does not exist, raises, or lacks the name.

@@ -17,7 +17,7 @@ import numpy as np
 
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, TrainingError
+from edl_horovod.errors import TrainingError
 from edl_horovod.frameworks.base import Callbacks, Framework, Step
 from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
 from edl_horovod.frameworks.world import World
@@ -51,13 +51,7 @@ def make_warm(
     checker: ZooCopyChecker | None,
 ) -> Work:
     """Open the data, load and build the model, rehearse the step; see `tasks.warm`."""
-    if job_zoo.pending(config):
-        raise ConfigError(
-            "The model zoo of this job has not been brought to this machine yet.",
-            received=job_zoo.origin(config),
-            hint="Start the job by edl train, which does that; config.yaml in its job's directory"
-            " has its model_zoo and model_def.",
-        )
+    job_zoo.require_localized(config)
     zoo_copy = ZooCopy(config)
     stack.enter_context(zoo_copy.recorded())
     # Only in a training: the other tasks use trained models in float32.

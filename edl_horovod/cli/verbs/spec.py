@@ -50,7 +50,7 @@ def _show(flags: argparse.Namespace) -> int:
     from edl_horovod.config.frameworks import model_kinds
     from edl_horovod.config.model_spec import check, read_section
     from edl_horovod.models.child_process import call_in_child
-    from edl_horovod.models.spec_zoo import SPEC_CHILD
+    from edl_horovod.models.spec_zoo import summarize
     from edl_horovod.supervisor.needs import require_framework
 
     section = read_section(Path(flags.model).absolute())
@@ -62,7 +62,7 @@ def _show(flags: argparse.Namespace) -> int:
             hint="Write the returned spec itself into the file.",
         )
     require_framework(model_kinds()[section["name"]].framework)
-    description = call_in_child(SPEC_CHILD, {"action": "summarize", "section": section})
+    description = call_in_child(summarize, {"section": section})
     print(
         json.dumps(description, indent=2)
         if flags.format == "json"
@@ -80,7 +80,7 @@ def _write(flags: argparse.Namespace) -> int:
     from edl_horovod.models import git_zoo
     from edl_horovod.models.child_process import call_in_child
     from edl_horovod.models.framework_name import imported_framework
-    from edl_horovod.models.spec_zoo import SPEC_CHILD
+    from edl_horovod.models.spec_zoo import write_model
     from edl_horovod.supervisor.needs import require_worker_packages
 
     if flags.framework:
@@ -97,7 +97,7 @@ def _write(flags: argparse.Namespace) -> int:
         "params": params.parse(flags.params),
     }
     with staged(output, "model spec", overwrite=False) as folder:
-        written = call_in_child(SPEC_CHILD, {"action": "write", **request, "folder": str(folder)})
+        written = call_in_child(write_model, {**request, "folder": str(folder)})
         spec = {"model_name": flags.model, **written["spec"]}
         section = section_of(framework, spec)
         (folder / _FILE).write_text(yaml.safe_dump({"model": section}, sort_keys=False))
