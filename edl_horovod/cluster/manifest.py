@@ -181,8 +181,7 @@ def _volume_of(config: JobConfig, path: str) -> dict[str, Any] | None:
 
 def _most_pods(config: JobConfig) -> int:
     """The largest number of worker pods that the job can be scaled to."""
-    ranks = max(largest_ring(config), config.launch.np)
-    return -(-ranks // config.kubernetes.slots_per_worker)
+    return -(-largest_ring(config) // config.kubernetes.slots_per_worker)
 
 
 def _mpijob(config: JobConfig, name: str) -> Manifest:

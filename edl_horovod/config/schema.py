@@ -278,10 +278,6 @@ class ElasticConfig:
             value = getattr(self, f"{name}_seconds")
             check(value > 0, f"elastic.{name}_seconds", value, "must be above 0 seconds")
 
-    def most_ranks(self, bound: int) -> int:
-        """Most ranks of a ring whose work at most `bound` ranks can share."""
-        return min(self.max_np or bound, bound)
-
 
 @dataclass(frozen=True, kw_only=True)
 class DebugConfig:

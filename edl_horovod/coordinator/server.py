@@ -273,7 +273,7 @@ class Coordinator:
         least = self._elastic.min_np
         if self._first_ring_wait_seconds() > 0:
             wanted = sum(self._roster.wanted.values())
-            least = max(least, min(self._settings.num_start, wanted, self._limit.most))
+            least = max(least, min(self._settings.config.launch.np, wanted, self._limit.most))
         return least
 
     def _first_ring_wait_seconds(self) -> float:
@@ -429,7 +429,7 @@ class Roster:
         limit: RingLimit,
     ) -> None:
         self._server = server
-        self._spares, self._ring_bound = settings.elastic.spares, settings.ring_bound
+        self._spares = settings.elastic.spares
         self._leaver_seconds = settings.timings.leaver_seconds
         self._events = events
         self._limit = limit
@@ -537,7 +537,7 @@ class Roster:
             self._events.write(LogEvent(message=message))
             log.info("%s", message)
         # The holder may exceed elastic.max_np for a moment, but never the task's own limit.
-        others = self.workers(chosen)[: self._ring_bound - 1]
+        others = self.workers(chosen)[: self._limit.bound - 1]
         return in_order_of_ranks([*(w.candidate for w in others), holder.candidate])
 
     def _may_hold(self, worker: Worker) -> bool:

@@ -310,7 +310,7 @@ def _keep_slots(plan: LaunchPlan, hosts_file: hosts.HostsFile, slots: Slots) -> 
 
 def _num_workers(config: JobConfig, num_slots: int) -> int:
     """Number of workers for local slots; limited, as a typing error must not start thousands."""
-    most = max(largest_ring(config), config.launch.np)
+    most = largest_ring(config)
     if num_slots > most:
         log.warning(
             "The hosts file wants %d slots of %s, but the ring can have %d ranks (elastic.max_np, "
