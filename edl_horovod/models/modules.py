@@ -139,8 +139,10 @@ def load_module(file: Path, *, zoo: Path) -> ModuleType:
     digest = hashlib.sha256(str(zoo).encode()).hexdigest()[:8]
     dotted = ".".join(file.relative_to(import_root(zoo)).with_suffix("").parts)
     name = f"{_PREFIX}{digest}_{dotted.replace('.', '_')}"
+    # A sibling that imports this file by its plain name must get this module.
+    aliases = [alias for alias in _plain_names(file, zoo) if alias not in sys.modules]
     with user_code(f"Loading the model file {file}", root=zoo):
-        return _run_file(name, file, imports)
+        return _run_file([name, *aliases], file, **{_IMPORTS_ATTRIBUTE: imports})
 
 
 def loaded_files(zoo: Path) -> list[Path]:
@@ -250,31 +252,17 @@ def _load_custom(path: Path) -> ModuleType:
     name = f"{_CUSTOM_PREFIX}{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
+    with user_code(f"Loading {path}", root=path.parent):
+        return _run_file([name], path)
+
+
+def _run_file(names: Sequence[str], file: Path, **attributes: Any) -> ModuleType:
+    """Run a file as a module with several names, and with attributes that it has from the start."""
+    spec = importlib.util.spec_from_file_location(names[0], file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        with user_code(f"Loading {path}", root=path.parent):
-            spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def _run_file(name: str, file: Path, imports: _ZooImports) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    vars(module)[_IMPORTS_ATTRIBUTE] = imports
-    # A sibling that imports this file by its plain name must get this module.
-    names = [
-        name,
-        *(alias for alias in _plain_names(file, imports.root) if alias not in sys.modules),
-    ]
+    vars(module).update(attributes)
     sys.modules.update(dict.fromkeys(names, module))
     try:
         spec.loader.exec_module(module)
