@@ -59,7 +59,7 @@ class VerbParser(argparse.ArgumentParser):
         )
         self._epilog = epilog
         self._config_class = config_class
-        self.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        self.add_switch("--debug", help="show the traceback of an error")
 
     def add_job_dir(self) -> None:
         """Add the argument for the directory of a job, as a path."""
@@ -84,13 +84,28 @@ class VerbParser(argparse.ArgumentParser):
             help="how to print the result (default: table)",
         )
 
-    def add_dry_run(self, help_text: str) -> None:
-        """Add `--dry-run`."""
-        self.add_argument("--dry-run", action="store_true", help=help_text)
+    def add_switch(self, *names: str, help: str) -> None:
+        """Add a flag without a value."""
+        self.add_argument(*names, action="store_true", help=help)
 
-    def add_quiet(self) -> None:
+    def add_file(self, *names: str, help: str) -> None:
+        """Add a flag whose value is the path of a file."""
+        self.add_argument(*names, metavar="FILE", type=Path, help=help)
+
+    def add_dry_run(self, help: str) -> None:
+        """Add `--dry-run`."""
+        self.add_switch("--dry-run", help=help)
+
+    def add_quiet(self, help: str = "print only the result") -> None:
         """Add `-q`."""
-        self.add_argument("-q", "--quiet", action="store_true", help="print only the result")
+        self.add_switch("-q", "--quiet", help=help)
+
+    def add_address(self, *, host: str, port: int) -> None:
+        """Add the flags for the address of a server; the host is by default of this machine."""
+        text = "address to listen on (default: only this machine can connect)"
+        self.add_argument("--host", default=host, help=text)
+        text = "port to listen on; 0 means any free port"
+        self.add_argument("--port", type=int, default=port, help=text)
 
     def add_config_files(self) -> None:
         """Add the flags of Hydra for files of settings, and for printing the composed settings."""

@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod.chaos import KINDS, Action, ActionResult, Cost, parse
@@ -75,9 +74,7 @@ def _parser(verb: str, summary: str) -> VerbParser:
     parser.add_argument(
         "actions", metavar="ACTION", nargs="*", help="action at a given time: SECONDS:KIND[:SLOT]"
     )
-    parser.add_argument(
-        "--schedule", metavar="FILE", type=Path, help="file with one action per line"
-    )
+    parser.add_file("--schedule", help="file with one action per line")
     parser.add_argument("--seed", type=int, help="seed of random actions (default: a new one)")
     parser.add_argument(
         "--seconds", type=float, help="duration in seconds (default with random actions: 60)"

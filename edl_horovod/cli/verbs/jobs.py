@@ -138,9 +138,7 @@ def run_list(verb: str, summary: str, argv: Sequence[str]) -> int:
     parser = VerbParser(verb, summary=summary, usage=usage, epilog=lambda: _LIST_HELP)
     parser.add_argument("folders", metavar="FOLDER", nargs="*", help="search this folder for jobs")
     parser.add_place()
-    parser.add_argument(
-        "-A", "--all-namespaces", action="store_true", help="list the jobs of all namespaces"
-    )
+    parser.add_switch("-A", "--all-namespaces", help="list the jobs of all namespaces")
     parser.add_format()
     flags = parser.parse_all(argv)
     is_of_cluster = bool(flags.namespace or flags.context or flags.all_namespaces)
@@ -170,9 +168,7 @@ def run_list(verb: str, summary: str, argv: Sequence[str]) -> int:
 def run_events(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl events`."""
     parser = job_parser(verb, summary, "[-f] [-o json]")
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="print new lines until the job ends"
-    )
+    parser.add_switch("-f", "--follow", help="print new lines until the job ends")
     parser.add_format()
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
@@ -181,12 +177,8 @@ def run_events(verb: str, summary: str, argv: Sequence[str]) -> int:
         lines = client.events(flags.job, follow=flags.follow)
         if flags.follow:
             for line in lines:
-                text = (
-                    json_text.dumps(dataclasses.asdict(line))
-                    if is_json
-                    else "  ".join(_event_row(line))
-                )
-                print(text, flush=True)
+                fields = json_text.dumps(dataclasses.asdict(line))
+                print(fields if is_json else "  ".join(_event_row(line)), flush=True)
         elif is_json:
             print(json_text.dumps([dataclasses.asdict(line) for line in lines], indent=2))
         else:
@@ -197,9 +189,7 @@ def run_events(verb: str, summary: str, argv: Sequence[str]) -> int:
 def run_logs(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl logs`."""
     parser = job_parser(verb, summary, "[-f] [--rank R | --worker WORKER] [--tail N]")
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="print new lines until the job ends"
-    )
+    parser.add_switch("-f", "--follow", help="print new lines until the job ends")
     only_one = parser.add_mutually_exclusive_group()
     only_one.add_argument(
         "--rank", type=int, metavar="R", help="only the worker that has this rank now"
@@ -239,9 +229,7 @@ def run_wait(verb: str, summary: str, argv: Sequence[str]) -> int:
     parser.add_argument(
         "--timeout", default="", metavar="TIME", help="wait at most this long: 30s, 10m, 2h"
     )
-    parser.add_argument(
-        "-q", "--quiet", action="store_true", help="do not show what the job is doing"
-    )
+    parser.add_quiet("do not show what the job is doing")
     flags = parser.parse_all(argv)
     seconds = _seconds(flags.timeout)
     show = None if flags.quiet else StatusDisplay(flags.job)
@@ -254,14 +242,7 @@ def run_wait(verb: str, summary: str, argv: Sequence[str]) -> int:
 def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl dashboard`."""
     parser = job_parser(verb, summary, "[--host HOST] [--port PORT]")
-    parser.add_argument(
-        "--host",
-        default=address.HOST,
-        help="address to listen on (default: only this machine can connect)",
-    )
-    parser.add_argument(
-        "--port", type=int, default=address.PORT, help="port to listen on; 0 means any free port"
-    )
+    parser.add_address(host=address.HOST, port=address.PORT)
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
     with (
@@ -272,10 +253,8 @@ def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         print(dashboard.url, flush=True)
         if dashboard.is_public:
-            print(
-                "Anyone who can reach this port can read the page: it asks for no password.",
-                file=sys.stderr,
-            )
+            warning = "Anyone who can reach this port can read the page: it asks for no password."
+            print(warning, file=sys.stderr)
         dashboard.serve()
     return 0
 
@@ -346,12 +325,9 @@ def run_stop(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl stop`."""
     parser = job_parser(verb, summary, "[--no-wait] [-y] [--dry-run]")
     parser.add_dry_run("only check whether it may be")
-    parser.add_argument("--no-wait", action="store_true", help="return before the job has ended")
-    parser.add_argument(
-        "-y",
-        "--yes",
-        action="store_true",
-        help="do not ask for confirmation if the job saves no checkpoints",
+    parser.add_switch("--no-wait", help="return before the job has ended")
+    parser.add_switch(
+        "-y", "--yes", help="do not ask for confirmation if the job saves no checkpoints"
     )
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
@@ -400,7 +376,7 @@ def run_delete(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl delete`."""
     parser = job_parser(verb, summary, "[-y] [--dry-run]")
     parser.add_dry_run("print what would be removed")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_switch("-y", "--yes", help="do not ask for confirmation")
     flags = parser.parse_all(argv)
     with client_of(flags) as client:
         parts = client.delete(flags.job, is_dry_run=True)

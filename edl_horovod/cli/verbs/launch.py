@@ -61,14 +61,9 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     files = config_files(flags)
     if verb == "train" and flags.multirun:
         if flags.cfg:
-            raise ConfigError(
-                "--cfg shows the settings of one job.",
-                received="--cfg and -m",
-                hint="Leave out -m.",
-            )
-        return _run_sweep(
-            overrides, files=files, is_dry_run=bool(flags.dry_run), is_quiet=flags.quiet
-        )
+            problem = "--cfg shows the settings of one job."
+            raise ConfigError(problem, received="--cfg and -m", hint="Leave out -m.")
+        return _run_sweep(overrides, files, is_dry_run=bool(flags.dry_run), is_quiet=flags.quiet)
     from edl_horovod.config.compose import compose, describe
     from edl_horovod.launch import target
 
@@ -109,23 +104,15 @@ def _parser(verb: str, summary: str) -> VerbParser:
         more=lambda: f"choices of settings:\n{choices_table()}\n\n",
     )
     if verb == "train":
-        parser.add_argument(
-            "-m",
-            "--multirun",
-            action="store_true",
-            help="train with each combination of key=a,b, one job after another",
-        )
+        text = "train with each combination of key=a,b, one job after another"
+        parser.add_switch("-m", "--multirun", help=text)
     parser.add_argument(
         "--dry-run",
         choices=("client", "server"),
         help="print what would run, and stop; =server also lets the cluster check it",
     )
-    parser.add_argument(
-        "-o",
-        dest="output_format",
-        choices=("yaml",),
-        help="with --dry-run: print complete manifests",
-    )
+    text = "with --dry-run: print complete manifests"
+    parser.add_argument("-o", dest="output_format", choices=("yaml",), help=text)
     return parser
 
 
@@ -154,7 +141,7 @@ def _submit(launch_target: "LaunchTarget[Any, Any]", config: "JobConfig", *, is_
 
 
 def _run_sweep(
-    overrides: Sequence[str], *, files: ConfigFiles, is_dry_run: bool, is_quiet: bool
+    overrides: Sequence[str], files: ConfigFiles, *, is_dry_run: bool, is_quiet: bool
 ) -> int:
     """Run a sweep, or show its jobs.
 

@@ -58,15 +58,8 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         epilog=lambda: _EXAMPLES,
         config_class=JobConfig,
     )
-    parser.add_argument(
-        "-f", "--file", metavar="FILE", type=Path, help="read the statements from this file"
-    )
-    parser.add_argument(
-        "--picture",
-        metavar="FILE",
-        type=Path,
-        help="draw the result of an EXPLAIN: .png, .svg or .pdf",
-    )
+    parser.add_file("-f", "--file", help="read the statements from this file")
+    parser.add_file("--picture", help="draw the result of an EXPLAIN: .png, .svg or .pdf")
     parser.add_format()
     parser.add_dry_run("show the settings of the jobs that statements would start, and stop")
     parser.add_quiet()
@@ -159,14 +152,8 @@ def _text(texts: Sequence[str], file: Path | None) -> str | None:
 
 def _print_json(result: "Result") -> None:
     """One JSON object a line, one line a statement."""
-    printed = {
-        "columns": result.columns,
-        "rows": result.rows,
-        "has_more_rows": result.has_more_rows,
-        "message": result.message,
-        "model": result.model,
-        "metrics": result.metrics,
-    }
+    names = ("columns", "rows", "has_more_rows", "message", "model", "metrics")
+    printed = {name: getattr(result, name) for name in names}
     print(json_text.dumps(printed, default=_plain, ensure_ascii=False), flush=True)
 
 
