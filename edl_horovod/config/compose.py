@@ -56,14 +56,7 @@ from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.records.sources.table import kind_of
 
-__all__ = [
-    "Sweeper",
-    "compose",
-    "compose_as",
-    "compose_sweep",
-    "describe",
-    "sweeper_of",
-]
+__all__ = ["compose", "compose_as", "compose_sweep", "describe", "sweeper_of"]
 
 ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig, ImageConfig)
 

@@ -20,19 +20,7 @@ from edl_horovod.config.conf_files import conf_dir
 from edl_horovod.config.fields import SET_BY_US, dict_key_of, is_within, settings, unknown_key
 from edl_horovod.errors import ConfigError, did_you_mean
 
-__all__ = [
-    "Override",
-    "SortedSettings",
-    "Sorter",
-    "checked_for_hydra",
-    "escaped",
-    "gathered_errors",
-    "hydra_value",
-    "param_of",
-    "split",
-    "unquoted",
-    "unreadable",
-]
+__all__ = ["Override", "SortedSettings", "Sorter", "escaped", "hydra_value", "split", "unreadable"]
 
 _INTERPOLATION = re.compile(r"(?P<slashes>\\*)\$\{(?=(?:(?P<name>[\w.]+)(?P<after>[:}]))?)")
 

@@ -17,8 +17,6 @@ __all__ = [
     "Task",
     "check_change",
     "check_start",
-    "choose_growing_lanes",
-    "choose_num_lanes",
     "evaluation_batch",
     "largest_ring",
     "num_lanes",

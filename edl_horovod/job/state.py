@@ -18,7 +18,7 @@ from edl_horovod.job.events import (
     WorkerEvent,
 )
 
-__all__ = ["JobState", "TargetDetails", "WorkerState", "advance", "summarize"]
+__all__ = ["JobState", "TargetDetails", "advance", "summarize"]
 
 _NUM_RECENT = 20
 

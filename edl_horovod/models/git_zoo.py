@@ -28,7 +28,7 @@ from edl_horovod.errors import ConfigError, MissingDependency, OutputError, did_
 from edl_horovod.files.cache import user_cache
 from edl_horovod.files.url_secrets import without_secrets
 
-__all__ = ["FetchedZoo", "GitZoo", "ensure_local", "cache", "fetch", "parse", "environment", "git"]
+__all__ = ["FetchedZoo", "ensure_local", "cache", "fetch", "parse", "environment", "git"]
 
 _LIST_SECONDS = 60.0
 _PART_OF_COMMIT = re.compile(r"[0-9a-f]{7,64}")

@@ -25,15 +25,12 @@ from edl_horovod.models.lookup import file_groups, import_root, require_zoo
 
 __all__ = [
     "PACKAGE",
-    "BasePredictionOutputsProcessor",
     "CustomObject",
     "install",
     "load_function",
     "load_module",
     "loaded_files",
     "make_importable",
-    "may_import",
-    "zoo_in_use",
 ]
 
 _PREFIX = "_edl_zoo_"

@@ -21,7 +21,6 @@ from edl_horovod.spec import ElasticDLSpec
 
 __all__ = [
     "DATASET_ROLES",
-    "DEFAULTS",
     "LOSS_ROLES",
     "METHODS",
     "OUTPUTS_PROCESSOR",

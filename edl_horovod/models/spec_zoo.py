@@ -41,7 +41,6 @@ from edl_horovod.spec import ElasticDLSpec
 
 __all__ = [
     "MODEL_DEF",
-    "ColumnRoles",
     "FileModel",
     "FileModelSummary",
     "FileModels",
@@ -49,10 +48,8 @@ __all__ = [
     "WrittenModel",
     "cache",
     "column_roles",
-    "file_model",
     "is_needed",
     "load_custom_objects",
-    "model_in",
     "records_without_columns",
     "summarize",
     "with_zoo",

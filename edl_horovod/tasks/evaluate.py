@@ -33,7 +33,7 @@ from edl_horovod.spec import Mode
 from edl_horovod.tasks.opening import OpenData, open_trained
 from edl_horovod.tasks.progress import report_records
 
-__all__ = ["EarlyStopping", "Evaluator", "NoValidation", "Validation", "make_warm"]
+__all__ = ["Evaluator", "NoValidation", "Validation", "make_warm"]
 
 SEGMENT_STEPS = 8
 """Steps between two collectives of an evaluation job; a lost rank costs at most these."""

@@ -49,7 +49,7 @@ from edl_horovod.tasks.examples import ExampleEncoder, require_encodable
 from edl_horovod.tasks.opening import Trained, open_trained
 from edl_horovod.tasks.progress import report_records
 
-__all__ = ["PredictWork", "Processor", "Segments", "make_warm"]
+__all__ = ["make_warm"]
 
 SEGMENT_STEPS = 8
 """Number of steps between two collectives; a lost rank costs at most two segments."""

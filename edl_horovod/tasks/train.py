@@ -39,7 +39,7 @@ from edl_horovod.tasks.opening import OpenData, model_to_begin_with, open_data
 from edl_horovod.tasks.progress import StepReports, TrainCounters, TrainingProgress
 from edl_horovod.tasks.zoo_copy import ZooCopy, ZooCopyChecker
 
-__all__ = ["LearningRateRule", "TrainWork", "make_warm"]
+__all__ = ["make_warm"]
 
 
 def make_warm(

@@ -42,18 +42,7 @@ except ImportError as e:
         f"command runs, {how_to_install('dashboard')}"
     ) from e
 
-__all__ = [
-    "HEIGHT",
-    "WIDTH",
-    "Dashboard",
-    "LatestSnapshot",
-    "PageTemplate",
-    "application",
-    "draw",
-    "serve",
-    "stairs",
-    "style",
-]
+__all__ = ["Dashboard", "application", "draw", "serve", "style"]
 
 REFRESH_SECONDS = 5
 WIDTH, HEIGHT = 600, 120
