@@ -366,9 +366,8 @@ class _Composer:
             key, variable = secret.key, secret.variable
             if key == "model_zoo" or (key in FILE_LISTS and not variable):
                 continue
-            hint = "Leave it out; the ranks can read a secret from their environment"
-            if variable:
-                hint = f"Leave it out; the ranks can read {variable} from their environment"
+            name = variable or "a secret"
+            hint = f"Leave it out; the ranks can read {name} from their environment"
             raise ConfigError(
                 f"{key} takes a value that seems to be a secret, and settings are written to the"
                 " job's directory.",
@@ -489,14 +488,7 @@ def _origins(loader: ConfigLoader, config_name: str, overrides: Sequence[str]) -
     files_by_key: dict[str, str] = {}
     for default in defaults:
         path = default.config_path or ""
-        source = next(
-            (
-                source_option
-                for source_option in loader.get_sources()
-                if source_option.is_config(path)
-            ),
-            None,
-        )
+        source = next((entry for entry in loader.get_sources() if entry.is_config(path)), None)
         if path.startswith(("hydra/", _SCHEMA)) or source is None:
             continue
         content = OmegaConf.to_container(source.load_config(path).config, resolve=False)

@@ -176,9 +176,7 @@ def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., An
             vars(module)[name]: module for module in modules if name in vars(module)
         }
         if len(modules_by_function) > 1:
-            listed = ", ".join(
-                sorted(str(module.__file__) for module in modules_by_function.values())
-            )
+            listed = ", ".join(sorted(str(m.__file__) for m in modules_by_function.values()))
             raise UserCodeError(
                 f"{model_def!r} may mean {len(modules_by_function)} files with {name!r}: {listed}.",
                 received={"model_def": model_def},
@@ -362,12 +360,8 @@ class MaxComputeConfig:
 
 def is_odps_configured() -> bool:
     """Whether the environment names a MaxCompute project and who may use it."""
-    needed = (
-        MaxComputeConfig.PROJECT_NAME,
-        MaxComputeConfig.ACCESS_ID,
-        MaxComputeConfig.ACCESS_KEY,
-    )
-    return all(name in os.environ for name in needed)
+    config = MaxComputeConfig
+    return {config.PROJECT_NAME, config.ACCESS_ID, config.ACCESS_KEY} <= os.environ.keys()
 
 
 class ODPSWriter:
@@ -420,11 +414,9 @@ class _Finder(MetaPathFinder, Loader):
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         is_package = any(module.startswith(f"{name}.") for module in _STAND_INS)
-        return (
-            ModuleSpec(name, self, is_package=is_package)
-            if is_package or name in _STAND_INS
-            else None
-        )
+        if is_package or name in _STAND_INS:
+            return ModuleSpec(name, self, is_package=is_package)
+        return None
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None

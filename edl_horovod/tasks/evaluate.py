@@ -178,12 +178,7 @@ class EvaluateWork(Work):
                 self._total.assign(self._total.numpy() + replace(sums, wants_change=0.0).vector)
                 self.state.commit()
                 membership.progress(self.state.step)
-                report_records(
-                    self._events,
-                    world,
-                    num_done=self.records_seen(),
-                    num_records=self._plan.num_records,
-                )
+                report_records(self._events, world, self.records_seen(), self._plan.num_records)
                 if sums.wants_change > 0:
                     return False
         return True

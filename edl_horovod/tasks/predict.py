@@ -387,12 +387,7 @@ class PredictWork(Work):
         self._sizes.assign(sizes)
         self.state.commit()
         membership.progress(self.state.step)
-        report_records(
-            self._events,
-            world,
-            num_done=self.records_seen(),
-            num_records=self._plan.num_records,
-        )
+        report_records(self._events, world, self.records_seen(), self._plan.num_records)
         return wants_change > 0
 
     def _require_one_each(self, step: int, ids: npt.NDArray[np.int64], num_examples: int) -> None:

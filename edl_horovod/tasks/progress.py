@@ -157,7 +157,7 @@ class StepReports:
         self._at, self._records, self._is_ring_reported = now, records, True
 
 
-def report_records(events: EventLog, world: World, *, num_done: int, num_records: int) -> None:
+def report_records(events: EventLog, world: World, num_done: int, num_records: int) -> None:
     """Report the progress of a task without step events; only the leader writes."""
     if world.is_leader:
         events.write(ProgressEvent(records=num_done, total_records=num_records, size=world.size))

@@ -14,13 +14,7 @@ from datetime import UTC, datetime
 from edl_horovod.cli.arguments import VerbParser, fact_lines, print_result, table
 from edl_horovod.displays import open_displays
 from edl_horovod.displays.page import address
-from edl_horovod.displays.text import (
-    WORKER_HEADER,
-    ago,
-    as_json,
-    job_facts,
-    worker_rows,
-)
+from edl_horovod.displays.text import ago, as_json, job_facts, job_table
 from edl_horovod.errors import ConfigError, Interrupted, MissingDependency, NoCluster
 from edl_horovod.files import json_text
 from edl_horovod.job import log
@@ -262,10 +256,8 @@ def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
 def _status_lines(status: JobStatus, *, now: float) -> list[str]:
     state, details = status.progress, status.details
     lines = fact_lines(job_facts(state, details, now=now))
-    if details is not None and details.rows:
-        lines += ["", *table(details.header, details.rows)]
-    elif state.workers and (details is None or not details.header):
-        lines += ["", *table(WORKER_HEADER, worker_rows(state, now))]
+    if (rows := job_table(state, details, now=now)) and rows.rows:
+        lines += ["", *table(rows.header, rows.rows)]
     if details is not None:
         lines += [f"waits for: {reason}" for reason in details.other_waits]
     return lines

@@ -16,13 +16,7 @@ from typing import Self
 
 from edl_horovod.displays.page import address
 from edl_horovod.displays.page.snapshot import UNAVAILABLE, JobSnapshot, Point, Source
-from edl_horovod.displays.text import (
-    WORKER_HEADER,
-    ago,
-    as_json,
-    job_facts,
-    worker_rows,
-)
+from edl_horovod.displays.text import ago, as_json, job_facts, job_table
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.files import json_text
 
@@ -42,7 +36,7 @@ except ImportError as e:
         f"command runs, {how_to_install('dashboard')}"
     ) from e
 
-__all__ = ["Dashboard", "application", "draw", "serve", "style"]
+__all__ = ["Dashboard"]
 
 REFRESH_SECONDS = 5
 WIDTH, HEIGHT = 600, 120
@@ -93,7 +87,23 @@ class Dashboard:
 
     def serve(self) -> None:
         """Serve the page until SIGINT or SIGTERM, which then has its usual effect."""
-        serve(self._source, self._socket, host=self._host)
+        config = uvicorn.Config(
+            application(self._source, host=self._host),
+            http=_Connection,
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MAX_CONNECTIONS + 1,
+            backlog=MAX_CONNECTIONS,
+            # A request that waits for an API server is answered within this time.
+            timeout_graceful_shutdown=round(PATIENCE_SECONDS) + 1,
+        )
+        uvicorn.Server(config).run(sockets=[self._socket])
 
     def close(self) -> None:
         """Stop listening."""
@@ -106,33 +116,13 @@ class Dashboard:
         self.close()
 
 
-def serve(source: Source, listening: socket.socket, *, host: str) -> None:
-    """Serve a job's page until SIGINT or SIGTERM, which then has its usual effect.
-
-    `host` is the name or address that the socket listens on, as the user wrote it.
-    """
-    config = uvicorn.Config(
-        application(source, host=host),
-        http=_Connection,
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS + 1,
-        backlog=MAX_CONNECTIONS,
-        # A request that waits for an API server is answered within this time.
-        timeout_graceful_shutdown=round(PATIENCE_SECONDS) + 1,
-    )
-    uvicorn.Server(config).run(sockets=[listening])
-
-
 def application(source: Source, *, host: str) -> "_Guard":
-    """The application: the page, its style sheet and `status.json`, for GET requests only."""
-    latest, template, style_sheet = LatestSnapshot(source.snapshot), PageTemplate(), style()
+    """The application: the page, its style sheet and `status.json`, for GET requests only.
+
+    `host` is the name or address that the server listens on, as the user wrote it.
+    """
+    latest, template = LatestSnapshot(source.snapshot), PageTemplate()
+    style_sheet = _shipped("style.css")
 
     async def page(request: Request) -> Response:
         snapshot = await latest.get()
@@ -266,13 +256,6 @@ class _Guard:
         await app(scope, receive, send_guarded)
 
 
-@dataclass(frozen=True)
-class _Table:
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Chart:
     """One curve."""
@@ -307,7 +290,7 @@ class PageTemplate:
             facts={key: value for key, value in facts.items() if value},
             charts=_charts(snapshot),
             field=(WIDTH, HEIGHT),
-            table=_table(snapshot, now),
+            table=state and job_table(state, details, now=now),
             waits=() if details is None else details.other_waits,
             notable=[(_clock(when), words) for when, words in reversed(snapshot.notable)],
             as_of=_clock(snapshot.time),
@@ -315,11 +298,6 @@ class PageTemplate:
         )
         # JSON can contain lone surrogates, which UTF-8 cannot encode.
         return text.encode(errors="backslashreplace")
-
-
-def style() -> str:
-    """The style sheet."""
-    return _shipped("style.css")
 
 
 def draw(
@@ -392,14 +370,6 @@ def _charts(snapshot: JobSnapshot) -> list[Chart]:
         ),
     ]
     return [chart for chart in drawn if chart is not None]
-
-
-def _table(snapshot: JobSnapshot, now: float) -> _Table | None:
-    if (details := snapshot.details) is not None and details.header:
-        return _Table(details.title, details.header, details.rows)
-    if snapshot.state is not None and snapshot.state.workers:
-        return _Table("Workers", WORKER_HEADER, worker_rows(snapshot.state, now))
-    return None
 
 
 def _number(value: float) -> str:
