@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -30,10 +29,10 @@ from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
-from edl_horovod.tasks.opening import OpenData, open_trained
+from edl_horovod.tasks.opening import OpenData, Opening
 from edl_horovod.tasks.progress import report_records
 
-__all__ = ["Evaluator", "NoValidation", "Validation", "make_warm"]
+__all__ = ["Evaluator", "Validation", "make_warm"]
 
 SEGMENT_STEPS = 8
 """Steps between two collectives of an evaluation job; a lost rank costs at most these."""
@@ -49,7 +48,7 @@ def make_warm(
     stack: contextlib.ExitStack,
 ) -> Work:
     """Load the trained model and open the data; see `tasks.warm`."""
-    trained = open_trained(config, framework, Mode.EVALUATION, events, stack)
+    trained = Opening(config, framework, events, stack).trained(Mode.EVALUATION)
     evaluator = Evaluator.of(trained.model, trained.data, framework.collectives)
     return EvaluateWork(config, evaluator, framework.collectives, events)
 
@@ -302,28 +301,6 @@ class EarlyStopping:
         if self._seen.best_step >= 0:
             for name, best in self._best_weights.items():
                 self._weights[name].assign(best.numpy())
-
-
-class NoValidation:
-    """The validation of a training without validation data."""
-
-    variables: Mapping[str, Variable] = MappingProxyType({})
-    best_weights: Sequence[str] = ()
-    is_over = False
-
-    def enter_ring(self) -> None:
-        """Do nothing."""
-
-    def metrics(self) -> dict[str, float]:
-        """No metrics."""
-        return {}
-
-    def final_metrics(self) -> dict[str, float]:
-        """No metrics."""
-        return {}
-
-    def restore_best(self) -> None:
-        """Do nothing."""
 
 
 class Validation:

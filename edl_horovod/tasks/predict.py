@@ -46,7 +46,7 @@ from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.examples import ExampleEncoder, require_encodable
-from edl_horovod.tasks.opening import Trained, open_trained
+from edl_horovod.tasks.opening import Opening, Trained
 from edl_horovod.tasks.progress import report_records
 
 __all__ = ["make_warm"]
@@ -220,7 +220,7 @@ def make_warm(
     stack: contextlib.ExitStack,
 ) -> Work:
     """Load the trained model and open the input; see `tasks.warm`."""
-    trained = open_trained(config, framework, Mode.PREDICTION, events, stack)
+    trained = Opening(config, framework, events, stack).trained(Mode.PREDICTION)
     return PredictWork(config, trained, framework.collectives, events)
 
 

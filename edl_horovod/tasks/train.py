@@ -11,7 +11,6 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
@@ -34,8 +33,8 @@ from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import RingState
 from edl_horovod.spec import Mode
-from edl_horovod.tasks.evaluate import Evaluator, NoValidation, Validation
-from edl_horovod.tasks.opening import OpenData, model_to_begin_with, open_data
+from edl_horovod.tasks.evaluate import Evaluator, Validation
+from edl_horovod.tasks.opening import OpenData, Opening, model_to_begin_with
 from edl_horovod.tasks.progress import StepReports, TrainCounters, TrainingProgress
 from edl_horovod.tasks.zoo_copy import ZooCopy, ZooCopyChecker
 
@@ -64,7 +63,8 @@ def make_warm(
         overrides=Overrides.of(config),
         plain_models=framework.plain_models,
     )
-    data = open_data(config, framework, config.data, loaded, Mode.TRAINING, events, stack)
+    opening = Opening(config, framework, events, stack)
+    data = opening.data(config.data, loaded, Mode.TRAINING)
     step = framework.step(
         loaded,
         data.batches.element_spec,
@@ -74,17 +74,10 @@ def make_warm(
     trained_model.require_writable(step.model.weights)
     if data.first is not None:
         step.rehearse(data.first)
-    validation: Validation | NoValidation = NoValidation()
+    validation = None
     if config.validation_data:
-        held_out = open_data(
-            config,
-            framework,
-            config.validation_data,
-            loaded,
-            Mode.EVALUATION,
-            events,
-            stack,
-            trained_columns=data.columns,
+        held_out = opening.data(
+            config.validation_data, loaded, Mode.EVALUATION, trained_columns=data.columns
         )
         evaluator = Evaluator.of(step.model, held_out, framework.collectives)
         validation = Validation(evaluator, config.train, step.model_variables, events)
@@ -141,32 +134,31 @@ class TrainWork(Work):
         data: OpenData,
         step: Step,
         *,
-        validation: Validation | NoValidation,
+        validation: Validation | None,
         events: EventLog,
         ledger: RingLedger | NoLedger,
         zoo_copy: ZooCopy,
     ) -> None:
         plan = data.plan
         self._validation = validation
-        callbacks = step.callbacks(
+        self._callbacks = step.callbacks(
             num_epochs=config.train.epochs,
             steps_per_epoch=None if plan.is_growing else plan.steps_per_epoch,
             per_step=config.callbacks.per_step,
         )
-        self._callbacks = callbacks or _NoCallbacks()
-        self._rule: LearningRateRule | ConstantLearningRate = ConstantLearningRate()
+        self._rule: LearningRateRule | None = None
         if plan.is_growing:
             warmup_steps = config.elastic.learning_rate_warmup_steps
             self._rule = LearningRateRule(warmup_steps=warmup_steps)
         variables: dict[str, Variable] = {**step.variables}
         groups = list(step.groups)
         for part in (validation, self._callbacks, self._rule):
-            variables |= {
-                f"{OPTIONAL}{name}": variable for name, variable in part.variables.items()
-            }
+            if part is not None:
+                variables |= {f"{OPTIONAL}{name}": value for name, value in part.variables.items()}
+        best_weights = validation.best_weights if validation is not None else ()
         # They may be streamed, although no step keeps a newcomer's part of them current: they
         # change only at evaluations, when all ranks have the state.
-        groups += [StateGroup((f"{OPTIONAL}{name}",)) for name in validation.best_weights]
+        groups += [StateGroup((f"{OPTIONAL}{name}",)) for name in best_weights]
         self._checkpoints = Checkpoints(
             JobDir.of(config).checkpoints,
             variables,
@@ -265,9 +257,11 @@ class TrainWork(Work):
             self._batches.restart(
                 lanes, self.state.step, self._progress.num_steps, self._progress.spans
             )
-        self._rule.enter(len(holders), self.state.step)
+        if self._rule is not None:
+            self._rule.enter(len(holders), self.state.step)
         self._reports.enter_ring()
-        self._validation.enter_ring()
+        if self._validation is not None:
+            self._validation.enter_ring()
         self._began_at = self.state.step
         return _Ring(world=world, membership=membership, lanes=lanes, num_holders=len(holders))
 
@@ -305,7 +299,7 @@ class TrainWork(Work):
                 self._checkpoints.wait()
 
     def _evaluate_if_due(self, ring: _Ring) -> None:
-        if isinstance(self._validation, NoValidation) or not self._is_evaluation_due():
+        if self._validation is None or not self._is_evaluation_due():
             return
         self._reports.report_last()
         step = self.state.step
@@ -321,14 +315,14 @@ class TrainWork(Work):
 
     def _call_if_due(self, ring: _Ring) -> None:
         """Run the callbacks between two epochs, on the leader."""
-        if isinstance(self._callbacks, _NoCallbacks) or not self._are_calls_due():
+        if self._callbacks is None or not self._are_calls_due():
             return
         step = self.state.step
         with ring.membership.doing("unwatched", f"callbacks after step {step}"):
             if ring.world.is_leader:
                 if self._is_epoch_end_due():
-                    last_epoch = self._progress.epoch_of_last_step
-                    self._callbacks.end_epoch(last_epoch, self._validation.metrics())
+                    metrics = self._validation.metrics() if self._validation is not None else {}
+                    self._callbacks.end_epoch(self._progress.epoch_of_last_step, metrics)
                     self._counters.epoch_ended_step = step
                 if not self._is_over():
                     self._callbacks.begin_epoch(self._progress.epoch)
@@ -342,8 +336,10 @@ class TrainWork(Work):
         """Return this rank's examples of the next step; None if it has none."""
         step = self.state.step
         with ring.membership.doing("works", f"examples of step {step}"):
-            self._callbacks.before_step(step, batch=self._number_in_epoch(ring))
-            self._rule.apply(self._step, step)
+            if self._callbacks is not None:
+                self._callbacks.before_step(step, batch=self._number_in_epoch(ring))
+            if self._rule is not None:
+                self._rule.apply(self._step, step)
             if ring.lanes is None:
                 return None
             batch = self._batches.next_batch()
@@ -367,7 +363,8 @@ class TrainWork(Work):
             self._check(sums)
             if ring.lanes is not None:
                 self._ledger.done(self.state.step, sums)
-            self._callbacks.after_step(sums, batch=self._number_in_epoch(ring))
+            if self._callbacks is not None:
+                self._callbacks.after_step(sums, batch=self._number_in_epoch(ring))
             self._progress.end_step()
             self.state.commit()
             if ring.lanes is not None:
@@ -384,14 +381,16 @@ class TrainWork(Work):
 
     def finish(self, world: World) -> Success:
         """Write the trained model; the others wait, and take over if the leader is lost."""
-        metrics = self._validation.final_metrics()
+        metrics = self._validation.final_metrics() if self._validation is not None else {}
         if world.is_leader:
             # For a longer training, which continues from this checkpoint.
             if self._checkpoints.newest_step() < self.state.step:
                 self._save()
             self._step.finalize()
-            self._callbacks.end()
-            self._validation.restore_best()
+            if self._callbacks is not None:
+                self._callbacks.end()
+            if self._validation is not None:
+                self._validation.restore_best()
             trained_model.write(
                 Path(self._config.output),
                 loaded=self._loaded,
@@ -431,7 +430,7 @@ class TrainWork(Work):
     def _is_evaluation_due(self) -> bool:
         step = self.state.step
         is_evaluated = step == 0 or self._counters.evaluated_step >= step
-        if is_evaluated or isinstance(self._validation, NoValidation):
+        if is_evaluated or self._validation is None:
             return False
         every = self._config.train.evaluate_steps
         is_time = step % every == 0 if every else self._progress.is_between_epochs
@@ -439,11 +438,12 @@ class TrainWork(Work):
 
     def _is_over(self) -> bool:
         """Whether no more steps follow; decided by the state, so all ranks agree."""
-        return self._progress.is_at_end or self._validation.is_over or self._callbacks.is_over
+        parts = (self._validation, self._callbacks)
+        return self._progress.is_at_end or any(part is not None and part.is_over for part in parts)
 
     def _are_calls_due(self) -> bool:
         """Whether the state is between two epochs and the callbacks have not been called yet."""
-        if isinstance(self._callbacks, _NoCallbacks):
+        if self._callbacks is None:
             return False
         is_last = self._progress.is_at_end
         is_between = self._progress.is_between_epochs or is_last
@@ -473,39 +473,10 @@ class TrainWork(Work):
         )
 
 
-class _NoCallbacks:
-    """The callbacks of a training without any."""
-
-    variables: Mapping[str, Variable] = MappingProxyType({})
-    is_over = False
-    max_steps: int | None = None
-
-    def before_step(self, step: int, *, batch: int | None) -> None:
-        pass
-
-    def after_step(self, sums: StepSums, *, batch: int | None) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
-
-
-def _max_steps(config: JobConfig, callbacks: Callbacks | _NoCallbacks) -> int | None:
+def _max_steps(config: JobConfig, callbacks: Callbacks | None) -> int | None:
     """The number of steps after which the training ends before its epochs do; None for no limit."""
-    bounds = [config.train.max_steps or None, callbacks.max_steps]
+    bounds = [config.train.max_steps, callbacks.max_steps if callbacks is not None else None]
     return min((bound for bound in bounds if bound), default=None)
-
-
-class ConstantLearningRate:
-    """The rule for a fixed global batch: the learning rate is that of the spec."""
-
-    variables: Mapping[str, Variable] = MappingProxyType({})
-
-    def enter(self, size: int, step: int) -> None:
-        """Do nothing."""
-
-    def apply(self, step: Step, number: int) -> None:
-        """Do nothing."""
 
 
 class LearningRateRule:
