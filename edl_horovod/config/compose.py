@@ -173,14 +173,10 @@ def describe(verb: str, overrides: Sequence[str], files: ConfigFiles) -> str:
 class _Composer:
     """Composes configurations of one class while Hydra is open."""
 
-    def __init__(
-        self, config_class: type, verb: str, *, start: str, name: str, loader: ConfigLoader
-    ) -> None:
-        self._class = config_class
-        self._verb = verb
-        self._start = start
-        self._name = name or start
-        self._loader = loader
+    def __init__(self, config_class: type, verb: str, name: str, loader: ConfigLoader) -> None:
+        self._class, self._verb, self._loader = config_class, verb, loader
+        self._start = _STARTS[config_class]
+        self._name = name or self._start
         self._sorter = Sorter(config_class, name=self._name, loader=loader)
         self._first: DictConfig | None = None
 
@@ -451,21 +447,7 @@ class _Composer:
 
 
 @contextmanager
-def _open_composer(
-    config_class: type[ConfigT], verb: str, files: ConfigFiles
-) -> Iterator[_Composer]:
-    start = _STARTS[config_class]
-    try:
-        with _open_hydra(config_class, start, files) as loader:
-            yield _Composer(config_class, verb, start=start, name=files.name, loader=loader)
-    except ConfigError as e:
-        if without_secrets(str(e)) == str(e):
-            raise
-        raise e.reworded(without_secrets) from None  # Its cause shows what was typed, too.
-
-
-@contextmanager
-def _open_hydra(config_class: type, verb_file: str, files: ConfigFiles) -> Iterator[ConfigLoader]:
+def _open_composer(config_class: type, verb: str, files: ConfigFiles) -> Iterator[_Composer]:
     """Open Hydra with our directory, the user's directory and a schema.
 
     The Hydra of the program that calls us is restored at the end.
@@ -473,13 +455,19 @@ def _open_hydra(config_class: type, verb_file: str, files: ConfigFiles) -> Itera
     Raises:
         ConfigError: The user's directory cannot be used.
     """
-    ours, user_dir = str(conf_dir()), files.path
-    with _LOCK, _outer_hydra_kept():
-        ConfigStore.instance().store(name=_SCHEMA + verb_file, node=_schema_class(config_class))
-        _register()
-        _UserDirectory.path = user_dir
-        with hydra.initialize_config_dir(ours, job_name="edl_horovod", version_base="1.3"):
-            yield GlobalHydra.instance().config_loader()
+    schema_name, user_dir = _SCHEMA + _STARTS[config_class], files.path
+    try:
+        with _LOCK, _outer_hydra_kept():
+            ConfigStore.instance().store(name=schema_name, node=_schema_class(config_class))
+            _register()
+            _UserDirectory.path, ours = user_dir, str(conf_dir())
+            with hydra.initialize_config_dir(ours, job_name="edl_horovod", version_base="1.3"):
+                loader = GlobalHydra.instance().config_loader()
+                yield _Composer(config_class, verb, files.name, loader)
+    except ConfigError as e:
+        if without_secrets(str(e)) == str(e):
+            raise
+        raise e.reworded(without_secrets) from None  # Its cause shows what was typed, too.
 
 
 def _origins(loader: ConfigLoader, config_name: str, overrides: Sequence[str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -43,64 +44,60 @@ _CALLBACKS = "edl_horovod.callbacks"
 _COLUMNS = "edl_horovod.frameworks.keras.elasticdl.feature_columns"
 _EMBEDDINGS = "edl_horovod.frameworks.keras.elasticdl.embeddings"
 _PREPROCESSING = "edl_horovod.frameworks.keras.elasticdl.preprocessing"
-_LAYERS = {
-    "concatenate_with_offset": "ConcatenateWithOffset",
-    "discretization": "Discretization",
-    "hashing": "Hashing",
-    "index_lookup": "IndexLookup",
-    "log_round": "LogRound",
-    "normalizer": "Normalizer",
-    "round_identity": "RoundIdentity",
-    "to_number": "ToNumber",
-    "to_ragged": "ToRagged",
-    "to_sparse": "ToSparse",
-}
-"""The preprocessing layers, by the modules of `elasticdl_preprocessing.layers`."""
+_LAYERS = (
+    "ConcatenateWithOffset",
+    "Discretization",
+    "Hashing",
+    "IndexLookup",
+    "LogRound",
+    "Normalizer",
+    "RoundIdentity",
+    "ToNumber",
+    "ToRagged",
+    "ToSparse",
+)
+"""The preprocessing layers; each is in a module of its name, too: `to_sparse.ToSparse`."""
+
+
+def _same(module: str, *names: str) -> dict[str, tuple[str, str]]:
+    """Stand-ins with ElasticDL's own names."""
+    return {name: (module, name) for name in names}
+
+
+def _module_of(layer: str) -> str:
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", layer).lower()
+    return f"elasticdl_preprocessing.layers.{name}"
+
 
 _STAND_INS: dict[str, dict[str, tuple[str, str]]] = {
-    "elastic.python.training": {"ElasticDLSpec": (_SPEC, "ElasticDLSpec"), "Mode": (_SPEC, "Mode")},
+    "elastic.python.training": _same(_SPEC, "ElasticDLSpec", "Mode"),
     "elasticdl.python.common.constants": {
-        "ElasticDLSpec": (_SPEC, "ElasticDLSpec"),
-        "MaxComputeConfig": (__name__, "MaxComputeConfig"),
-        "Mode": (_SPEC, "Mode"),
+        **_same(_SPEC, "ElasticDLSpec", "Mode"),
+        **_same(__name__, "MaxComputeConfig"),
     },
-    "elasticdl.python.common.log_utils": {"default_logger": (__name__, "default_logger")},
-    "elasticdl.python.data.odps_io": {
-        "ODPSWriter": (__name__, "ODPSWriter"),
-        "is_odps_configured": (__name__, "is_odps_configured"),
-    },
-    "elasticdl.python.data.reader.recordio_reader": {
-        "RecordIODataReader": (__name__, "RecordIODataReader")
-    },
+    "elasticdl.python.common.log_utils": _same(__name__, "default_logger"),
+    "elasticdl.python.data.odps_io": _same(__name__, "ODPSWriter", "is_odps_configured"),
+    "elasticdl.python.data.reader.recordio_reader": _same(__name__, "RecordIODataReader"),
     "elasticdl.python.elasticdl.callbacks": {
-        "LearningRateScheduler": (_CALLBACKS, "LearningRateScheduler"),
+        **_same(_CALLBACKS, "LearningRateScheduler"),
         "MaxStepsStopping": (_CALLBACKS, "MaxSteps"),
     },
-    "elasticdl.python.elasticdl.feature_column.feature_column": {
-        "embedding_column": (_COLUMNS, "embedding_column")
-    },
-    "elasticdl.python.elasticdl.layers.embedding": {"Embedding": (_EMBEDDINGS, "Embedding")},
-    "elasticdl.python.worker.prediction_outputs_processor": {
-        "BasePredictionOutputsProcessor": (__name__, "BasePredictionOutputsProcessor")
-    },
-    "elasticdl_preprocessing.feature_column.feature_column": {
-        "concatenated_categorical_column": (_COLUMNS, "concatenated_categorical_column")
-    },
+    "elasticdl.python.elasticdl.feature_column.feature_column": _same(_COLUMNS, "embedding_column"),
+    "elasticdl.python.elasticdl.layers.embedding": _same(_EMBEDDINGS, "Embedding"),
+    "elasticdl.python.worker.prediction_outputs_processor": _same(
+        __name__, "BasePredictionOutputsProcessor"
+    ),
+    "elasticdl_preprocessing.feature_column.feature_column": _same(
+        _COLUMNS, "concatenated_categorical_column"
+    ),
     "elasticdl_preprocessing.layers": {
-        **{name: (_PREPROCESSING, name) for name in _LAYERS.values()},
+        **_same(_PREPROCESSING, *_LAYERS),
+        **_same(_EMBEDDINGS, "SparseEmbedding"),
         "Embedding": (_EMBEDDINGS, "SparseEmbedding"),
-        "SparseEmbedding": (_EMBEDDINGS, "SparseEmbedding"),
     },
-    **{
-        f"elasticdl_preprocessing.layers.{module}": {name: (_PREPROCESSING, name)}
-        for module, name in _LAYERS.items()
-    },
-    "elasticdl_preprocessing.layers.sparse_embedding": {
-        "SparseEmbedding": (_EMBEDDINGS, "SparseEmbedding")
-    },
-    "elasticdl_preprocessing.utils.decorators": {
-        "declare_model_inputs": (__name__, "declare_model_inputs")
-    },
+    "elasticdl_preprocessing.layers.sparse_embedding": _same(_EMBEDDINGS, "SparseEmbedding"),
+    **{_module_of(name): _same(_PREPROCESSING, name) for name in _LAYERS},
+    "elasticdl_preprocessing.utils.decorators": _same(__name__, "declare_model_inputs"),
 }
 """Imported names by their ElasticDL module, each with our module and name."""
 

@@ -286,14 +286,12 @@ def _find_model(
         candidates = _spec_candidates(group, modules, overrides)
         if not candidates and plain_models is not None:
             candidates = _plain_candidates(group, modules, overrides, zoo, plain_models)
-        complete = {
-            id(candidate.value): candidate for candidate in candidates if not candidate.missing
-        }
+        complete = {id(model.value): model for model in candidates if not model.missing}
         # A compiled model has its own loss and optimizer, which shows only once it is created.
         complete = complete or {
-            id(candidate.value): candidate
-            for candidate in candidates
-            if _PROVIDED_BY_COMPILED_MODEL.issuperset(candidate.missing)
+            id(model.value): model
+            for model in candidates
+            if _PROVIDED_BY_COMPILED_MODEL.issuperset(model.missing)
         }
         if len(complete) == 1:
             return next(iter(complete.values()))
@@ -502,10 +500,7 @@ def _spec_class(
 
 
 def _ambiguous(model_def: str, candidates: Iterable[_Candidate], zoo: Path) -> UserCodeError:
-    parts = [
-        part_of(candidate.value, candidate.module, candidate.symbol, zoo=zoo)
-        for candidate in candidates
-    ]
+    parts = [part_of(model.value, model.module, model.symbol, zoo=zoo) for model in candidates]
     listed = sorted(f"{part.full_name} ({part.label})" for part in parts)
     return UserCodeError(
         f"{model_def!r} may mean {len(listed)} models: {', '.join(listed)}.",

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from edl_horovod import api
 from edl_horovod.cli.arguments import (
     VerbParser,
     config_files,
@@ -15,16 +16,16 @@ from edl_horovod.cli.arguments import (
     table,
 )
 from edl_horovod.config.conf_files import ConfigFiles, choices_table
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.displays import open_displays
 from edl_horovod.displays.page import address
 from edl_horovod.errors import ConfigError, Interrupted, JobFailed
 from edl_horovod.job import log
+from edl_horovod.launch import target
 
 if TYPE_CHECKING:
-    from edl_horovod.config.schema import JobConfig
     from edl_horovod.config.sweep import Search
-    from edl_horovod.launch.target import LaunchTarget
     from edl_horovod.sweeps.run import SweepJob, SweepResult
 
 __all__ = ["run"]
@@ -65,7 +66,6 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
             raise ConfigError(problem, received="--cfg and -m", hint="Leave out -m.")
         return _run_sweep(overrides, files, is_dry_run=bool(flags.dry_run), is_quiet=flags.quiet)
     from edl_horovod.config.compose import compose, describe
-    from edl_horovod.launch import target
 
     if flags.cfg:
         print(describe(verb, overrides, files))
@@ -81,8 +81,6 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         return 0
     if launch_target.is_detached:
         return _submit(launch_target, config, is_quiet=flags.quiet)
-    from edl_horovod import api
-
     with open_displays(is_quiet=flags.quiet) as on_events:
         # After the display has opened: it makes room for the log's lines above its bar.
         log.setup("edl", level="error" if flags.quiet else config.log_level)
@@ -92,8 +90,6 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 
 def _parser(verb: str, summary: str) -> VerbParser:
-    from edl_horovod.config.schema import JobConfig
-
     needs = " ".join(f"{key}=..." for key in TASKS[verb].needs)
     parser = settings_parser(
         verb,
@@ -116,7 +112,9 @@ def _parser(verb: str, summary: str) -> VerbParser:
     return parser
 
 
-def _submit(launch_target: "LaunchTarget[Any, Any]", config: "JobConfig", *, is_quiet: bool) -> int:
+def _submit(
+    launch_target: target.LaunchTarget[Any, Any], config: JobConfig, *, is_quiet: bool
+) -> int:
     # SIGTERM ends a submission as Ctrl-C does: what was made is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     log.setup("edl", level="error" if is_quiet else config.log_level)
@@ -211,12 +209,11 @@ class _Runner:
         self._names = list(names)
         self._is_quiet = is_quiet
 
-    def __call__(self, job: "SweepJob", config: "JobConfig") -> None:
-        from edl_horovod import api
-
+    def __call__(self, job: "SweepJob", config: JobConfig) -> None:
         if not self._is_quiet:
             of = f" {self._names.index(job.name) + 1} of {len(self._names)}" if self._names else ""
-            print(f"job{of}: {_chosen(job)}", file=sys.stderr, flush=True)
+            chosen = " ".join(f"{key}={value}" for key, value in job.chosen.items())
+            print(f"job{of}: {chosen}", file=sys.stderr, flush=True)
         with open_displays(is_quiet=self._is_quiet) as on_events:
             log.setup("edl", level="error" if self._is_quiet else config.log_level)
             api.run(config, on_events=on_events)
@@ -235,7 +232,3 @@ def _table(jobs: Sequence["SweepJob"]) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
-
-
-def _chosen(job: "SweepJob") -> str:
-    return " ".join(f"{key}={value}" for key, value in job.chosen.items())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edl_horovod import api
 from edl_horovod.cli.arguments import VerbParser, config_files, packages_of
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.displays import open_displays
@@ -84,8 +85,6 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     show = _print_json if flags.format == "json" else _print_table
 
     def run_job(config: JobConfig) -> "JobResult":
-        from edl_horovod import api
-
         with open_displays(is_quiet=flags.quiet) as on_events:
             log.setup("edl", level="error" if flags.quiet else config.log_level)
             return api.run(config, on_events=on_events, warm=warm)
