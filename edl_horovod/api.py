@@ -295,10 +295,7 @@ def submit(task: str, **settings: Any) -> "SubmittedJob":
 
 
 def run(
-    config: JobConfig,
-    *,
-    on_events: OnEvents | None = None,
-    warm: "WarmServer | None" = None,
+    config: JobConfig, *, on_events: OnEvents | None = None, warm: "WarmServer | None" = None
 ) -> "JobResult":
     """Run a job with composed settings.
 

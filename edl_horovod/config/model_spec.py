@@ -102,8 +102,7 @@ def check_spec(name: str, spec: Mapping[str, Any]) -> None:
     for key in (_MODEL_NAME, *_FILES[:3]):
         if not isinstance(spec.get(key, ""), str):
             raise ConfigError(
-                f"model.spec.{key} must be text.",
-                received={f"model.spec.{key}": spec[key]},
+                f"model.spec.{key} must be text.", received={f"model.spec.{key}": spec[key]}
             )
     definitions = [key for key in _FILES[:2] if spec.get(key)]
     missing = [] if spec.get(_MODEL_NAME) else [_MODEL_NAME]

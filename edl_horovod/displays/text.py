@@ -22,15 +22,7 @@ from edl_horovod.job.events import (
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.job.state import JobState, TargetDetails, advance
 
-__all__ = [
-    "ago",
-    "as_json",
-    "count",
-    "job_facts",
-    "job_table",
-    "local_state",
-    "notable",
-]
+__all__ = ["ago", "as_json", "count", "job_facts", "job_table", "local_state", "notable"]
 
 _ENDED = ("finished", "failed", "suspended")
 
@@ -138,12 +130,7 @@ def count(number: int, thing: str) -> str:
 
 
 def local_state(
-    job_dir: JobDir,
-    state: JobState,
-    *,
-    is_ours: bool,
-    is_running: bool,
-    last_time: float | None,
+    job_dir: JobDir, state: JobState, *, is_ours: bool, is_running: bool, last_time: float | None
 ) -> JobState:
     """Complete the state from a job's events with information from its directory.
 

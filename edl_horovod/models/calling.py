@@ -302,10 +302,7 @@ def _tensor_hint(match: re.Match[str]) -> str:
 
 
 _HINTS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
-    (
-        r"module 'tensorflow(?:\._api\.v2\.|\.)?(\w*)' has no attribute '(\w+)'",
-        _tensorflow_hint,
-    ),
+    (r"module 'tensorflow(?:\._api\.v2\.|\.)?(\w*)' has no attribute '(\w+)'", _tensorflow_hint),
     (r"'?\w*Tensor'? object has no attribute '(\w+)'", _tensor_hint),
     (r"'\w+' object has no attribute '(\w+)'", lambda match: _MODEL_HINTS.get(match[1], "")),
     (r"Argument\(s\) not recognized: \{'lr'", "Write learning_rate instead of lr"),

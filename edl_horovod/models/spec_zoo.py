@@ -22,12 +22,7 @@ from typing import Any, Protocol
 from edl_horovod.config.frameworks import FRAMEWORKS, model_kinds
 from edl_horovod.config.model_spec import COMPILE_KEYS, check_spec, map_paths
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import (
-    ConfigError,
-    OutputError,
-    UserCodeError,
-    hint_of,
-)
+from edl_horovod.errors import ConfigError, OutputError, UserCodeError, hint_of
 from edl_horovod.files.cache import user_cache
 from edl_horovod.models import git_zoo, lookup, zoo_files
 from edl_horovod.models.calling import user_code

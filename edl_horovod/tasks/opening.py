@@ -77,11 +77,7 @@ class Opening:
     """Opens data and trained models for one job while it gets warm."""
 
     def __init__(
-        self,
-        config: JobConfig,
-        framework: Framework,
-        events: EventLog,
-        stack: contextlib.ExitStack,
+        self, config: JobConfig, framework: Framework, events: EventLog, stack: contextlib.ExitStack
     ) -> None:
         """Prepare; the stack closes what is opened."""
         self._config, self._framework = config, framework
