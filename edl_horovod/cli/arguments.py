@@ -67,22 +67,15 @@ class VerbParser(argparse.ArgumentParser):
 
     def add_place(self) -> None:
         """Add the flags for the cluster and the namespace of a job."""
-        self.add_argument(
-            "-n", "--namespace", default="", help="namespace of the job (default: the context's)"
-        )
-        self.add_argument(
-            "--context", default="", help="context of the kubeconfig (default: the current one)"
-        )
+        text = "namespace of the job (default: the context's)"
+        self.add_argument("-n", "--namespace", default="", help=text)
+        text = "context of the kubeconfig (default: the current one)"
+        self.add_argument("--context", default="", help=text)
 
     def add_format(self) -> None:
         """Add the flag for the output format, `table` or `json`."""
-        self.add_argument(
-            "-o",
-            "--format",
-            choices=("table", "json"),
-            default="table",
-            help="how to print the result (default: table)",
-        )
+        text = "how to print the result (default: table)"
+        self.add_argument("-o", "--format", choices=("table", "json"), default="table", help=text)
 
     def add_switch(self, *names: str, help: str) -> None:
         """Add a flag without a value."""
@@ -109,26 +102,12 @@ class VerbParser(argparse.ArgumentParser):
 
     def add_config_files(self) -> None:
         """Add the flags of Hydra for files of settings, and for printing the composed settings."""
-        self.add_argument(
-            "-cd",
-            "--config-dir",
-            metavar="DIR",
-            default="",
-            help="also search this directory for files of settings: +experiment=NAME",
-        )
-        self.add_argument(
-            "-cn",
-            "--config-name",
-            metavar="NAME",
-            default="",
-            help="start from NAME.yaml, which begins with the settings of this verb",
-        )
-        self.add_argument(
-            "-c",
-            "--cfg",
-            choices=("job",),
-            help="print each setting and where it comes from, and stop",
-        )
+        text = "also search this directory for files of settings: +experiment=NAME"
+        self.add_argument("-cd", "--config-dir", metavar="DIR", default="", help=text)
+        text = "start from NAME.yaml, which begins with the settings of this verb"
+        self.add_argument("-cn", "--config-name", metavar="NAME", default="", help=text)
+        text = "print each setting and where it comes from, and stop"
+        self.add_argument("-c", "--cfg", choices=("job",), help=text)
 
     def format_help(self) -> str:
         """The help, with its end."""

@@ -221,20 +221,12 @@ def git(zoo: GitZoo, arguments: Sequence[str], *, seconds: float = FETCH_SECONDS
 def environment(zoo: GitZoo) -> dict[str, str]:
     """The environment of a Git command for a zoo."""
     inherited = {k: v for k, v in os.environ.items() if k not in _REPOSITORY_VARIABLES}
-    schemes = _SCHEMES if zoo.is_pinned else AUTHENTICATED_SCHEMES
-    return (
-        inherited
-        | _login_variables(zoo)
-        | {
-            "LC_ALL": "C",
-            "GIT_TERMINAL_PROMPT": "0",
-            "GIT_ASKPASS": "",
-            "SSH_ASKPASS_REQUIRE": "never",
-            # This covers redirects, too: `ext::` and others run commands, and over http an
-            # attacker on the network can forge a branch.
-            "GIT_ALLOW_PROTOCOL": ":".join(schemes),
-        }
-    )
+    quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "", "SSH_ASKPASS_REQUIRE": "never"}
+    # This covers redirects, too: `ext::` and others run commands, and over http an attacker on the
+    # network can forge a branch.
+    schemes = ":".join(_SCHEMES if zoo.is_pinned else AUTHENTICATED_SCHEMES)
+    fixed = {"LC_ALL": "C", "GIT_ALLOW_PROTOCOL": schemes, **quiet}
+    return inherited | _login_variables(zoo) | fixed
 
 
 def _fetch_into(repository: Path, zoo: GitZoo, partial: Path) -> Path:

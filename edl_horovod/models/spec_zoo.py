@@ -333,18 +333,11 @@ def _with_spec_mapping(
         )
     folders = [zoo] if inside.is_file() else [Path.cwd(), zoo]
     with tempfile.TemporaryDirectory(prefix="edl-spec-") as work:
-        request = {
-            "module": module,
-            "function": function,
-            "folders": [str(folder) for folder in folders],
-            "work": work,
-        }
-        returned = call_in_child(call_for_spec, request)
+        request = {"module": module, "function": function, "folders": [*map(str, folders)]}
+        returned = call_in_child(call_for_spec, {**request, "work": work})
         check_spec(section["name"], returned)
-        absolute_spec = map_paths(
-            returned, lambda _, path: os.path.abspath(os.path.expanduser(path))
-        )
-        yield {**section, "spec": absolute_spec}
+        spec = map_paths(returned, lambda _, path: os.path.abspath(os.path.expanduser(path)))
+        yield {**section, "spec": spec}
 
 
 def _require_usable(section: Mapping[str, Any], zoo: Path, *, is_trusted: bool) -> None:
@@ -425,9 +418,7 @@ def _copy_into_zoo(tree: Path, key: str, path: Path) -> str:
         sources = sorted({path, *filter(Path.is_file, siblings)})
     # Files of two custom objects may have the same name.
     folders = itertools.chain([base], (base / str(number) for number in itertools.count(1)))
-    folder = next(
-        candidate for candidate in folders if all(_can_hold(candidate, file) for file in sources)
-    )
+    folder = next(path for path in folders if all(_can_hold(path, file) for file in sources))
     folder.mkdir(parents=True, exist_ok=True)
     for file in sources:
         if file.is_dir():

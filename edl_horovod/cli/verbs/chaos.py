@@ -71,22 +71,16 @@ def _parser(verb: str, summary: str) -> VerbParser:
         epilog=lambda: _EXAMPLES,
     )
     parser.add_job_dir()
-    parser.add_argument(
-        "actions", metavar="ACTION", nargs="*", help="action at a given time: SECONDS:KIND[:SLOT]"
-    )
+    text = "action at a given time: SECONDS:KIND[:SLOT]"
+    parser.add_argument("actions", metavar="ACTION", nargs="*", help=text)
     parser.add_file("--schedule", help="file with one action per line")
     parser.add_argument("--seed", type=int, help="seed of random actions (default: a new one)")
-    parser.add_argument(
-        "--seconds", type=float, help="duration in seconds (default with random actions: 60)"
-    )
-    parser.add_argument(
-        "--every", type=float, default=5.0, help="seconds between random actions (default: 5)"
-    )
-    parser.add_argument(
-        "--kinds",
-        default="kill,stop,add,remove",
-        help=f"kinds of random actions: {', '.join(KINDS)}",
-    )
+    text = "duration in seconds (default with random actions: 60)"
+    parser.add_argument("--seconds", type=float, help=text)
+    text = "seconds between random actions (default: 5)"
+    parser.add_argument("--every", type=float, default=5.0, help=text)
+    text = f"kinds of random actions: {', '.join(KINDS)}"
+    parser.add_argument("--kinds", default="kill,stop,add,remove", help=text)
     parser.add_dry_run("print the schedule, and stop")
     parser.add_format()
     return parser

@@ -38,11 +38,8 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 def _parser(verb: str, summary: str) -> VerbParser:
     flags = "build|push [--dry-run]"
     parser = settings_parser(verb, summary, ImageConfig, flags=flags, examples=_EXAMPLES)
-    parser.add_argument(
-        "action",
-        choices=("build", "push"),
-        help="build the image; push also uploads it, and builds first if anything changed",
-    )
+    text = "build the image; push also uploads it, and builds first if anything changed"
+    parser.add_argument("action", choices=("build", "push"), help=text)
     parser.add_dry_run("print what would be built, and stop")
     return parser
 

@@ -40,8 +40,8 @@ def job_parser(verb: str, summary: str, flags: str) -> VerbParser:
     """Create a parser with the argument JOB, and with flags for the place of a job in a cluster."""
     usage = f"{flags} [-n NAMESPACE] [--context CONTEXT] [--debug] JOB"
     parser = VerbParser(verb, summary=summary, usage=usage)
-    help_text = "directory of a job here, or name of one in a cluster"
-    parser.add_argument("job", metavar="JOB", help=help_text)
+    text = "directory of a job here, or name of one in a cluster"
+    parser.add_argument("job", metavar="JOB", help=text)
     parser.add_place()
     return parser
 
@@ -185,18 +185,12 @@ def run_logs(verb: str, summary: str, argv: Sequence[str]) -> int:
     parser = job_parser(verb, summary, "[-f] [--rank R | --worker WORKER] [--tail N]")
     parser.add_switch("-f", "--follow", help="print new lines until the job ends")
     only_one = parser.add_mutually_exclusive_group()
-    only_one.add_argument(
-        "--rank", type=int, metavar="R", help="only the worker that has this rank now"
-    )
-    only_one.add_argument(
-        "--worker",
-        default="",
-        metavar="WORKER",
-        help="only this process: the name of a pod, or worker-0, launcher, coordinator, ...",
-    )
-    parser.add_argument(
-        "--tail", type=int, metavar="N", help="only the last N lines of each process"
-    )
+    text = "only the worker that has this rank now"
+    only_one.add_argument("--rank", type=int, metavar="R", help=text)
+    text = "only this process: the name of a pod, or worker-0, launcher, coordinator, ..."
+    only_one.add_argument("--worker", default="", metavar="WORKER", help=text)
+    text = "only the last N lines of each process"
+    parser.add_argument("--tail", type=int, metavar="N", help=text)
     flags = parser.parse_all(argv)
     is_one = flags.rank is not None or bool(flags.worker)
     with client_of(flags) as client, detaching(verb, argv):
@@ -220,9 +214,8 @@ def run_wait(verb: str, summary: str, argv: Sequence[str]) -> int:
         default="finished",
         help="state to wait for; `ended` is finished or failed",
     )
-    parser.add_argument(
-        "--timeout", default="", metavar="TIME", help="wait at most this long: 30s, 10m, 2h"
-    )
+    text = "wait at most this long: 30s, 10m, 2h"
+    parser.add_argument("--timeout", default="", metavar="TIME", help=text)
     parser.add_quiet("do not show what the job is doing")
     flags = parser.parse_all(argv)
     seconds = _seconds(flags.timeout)
@@ -318,9 +311,8 @@ def run_stop(verb: str, summary: str, argv: Sequence[str]) -> int:
     parser = job_parser(verb, summary, "[--no-wait] [-y] [--dry-run]")
     parser.add_dry_run("only check whether it may be")
     parser.add_switch("--no-wait", help="return before the job has ended")
-    parser.add_switch(
-        "-y", "--yes", help="do not ask for confirmation if the job saves no checkpoints"
-    )
+    text = "do not ask for confirmation if the job saves no checkpoints"
+    parser.add_switch("-y", "--yes", help=text)
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
     job, note = flags.job, " (dry run)" if flags.dry_run else ""

@@ -102,11 +102,8 @@ def _parser(verb: str, summary: str) -> VerbParser:
     if verb == "train":
         text = "train with each combination of key=a,b, one job after another"
         parser.add_switch("-m", "--multirun", help=text)
-    parser.add_argument(
-        "--dry-run",
-        choices=("client", "server"),
-        help="print what would run, and stop; =server also lets the cluster check it",
-    )
+    text = "print what would run, and stop; =server also lets the cluster check it"
+    parser.add_argument("--dry-run", choices=("client", "server"), help=text)
     text = "with --dry-run: print complete manifests"
     parser.add_argument("-o", dest="output_format", choices=("yaml",), help=text)
     return parser

@@ -93,8 +93,7 @@ def _parser(verb: str, summary: str) -> VerbParser:
     parser.add_switch("--without-tls", help="let other machines connect without TLS")
     text = "file with the database URLs that clients may use, one per line"
     parser.add_file("--databases", help=text)
-    parser.add_argument(
-        "--sessions", type=int, default=4, metavar="N", help="maximum number of concurrent sessions"
-    )
+    text = "maximum number of concurrent sessions"
+    parser.add_argument("--sessions", type=int, default=4, metavar="N", help=text)
     parser.add_config_files()
     return parser

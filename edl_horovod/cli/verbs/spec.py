@@ -30,13 +30,10 @@ _FILE = "config.yml"
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl spec`."""
     parser = VerbParser(verb, summary=summary, usage=_USAGE, epilog=lambda: _EXAMPLES)
-    parser.add_argument(
-        "action",
-        choices=("show", "write"),
-        help="show the files of a spec, or write a model of a zoo as files and a spec",
-    )
-    help_text = "MODEL_SPEC: a file with a section `model`; MODEL_DEF: a model of the zoo"
-    parser.add_argument("model", metavar="MODEL", help=help_text)
+    text = "show the files of a spec, or write a model of a zoo as files and a spec"
+    parser.add_argument("action", choices=("show", "write"), help=text)
+    text = "MODEL_SPEC: a file with a section `model`; MODEL_DEF: a model of the zoo"
+    parser.add_argument("model", metavar="MODEL", help=text)
     parser.add_format()
     parser.add_argument("--model-zoo", default="model_zoo", help="folder, file or Git URL")
     parser.add_argument("--framework", default="", help="keras or torch, if the file imports both")
