@@ -34,9 +34,9 @@ class VerbParser(argparse.ArgumentParser):
     def __init__(
         self,
         verb: str,
-        *,
         summary: str,
         usage: str,
+        *,
         epilog: Callable[[], str] = str,
         config_class: type | None = None,
     ) -> None:
@@ -193,14 +193,9 @@ def settings_parser(
         table = _settings_table(config_class, required=needed(verb))
         return f"settings:\n{table}\n\n{more()}examples:\n{examples}\n"
 
-    parser = VerbParser(
-        verb,
-        summary=summary,
-        usage=f"{flags} [-q] [--debug]\n{' ' * 17}"
-        "[--config-dir DIR] [--config-name NAME] [--cfg job] key=value ...",
-        epilog=epilog,
-        config_class=config_class,
-    )
+    usage = f"{flags} [-q] [--debug]\n{' ' * 17}"
+    usage += "[--config-dir DIR] [--config-name NAME] [--cfg job] key=value ..."
+    parser = VerbParser(verb, summary, usage, epilog=epilog, config_class=config_class)
     parser.add_config_files()
     parser.add_quiet()
     return parser

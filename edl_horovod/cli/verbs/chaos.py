@@ -63,13 +63,9 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 
 def _parser(verb: str, summary: str) -> VerbParser:
-    parser = VerbParser(
-        verb,
-        summary=summary,
-        usage="[--seed N] [--seconds S] [--every S] [--kinds KIND,...] [--schedule FILE] "
-        "[--dry-run] [-o json] [--debug] JOB_DIR [ACTION ...]",
-        epilog=lambda: _EXAMPLES,
-    )
+    usage = "[--seed N] [--seconds S] [--every S] [--kinds KIND,...] [--schedule FILE] "
+    usage += "[--dry-run] [-o json] [--debug] JOB_DIR [ACTION ...]"
+    parser = VerbParser(verb, summary, usage, epilog=lambda: _EXAMPLES)
     parser.add_job_dir()
     text = "action at a given time: SECONDS:KIND[:SLOT]"
     parser.add_argument("actions", metavar="ACTION", nargs="*", help=text)

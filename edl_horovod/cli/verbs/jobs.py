@@ -39,7 +39,7 @@ __all__ = [
 def job_parser(verb: str, summary: str, flags: str) -> VerbParser:
     """Create a parser with the argument JOB, and with flags for the place of a job in a cluster."""
     usage = f"{flags} [-n NAMESPACE] [--context CONTEXT] [--debug] JOB"
-    parser = VerbParser(verb, summary=summary, usage=usage)
+    parser = VerbParser(verb, summary, usage)
     text = "directory of a job here, or name of one in a cluster"
     parser.add_argument("job", metavar="JOB", help=text)
     parser.add_place()
@@ -129,7 +129,7 @@ def run_status(verb: str, summary: str, argv: Sequence[str]) -> int:
 def run_list(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl list`."""
     usage = "[-n NAMESPACE | -A] [--context CONTEXT] [-o json] [--debug] [FOLDER ...]"
-    parser = VerbParser(verb, summary=summary, usage=usage, epilog=lambda: _LIST_HELP)
+    parser = VerbParser(verb, summary, usage, epilog=lambda: _LIST_HELP)
     parser.add_argument("folders", metavar="FOLDER", nargs="*", help="search this folder for jobs")
     parser.add_place()
     parser.add_switch("-A", "--all-namespaces", help="list the jobs of all namespaces")
@@ -319,17 +319,10 @@ def run_stop(verb: str, summary: str, argv: Sequence[str]) -> int:
     with client_of(flags) as client:
         if loss := client.loss_at_stop(job):
             confirm(f"{loss} Stop it all the same?", is_yes=flags.yes or flags.dry_run)
-        client.stop(
-            job,
-            may_lose_steps=True,
-            is_dry_run=flags.dry_run,
-            wait=not flags.no_wait,
-            on_status=StatusDisplay(
-                job, first="waiting for the job to end; Ctrl-C does not undo the stop"
-            ),
-        )
-        waited = not (flags.dry_run or flags.no_wait)
-        state = client.status(job, is_brief=True).state if waited else ""
+        first = "waiting for the job to end; Ctrl-C does not undo the stop"
+        show, wait = StatusDisplay(job, first=first), not flags.no_wait
+        client.stop(job, may_lose_steps=True, is_dry_run=flags.dry_run, wait=wait, on_status=show)
+        state = client.status(job, is_brief=True).state if wait and not flags.dry_run else ""
     if state in ("finished", "failed"):
         print(f"job {job} has {state} before it was stopped")
         return 0

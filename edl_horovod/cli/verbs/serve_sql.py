@@ -77,15 +77,10 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 
 def _parser(verb: str, summary: str) -> VerbParser:
-    parser = VerbParser(
-        verb,
-        summary=summary,
-        usage="[--token-file FILE] [--host HOST] [--port PORT] [--certificate FILE --key FILE]\n"
-        f"{' ' * 21}[--without-tls] [--databases FILE] [--sessions N] [--debug]\n"
-        f"{' ' * 21}[--config-dir DIR] [--config-name NAME] db=URL [key=value ...]",
-        epilog=lambda: _EXAMPLES,
-        config_class=JobConfig,
-    )
+    usage = "[--token-file FILE] [--host HOST] [--port PORT] [--certificate FILE --key FILE]\n"
+    usage += f"{' ' * 21}[--without-tls] [--databases FILE] [--sessions N] [--debug]\n"
+    usage += f"{' ' * 21}[--config-dir DIR] [--config-name NAME] db=URL [key=value ...]"
+    parser = VerbParser(verb, summary, usage, epilog=lambda: _EXAMPLES, config_class=JobConfig)
     parser.add_file("--token-file", help="file with the token that clients must send")
     parser.add_address(host="127.0.0.1", port=50051)
     parser.add_file("--certificate", help="TLS certificate of the server, in PEM")

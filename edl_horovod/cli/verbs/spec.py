@@ -29,7 +29,7 @@ _FILE = "config.yml"
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl spec`."""
-    parser = VerbParser(verb, summary=summary, usage=_USAGE, epilog=lambda: _EXAMPLES)
+    parser = VerbParser(verb, summary, _USAGE, epilog=lambda: _EXAMPLES)
     text = "show the files of a spec, or write a model of a zoo as files and a spec"
     parser.add_argument("action", choices=("show", "write"), help=text)
     text = "MODEL_SPEC: a file with a section `model`; MODEL_DEF: a model of the zoo"
@@ -117,14 +117,10 @@ def _as_table(section: Mapping[str, Any], description: Mapping[str, Any]) -> str
     }
     lines = [*fact_lines(facts), *(f"  {reason}" for reason in description["unsafe"])]
     if layers:
+        numbers = ["" if count is None else f"{count:,}" for count in counts]
         rows = [
-            (
-                layer["name"],
-                layer["kind"],
-                "" if layer["num_parameters"] is None else f"{layer['num_parameters']:,}",
-                layer["shape"],
-            )
-            for layer in layers
+            (layer["name"], layer["kind"], number, layer["shape"])
+            for layer, number in zip(layers, numbers, strict=True)
         ]
         lines += ["", *table(("LAYER", "KIND", "PARAMETERS", "SHAPE"), rows)]
     return "\n".join(lines)

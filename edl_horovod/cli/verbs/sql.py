@@ -51,14 +51,9 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         ConfigError: There is no statement, or more than one text of them.
         MissingDependency: The packages of the extra are not installed.
     """
-    parser = VerbParser(
-        verb,
-        summary=summary,
-        usage='["STATEMENT; ..."] [-f FILE] [-o table|json] [--picture FILE] [--dry-run] [-q]\n'
-        f"{' ' * 15}[--debug] [--config-dir DIR] [--config-name NAME] db=URL [key=value ...]",
-        epilog=lambda: _EXAMPLES,
-        config_class=JobConfig,
-    )
+    usage = '["STATEMENT; ..."] [-f FILE] [-o table|json] [--picture FILE] [--dry-run] [-q]\n'
+    usage += f"{' ' * 15}[--debug] [--config-dir DIR] [--config-name NAME] db=URL [key=value ...]"
+    parser = VerbParser(verb, summary, usage, epilog=lambda: _EXAMPLES, config_class=JobConfig)
     parser.add_file("-f", "--file", help="read the statements from this file")
     parser.add_file("--picture", help="draw the result of an EXPLAIN: .png, .svg or .pdf")
     parser.add_format()

@@ -305,7 +305,7 @@ def draw(
     points: Sequence[Point],
     *,
     x_text: Callable[[float], str],
-    y_text: Callable[[float], str],
+    y_text: Callable[[float], str] = lambda y: f"{y:.4g}",
     y_least: float | None = None,
 ) -> Chart | None:
     """Scale a curve to the area; None if the points do not make a curve yet.
@@ -326,14 +326,8 @@ def draw(
         f"{_share(x, left, right) * WIDTH:.1f},{(1 - _share(y, bottom, top)) * HEIGHT:.1f}"
         for x, y in points
     )
-    return Chart(
-        title=title,
-        line=line,
-        top=y_text(top),
-        bottom=y_text(bottom),
-        left=x_text(left),
-        right=x_text(right),
-    )
+    edges = {"left": x_text(left), "right": x_text(right)}
+    return Chart(title=title, line=line, top=y_text(top), bottom=y_text(bottom), **edges)
 
 
 def stairs(points: Sequence[Point]) -> tuple[Point, ...]:
@@ -354,26 +348,11 @@ def _charts(snapshot: JobSnapshot) -> list[Chart]:
     began = snapshot.ring[0][0] if snapshot.ring else 0.0
     # The size has not changed since the last point, so the line extends until now, or to the end.
     until = snapshot.time if snapshot.ended is None else snapshot.ended
-    ring = stairs(
-        [*snapshot.ring, (max(until, snapshot.ring[-1][0]), snapshot.ring[-1][1])]
-        if snapshot.ring
-        else ()
-    )
-    drawn = [
-        draw("loss over steps", snapshot.loss, x_text=lambda x: f"step {x:,.0f}", y_text=_number),
-        draw(
-            "ranks in the ring over time",
-            ring,
-            x_text=lambda x: ago(began, x),
-            y_text=_number,
-            y_least=0.0,
-        ),
-    ]
-    return [chart for chart in drawn if chart is not None]
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
+    last = [(max(until, time), size) for time, size in snapshot.ring[-1:]]
+    ring = stairs([*snapshot.ring, *last])
+    loss = draw("loss over steps", snapshot.loss, x_text=lambda x: f"step {x:,.0f}")
+    ranks = draw("ranks in the ring over time", ring, x_text=lambda x: ago(began, x), y_least=0.0)
+    return [chart for chart in (loss, ranks) if chart is not None]
 
 
 def _clock(seconds: float) -> str:
