@@ -414,11 +414,8 @@ class _Composer:
         while cause is not None and not getattr(cause, "full_key", None):
             cause = cause.__cause__ or cause.__context__
         key = str(getattr(cause, "full_key", None) or "")
-        typed = (
-            sorted_settings.typed_as(key)
-            if key
-            else " ".join([*sorted_settings.choices, *sorted_settings.typed.values()])
-        )
+        words = [*sorted_settings.choices, *sorted_settings.typed.values()]
+        typed = sorted_settings.typed_as(key) if key else " ".join(words)
         location = self._location(key, sorted_settings) if key else ""
         if isinstance(cause, InterpolationResolutionError):
             reason = str(cause).partition("\n")[0]

@@ -37,12 +37,8 @@ def localized(config: JobConfig) -> JobConfig:
     config = spec_zoo.with_zoo(config)
     if git_zoo.parse(config.model_zoo) is not None:
         zoo = git_zoo.ensure_local(config.model_zoo)
-        config = replace(
-            config,
-            model_zoo=str(zoo.path),
-            model_zoo_source=zoo.source,
-            model_zoo_commit=zoo.commit,
-        )
+        config = replace(config, model_zoo=str(zoo.path))
+        config = replace(config, model_zoo_source=zoo.source, model_zoo_commit=zoo.commit)
     lookup.file_groups(lookup.require_zoo(config.model_zoo), config.model_def)
     return config
 

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 from edl_horovod.config.frameworks import FRAMEWORKS, model_kinds
 from edl_horovod.config.model_spec import COMPILE_KEYS, check_spec, map_paths
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, OutputError, UserCodeError, hint_of
-from edl_horovod.files.cache import user_cache
+from edl_horovod.errors import ConfigError, UserCodeError
+from edl_horovod.files.cache import unwritable, user_cache
 from edl_horovod.models import git_zoo, lookup, zoo_files
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.child_process import call_in_child
@@ -278,11 +278,8 @@ def with_zoo(config: JobConfig) -> JobConfig:
             user_zoo = lookup.require_zoo(str(zoo)) if needs_user_zoo else None
             written = _write_zoo(section, user_zoo, is_trusted=is_trusted)
         except OSError as e:
-            raise OutputError(
-                f"The model zoo of the model spec cannot be kept in the cache: {e}.",
-                received={"model.name": section["name"]},
-                hint=f"{hint_of(e)} XDG_CACHE_HOME names the folder that the cache is in.",
-            ) from e
+            received = {"model.name": section["name"]}
+            raise unwritable("The model zoo of the model spec", e, received) from e
     return replace(config, model_zoo=str(written), model_def=MODEL_DEF)
 
 

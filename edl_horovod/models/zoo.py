@@ -244,11 +244,8 @@ def load_spec(
     }
     _require_declared(kind, params, methods)
     constructor = declared(kind)
-    constructor_params = {
-        name: value
-        for name, value in params.items()
-        if constructor.takes_any or name in constructor.names
-    }
+    accepted = set(params) if constructor.takes_any else set(constructor.names)
+    constructor_params = {name: value for name, value in params.items() if name in accepted}
     with user_code(f"Making {model.symbol} of {model.module.__file__}", root=zoo):
         constructor_params = _with_float_values(kind, constructor_params)
         spec: ElasticDLSpec = call_declared(kind, {**constructor_params, "context": context})

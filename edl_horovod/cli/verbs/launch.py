@@ -117,13 +117,8 @@ def _submit(
     log.setup("edl", level="error" if is_quiet else config.log_level)
     submitted = launch_target.launch(launch_target.plan(config))
     place = "".join(f" --{key} {shlex.quote(value)}" for key, value in submitted.place.items())
-    rows = {
-        "job": submitted.name,
-        **submitted.details,
-        "output": submitted.output,
-        "job_dir": submitted.job_dir,
-        "dashboard": address.url(),
-    }
+    rows = {"job": submitted.name, **submitted.details, "output": submitted.output}
+    rows |= {"job_dir": submitted.job_dir, "dashboard": address.url()}
     print_rows({name: value for name, value in rows.items() if value})
     if not is_quiet:
         print(

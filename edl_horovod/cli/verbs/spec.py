@@ -60,11 +60,8 @@ def _show(flags: argparse.Namespace) -> int:
         )
     require_framework(model_kinds()[section["name"]].framework)
     description = call_in_child(summarize, {"section": section})
-    print(
-        json.dumps(description, indent=2)
-        if flags.format == "json"
-        else _as_table(section, description)
-    )
+    is_json = flags.format == "json"
+    print(json.dumps(description, indent=2) if is_json else _as_table(section, description))
     return 0
 
 
