@@ -142,13 +142,10 @@ class VerbParser(argparse.ArgumentParser):
         key = word.removeprefix("--")
         is_known = is_setting(key, self._config_class) if self._config_class else False
         is_value = following is not None and (is_known or "=" not in following)
-        if following is None or not is_value or not (is_known or self._is_no_flag(word)):
+        is_no_flag = word.startswith("--") and not did_you_mean(word, self._flags)
+        if following is None or not is_value or not (is_known or is_no_flag):
             self._refuse(word, hint=f" A setting is written {word.lstrip('-')}=value.")
         return following
-
-    def _is_no_flag(self, word: str) -> bool:
-        """Whether a word is not even nearly one of the flags."""
-        return word.startswith("--") and not did_you_mean(word, self._flags)
 
     def parse_all(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the flags and positionals; anything else is an error.

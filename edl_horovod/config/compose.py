@@ -10,7 +10,6 @@ import threading
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -76,18 +75,6 @@ _URL_OR_REMOTE = re.compile(rf"{_URL.pattern}|[\w.-]+@[\w.-]+:")
 _VARIABLE = re.compile(r"^\$(?:(\w+)|\{(\w+)\})(?=/|$)")
 
 
-@dataclass(frozen=True)
-class Sweeper:
-    """The settings of Hydra's sweeper: `hydra/sweeper` and `hydra.sweeper`."""
-
-    params: dict[str, str]
-    """Settings with several values from a file, in Hydra's grammar."""
-    search: SearchConfig | None
-    """How Optuna searches; None runs all combinations."""
-    loader: ConfigLoader
-    """Lists the files that a glob may match."""
-
-
 def compose(
     task: str,
     overrides: Sequence[str] = (),
@@ -141,8 +128,14 @@ def compose_as(
         return config
 
 
-def sweeper_of(overrides: Sequence[str], for_sweeper: Sequence[str], files: ConfigFiles) -> Sweeper:
-    """The settings of Hydra's sweeper, from files and a command.
+def sweeper_of(
+    overrides: Sequence[str], for_sweeper: Sequence[str], files: ConfigFiles
+) -> tuple[dict[str, str], SearchConfig | None, ConfigLoader]:
+    """The settings of Hydra's sweeper, `hydra/sweeper` and `hydra.sweeper`.
+
+    Returns:
+        Settings with several values from a file, in Hydra's grammar; how Optuna searches, or None
+        to run all combinations; and what lists the files that a glob may match.
 
     Args:
         overrides: Settings as typed in a command.
@@ -153,7 +146,7 @@ def sweeper_of(overrides: Sequence[str], for_sweeper: Sequence[str], files: Conf
         ConfigError: A setting is unknown or malformed.
     """
     with _open_composer(JobConfig, "train", files) as composer:
-        return composer.sweeper(overrides, for_sweeper)
+        return (*composer.sweeper(overrides, for_sweeper), composer.loader)
 
 
 def describe(verb: str, overrides: Sequence[str], files: ConfigFiles) -> str:
@@ -174,7 +167,7 @@ class _Composer:
     """Composes configurations of one class while Hydra is open."""
 
     def __init__(self, config_class: type, verb: str, name: str, loader: ConfigLoader) -> None:
-        self._class, self._verb, self._loader = config_class, verb, loader
+        self._class, self._verb, self.loader = config_class, verb, loader
         self._start = _STARTS[config_class]
         self._name = name or self._start
         self._sorter = Sorter(config_class, name=self._name, loader=loader)
@@ -216,7 +209,7 @@ class _Composer:
         """The settings as YAML, with comments."""
         sorted_settings = self._sort(overrides, {})
         tree = OmegaConf.to_container(self._compose(sorted_settings), resolve=False)
-        files_by_key = _origins(self._loader, self._name, sorted_settings.for_hydra)
+        files_by_key = _origins(self.loader, self._name, sorted_settings.for_hydra)
         assert isinstance(tree, dict)
         return "\n".join(self._lines(tree, "", sorted_settings, files_by_key))
 
@@ -240,7 +233,9 @@ class _Composer:
             origin = self._origin(key, sorted_settings, files_by_key)
             yield f"{indent}{name}: {without_secrets(text)}  # {origin}"
 
-    def sweeper(self, overrides: Sequence[str], for_sweeper: Sequence[str]) -> Sweeper:
+    def sweeper(
+        self, overrides: Sequence[str], for_sweeper: Sequence[str]
+    ) -> tuple[dict[str, str], SearchConfig | None]:
         """The settings of Hydra's sweeper; see `sweeper_of`.
 
         Raises:
@@ -275,10 +270,9 @@ class _Composer:
                     hint=f"Write {key}.{next(iter(value), 'key')}: a,b in one line.",
                 )
         params = {str(key): str(value) for key, value in sweeper_params.items()}
-        search = None
-        if name == "optuna":
-            search = resolved.build(SearchConfig, sweeper_settings, section="hydra.sweeper")
-        return Sweeper(params, search, self._loader)
+        if name != "optuna":
+            return params, None
+        return params, resolved.build(SearchConfig, sweeper_settings, section="hydra.sweeper")
 
     def _origin(
         self, key: str, sorted_settings: SortedSettings, files_by_key: dict[str, str]
@@ -322,8 +316,8 @@ class _Composer:
         return composed
 
     def _check_name(self) -> None:
-        if not any(source.is_config(self._name) for source in self._loader.get_sources()):
-            options = self._loader.get_group_options("")
+        if not any(source.is_config(self._name) for source in self.loader.get_sources()):
+            options = self.loader.get_group_options("")
             names = [name for name in options if not name.startswith(("_", "edl_horovod_"))]
             raise ConfigError(
                 f"There is no file {self._name}.yaml.{did_you_mean(self._name, names)}",
@@ -390,7 +384,7 @@ class _Composer:
         if sorted_settings.typed_as(key):
             return ""
         try:
-            files_by_key = _origins(self._loader, self._name, sorted_settings.for_hydra)
+            files_by_key = _origins(self.loader, self._name, sorted_settings.for_hydra)
         except _HYDRA_ERRORS:
             return ""
         files = [file for name, file in files_by_key.items() if is_within(name, key)]
@@ -401,7 +395,7 @@ class _Composer:
         if isinstance(error, UnicodeDecodeError):
             # The error has the bytes that Hydra read, but not the path of their file.
             folders = [
-                entry.path for entry in self._loader.get_sources() if entry.scheme() == "file"
+                entry.path for entry in self.loader.get_sources() if entry.scheme() == "file"
             ]
             files = [file for folder in folders for file in Path(folder).rglob("*.yaml")]
             broken_files = [str(file) for file in files if error.object in file.read_bytes()]

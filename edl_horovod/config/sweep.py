@@ -90,17 +90,17 @@ def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Poin
     """
     for_sweeper = [text for text in overrides if text.lstrip("+").startswith("hydra")]
     single, several = _parse([text for text in overrides if text not in for_sweeper])
-    sweeper = sweeper_of(single, for_sweeper, files)
+    params, search, loader = sweeper_of(single, for_sweeper, files)
     single_keys = {split(text).key for text in single} | set(several)
-    from_files = {key: text for key, text in sweeper.params.items() if key not in single_keys}
+    from_files = {key: text for key, text in params.items() if key not in single_keys}
     file_single, file_several = _parse(_assigned(from_files))
     single, several = [*file_single, *single], {**file_several, **several}
     _check(single, {key: str(parsed.input_line) for key, parsed in several.items()})
     for parsed in several.values():
-        parsed.config_loader = sweeper.loader
-    if sweeper.search is not None:
+        parsed.config_loader = loader
+    if search is not None:
         space = {key: space_of(key, parsed) for key, parsed in several.items()}
-        return Search(space, lambda chosen: _point(single, _assigned(chosen)), sweeper.search)
+        return Search(space, lambda chosen: _point(single, _assigned(chosen)), search)
     columns = []
     for key, parsed in several.items():
         if not parsed.is_discrete_sweep():

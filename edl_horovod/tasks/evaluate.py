@@ -67,10 +67,8 @@ class Evaluator:
             plan: The plan of the data set, not shuffled.
             collectives: The ring's collectives.
         """
-        self.evaluation = evaluation
-        self._batches = batches
-        self.plan = plan
-        self._collectives = collectives
+        self.evaluation, self.plan = evaluation, plan
+        self._batches, self._collectives = batches, collectives
 
     @classmethod
     def of(cls, model: Model, data: OpenData, collectives: Collectives) -> Self:
@@ -152,10 +150,8 @@ class EvaluateWork(Work):
         self, config: JobConfig, evaluator: Evaluator, collectives: Collectives, events: EventLog
     ) -> None:
         """The leader reports its progress to `events`."""
-        self._config = config
-        self._evaluator = evaluator
-        self._plan = evaluator.plan
-        self._events = events
+        self._config, self._events = config, events
+        self._evaluator, self._plan = evaluator, evaluator.plan
         self._total = Array(evaluator.evaluation.zeros.vector)
         self.state = RingState({"total": self._total}, Counters(), collectives)
 

@@ -249,10 +249,8 @@ class PredictWork(Work):
         """
         self._config = config
         self._loaded = loaded = trained.loaded
-        self._name = loaded.label
-        self._batches = trained.data.batches
-        self._plan = trained.data.plan
-        self._events = events
+        self._name, self._events = loaded.label, events
+        self._batches, self._plan = trained.data.batches, trained.data.plan
         self._segments = Segments(JobDir.of(config), self._plan)
         self._sizes = Array(np.zeros(self._segments.num_segments, np.int64))
         kind = loaded.outputs_processor

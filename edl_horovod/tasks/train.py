@@ -179,15 +179,9 @@ class TrainWork(Work):
             groups=groups,
             join_share=config.elastic.join_share,
         )
-        self._framework = framework
-        self._config = config
-        self._loaded = loaded
-        self._batches = data.batches
-        self._columns = data.columns
-        self._plan = plan
-        self._step = step
-        self._ledger = ledger
-        self._zoo_copy = zoo_copy
+        self._config, self._framework, self._loaded = config, framework, loaded
+        self._plan, self._batches, self._columns = plan, data.batches, data.columns
+        self._step, self._ledger, self._zoo_copy = step, ledger, zoo_copy
         self._reports = StepReports(events, self._progress)
         self._began_at = -1
         """Step at which the ring began, or its set of holders last changed."""
