@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -27,6 +27,7 @@ from edl_horovod.models.lookup import file_groups, import_root, require_zoo
 __all__ = [
     "PACKAGE",
     "CustomObject",
+    "definitions_in",
     "install",
     "load_function",
     "load_module",
@@ -168,18 +169,16 @@ def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., An
     zoo = require_zoo(model_zoo)
     files: list[Path] = []
     for group in file_groups(zoo, model_def):
-        modules = [load_module(file, zoo=zoo) for file in group.files]
-        modules_by_function: dict[Callable[..., Any], ModuleType] = {
-            vars(module)[name]: module for module in modules if name in vars(module)
-        }
-        if len(modules_by_function) > 1:
-            listed = ", ".join(sorted(str(m.__file__) for m in modules_by_function.values()))
+        definitions = definitions_in(group.files, name, zoo=zoo)
+        if len(definitions) > 1:
+            listed = ", ".join(sorted(str(module.__file__) for _, module in definitions))
             raise UserCodeError(
-                f"{model_def!r} may mean {len(modules_by_function)} files with {name!r}: {listed}.",
+                f"{model_def!r} may mean {len(definitions)} files with {name!r}: {listed}.",
                 received={"model_def": model_def},
                 hint="Write folder.file to name one.",
             )
-        for function in modules_by_function:
+        if definitions:
+            function: Callable[..., Any] = definitions[0][0]
             return function
         files += group.files
     raise UserCodeError(
@@ -187,6 +186,13 @@ def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., An
         received={"model_def": model_def},
         hint="Write it there, at the top level.",
     )
+
+
+def definitions_in(files: Iterable[Path], name: str, *, zoo: Path) -> list[tuple[Any, ModuleType]]:
+    """The objects that files of a zoo bind to a name, each once, with a module that has it."""
+    modules = [load_module(file, zoo=zoo) for file in files]
+    objects = [(vars(module)[name], module) for module in modules if name in vars(module)]
+    return list({id(value): (value, module) for value, module in objects}.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,9 +419,6 @@ class _Finder(MetaPathFinder, Loader):
         is_package = any(module.startswith(f"{name}.") for module in _STAND_INS)
         if is_package or name in _STAND_INS:
             return ModuleSpec(name, self, is_package=is_package)
-        return None
-
-    def create_module(self, spec: ModuleSpec) -> None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:

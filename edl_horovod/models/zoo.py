@@ -23,7 +23,7 @@ from edl_horovod.models.lookup import (
     list_functions,
     require_zoo,
 )
-from edl_horovod.models.modules import load_module
+from edl_horovod.models.modules import definitions_in, load_module
 from edl_horovod.models.parts import (
     METHODS,
     OUTPUTS_PROCESSOR,
@@ -378,12 +378,7 @@ def _find_part(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
     symbol = name.rpartition(".")[2]
     is_dotted = all(part.isidentifier() for part in name.split("."))
     for files in files_defining(zoo, name) if is_dotted else []:
-        modules = [load_module(file, zoo=zoo) for file in files]
-        definitions: dict[int, tuple[Any, ModuleType]] = {
-            id(vars(zoo_module)[symbol]): (vars(zoo_module)[symbol], zoo_module)
-            for zoo_module in modules
-            if symbol in vars(zoo_module)
-        }
+        definitions = definitions_in(files, symbol, zoo=zoo)
         if len(definitions) > 1:
             listed = ", ".join(sorted(map(str, files)))
             raise UserCodeError(
@@ -391,7 +386,7 @@ def _find_part(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
                 received={key: name},
                 hint="Write folder.file.symbol to name one.",
             )
-        for value, zoo_module in definitions.values():
+        for value, zoo_module in definitions:
             return part_of(value, zoo_module, symbol, zoo=zoo)
     if key != "input_fn" and "." not in name:
         return Part(name, name, f"{key}={name}")  # Keras checks the name later.

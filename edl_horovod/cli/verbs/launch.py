@@ -3,7 +3,7 @@
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod import api
@@ -149,7 +149,7 @@ def _run_sweep(
     if is_dry_run:
         print(_table(plan.jobs))
         return 0
-    result = sweeps.run(plan, _Runner([job.name for job in plan.jobs], is_quiet=is_quiet))
+    result = sweeps.run(plan, _runner([job.name for job in plan.jobs], is_quiet=is_quiet))
     _finish(result)
     return 0
 
@@ -165,7 +165,7 @@ def _search(search: "Search", files: ConfigFiles, *, is_dry_run: bool, is_quiet:
         for parameter in search.space.values():
             print(f"  {parameter.written}")
         return 0
-    result = searches.run_search(search, files, _Runner([], is_quiet=is_quiet))
+    result = searches.run_search(search, files, _runner([], is_quiet=is_quiet))
     best = ""
     if job := sweeps.best_of(result, config):
         best = f"best: {job.name} ({config.metric} {_number(job.metrics[config.metric])})"
@@ -194,21 +194,19 @@ def _finish(result: "SweepResult", best: str = "") -> None:
         )
 
 
-class _Runner:
-    """Runs one job after another with a display of its own for each."""
+def _runner(names: Sequence[str], *, is_quiet: bool) -> Callable[["SweepJob", JobConfig], None]:
+    """What runs one job after another, with a display of its own for each."""
 
-    def __init__(self, names: Sequence[str], *, is_quiet: bool) -> None:
-        self._names = list(names)
-        self._is_quiet = is_quiet
-
-    def __call__(self, job: "SweepJob", config: JobConfig) -> None:
-        if not self._is_quiet:
-            of = f" {self._names.index(job.name) + 1} of {len(self._names)}" if self._names else ""
+    def run_job(job: "SweepJob", config: JobConfig) -> None:
+        if not is_quiet:
+            of = f" {names.index(job.name) + 1} of {len(names)}" if names else ""
             chosen = " ".join(f"{key}={value}" for key, value in job.chosen.items())
             print(f"job{of}: {chosen}", file=sys.stderr, flush=True)
-        with open_displays(is_quiet=self._is_quiet) as on_events:
-            log.setup("edl", level="error" if self._is_quiet else config.log_level)
+        with open_displays(is_quiet=is_quiet) as on_events:
+            log.setup("edl", level="error" if is_quiet else config.log_level)
             api.run(config, on_events=on_events)
+
+    return run_job
 
 
 def _table(jobs: Sequence["SweepJob"]) -> str:
