@@ -31,7 +31,6 @@ from edl_horovod.models.modules import CustomObject, import_object
 from edl_horovod.models.parts import REQUIRED
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.records import user_dataset
-from edl_horovod.records.code_digest import imported_files
 from edl_horovod.spec import ElasticDLSpec
 
 __all__ = [
@@ -409,10 +408,7 @@ def _files_in(tree: Path) -> list[str]:
 def _copy_into_zoo(tree: Path, key: str, path: Path) -> str:
     """Copy a file or a folder into the zoo, with what code imports; returns its path in the zoo."""
     base = tree / f"{_NAME}_files" / re.sub(r"\W+", "_", key)
-    sources = [path]
-    if path.suffix == ".py":
-        siblings = (path.with_name(file.name) for file in imported_files([path], [path.parent]))
-        sources = sorted({path, *filter(Path.is_file, siblings)})
+    sources = _with_imported_files(path) if path.suffix == ".py" else [path]
     # Files of two custom objects may have the same name.
     folders = itertools.chain([base], (base / str(number) for number in itertools.count(1)))
     folder = next(path for path in folders if all(_can_hold(path, file) for file in sources))
@@ -431,6 +427,17 @@ def _can_hold(folder: Path, file: Path) -> bool:
     if not existing.exists():
         return True
     return existing.is_file() and file.is_file() and existing.read_bytes() == file.read_bytes()
+
+
+def _with_imported_files(code: Path) -> list[Path]:
+    """A code file, and those in its folder that it imports, directly or through each other."""
+    files = [code]
+    for file in files:
+        for name in lookup.imported_names(file, in_functions=True):
+            imported = code.with_name(f"{name.partition('.')[0]}.py")
+            if imported.is_file() and imported not in files:
+                files.append(imported)
+    return files
 
 
 def _compile_options(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
