@@ -446,12 +446,13 @@ def _open_composer(config_class: type, verb: str, files: ConfigFiles) -> Iterato
     Raises:
         ConfigError: The user's directory cannot be used.
     """
-    schema_name, user_dir = _SCHEMA + _STARTS[config_class], files.path
+    schema_name = _SCHEMA + _STARTS[config_class]
     try:
+        ours, user_dir = str(conf_dir()), files.path
         with _LOCK, _outer_hydra_kept():
             ConfigStore.instance().store(name=schema_name, node=_schema_class(config_class))
             _register()
-            _UserDirectory.path, ours = user_dir, str(conf_dir())
+            _UserDirectory.path = user_dir
             with hydra.initialize_config_dir(ours, job_name="edl_horovod", version_base="1.3"):
                 loader = GlobalHydra.instance().config_loader()
                 yield _Composer(config_class, verb, files.name, loader)
