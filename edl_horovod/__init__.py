@@ -31,19 +31,12 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_API = ("build_image", "evaluate", "predict", "prepare", "submit", "sweep", "train")
 _MODULES = {
     "Client": "edl_horovod.launch.client",
     "EdlError": "edl_horovod.errors",
-    "ElasticDLSpec": "edl_horovod.spec",
-    "Mode": "edl_horovod.spec",
-    "build_image": "edl_horovod.api",
-    "evaluate": "edl_horovod.api",
-    "padded": "edl_horovod.spec",
-    "predict": "edl_horovod.api",
-    "prepare": "edl_horovod.api",
-    "submit": "edl_horovod.api",
-    "sweep": "edl_horovod.api",
-    "train": "edl_horovod.api",
+    **dict.fromkeys(("ElasticDLSpec", "Mode", "padded"), "edl_horovod.spec"),
+    **dict.fromkeys(_API, "edl_horovod.api"),
 }
 
 

@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod.config.keywords import from_keywords
+from edl_horovod.config.schema import ImageConfig, JobConfig, PrepareConfig
+from edl_horovod.displays import open_displays
 from edl_horovod.errors import Interrupted
 from edl_horovod.job.events import OnEvents
+from edl_horovod.launch import target
 
 if TYPE_CHECKING:
-    from edl_horovod.config.schema import JobConfig, PrepareConfig
     from edl_horovod.image import BuiltImage
     from edl_horovod.launch.target import SubmittedJob
     from edl_horovod.preparation import PrepareResult
@@ -192,8 +194,6 @@ def prepare(
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
     from edl_horovod.config.compose import compose_as
-    from edl_horovod.config.schema import PrepareConfig
-    from edl_horovod.displays import open_displays
     from edl_horovod.displays.terminal import prepare_events
 
     values = _without_none(
@@ -218,7 +218,6 @@ def build_image(*, push: bool = False, **settings: Any) -> "BuiltImage":
     """
     from edl_horovod import image
     from edl_horovod.config.compose import compose_as
-    from edl_horovod.config.schema import ImageConfig
 
     overrides, values = from_keywords(settings, ImageConfig)
     config = compose_as(ImageConfig, overrides, values=values)
@@ -253,7 +252,6 @@ def sweep(
     Raises:
         EdlError: The sweep cannot start; `Interrupted` after Ctrl-C. A job's error is in its row.
     """
-    from edl_horovod.config.schema import JobConfig
     from edl_horovod.config.sweep import product
     from edl_horovod.sweeps import run as sweeps
 
@@ -261,7 +259,7 @@ def sweep(
     overrides, values = from_keywords(values | settings, JobConfig)
     plan = sweeps.make_plan(product(overrides, values, over))
 
-    def run_job(job: "sweeps.SweepJob", config: "JobConfig") -> None:
+    def run_job(job: "sweeps.SweepJob", config: JobConfig) -> None:
         _run_shown(config, on_events, progress)
 
     result = sweeps.run(plan, run_job)
@@ -286,8 +284,6 @@ def submit(task: str, **settings: Any) -> "SubmittedJob":
             that are left.
     """
     from edl_horovod.config.compose import compose
-    from edl_horovod.config.schema import JobConfig
-    from edl_horovod.launch import target
 
     overrides, values = from_keywords(settings, JobConfig)
     config = compose(task, overrides, values=values)
@@ -299,10 +295,7 @@ def submit(task: str, **settings: Any) -> "SubmittedJob":
 
 
 def run(
-    config: "JobConfig",
-    *,
-    on_events: OnEvents | None = None,
-    warm: "WarmServer | None" = None,
+    config: JobConfig, *, on_events: OnEvents | None = None, warm: "WarmServer | None" = None
 ) -> "JobResult":
     """Run a job with composed settings.
 
@@ -314,8 +307,6 @@ def run(
     Raises:
         EdlError: A subclass says what went wrong.
     """
-    from edl_horovod.launch import target
-
     target.require_attached(config)
     launcher = target.target_of(config)
     try:
@@ -326,9 +317,7 @@ def run(
         raise Interrupted("The job was interrupted.") from error
 
 
-def run_prepare(
-    config: "PrepareConfig", *, on_progress: OnProgress | None = None
-) -> "PrepareResult":
+def run_prepare(config: PrepareConfig, *, on_progress: OnProgress | None = None) -> "PrepareResult":
     """Prepare records with composed settings.
 
     Args:
@@ -353,15 +342,12 @@ def _run_job(
     task: str, settings: dict[str, Any], on_events: OnEvents | None, progress: bool
 ) -> "JobResult":
     from edl_horovod.config.compose import compose
-    from edl_horovod.config.schema import JobConfig
 
     overrides, values = from_keywords(settings, JobConfig)
     return _run_shown(compose(task, overrides, values=values), on_events, progress)
 
 
-def _run_shown(config: "JobConfig", on_events: OnEvents | None, progress: bool) -> "JobResult":
-    from edl_horovod.displays import open_displays
-
+def _run_shown(config: JobConfig, on_events: OnEvents | None, progress: bool) -> "JobResult":
     with open_displays(is_quiet=not progress) as show:
         return run(config, on_events=_combined(on_events, show if progress else None))
 

@@ -34,9 +34,9 @@ class VerbParser(argparse.ArgumentParser):
     def __init__(
         self,
         verb: str,
-        *,
         summary: str,
         usage: str,
+        *,
         epilog: Callable[[], str] = str,
         config_class: type | None = None,
     ) -> None:
@@ -59,7 +59,7 @@ class VerbParser(argparse.ArgumentParser):
         )
         self._epilog = epilog
         self._config_class = config_class
-        self.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        self.add_switch("--debug", help="show the traceback of an error")
 
     def add_job_dir(self) -> None:
         """Add the argument for the directory of a job, as a path."""
@@ -67,53 +67,47 @@ class VerbParser(argparse.ArgumentParser):
 
     def add_place(self) -> None:
         """Add the flags for the cluster and the namespace of a job."""
-        self.add_argument(
-            "-n", "--namespace", default="", help="namespace of the job (default: the context's)"
-        )
-        self.add_argument(
-            "--context", default="", help="context of the kubeconfig (default: the current one)"
-        )
+        text = "namespace of the job (default: the context's)"
+        self.add_argument("-n", "--namespace", default="", help=text)
+        text = "context of the kubeconfig (default: the current one)"
+        self.add_argument("--context", default="", help=text)
 
     def add_format(self) -> None:
         """Add the flag for the output format, `table` or `json`."""
-        self.add_argument(
-            "-o",
-            "--format",
-            choices=("table", "json"),
-            default="table",
-            help="how to print the result (default: table)",
-        )
+        text = "how to print the result (default: table)"
+        self.add_argument("-o", "--format", choices=("table", "json"), default="table", help=text)
 
-    def add_dry_run(self, help_text: str) -> None:
+    def add_switch(self, *names: str, help: str) -> None:
+        """Add a flag without a value."""
+        self.add_argument(*names, action="store_true", help=help)
+
+    def add_file(self, *names: str, help: str) -> None:
+        """Add a flag whose value is the path of a file."""
+        self.add_argument(*names, metavar="FILE", type=Path, help=help)
+
+    def add_dry_run(self, help: str) -> None:
         """Add `--dry-run`."""
-        self.add_argument("--dry-run", action="store_true", help=help_text)
+        self.add_switch("--dry-run", help=help)
 
-    def add_quiet(self) -> None:
+    def add_quiet(self, help: str = "print only the result") -> None:
         """Add `-q`."""
-        self.add_argument("-q", "--quiet", action="store_true", help="print only the result")
+        self.add_switch("-q", "--quiet", help=help)
+
+    def add_address(self, *, host: str, port: int) -> None:
+        """Add the flags for the address of a server; the host is by default of this machine."""
+        text = "address to listen on (default: only this machine can connect)"
+        self.add_argument("--host", default=host, help=text)
+        text = "port to listen on; 0 means any free port"
+        self.add_argument("--port", type=int, default=port, help=text)
 
     def add_config_files(self) -> None:
         """Add the flags of Hydra for files of settings, and for printing the composed settings."""
-        self.add_argument(
-            "-cd",
-            "--config-dir",
-            metavar="DIR",
-            default="",
-            help="also search this directory for files of settings: +experiment=NAME",
-        )
-        self.add_argument(
-            "-cn",
-            "--config-name",
-            metavar="NAME",
-            default="",
-            help="start from NAME.yaml, which begins with the settings of this verb",
-        )
-        self.add_argument(
-            "-c",
-            "--cfg",
-            choices=("job",),
-            help="print each setting and where it comes from, and stop",
-        )
+        text = "also search this directory for files of settings: +experiment=NAME"
+        self.add_argument("-cd", "--config-dir", metavar="DIR", default="", help=text)
+        text = "start from NAME.yaml, which begins with the settings of this verb"
+        self.add_argument("-cn", "--config-name", metavar="NAME", default="", help=text)
+        text = "print each setting and where it comes from, and stop"
+        self.add_argument("-c", "--cfg", choices=("job",), help=text)
 
     def format_help(self) -> str:
         """The help, with its end."""
@@ -148,13 +142,10 @@ class VerbParser(argparse.ArgumentParser):
         key = word.removeprefix("--")
         is_known = is_setting(key, self._config_class) if self._config_class else False
         is_value = following is not None and (is_known or "=" not in following)
-        if following is None or not is_value or not (is_known or self._is_no_flag(word)):
+        is_no_flag = word.startswith("--") and not did_you_mean(word, self._flags)
+        if following is None or not is_value or not (is_known or is_no_flag):
             self._refuse(word, hint=f" A setting is written {word.lstrip('-')}=value.")
         return following
-
-    def _is_no_flag(self, word: str) -> bool:
-        """Whether a word is not even nearly one of the flags."""
-        return word.startswith("--") and not did_you_mean(word, self._flags)
 
     def parse_all(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the flags and positionals; anything else is an error.
@@ -199,14 +190,9 @@ def settings_parser(
         table = _settings_table(config_class, required=needed(verb))
         return f"settings:\n{table}\n\n{more()}examples:\n{examples}\n"
 
-    parser = VerbParser(
-        verb,
-        summary=summary,
-        usage=f"{flags} [-q] [--debug]\n{' ' * 17}"
-        "[--config-dir DIR] [--config-name NAME] [--cfg job] key=value ...",
-        epilog=epilog,
-        config_class=config_class,
-    )
+    usage = f"{flags} [-q] [--debug]\n{' ' * 17}"
+    usage += "[--config-dir DIR] [--config-name NAME] [--cfg job] key=value ..."
+    parser = VerbParser(verb, summary, usage, epilog=epilog, config_class=config_class)
     parser.add_config_files()
     parser.add_quiet()
     return parser

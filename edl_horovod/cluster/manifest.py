@@ -69,7 +69,7 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
         parts += [_object("v1", "Secret", owned, type="Opaque", data=data), _service(name)]
     if not style_of(config).is_static and not config.kubernetes.service_account:
         # The largest number of worker pods that the job can be scaled to.
-        most_ranks = max(tasks.largest_ring(config), config.launch.np)
+        most_ranks = tasks.largest_ring(config)
         most_pods = math.ceil(most_ranks / config.kubernetes.slots_per_worker)
         parts += _rights(name, namespace, most_pods)
     parts.append(_network_policy(name))

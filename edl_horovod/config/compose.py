@@ -10,7 +10,6 @@ import threading
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -29,7 +28,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from edl_horovod.config import model_spec, resolved
+from edl_horovod.config import resolved
 from edl_horovod.config.checks import check_choice
 from edl_horovod.config.conf_files import NO_FILES, ConfigFiles, conf_dir
 from edl_horovod.config.fields import (
@@ -49,20 +48,14 @@ from edl_horovod.config.schema import (
     PrepareConfig,
     SamplerConfig,
     SearchConfig,
+    needs_model_def,
 )
 from edl_horovod.config.secrets import check_no_secrets, secrets_in
 from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.records.sources.table import kind_of
 
-__all__ = [
-    "Sweeper",
-    "compose",
-    "compose_as",
-    "compose_sweep",
-    "describe",
-    "sweeper_of",
-]
+__all__ = ["compose", "compose_as", "compose_sweep", "describe", "sweeper_of"]
 
 ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig, ImageConfig)
 
@@ -80,18 +73,6 @@ _PATHS = ("output", "job_dir", "model_zoo", "trained_model", "init_from")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _URL_OR_REMOTE = re.compile(rf"{_URL.pattern}|[\w.-]+@[\w.-]+:")
 _VARIABLE = re.compile(r"^\$(?:(\w+)|\{(\w+)\})(?=/|$)")
-
-
-@dataclass(frozen=True)
-class Sweeper:
-    """The settings of Hydra's sweeper: `hydra/sweeper` and `hydra.sweeper`."""
-
-    params: dict[str, str]
-    """Settings with several values from a file, in Hydra's grammar."""
-    search: SearchConfig | None
-    """How Optuna searches; None runs all combinations."""
-    loader: ConfigLoader
-    """Lists the files that a glob may match."""
 
 
 def compose(
@@ -147,8 +128,14 @@ def compose_as(
         return config
 
 
-def sweeper_of(overrides: Sequence[str], for_sweeper: Sequence[str], files: ConfigFiles) -> Sweeper:
-    """The settings of Hydra's sweeper, from files and a command.
+def sweeper_of(
+    overrides: Sequence[str], for_sweeper: Sequence[str], files: ConfigFiles
+) -> tuple[dict[str, str], SearchConfig | None, ConfigLoader]:
+    """The settings of Hydra's sweeper, `hydra/sweeper` and `hydra.sweeper`.
+
+    Returns:
+        Settings with several values from a file, in Hydra's grammar; how Optuna searches, or None
+        to run all combinations; and what lists the files that a glob may match.
 
     Args:
         overrides: Settings as typed in a command.
@@ -159,7 +146,7 @@ def sweeper_of(overrides: Sequence[str], for_sweeper: Sequence[str], files: Conf
         ConfigError: A setting is unknown or malformed.
     """
     with _open_composer(JobConfig, "train", files) as composer:
-        return composer.sweeper(overrides, for_sweeper)
+        return (*composer.sweeper(overrides, for_sweeper), composer.loader)
 
 
 def describe(verb: str, overrides: Sequence[str], files: ConfigFiles) -> str:
@@ -179,14 +166,10 @@ def describe(verb: str, overrides: Sequence[str], files: ConfigFiles) -> str:
 class _Composer:
     """Composes configurations of one class while Hydra is open."""
 
-    def __init__(
-        self, config_class: type, verb: str, *, start: str, name: str, loader: ConfigLoader
-    ) -> None:
-        self._class = config_class
-        self._verb = verb
-        self._start = start
-        self._name = name or start
-        self._loader = loader
+    def __init__(self, config_class: type, verb: str, name: str, loader: ConfigLoader) -> None:
+        self._class, self._verb, self.loader = config_class, verb, loader
+        self._start = _STARTS[config_class]
+        self._name = name or self._start
         self._sorter = Sorter(config_class, name=self._name, loader=loader)
         self._first: DictConfig | None = None
 
@@ -207,8 +190,8 @@ class _Composer:
             str(key): value for key, value in resolved_values.items() if value != _MISSING
         }
         try:
-            if "model" in self._sorter.annotations:
-                model_spec.expand(values_by_name)
+            if expand := getattr(self._class, "EXPAND", None):
+                expand(values_by_name)
             self._check_needed(values_by_name)
             check_no_secrets(values_by_name)
             _make_absolute(values_by_name)
@@ -226,7 +209,7 @@ class _Composer:
         """The settings as YAML, with comments."""
         sorted_settings = self._sort(overrides, {})
         tree = OmegaConf.to_container(self._compose(sorted_settings), resolve=False)
-        files_by_key = _origins(self._loader, self._name, sorted_settings.for_hydra)
+        files_by_key = _origins(self.loader, self._name, sorted_settings.for_hydra)
         assert isinstance(tree, dict)
         return "\n".join(self._lines(tree, "", sorted_settings, files_by_key))
 
@@ -250,7 +233,9 @@ class _Composer:
             origin = self._origin(key, sorted_settings, files_by_key)
             yield f"{indent}{name}: {without_secrets(text)}  # {origin}"
 
-    def sweeper(self, overrides: Sequence[str], for_sweeper: Sequence[str]) -> Sweeper:
+    def sweeper(
+        self, overrides: Sequence[str], for_sweeper: Sequence[str]
+    ) -> tuple[dict[str, str], SearchConfig | None]:
         """The settings of Hydra's sweeper; see `sweeper_of`.
 
         Raises:
@@ -285,10 +270,9 @@ class _Composer:
                     hint=f"Write {key}.{next(iter(value), 'key')}: a,b in one line.",
                 )
         params = {str(key): str(value) for key, value in sweeper_params.items()}
-        search = None
-        if name == "optuna":
-            search = resolved.build(SearchConfig, sweeper_settings, section="hydra.sweeper")
-        return Sweeper(params, search, self._loader)
+        if name != "optuna":
+            return params, None
+        return params, resolved.build(SearchConfig, sweeper_settings, section="hydra.sweeper")
 
     def _origin(
         self, key: str, sorted_settings: SortedSettings, files_by_key: dict[str, str]
@@ -332,8 +316,8 @@ class _Composer:
         return composed
 
     def _check_name(self) -> None:
-        if not any(source.is_config(self._name) for source in self._loader.get_sources()):
-            options = self._loader.get_group_options("")
+        if not any(source.is_config(self._name) for source in self.loader.get_sources()):
+            options = self.loader.get_group_options("")
             names = [name for name in options if not name.startswith(("_", "edl_horovod_"))]
             raise ConfigError(
                 f"There is no file {self._name}.yaml.{did_you_mean(self._name, names)}",
@@ -372,9 +356,8 @@ class _Composer:
             key, variable = secret.key, secret.variable
             if key == "model_zoo" or (key in FILE_LISTS and not variable):
                 continue
-            hint = "Leave it out; the ranks can read a secret from their environment"
-            if variable:
-                hint = f"Leave it out; the ranks can read {variable} from their environment"
+            name = variable or "a secret"
+            hint = f"Leave it out; the ranks can read {name} from their environment"
             raise ConfigError(
                 f"{key} takes a value that seems to be a secret, and settings are written to the"
                 " job's directory.",
@@ -387,9 +370,7 @@ class _Composer:
         """Report all missing settings in one error, each with its meaning."""
         needed_keys = needed(self._verb)
         missing = [key for key in needed_keys if not values.get(key)]
-        zoo_is_file = values["model_zoo"].endswith(".py")
-        if "model_def" in missing and (zoo_is_file or values.get("model")):
-            # The file may hold a single model; whether it does is known when it is opened.
+        if "model_def" in missing and not needs_model_def(values):
             missing.remove("model_def")
         if missing:
             meanings = {setting.key: setting.meaning for setting in settings(self._class)}
@@ -403,7 +384,7 @@ class _Composer:
         if sorted_settings.typed_as(key):
             return ""
         try:
-            files_by_key = _origins(self._loader, self._name, sorted_settings.for_hydra)
+            files_by_key = _origins(self.loader, self._name, sorted_settings.for_hydra)
         except _HYDRA_ERRORS:
             return ""
         files = [file for name, file in files_by_key.items() if is_within(name, key)]
@@ -414,7 +395,7 @@ class _Composer:
         if isinstance(error, UnicodeDecodeError):
             # The error has the bytes that Hydra read, but not the path of their file.
             folders = [
-                entry.path for entry in self._loader.get_sources() if entry.scheme() == "file"
+                entry.path for entry in self.loader.get_sources() if entry.scheme() == "file"
             ]
             files = [file for folder in folders for file in Path(folder).rglob("*.yaml")]
             broken_files = [str(file) for file in files if error.object in file.read_bytes()]
@@ -427,11 +408,8 @@ class _Composer:
         while cause is not None and not getattr(cause, "full_key", None):
             cause = cause.__cause__ or cause.__context__
         key = str(getattr(cause, "full_key", None) or "")
-        typed = (
-            sorted_settings.typed_as(key)
-            if key
-            else " ".join([*sorted_settings.choices, *sorted_settings.typed.values()])
-        )
+        words = [*sorted_settings.choices, *sorted_settings.typed.values()]
+        typed = sorted_settings.typed_as(key) if key else " ".join(words)
         location = self._location(key, sorted_settings) if key else ""
         if isinstance(cause, InterpolationResolutionError):
             reason = str(cause).partition("\n")[0]
@@ -460,21 +438,7 @@ class _Composer:
 
 
 @contextmanager
-def _open_composer(
-    config_class: type[ConfigT], verb: str, files: ConfigFiles
-) -> Iterator[_Composer]:
-    start = _STARTS[config_class]
-    try:
-        with _open_hydra(config_class, start, files) as loader:
-            yield _Composer(config_class, verb, start=start, name=files.name, loader=loader)
-    except ConfigError as e:
-        if without_secrets(str(e)) == str(e):
-            raise
-        raise e.reworded(without_secrets) from None  # Its cause shows what was typed, too.
-
-
-@contextmanager
-def _open_hydra(config_class: type, verb_file: str, files: ConfigFiles) -> Iterator[ConfigLoader]:
+def _open_composer(config_class: type, verb: str, files: ConfigFiles) -> Iterator[_Composer]:
     """Open Hydra with our directory, the user's directory and a schema.
 
     The Hydra of the program that calls us is restored at the end.
@@ -482,13 +446,20 @@ def _open_hydra(config_class: type, verb_file: str, files: ConfigFiles) -> Itera
     Raises:
         ConfigError: The user's directory cannot be used.
     """
-    ours, user_dir = str(conf_dir()), files.path
-    with _LOCK, _outer_hydra_kept():
-        ConfigStore.instance().store(name=_SCHEMA + verb_file, node=_schema_class(config_class))
-        _register()
-        _UserDirectory.path = user_dir
-        with hydra.initialize_config_dir(ours, job_name="edl_horovod", version_base="1.3"):
-            yield GlobalHydra.instance().config_loader()
+    schema_name = _SCHEMA + _STARTS[config_class]
+    try:
+        ours, user_dir = str(conf_dir()), files.path
+        with _LOCK, _outer_hydra_kept():
+            ConfigStore.instance().store(name=schema_name, node=_schema_class(config_class))
+            _register()
+            _UserDirectory.path = user_dir
+            with hydra.initialize_config_dir(ours, job_name="edl_horovod", version_base="1.3"):
+                loader = GlobalHydra.instance().config_loader()
+                yield _Composer(config_class, verb, files.name, loader)
+    except ConfigError as e:
+        if without_secrets(str(e)) == str(e):
+            raise
+        raise e.reworded(without_secrets) from None  # Its cause shows what was typed, too.
 
 
 def _origins(loader: ConfigLoader, config_name: str, overrides: Sequence[str]) -> dict[str, str]:
@@ -497,14 +468,7 @@ def _origins(loader: ConfigLoader, config_name: str, overrides: Sequence[str]) -
     files_by_key: dict[str, str] = {}
     for default in defaults:
         path = default.config_path or ""
-        source = next(
-            (
-                source_option
-                for source_option in loader.get_sources()
-                if source_option.is_config(path)
-            ),
-            None,
-        )
+        source = next((entry for entry in loader.get_sources() if entry.is_config(path)), None)
         if path.startswith(("hydra/", _SCHEMA)) or source is None:
             continue
         content = OmegaConf.to_container(source.load_config(path).config, resolve=False)

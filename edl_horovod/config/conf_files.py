@@ -92,13 +92,9 @@ def _shipped(name: str, file: str) -> Path:
 
 def choices_table() -> str:
     """Every choice of every group, with the sentence at the head of its file."""
-    files = sorted(conf_dir().glob("*/*.yaml"))
-    names = [f"{file.parent.name}={file.stem}" for file in files]
-    width = max(map(len, names))
-    lines = [
-        f"  {name:{width}}  {_sentence(file)}" for name, file in zip(names, files, strict=True)
-    ]
-    return "\n".join(lines)
+    files = {f"{file.parent.name}={file.stem}": file for file in conf_dir().glob("*/*.yaml")}
+    width = max(map(len, files))
+    return "\n".join(f"  {name:{width}}  {_sentence(files[name])}" for name in sorted(files))
 
 
 def _sentence(file: Path) -> str:

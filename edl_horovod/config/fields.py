@@ -58,11 +58,8 @@ _ELASTICDL_NAMES = {
 
 def needed(verb: str) -> tuple[str, ...]:
     """The settings that a verb requires, including some that have a default in the schema."""
-    others = {
-        "prepare": ("model_def", "data", "output"),
-        "image": ("base_image", "image_repository"),
-    }
-    return others[verb] if verb in others else TASKS[verb].needs
+    keys = {"prepare": ("model_def", "data", "output"), "image": ("base_image", "image_repository")}
+    return keys[verb] if verb in keys else TASKS[verb].needs
 
 
 @dataclass(frozen=True)

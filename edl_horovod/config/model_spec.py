@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from edl_horovod.config.checks import check_choice
 from edl_horovod.config.frameworks import model_kinds
 from edl_horovod.errors import ConfigError, did_you_mean
 
@@ -61,12 +62,7 @@ def check(section: Mapping[str, Any]) -> None:
             )
     name, module, spec = (section.get(key, "") for key in _SECTION)
     kinds = model_kinds()
-    if name not in kinds:
-        raise ConfigError(
-            f"model.name must be one of {', '.join(kinds)}.",
-            received={"model.name": name},
-            hint=did_you_mean(str(name), kinds),
-        )
+    check_choice("model.name", str(name), kinds)
     kind = kinds[name]
     if module and str(module).removeprefix(_MODULES) != kind.module:
         raise ConfigError(
@@ -106,8 +102,7 @@ def check_spec(name: str, spec: Mapping[str, Any]) -> None:
     for key in (_MODEL_NAME, *_FILES[:3]):
         if not isinstance(spec.get(key, ""), str):
             raise ConfigError(
-                f"model.spec.{key} must be text.",
-                received={f"model.spec.{key}": spec[key]},
+                f"model.spec.{key} must be text.", received={f"model.spec.{key}": spec[key]}
             )
     definitions = [key for key in _FILES[:2] if spec.get(key)]
     missing = [] if spec.get(_MODEL_NAME) else [_MODEL_NAME]
@@ -216,9 +211,8 @@ def map_paths(spec: Mapping[str, Any], change: Callable[[str, str], str]) -> dic
                 else change(key, text)
             )
     if "custom_objects" in changed_spec:
-        changed_spec["custom_objects"] = _map_entries(
-            "custom_objects", changed_spec["custom_objects"], change
-        )
+        objects = changed_spec["custom_objects"]
+        changed_spec["custom_objects"] = _map_entries("custom_objects", objects, change)
     for key in COMPILE_KEYS:
         if isinstance(options := changed_spec.get(key), Mapping):
             changed_spec[key] = {

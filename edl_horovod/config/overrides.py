@@ -4,9 +4,9 @@ Text settings (paths, globs, names) are used verbatim, so a path needs quotes on
 value in the quotes of Hydra's grammar is the text within the quotes. Hydra parses other settings.
 """
 
+import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,19 +20,7 @@ from edl_horovod.config.conf_files import conf_dir
 from edl_horovod.config.fields import SET_BY_US, dict_key_of, is_within, settings, unknown_key
 from edl_horovod.errors import ConfigError, did_you_mean
 
-__all__ = [
-    "Override",
-    "SortedSettings",
-    "Sorter",
-    "checked_for_hydra",
-    "escaped",
-    "gathered_errors",
-    "hydra_value",
-    "param_of",
-    "split",
-    "unquoted",
-    "unreadable",
-]
+__all__ = ["Override", "SortedSettings", "Sorter", "escaped", "hydra_value", "split", "unreadable"]
 
 _INTERPOLATION = re.compile(r"(?P<slashes>\\*)\$\{(?=(?:(?P<name>[\w.]+)(?P<after>[:}]))?)")
 
@@ -166,29 +154,6 @@ def unreadable(override: Override) -> ConfigError:
     )
 
 
-@contextmanager
-def gathered_errors() -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Collect the errors of several blocks, and raise them as one error at the end.
-
-    Yields a function that returns the context manager for one block.
-    """
-    errors: list[ConfigError] = []
-
-    @contextmanager
-    def collect() -> Iterator[None]:
-        try:
-            yield
-        except ConfigError as error:
-            errors.append(error)
-
-    yield collect
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        lines = "".join(f"\n  {error}" for error in errors)
-        raise ConfigError(f"{len(errors)} settings cannot be taken:{lines}")
-
-
 @dataclass(frozen=True)
 class SortedSettings:
     """The settings of one composition, sorted by how their values are read."""
@@ -226,30 +191,41 @@ class Sorter:
         """
         sorted_settings = SortedSettings()
         params: dict[str, Any] = {}
-        with gathered_errors() as collecting_errors:
-            for text in overrides:
-                with collecting_errors():
-                    override = split(text)
-                    self._sort_one(override, sorted_settings, params)
-            for key, value in values.items():
-                with collecting_errors():
-                    sorted_settings.typed[key] = f"{key}={value}"
-                    if dict_key_of(key, self.annotations) == "params":
-                        params_text.put(
-                            params, key, escaped(value), received=sorted_settings.typed[key]
-                        )
-                    elif key in self.annotations or dict_key_of(key, self.annotations):
-                        sorted_settings.values[key] = escaped(value)
-                    else:
-                        raise self.unknown(key, sorted_settings.typed[key])
+        errors: list[ConfigError] = []
+        steps = [
+            *(functools.partial(self._sort_text, text) for text in overrides),
+            *(functools.partial(self._sort_value, key, value) for key, value in values.items()),
+        ]
+        for step in steps:
+            try:
+                step(sorted_settings, params)
+            except ConfigError as error:
+                errors.append(error)
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            lines = "".join(f"\n  {error}" for error in errors)
+            raise ConfigError(f"{len(errors)} settings cannot be taken:{lines}")
         if params:
             params_text.check(params)
             sorted_settings.values["params"] = params
         return sorted_settings
 
-    def _sort_one(
-        self, override: Override, sorted_settings: SortedSettings, params: dict[str, Any]
+    def _sort_value(
+        self, key: str, value: Any, sorted_settings: SortedSettings, params: dict[str, Any]
     ) -> None:
+        typed = sorted_settings.typed[key] = f"{key}={value}"
+        if dict_key_of(key, self.annotations) == "params":
+            params_text.put(params, key, escaped(value), received=typed)
+        elif key in self.annotations or dict_key_of(key, self.annotations):
+            sorted_settings.values[key] = escaped(value)
+        else:
+            raise self.unknown(key, typed)
+
+    def _sort_text(
+        self, text: str, sorted_settings: SortedSettings, params: dict[str, Any]
+    ) -> None:
+        override = split(text)
         key, value = override.key, override.value
         in_dict = dict_key_of(key, self.annotations)
         is_text = not value.startswith("{")

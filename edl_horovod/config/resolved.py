@@ -131,7 +131,8 @@ def _checked_value(value: Any, annotation: Any, key: str, root: type) -> Any:
     elif _fits(value, plain_type(annotation)):
         if typing.get_origin(annotation) is typing.Literal:
             check_choice(key, value, typing.get_args(annotation))
-        return float(value) if _is_float(annotation) and type(value) is int else value
+        is_float = annotation is float or float in typing.get_args(annotation)
+        return float(value) if is_float and type(value) is int else value
     raise wrong_type(key, f"{value!r} ({type(value).__name__})", plain_type(annotation))
 
 
@@ -143,7 +144,3 @@ def _fits(value: Any, annotation: Any) -> bool:
     if annotation is float:
         return type(value) in (int, float)
     return type(value) is annotation
-
-
-def _is_float(annotation: Any) -> bool:
-    return annotation is float or float in typing.get_args(annotation)

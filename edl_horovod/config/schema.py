@@ -1,5 +1,6 @@
 """The settings as frozen dataclasses: the one list of keys, with types, defaults and units."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, get_args
@@ -13,18 +14,15 @@ from edl_horovod.config.slurm import SlurmConfig
 from edl_horovod.config.tasks import TASKS
 
 __all__ = [
+    "MODEL_KEYS",
     "SAMPLERS",
-    "CallbacksConfig",
     "CheckpointConfig",
     "Compression",
-    "DataConfig",
-    "DebugConfig",
     "EarlyStoppingConfig",
     "ElasticConfig",
     "ImageConfig",
     "JobConfig",
     "KubernetesConfig",
-    "LaunchConfig",
     "Precision",
     "PrepareConfig",
     "SamplerConfig",
@@ -32,6 +30,7 @@ __all__ = [
     "SlurmConfig",
     "TARGET_SECTIONS",
     "TrainConfig",
+    "needs_model_def",
 ]
 
 _TRUST = ("changed", "image", "model")
@@ -42,8 +41,18 @@ Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 _Sampler = Literal["tpe", "random"]
 SAMPLERS: tuple[_Sampler, ...] = get_args(_Sampler)
 
+MODEL_KEYS = ("model_def", *model_section.SETTINGS)
+"""The settings that each can say which model is trained."""
 TARGET_SECTIONS = ("kubernetes", "slurm")
 """Sections that each belong to the launch target of the same name."""
+
+
+def needs_model_def(values: Mapping[str, Any]) -> bool:
+    """Whether settings must name a model: a model in files and a zoo of one model need no name.
+
+    Whether the only file of a zoo holds a single model is known when it is opened.
+    """
+    return not values.get("model") and not values["model_zoo"].endswith(".py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,10 +274,6 @@ class ElasticConfig:
             value = getattr(self, f"{name}_seconds")
             check(value > 0, f"elastic.{name}_seconds", value, "must be above 0 seconds")
 
-    def most_ranks(self, bound: int) -> int:
-        """Most ranks of a ring whose work at most `bound` ranks can share."""
-        return min(self.max_np or bound, bound)
-
 
 @dataclass(frozen=True, kw_only=True)
 class DebugConfig:
@@ -353,6 +358,9 @@ class JobConfig:
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
 
+    EXPAND: ClassVar = staticmethod(model_section.expand)
+    """Replaces settings that name a file of settings by its content, in composed values."""
+
     def __post_init__(self) -> None:
         check_choice("task", self.task, TASKS)
         if self.framework:
@@ -366,8 +374,7 @@ class JobConfig:
             needed = model_kinds()[self.model["name"]].framework
             rule = f"must be {needed} for a {self.model['name']}"
             check(self.framework == needed, "framework", self.framework, rule)
-        elif task.takes_zoo and not self.model_zoo.endswith(".py"):
-            # A zoo of one file may hold a single model, which needs no name.
+        elif task.takes_zoo and needs_model_def(vars(self)):
             check_given("model_def", self.model_def, "a model of the zoo")
         rule = "must be empty here: the command replaces it by the setting model"
         check(not self.model_spec, "model_spec", self.model_spec, rule)
@@ -480,7 +487,7 @@ class PrepareConfig:
     def __post_init__(self) -> None:
         check_given("data", self.data, "the input files")
         check_given("output", self.output, "a directory for the result")
-        if not self.model_zoo.endswith(".py"):
+        if needs_model_def(vars(self)):
             check_given("model_def", self.model_def, "a file of the zoo")
         is_file = self.output.endswith(".recordio")
         check(not is_file, "output", self.output, "must name a directory, not a .recordio file")

@@ -5,7 +5,6 @@ job. In lists of files and strings of parameters, where a comma has another mean
 must be written as `choice(...)`.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,16 +23,7 @@ from edl_horovod.config.overrides import hydra_value, split, unreadable
 from edl_horovod.config.schema import JobConfig, SearchConfig
 from edl_horovod.errors import ConfigError
 
-__all__ = [
-    "Candidates",
-    "Interval",
-    "Point",
-    "Search",
-    "expand",
-    "product",
-    "space_of",
-    "text_of",
-]
+__all__ = ["Candidates", "Interval", "Point", "Search", "expand", "product", "text_of"]
 
 _KEYS_WITH_COMMAS = ("data", "validation_data", "params")
 _SHARED_KEYS = ("output", "job_dir", "overwrite", "log_level")
@@ -100,19 +90,17 @@ def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Poin
     """
     for_sweeper = [text for text in overrides if text.lstrip("+").startswith("hydra")]
     single, several = _parse([text for text in overrides if text not in for_sweeper])
-    sweeper = sweeper_of(single, for_sweeper, files)
+    params, search, loader = sweeper_of(single, for_sweeper, files)
     single_keys = {split(text).key for text in single} | set(several)
-    file_overrides = [
-        f"{key}={value}" for key, value in sweeper.params.items() if key not in single_keys
-    ]
-    file_single, file_several = _parse(file_overrides)
+    from_files = {key: text for key, text in params.items() if key not in single_keys}
+    file_single, file_several = _parse(_assigned(from_files))
     single, several = [*file_single, *single], {**file_several, **several}
     _check(single, {key: str(parsed.input_line) for key, parsed in several.items()})
     for parsed in several.values():
-        parsed.config_loader = sweeper.loader
-    if sweeper.search is not None:
+        parsed.config_loader = loader
+    if search is not None:
         space = {key: space_of(key, parsed) for key, parsed in several.items()}
-        return Search(space, functools.partial(_searched_point, single), sweeper.search)
+        return Search(space, lambda chosen: _point(single, _assigned(chosen)), search)
     columns = []
     for key, parsed in several.items():
         if not parsed.is_discrete_sweep():
@@ -152,8 +140,10 @@ def product(
                 received={key: several},
                 hint=f"Write {key}=[value, value].",
             )
-    settings_text = [*overrides, *(f"{key}={value}" for key, value in values.items())]
-    _check(settings_text, {key: f"{key}={list(several)}" for key, several in over.items()})
+    _check(
+        [*overrides, *_assigned(values)],
+        {key: f"{key}={list(several)}" for key, several in over.items()},
+    )
     points = {}
     for combination in itertools.product(*over.values()):
         assignment = dict(zip(over, combination, strict=True))
@@ -230,8 +220,8 @@ def _sweep_of(text: str) -> Parsed | None:
         raise unreadable(override) from e
 
 
-def _searched_point(single: Sequence[str], values: Mapping[str, Any]) -> Point:
-    return _point(single, [f"{key}={value}" for key, value in values.items()])
+def _assigned(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
 
 
 def _point(single: Sequence[str], assignments: Sequence[str]) -> Point:

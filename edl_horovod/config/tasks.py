@@ -17,8 +17,6 @@ __all__ = [
     "Task",
     "check_change",
     "check_start",
-    "choose_growing_lanes",
-    "choose_num_lanes",
     "evaluation_batch",
     "largest_ring",
     "num_lanes",
@@ -175,7 +173,8 @@ TASKS: Table[Task] = Table(
 
 def largest_ring(config: "JobConfig") -> int:
     """The most ranks that a job's ring can have: elastic.max_np, or less if its task has less."""
-    return config.elastic.most_ranks(TASKS[config.task].largest_ring(config))
+    bound = TASKS[config.task].largest_ring(config)
+    return min(config.elastic.max_np or bound, bound)
 
 
 def check_start(config: "JobConfig") -> None:

@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 
 from edl_horovod.config import resolved
-from edl_horovod.config.tasks import TASKS
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.errors import EdlError, OutputError, hint_of
@@ -54,9 +53,7 @@ def main() -> int:
             address=args.address,
             port=args.port,
             secret=(args.secret_file or job_dir.secret).read_bytes(),
-            num_start=config.launch.np,
-            ring_bound=TASKS[config.task].largest_ring(config),
-            elastic=config.elastic,
+            config=config,
         )
         coordinator = Coordinator(settings, events)
         try:

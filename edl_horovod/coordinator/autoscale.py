@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from edl_horovod.config.tasks import TASKS, largest_ring
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.job import events
 from edl_horovod.job.events import EventLog, Recorded, StepEvent
@@ -53,13 +54,15 @@ class RingLimit:
         self._events = events
         self._on_change = on_change
         self._policy: Autoscale | None = None
-        elastic = settings.elastic
-        self.most = elastic.most_ranks(settings.ring_bound)
+        config, elastic = settings.config, settings.elastic
+        self.bound = TASKS[config.task].largest_ring(config)
+        """The task's largest ring, which is never exceeded; `most` may be, for a moment."""
+        self.most = largest_ring(config)
         """Most ranks that a ring may have now."""
         if elastic.autoscale:
             least, bound = elastic.min_np, elastic.autoscale_efficiency
             self._policy = Autoscale(
-                min_np=least, max_np=self.most, start=settings.num_start, bound=bound
+                min_np=least, max_np=self.most, start=config.launch.np, bound=bound
             )
             self.most = self._policy.limit
 

@@ -259,7 +259,8 @@ class Coordinator:
         if self._first_ring_wait_seconds() <= 0:
             return self._elastic.min_np
         wanted = sum(self._roster.wanted.values())
-        return max(self._elastic.min_np, min(self._settings.num_start, wanted, self._limit.most))
+        most = min(self._settings.config.launch.np, wanted, self._limit.most)
+        return max(self._elastic.min_np, most)
 
     def _first_ring_wait_seconds(self) -> float:
         """How much longer the first ring waits for all requested workers; 0 for later rings.
@@ -408,7 +409,7 @@ class Roster:
         limit: RingLimit,
     ) -> None:
         self._server = server
-        self._spares, self._ring_bound = settings.elastic.spares, settings.ring_bound
+        self._spares = settings.elastic.spares
         self._leaver_seconds = settings.timings.leaver_seconds
         self._events = events
         self._limit = limit
@@ -505,7 +506,7 @@ class Roster:
             self._events.write(LogEvent(message=message))
             log.info("%s", message)
         # The holder may exceed elastic.max_np for a moment, but never the task's own limit.
-        others = self.workers(chosen)[: self._ring_bound - 1]
+        others = self.workers(chosen)[: self._limit.bound - 1]
         return in_order_of_ranks([*(w.candidate for w in others), holder.candidate])
 
     def _may_hold(self, worker: Worker) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from edl_horovod.config.schema import ElasticConfig
+from edl_horovod.config.schema import ElasticConfig, JobConfig
 from edl_horovod.job.directory import JobDir
 
 __all__ = ["CoordinatorSettings", "Timings"]
@@ -53,9 +53,10 @@ class CoordinatorSettings:
     port: int
     """Port for the workers; 0 for any free one, which a restarted coordinator reuses."""
     secret: bytes
-    num_start: int
-    """Number of ranks that the first ring waits for, for `first_ring_seconds`."""
-    ring_bound: int
-    """The task's largest ring, which is never exceeded; `max_np` may be, for a moment."""
-    elastic: ElasticConfig
+    config: JobConfig
     timings: Timings = field(default_factory=Timings)
+
+    @property
+    def elastic(self) -> ElasticConfig:
+        """How the ring may change."""
+        return self.config.elastic

@@ -2,8 +2,9 @@
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from edl_horovod.errors import JobFailed
 from edl_horovod.job import outcome
@@ -21,18 +22,8 @@ from edl_horovod.job.events import (
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.job.state import JobState, TargetDetails, advance
 
-__all__ = [
-    "WORKER_HEADER",
-    "ago",
-    "as_json",
-    "count",
-    "job_facts",
-    "local_state",
-    "notable",
-    "worker_rows",
-]
+__all__ = ["ago", "as_json", "count", "job_facts", "job_table", "local_state", "notable"]
 
-WORKER_HEADER = ("WORKER", "STATE", "SINCE", "MESSAGE")
 _ENDED = ("finished", "failed", "suspended")
 
 
@@ -51,12 +42,23 @@ def job_facts(state: JobState, details: TargetDetails | None, *, now: float) -> 
     return facts | _training_facts(state)
 
 
-def worker_rows(state: JobState, now: float) -> list[tuple[str, ...]]:
-    """A row for each worker, with the columns of `WORKER_HEADER`."""
-    return [
+class JobTable(NamedTuple):
+    """A table about a job."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def job_table(state: JobState, details: TargetDetails | None, *, now: float) -> JobTable | None:
+    """The table of a job's launch target, or else of its workers; None while there are none."""
+    if details is not None and details.header:
+        return JobTable(details.title, details.header, details.rows)
+    rows = [
         (name, _worker_state(name, state), ago(worker.since, now), worker.message)
         for name, worker in sorted(state.workers.items())
     ]
+    return JobTable("Workers", ("WORKER", "STATE", "SINCE", "MESSAGE"), rows) if rows else None
 
 
 def _worker_state(name: str, state: JobState) -> str:
@@ -128,12 +130,7 @@ def count(number: int, thing: str) -> str:
 
 
 def local_state(
-    job_dir: JobDir,
-    state: JobState,
-    *,
-    is_ours: bool,
-    is_running: bool,
-    last_time: float | None,
+    job_dir: JobDir, state: JobState, *, is_ours: bool, is_running: bool, last_time: float | None
 ) -> JobState:
     """Complete the state from a job's events with information from its directory.
 
@@ -148,9 +145,8 @@ def local_state(
         ConfigError: The directory is not a job's.
     """
     config = job_dir.read_config()
-    state = dataclasses.replace(
-        state, task=state.task or config.task, output=state.output or config.output
-    )
+    task, output = state.task or config.task, state.output or config.output
+    state = dataclasses.replace(state, task=task, output=output)
     if state.state in _ENDED:
         return state
     if not is_ours:

@@ -6,10 +6,12 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["LONGEST_WAIT_SECONDS", "one_builder", "user_cache"]
+from edl_horovod.errors import OutputError, hint_of
+
+__all__ = ["LONGEST_WAIT_SECONDS", "one_builder", "unwritable", "user_cache"]
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,15 @@ def user_cache() -> Path:
     """
     root = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (root if root.is_absolute() else Path.home() / ".cache") / "edl_horovod"
+
+
+def unwritable(thing: str, error: OSError, received: Mapping[str, object]) -> OutputError:
+    """The error for something that cannot be written into the user's cache."""
+    return OutputError(
+        f"{thing} cannot be kept in the cache: {error}.",
+        received=received,
+        hint=f"{hint_of(error)} XDG_CACHE_HOME names the folder that the cache is in.",
+    )
 
 
 @contextlib.contextmanager

@@ -37,7 +37,10 @@ class Format(Generic[_Class]):
         types = typing.get_type_hints(cls)
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # It is a dataclass.
         self._cls = cls
-        self._checks = [(field.name, _check_of(types[field.name])) for field in fields]
+        self._checks = [
+            (name, _CHECKS.get(types[name]) or _nested_check(types[name]))
+            for name in (field.name for field in fields)
+        ]
         self._defaults = {
             field.name: field.default
             for field in fields
@@ -84,12 +87,6 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return Format(type(value)).write(value)
     return list(value) if isinstance(value, tuple) else value
-
-
-def _check_of(field_type: Any) -> Callable[[object], Any]:
-    return (
-        _nested_check(field_type) if dataclasses.is_dataclass(field_type) else _CHECKS[field_type]
-    )
 
 
 def _nested_check(cls: Any) -> Callable[[object], Any]:

@@ -8,12 +8,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import OutputError
 from edl_horovod.files import marker
-from edl_horovod.files.output_dir import (
-    SINGLE_FILE_SUFFIX,
-    check_output,
-    check_writable,
-    writing,
-)
+from edl_horovod.files.output_dir import SINGLE_FILE_SUFFIX, check_output, check_writable, writing
 from edl_horovod.models import job_zoo
 from edl_horovod.records.sources.patterns import local_paths
 from edl_horovod.records.sources.table import kind_of

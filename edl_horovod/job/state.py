@@ -18,7 +18,7 @@ from edl_horovod.job.events import (
     WorkerEvent,
 )
 
-__all__ = ["JobState", "TargetDetails", "WorkerState", "advance", "summarize"]
+__all__ = ["JobState", "TargetDetails", "advance", "summarize"]
 
 _NUM_RECENT = 20
 
@@ -170,32 +170,17 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
                 recent=(),
             )
         case StepEvent():
-            return replace(
-                state,
-                state="running",
-                message="",
-                step=event.step,
-                epoch=event.epoch,
-                loss=event.loss,
-                records_per_second=event.records_per_second,
-                size=event.size,
-                total_steps=event.total_steps,
-                recent=_recent(state, time, event.step),
-            )
+            names = ("step", "epoch", "loss", "records_per_second", "size", "total_steps")
+            changes = {name: getattr(event, name) for name in names}
+            recent = _recent(state, time, event.step)
+            return replace(state, state="running", message="", recent=recent, **changes)
         case EvaluationEvent():
             return replace(state, metrics=event.metrics)
         case ProgressEvent():
             recent = _recent(state, time, event.records)
-            return replace(
-                state,
-                state="running",
-                records=event.records,
-                total_records=event.total_records,
-                made=event.made,
-                size=event.size,
-                recent=recent,
-                records_per_second=_records_per_second(recent),
-            )
+            rate = _records_per_second(recent)
+            changes = {**vars(event), "recent": recent, "records_per_second": rate}
+            return replace(state, state="running", **changes)
     return state
 
 

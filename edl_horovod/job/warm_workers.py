@@ -11,14 +11,7 @@ from pathlib import Path
 
 from edl_horovod.errors import ConfigError
 
-__all__ = [
-    "FOLDER",
-    "MAX_MESSAGE_BYTES",
-    "READY",
-    "TAKEN",
-    "private_folder",
-    "socket_folder",
-]
+__all__ = ["FOLDER", "MAX_MESSAGE_BYTES", "READY", "TAKEN", "private_folder", "socket_folder"]
 
 MAX_MESSAGE_BYTES = 1 << 16
 FOLDER = "warm"

@@ -17,6 +17,7 @@ from edl_horovod.cluster.manifest import JobManifests, job_manifests, to_yaml
 from edl_horovod.config.kubernetes import JOB_NAME_CHARACTERS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.launch.target import DryRun, LaunchTarget, SubmittedJob
+from edl_horovod.models import job_zoo
 
 if TYPE_CHECKING:
     from edl_horovod.cluster.client import Cluster
@@ -199,9 +200,7 @@ def _namespace(config: JobConfig) -> str:
 
 def _new_name(config: JobConfig) -> str:
     """A name made of the model's name and a random ending, which makes it unique."""
-    source = config.model_def.partition(".")[0] or PurePath(config.trained_model).name
-    if isinstance(spec := config.model.get("spec"), dict):
-        source = spec["model_name"]
+    source = job_zoo.model_name(config) or PurePath(config.trained_model).name
     words = re.sub(r"[^a-z0-9]+", "-", source.lower()).strip("-")
     words = words if words[:1].isalpha() else f"{config.task}-{words}".strip("-")
     alphabet = string.ascii_lowercase + string.digits

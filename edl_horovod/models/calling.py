@@ -301,62 +301,42 @@ def _tensor_hint(match: re.Match[str]) -> str:
     return f"A tensor is not a NumPy array: write {instead}" if instead else ""
 
 
-_HINTS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
+_HINTS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"module 'tensorflow(?:\._api\.v2\.|\.)?(\w*)' has no attribute '(\w+)'", _tensorflow_hint),
+    (r"'?\w*Tensor'? object has no attribute '(\w+)'", _tensor_hint),
+    (r"'\w+' object has no attribute '(\w+)'", lambda match: _MODEL_HINTS.get(match[1], "")),
+    (r"Argument\(s\) not recognized: \{'lr'", "Write learning_rate instead of lr"),
     (
-        re.compile(r"module 'tensorflow(?:\._api\.v2\.|\.)?(\w*)' has no attribute '(\w+)'"),
-        _tensorflow_hint,
-    ),
-    (re.compile(r"'?\w*Tensor'? object has no attribute '(\w+)'"), _tensor_hint),
-    (
-        re.compile(r"'\w+' object has no attribute '(\w+)'"),
-        lambda match: _MODEL_HINTS.get(match[1], ""),
-    ),
-    (
-        re.compile(r"Argument\(s\) not recognized: \{'lr'"),
-        lambda match: "Write learning_rate instead of lr",
+        r"Argument `decay` is no longer supported",
+        "Write a schedule as learning_rate, such as keras.optimizers.schedules.InverseTimeDecay",
     ),
     (
-        re.compile(r"Argument `decay` is no longer supported"),
-        lambda match: (
-            "Write a schedule as learning_rate, such as keras.optimizers.schedules.InverseTimeDecay"
-        ),
+        r"Unrecognized keyword arguments? passed to \w+: \{'batch_input_shape'",
+        "Put keras.Input(batch_shape=...) before the layer",
     ),
     (
-        re.compile(r"Unrecognized keyword arguments? passed to \w+: \{'(\w+)'"),
-        lambda match: (
-            "Put keras.Input(batch_shape=...) before the layer"
-            if match[1] == "batch_input_shape"
-            else ""
-        ),
+        r"has type (\w+) that does not match type (\w+) of argument",
+        r"Give both one type: tf.cast(labels, tf.\2), or output_type=tf.\1 to tf.argmax",
     ),
     (
-        re.compile(r"has type (\w+) that does not match type (\w+) of argument"),
-        lambda match: (
-            f"Give both one type: tf.cast(labels, tf.{match[2]}), or output_type=tf.{match[1]} to"
-            " tf.argmax"
-        ),
+        r"Missing data for input|does not match the (?:expected )?structure",
+        "Call the model's inputs as the features are called: keras.Input(..., name='image')",
     ),
+    # A layer looks up the size of its last axis in the shapes of a dict.
     (
-        re.compile(r"Missing data for input|does not match the (?:expected )?structure"),
-        lambda match: (
-            "Call the model's inputs as the features are called: keras.Input(..., name='image')"
-        ),
-    ),
-    (
-        # A layer looks up the size of its last axis in the shapes of a dict.
-        re.compile(r"^KeyError: -1$"),
-        lambda match: (
-            "If a layer was handed the features' dict: take them by name (x['image']), or make the"
-            " model of keras.Input(name=...) of these names"
-        ),
+        r"^KeyError: -1$",
+        "If a layer was handed the features' dict: take them by name (x['image']), or make the"
+        " model of keras.Input(name=...) of these names",
     ),
 )
+"""Patterns in the text of an error, each with its hint, in which \\1 is the first group."""
 
 
 def hint_for(text: str) -> str:
     """What to do about an error with this text; empty for an error that is not known."""
-    for pattern, make_sentence in _HINTS:
-        match = pattern.search(text)
-        if match and (sentence := make_sentence(match)):
-            return sentence
+    for pattern, hint in _HINTS:
+        if match := re.search(pattern, text):
+            sentence = match.expand(hint) if isinstance(hint, str) else hint(match)
+            if sentence:
+                return sentence
     return ""

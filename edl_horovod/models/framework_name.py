@@ -117,14 +117,9 @@ def _imported_frameworks(
         for framework, entry in entries.items():
             if not packages.isdisjoint(entry.imports):
                 files_by_framework.setdefault(framework, file)
-        new = [
-            imported_file
-            for name in names
-            for imported_file in _zoo_files_named(zoo, file, name)
-            if imported_file not in seen
-        ]
-        waiting += new
-        seen.update(new)
+        imported = {other for name in names for other in _zoo_files_named(zoo, file, name)}
+        waiting += sorted(imported - seen)
+        seen |= imported
     return {name: files_by_framework[name] for name in entries if name in files_by_framework}
 
 

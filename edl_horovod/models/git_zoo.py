@@ -24,11 +24,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edl_horovod.errors import ConfigError, MissingDependency, OutputError, did_you_mean, hint_of
-from edl_horovod.files.cache import user_cache
+from edl_horovod.errors import ConfigError, MissingDependency, did_you_mean
+from edl_horovod.files.cache import unwritable, user_cache
 from edl_horovod.files.url_secrets import without_secrets
 
-__all__ = ["FetchedZoo", "GitZoo", "ensure_local", "cache", "fetch", "parse", "environment", "git"]
+__all__ = ["FetchedZoo", "ensure_local", "cache", "fetch", "parse", "environment", "git"]
 
 _LIST_SECONDS = 60.0
 _PART_OF_COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -145,11 +145,7 @@ def fetch(zoo: GitZoo) -> FetchedZoo:
         with tempfile.TemporaryDirectory(prefix=".partial-", dir=repository) as partial:
             return _fetched(zoo, _fetch_into(repository, zoo, Path(partial)))
     except OSError as e:
-        raise OutputError(
-            f"The model zoo cannot be kept in the cache: {e}.",
-            received={"model_zoo": str(zoo)},
-            hint=f"{hint_of(e)} XDG_CACHE_HOME names the folder that the cache is in.",
-        ) from e
+        raise unwritable("The model zoo", e, {"model_zoo": str(zoo)}) from e
 
 
 def parse(model_zoo: str) -> GitZoo | None:
@@ -221,20 +217,12 @@ def git(zoo: GitZoo, arguments: Sequence[str], *, seconds: float = FETCH_SECONDS
 def environment(zoo: GitZoo) -> dict[str, str]:
     """The environment of a Git command for a zoo."""
     inherited = {k: v for k, v in os.environ.items() if k not in _REPOSITORY_VARIABLES}
-    schemes = _SCHEMES if zoo.is_pinned else AUTHENTICATED_SCHEMES
-    return (
-        inherited
-        | _login_variables(zoo)
-        | {
-            "LC_ALL": "C",
-            "GIT_TERMINAL_PROMPT": "0",
-            "GIT_ASKPASS": "",
-            "SSH_ASKPASS_REQUIRE": "never",
-            # This covers redirects, too: `ext::` and others run commands, and over http an
-            # attacker on the network can forge a branch.
-            "GIT_ALLOW_PROTOCOL": ":".join(schemes),
-        }
-    )
+    quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "", "SSH_ASKPASS_REQUIRE": "never"}
+    # This covers redirects, too: `ext::` and others run commands, and over http an attacker on the
+    # network can forge a branch.
+    schemes = ":".join(_SCHEMES if zoo.is_pinned else AUTHENTICATED_SCHEMES)
+    fixed = {"LC_ALL": "C", "GIT_ALLOW_PROTOCOL": schemes, **quiet}
+    return inherited | _login_variables(zoo) | fixed
 
 
 def _fetch_into(repository: Path, zoo: GitZoo, partial: Path) -> Path:
@@ -276,24 +264,36 @@ def _check_out(zoo: GitZoo, commit: str, *, bare: Path, tree: Path) -> None:
         )
 
 
+def _fetched_commit(zoo: GitZoo, bare: Path, name: str, revision: str) -> str:
+    """Fetch a ref or a commit into a bare repository; return its commit, or "" if there is none.
+
+    Args:
+        zoo: The zoo.
+        bare: The repository.
+        name: The full name of the ref, or the commit.
+        revision: What names the commit once all branches and tags are fetched.
+    """
+    fetch = [f"--git-dir={bare}", "fetch", "-q"]
+    rev_parse = [f"--git-dir={bare}", "rev-parse", "-q", "--verify"]
+    with contextlib.suppress(GitError):
+        git(zoo, [*fetch, "--depth=1", "--no-tags", "--", zoo.url, name])
+        return git(zoo, [*rev_parse, "FETCH_HEAD^{commit}"]).strip()
+    # Some servers refuse to send single commits, and none accepts an abbreviated one.
+    git(zoo, [*fetch, "--", zoo.url, *_ALL_REFS])
+    with contextlib.suppress(GitError):
+        return git(zoo, [*rev_parse, f"{revision}^{{commit}}"]).strip()
+    return ""
+
+
 def _pinned_commit(zoo: GitZoo, bare: Path) -> str:
     """Fetch the commit with this full hash, without asking for any name."""
-    options = [f"--git-dir={bare}"]
-    try:
-        git(zoo, [*options, "fetch", "-q", "--depth=1", "--no-tags", "--", zoo.url, zoo.ref])
-    except GitError:
-        # Some servers refuse to send single commits.
-        git(zoo, [*options, "fetch", "-q", "--", zoo.url, *_ALL_REFS])
-    try:
-        commit = git(
-            zoo, [*options, "rev-parse", "-q", "--verify", f"{zoo.ref}^{{commit}}"]
-        ).strip()
-    except GitError as e:
+    commit = _fetched_commit(zoo, bare, zoo.ref, zoo.ref)
+    if not commit:
         raise ConfigError(
             f"The repository has no commit {zoo.ref!r} in its branches and tags.",
             received={"model_zoo": str(zoo)},
             hint="Check the hash.",
-        ) from e
+        )
     if commit != zoo.ref:
         raise ConfigError(
             f"The ref is the hash of a tag, not of a commit; the tag points to {commit}.",
@@ -322,17 +322,10 @@ def _full_name(ref: str, refs: Mapping[str, str]) -> str:
 
 def _commit(zoo: GitZoo, full_name: str, bare: Path, refs: Mapping[str, str]) -> str:
     """Fetch a ref into a bare repository; return its commit."""
-    options = [f"--git-dir={bare}"]
-    if full_name in refs or full_name.startswith("refs/"):
-        with contextlib.suppress(GitError):
-            git(zoo, [*options, "fetch", "-q", "--depth=1", "--no-tags", "--", zoo.url, full_name])
-            return git(zoo, [*options, "rev-parse", "--verify", "FETCH_HEAD^{commit}"]).strip()
-    if full_name in refs or _PART_OF_COMMIT.fullmatch(full_name):
-        # Some servers refuse to send single commits, and none accepts an abbreviated one.
-        git(zoo, [*options, "fetch", "-q", "--", zoo.url, *_ALL_REFS])
-        with contextlib.suppress(GitError):
-            name = f"{refs.get(full_name, full_name)}^{{commit}}"
-            return git(zoo, [*options, "rev-parse", "-q", "--verify", name]).strip()
+    if full_name in refs or full_name.startswith("refs/") or _PART_OF_COMMIT.fullmatch(full_name):
+        commit = _fetched_commit(zoo, bare, full_name, refs.get(full_name, full_name))
+        if commit:
+            return commit
     short = [name.removeprefix("refs/heads/").removeprefix("refs/tags/") for name in refs]
     branches_and_tags = sorted(name for name in short if not name.endswith("^{}"))
     more = ", ..." if len(branches_and_tags) > 20 else ""

@@ -10,9 +10,19 @@ from dataclasses import replace
 from edl_horovod.config import model_spec
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
+from edl_horovod.errors import ConfigError
 from edl_horovod.models import git_zoo, lookup, spec_zoo
 
-__all__ = ["as_if_localized", "localized", "origin", "pending", "sources"]
+__all__ = [
+    "as_if_localized",
+    "as_named",
+    "localized",
+    "model_name",
+    "origin",
+    "pending",
+    "require_localized",
+    "sources",
+]
 
 
 def localized(config: JobConfig) -> JobConfig:
@@ -24,16 +34,11 @@ def localized(config: JobConfig) -> JobConfig:
     """
     if not TASKS[config.task].takes_zoo:
         return config
-    if spec_zoo.is_needed(config):
-        config = spec_zoo.with_zoo(config)
-    elif git_zoo.parse(config.model_zoo) is not None:
+    config = spec_zoo.with_zoo(config)
+    if git_zoo.parse(config.model_zoo) is not None:
         zoo = git_zoo.ensure_local(config.model_zoo)
-        config = replace(
-            config,
-            model_zoo=str(zoo.path),
-            model_zoo_source=zoo.source,
-            model_zoo_commit=zoo.commit,
-        )
+        config = replace(config, model_zoo=str(zoo.path))
+        config = replace(config, model_zoo_source=zoo.source, model_zoo_commit=zoo.commit)
     lookup.file_groups(lookup.require_zoo(config.model_zoo), config.model_def)
     return config
 
@@ -55,6 +60,21 @@ def pending(config: JobConfig) -> str:
     return f"would fetch {zoo} into {git_zoo.cache()}" if zoo is not None else ""
 
 
+def require_localized(config: JobConfig) -> None:
+    """Refuse a zoo that is not on this machine yet.
+
+    Raises:
+        ConfigError: `localized` would have to fetch or write the zoo.
+    """
+    if pending(config):
+        raise ConfigError(
+            "The model zoo of this job has not been brought to this machine yet.",
+            received=origin(config),
+            hint="Start the job by edl train, which does that; config.yaml in its job's directory"
+            " has its model_zoo and model_def.",
+        )
+
+
 def origin(config: JobConfig) -> dict[str, str]:
     """The setting that a pending zoo comes from."""
     if config.model:
@@ -69,3 +89,17 @@ def sources(config: JobConfig) -> Iterator[tuple[str, str]]:
             yield "model.spec", path
     elif TASKS[config.task].takes_zoo and git_zoo.parse(config.model_zoo) is None:
         yield "model_zoo", config.model_zoo
+
+
+def as_named(config: JobConfig) -> dict[str, str]:
+    """The zoo and the model as the user named them; `localized` does not change that."""
+    if config.model:
+        return {"model_zoo": "", "model_def": ""}
+    zoo = config.model_zoo_source or str(git_zoo.parse(config.model_zoo) or config.model_zoo)
+    return {"model_zoo": zoo, "model_def": config.model_def}
+
+
+def model_name(config: JobConfig) -> str:
+    """A short name of the job's model; empty where only its zoo or a function knows one."""
+    spec = config.model.get("spec")
+    return spec["model_name"] if isinstance(spec, dict) else config.model_def.partition(".")[0]

@@ -5,6 +5,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
@@ -115,17 +116,8 @@ def list_definitions(zoo: Path) -> list[str]:
     file, and functions named `custom_model`.
     """
     classes, functions = _definitions(zoo)
-    every_class = (model_class for same_name in classes.values() for model_class in same_name)
-    return sorted(
-        [
-            *functions,
-            *(
-                model_class.model_def
-                for model_class in every_class
-                if _is_model(model_class, classes)
-            ),
-        ]
-    )
+    models = [kind for kind in chain.from_iterable(classes.values()) if _is_model(kind, classes)]
+    return sorted([*functions, *(kind.model_def for kind in models)])
 
 
 def list_parameters(zoo: Path, model_def: str) -> frozenset[str] | None:
@@ -211,12 +203,11 @@ def _definitions(zoo: Path) -> tuple[dict[str, list[_Class]], list[str]]:
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 has_loss = "loss" in defined and _MODEL_FUNCTION not in defined
-                model_class = _class_of(node, module, has_loss=has_loss)
-                classes.setdefault(node.name, []).append(model_class)
+                classes.setdefault(node.name, []).append(_class_of(node, module, has_loss))
     return classes, functions
 
 
-def _class_of(node: ast.ClassDef, module: str, *, has_loss: bool) -> _Class:
+def _class_of(node: ast.ClassDef, module: str, has_loss: bool) -> _Class:
     bases = (base.attr if isinstance(base, ast.Attribute) else base for base in node.bases)
     return _Class(
         model_def=f"{module}.{node.name}",
@@ -236,10 +227,8 @@ def _parameters_of(node: ast.ClassDef) -> frozenset[str] | None:
     ]
     if any(signature.kwarg for signature in signatures):
         return None
-    names = [
-        (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs) for arguments in signatures
-    ]
-    return frozenset(argument.arg for signature in names for argument in signature) - {"self"}
+    arguments = (a for s in signatures for a in (*s.posonlyargs, *s.args, *s.kwonlyargs))
+    return frozenset(argument.arg for argument in arguments) - {"self"}
 
 
 def _lineage(model_class: _Class, classes: dict[str, list[_Class]]) -> set[_Class]:
@@ -254,13 +243,11 @@ def _lineage(model_class: _Class, classes: dict[str, list[_Class]]) -> set[_Clas
 
 def _lineage_of(model_def: str, classes: dict[str, list[_Class]]) -> set[_Class]:
     """The lineage of the one model class that a name means; empty where it does not mean one."""
-    all_classes = (model_class for same_name in classes.values() for model_class in same_name)
-    named = [
-        model_class
-        for model_class in all_classes
-        if model_class.model_def == model_def or model_class.model_def.startswith(f"{model_def}.")
+    models = [
+        kind
+        for kind in chain.from_iterable(classes.values())
+        if f"{kind.model_def}.".startswith(f"{model_def}.") and _is_model(kind, classes)
     ]
-    models = [model_class for model_class in named if _is_model(model_class, classes)]
     return _lineage(models[0], classes) if len(models) == 1 else set()
 
 

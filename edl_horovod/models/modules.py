@@ -9,9 +9,10 @@ import importlib
 import importlib.util
 import logging
 import os
+import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -25,15 +26,13 @@ from edl_horovod.models.lookup import file_groups, import_root, require_zoo
 
 __all__ = [
     "PACKAGE",
-    "BasePredictionOutputsProcessor",
     "CustomObject",
+    "definitions_in",
     "install",
     "load_function",
     "load_module",
     "loaded_files",
     "make_importable",
-    "may_import",
-    "zoo_in_use",
 ]
 
 _PREFIX = "_edl_zoo_"
@@ -46,64 +45,60 @@ _CALLBACKS = "edl_horovod.callbacks"
 _COLUMNS = "edl_horovod.frameworks.keras.elasticdl.feature_columns"
 _EMBEDDINGS = "edl_horovod.frameworks.keras.elasticdl.embeddings"
 _PREPROCESSING = "edl_horovod.frameworks.keras.elasticdl.preprocessing"
-_LAYERS = {
-    "concatenate_with_offset": "ConcatenateWithOffset",
-    "discretization": "Discretization",
-    "hashing": "Hashing",
-    "index_lookup": "IndexLookup",
-    "log_round": "LogRound",
-    "normalizer": "Normalizer",
-    "round_identity": "RoundIdentity",
-    "to_number": "ToNumber",
-    "to_ragged": "ToRagged",
-    "to_sparse": "ToSparse",
-}
-"""The preprocessing layers, by the modules of `elasticdl_preprocessing.layers`."""
+_LAYERS = (
+    "ConcatenateWithOffset",
+    "Discretization",
+    "Hashing",
+    "IndexLookup",
+    "LogRound",
+    "Normalizer",
+    "RoundIdentity",
+    "ToNumber",
+    "ToRagged",
+    "ToSparse",
+)
+"""The preprocessing layers; each is in a module of its name, too: `to_sparse.ToSparse`."""
+
+
+def _same(module: str, *names: str) -> dict[str, tuple[str, str]]:
+    """Stand-ins with ElasticDL's own names."""
+    return {name: (module, name) for name in names}
+
+
+def _module_of(layer: str) -> str:
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", layer).lower()
+    return f"elasticdl_preprocessing.layers.{name}"
+
 
 _STAND_INS: dict[str, dict[str, tuple[str, str]]] = {
-    "elastic.python.training": {"ElasticDLSpec": (_SPEC, "ElasticDLSpec"), "Mode": (_SPEC, "Mode")},
+    "elastic.python.training": _same(_SPEC, "ElasticDLSpec", "Mode"),
     "elasticdl.python.common.constants": {
-        "ElasticDLSpec": (_SPEC, "ElasticDLSpec"),
-        "MaxComputeConfig": (__name__, "MaxComputeConfig"),
-        "Mode": (_SPEC, "Mode"),
+        **_same(_SPEC, "ElasticDLSpec", "Mode"),
+        **_same(__name__, "MaxComputeConfig"),
     },
-    "elasticdl.python.common.log_utils": {"default_logger": (__name__, "default_logger")},
-    "elasticdl.python.data.odps_io": {
-        "ODPSWriter": (__name__, "ODPSWriter"),
-        "is_odps_configured": (__name__, "is_odps_configured"),
-    },
-    "elasticdl.python.data.reader.recordio_reader": {
-        "RecordIODataReader": (__name__, "RecordIODataReader")
-    },
+    "elasticdl.python.common.log_utils": _same(__name__, "default_logger"),
+    "elasticdl.python.data.odps_io": _same(__name__, "ODPSWriter", "is_odps_configured"),
+    "elasticdl.python.data.reader.recordio_reader": _same(__name__, "RecordIODataReader"),
     "elasticdl.python.elasticdl.callbacks": {
-        "LearningRateScheduler": (_CALLBACKS, "LearningRateScheduler"),
+        **_same(_CALLBACKS, "LearningRateScheduler"),
         "MaxStepsStopping": (_CALLBACKS, "MaxSteps"),
     },
-    "elasticdl.python.elasticdl.feature_column.feature_column": {
-        "embedding_column": (_COLUMNS, "embedding_column")
-    },
-    "elasticdl.python.elasticdl.layers.embedding": {"Embedding": (_EMBEDDINGS, "Embedding")},
-    "elasticdl.python.worker.prediction_outputs_processor": {
-        "BasePredictionOutputsProcessor": (__name__, "BasePredictionOutputsProcessor")
-    },
-    "elasticdl_preprocessing.feature_column.feature_column": {
-        "concatenated_categorical_column": (_COLUMNS, "concatenated_categorical_column")
-    },
+    "elasticdl.python.elasticdl.feature_column.feature_column": _same(_COLUMNS, "embedding_column"),
+    "elasticdl.python.elasticdl.layers.embedding": _same(_EMBEDDINGS, "Embedding"),
+    "elasticdl.python.worker.prediction_outputs_processor": _same(
+        __name__, "BasePredictionOutputsProcessor"
+    ),
+    "elasticdl_preprocessing.feature_column.feature_column": _same(
+        _COLUMNS, "concatenated_categorical_column"
+    ),
     "elasticdl_preprocessing.layers": {
-        **{name: (_PREPROCESSING, name) for name in _LAYERS.values()},
+        **_same(_PREPROCESSING, *_LAYERS),
+        **_same(_EMBEDDINGS, "SparseEmbedding"),
         "Embedding": (_EMBEDDINGS, "SparseEmbedding"),
-        "SparseEmbedding": (_EMBEDDINGS, "SparseEmbedding"),
     },
-    **{
-        f"elasticdl_preprocessing.layers.{module}": {name: (_PREPROCESSING, name)}
-        for module, name in _LAYERS.items()
-    },
-    "elasticdl_preprocessing.layers.sparse_embedding": {
-        "SparseEmbedding": (_EMBEDDINGS, "SparseEmbedding")
-    },
-    "elasticdl_preprocessing.utils.decorators": {
-        "declare_model_inputs": (__name__, "declare_model_inputs")
-    },
+    "elasticdl_preprocessing.layers.sparse_embedding": _same(_EMBEDDINGS, "SparseEmbedding"),
+    **{_module_of(name): _same(_PREPROCESSING, name) for name in _LAYERS},
+    "elasticdl_preprocessing.utils.decorators": _same(__name__, "declare_model_inputs"),
 }
 """Imported names by their ElasticDL module, each with our module and name."""
 
@@ -139,8 +134,10 @@ def load_module(file: Path, *, zoo: Path) -> ModuleType:
     digest = hashlib.sha256(str(zoo).encode()).hexdigest()[:8]
     dotted = ".".join(file.relative_to(import_root(zoo)).with_suffix("").parts)
     name = f"{_PREFIX}{digest}_{dotted.replace('.', '_')}"
+    # A sibling that imports this file by its plain name must get this module.
+    aliases = [alias for alias in _plain_names(file, zoo) if alias not in sys.modules]
     with user_code(f"Loading the model file {file}", root=zoo):
-        return _run_file(name, file, imports)
+        return _run_file([name, *aliases], file, **{_IMPORTS_ATTRIBUTE: imports})
 
 
 def loaded_files(zoo: Path) -> list[Path]:
@@ -172,20 +169,16 @@ def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., An
     zoo = require_zoo(model_zoo)
     files: list[Path] = []
     for group in file_groups(zoo, model_def):
-        modules = [load_module(file, zoo=zoo) for file in group.files]
-        modules_by_function: dict[Callable[..., Any], ModuleType] = {
-            vars(module)[name]: module for module in modules if name in vars(module)
-        }
-        if len(modules_by_function) > 1:
-            listed = ", ".join(
-                sorted(str(module.__file__) for module in modules_by_function.values())
-            )
+        definitions = definitions_in(group.files, name, zoo=zoo)
+        if len(definitions) > 1:
+            listed = ", ".join(sorted(str(module.__file__) for _, module in definitions))
             raise UserCodeError(
-                f"{model_def!r} may mean {len(modules_by_function)} files with {name!r}: {listed}.",
+                f"{model_def!r} may mean {len(definitions)} files with {name!r}: {listed}.",
                 received={"model_def": model_def},
                 hint="Write folder.file to name one.",
             )
-        for function in modules_by_function:
+        if definitions:
+            function: Callable[..., Any] = definitions[0][0]
             return function
         files += group.files
     raise UserCodeError(
@@ -193,6 +186,13 @@ def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., An
         received={"model_def": model_def},
         hint="Write it there, at the top level.",
     )
+
+
+def definitions_in(files: Iterable[Path], name: str, *, zoo: Path) -> list[tuple[Any, ModuleType]]:
+    """The objects that files of a zoo bind to a name, each once, with a module that has it."""
+    modules = [load_module(file, zoo=zoo) for file in files]
+    objects = [(vars(module)[name], module) for module in modules if name in vars(module)]
+    return list({id(value): (value, module) for value, module in objects}.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,13 +208,13 @@ class CustomObject:
 
 
 def may_import(path: Path, *, is_trusted: bool) -> bool:
-    """Whether a Python file that a spec names may run: a trusted one, or one of the zoo in use."""
+    """Whether a Python file of a model may run: a trusted one, or one of the zoo in use."""
     zoo = zoo_in_use()
     return is_trusted or (zoo is not None and path.resolve().is_relative_to(import_root(zoo)))
 
 
 def import_object(custom_object: CustomObject, *, is_trusted: bool) -> Any:
-    """Import a class or function from the Python file that a model spec names.
+    """Import a class or function from the Python file that goes with a model's files.
 
     Raises:
         UserCodeError: The file may not be imported, does not exist, raises, or lacks the name.
@@ -250,31 +250,17 @@ def _load_custom(path: Path) -> ModuleType:
     name = f"{_CUSTOM_PREFIX}{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
+    with user_code(f"Loading {path}", root=path.parent):
+        return _run_file([name], path)
+
+
+def _run_file(names: Sequence[str], file: Path, **attributes: Any) -> ModuleType:
+    """Run a file as a module with several names, and with attributes that it has from the start."""
+    spec = importlib.util.spec_from_file_location(names[0], file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        with user_code(f"Loading {path}", root=path.parent):
-            spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def _run_file(name: str, file: Path, imports: _ZooImports) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    vars(module)[_IMPORTS_ATTRIBUTE] = imports
-    # A sibling that imports this file by its plain name must get this module.
-    names = [
-        name,
-        *(alias for alias in _plain_names(file, imports.root) if alias not in sys.modules),
-    ]
+    vars(module).update(attributes)
     sys.modules.update(dict.fromkeys(names, module))
     try:
         spec.loader.exec_module(module)
@@ -377,12 +363,8 @@ class MaxComputeConfig:
 
 def is_odps_configured() -> bool:
     """Whether the environment names a MaxCompute project and who may use it."""
-    needed = (
-        MaxComputeConfig.PROJECT_NAME,
-        MaxComputeConfig.ACCESS_ID,
-        MaxComputeConfig.ACCESS_KEY,
-    )
-    return all(name in os.environ for name in needed)
+    config = MaxComputeConfig
+    return {config.PROJECT_NAME, config.ACCESS_ID, config.ACCESS_KEY} <= os.environ.keys()
 
 
 class ODPSWriter:
@@ -435,13 +417,8 @@ class _Finder(MetaPathFinder, Loader):
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         is_package = any(module.startswith(f"{name}.") for module in _STAND_INS)
-        return (
-            ModuleSpec(name, self, is_package=is_package)
-            if is_package or name in _STAND_INS
-            else None
-        )
-
-    def create_module(self, spec: ModuleSpec) -> None:
+        if is_package or name in _STAND_INS:
+            return ModuleSpec(name, self, is_package=is_package)
         return None
 
     def exec_module(self, module: ModuleType) -> None:

@@ -21,7 +21,6 @@ from edl_horovod.spec import ElasticDLSpec
 
 __all__ = [
     "DATASET_ROLES",
-    "DEFAULTS",
     "LOSS_ROLES",
     "METHODS",
     "OUTPUTS_PROCESSOR",
@@ -201,14 +200,10 @@ def part_of(value: Any, module: ModuleType, symbol: str, *, zoo: Path) -> Part:
 
 def module_parts(module: ModuleType, *, zoo: Path) -> Parts:
     """The parts that a module defines or imports under the names of ElasticDL."""
-    symbols = {
-        key: next((name for name in names if name in vars(module)), "")
-        for key, names in _FUNCTION_NAMES.items()
-    }
     return {
         key: part_of(vars(module)[name], module, name, zoo=zoo)
-        for key, name in symbols.items()
-        if name
+        for key, names in _FUNCTION_NAMES.items()
+        for name in [name for name in names if name in vars(module)][:1]
     }
 
 

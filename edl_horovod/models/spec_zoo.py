@@ -4,41 +4,37 @@ The name of its folder in the cache has a digest of the content, so the folder i
 then only read, and jobs with the same content share it (docs/adr/0025-models-in-files.md).
 """
 
-import ast
 import contextlib
+import importlib
+import inspect
 import itertools
 import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from edl_horovod.config.frameworks import FRAMEWORKS, model_kinds
 from edl_horovod.config.model_spec import COMPILE_KEYS, check_spec, map_paths
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import (
-    ConfigError,
-    OutputError,
-    UserCodeError,
-    hint_of,
-)
-from edl_horovod.files.cache import user_cache
+from edl_horovod.errors import ConfigError, UserCodeError
+from edl_horovod.files.cache import unwritable, user_cache
 from edl_horovod.models import git_zoo, lookup, zoo_files
+from edl_horovod.models.calling import user_code
 from edl_horovod.models.child_process import call_in_child
 from edl_horovod.models.modules import CustomObject, import_object
 from edl_horovod.models.parts import REQUIRED
-from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.records import user_dataset
 from edl_horovod.spec import ElasticDLSpec
 
 __all__ = [
     "MODEL_DEF",
-    "SPEC_CHILD",
-    "ColumnRoles",
     "FileModel",
     "FileModelSummary",
     "FileModels",
@@ -46,20 +42,18 @@ __all__ = [
     "WrittenModel",
     "cache",
     "column_roles",
-    "file_model",
     "is_needed",
     "load_custom_objects",
-    "model_in",
     "records_without_columns",
+    "summarize",
     "with_zoo",
+    "write_model",
 ]
 
 _NAME = "model_of_spec"
 """Start of the names of all generated files: files of the user's zoo may lie beside them."""
 MODEL_DEF = f"{_NAME}.Model"
 """The model in a generated zoo."""
-SPEC_CHILD = "edl_horovod.models.spec_child"
-"""The module that a child process runs for work on specs."""
 _SPEC_FILE = f"{_NAME}.json"
 _LABELS = re.compile(r"(?:y|label|labels|target|targets)(?:_\w+)?")
 _CODE = '''\
@@ -283,11 +277,8 @@ def with_zoo(config: JobConfig) -> JobConfig:
             user_zoo = lookup.require_zoo(str(zoo)) if needs_user_zoo else None
             written = _write_zoo(section, user_zoo, is_trusted=is_trusted)
         except OSError as e:
-            raise OutputError(
-                f"The model zoo of the model spec cannot be kept in the cache: {e}.",
-                received={"model.name": section["name"]},
-                hint=f"{hint_of(e)} XDG_CACHE_HOME names the folder that the cache is in.",
-            ) from e
+            received = {"model.name": section["name"]}
+            raise unwritable("The model zoo of the model spec", e, received) from e
     return replace(config, model_zoo=str(written), model_def=MODEL_DEF)
 
 
@@ -338,18 +329,11 @@ def _with_spec_mapping(
         )
     folders = [zoo] if inside.is_file() else [Path.cwd(), zoo]
     with tempfile.TemporaryDirectory(prefix="edl-spec-") as work:
-        request = {
-            "module": module,
-            "function": function,
-            "folders": [str(folder) for folder in folders],
-            "work": work,
-        }
-        returned = call_in_child(SPEC_CHILD, {"action": "call", **request})
+        request = {"module": module, "function": function, "folders": [*map(str, folders)]}
+        returned = call_in_child(call_for_spec, {**request, "work": work})
         check_spec(section["name"], returned)
-        absolute_spec = map_paths(
-            returned, lambda _, path: os.path.abspath(os.path.expanduser(path))
-        )
-        yield {**section, "spec": absolute_spec}
+        spec = map_paths(returned, lambda _, path: os.path.abspath(os.path.expanduser(path)))
+        yield {**section, "spec": spec}
 
 
 def _require_usable(section: Mapping[str, Any], zoo: Path, *, is_trusted: bool) -> None:
@@ -424,12 +408,10 @@ def _files_in(tree: Path) -> list[str]:
 def _copy_into_zoo(tree: Path, key: str, path: Path) -> str:
     """Copy a file or a folder into the zoo, with what code imports; returns its path in the zoo."""
     base = tree / f"{_NAME}_files" / re.sub(r"\W+", "_", key)
-    sources = [path, *_imported_files(path)] if path.suffix == ".py" else [path]
+    sources = _with_imported_files(path) if path.suffix == ".py" else [path]
     # Files of two custom objects may have the same name.
     folders = itertools.chain([base], (base / str(number) for number in itertools.count(1)))
-    folder = next(
-        candidate for candidate in folders if all(_can_hold(candidate, file) for file in sources)
-    )
+    folder = next(path for path in folders if all(_can_hold(path, file) for file in sources))
     folder.mkdir(parents=True, exist_ok=True)
     for file in sources:
         if file.is_dir():
@@ -447,27 +429,15 @@ def _can_hold(folder: Path, file: Path) -> bool:
     return existing.is_file() and file.is_file() and existing.read_bytes() == file.read_bytes()
 
 
-def _imported_files(code: Path) -> list[Path]:
-    """The files in a code file's folder that it imports, directly or through each other."""
-    files: dict[Path, None] = {code: None}
-    pending = [code]
-    while pending:
-        for name in _names_imported(pending.pop()):
-            file = code.with_name(f"{name}.py")
-            if file.is_file() and file not in files:
-                files[file] = None
-                pending.append(file)
-    return list(files)[1:]
-
-
-def _names_imported(code: Path) -> list[str]:
-    try:
-        nodes = list(ast.walk(ast.parse(code.read_bytes())))
-    except (SyntaxError, ValueError):  # Importing the file reports the error.
-        return []
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    return [name.partition(".")[0] for name in names]
+def _with_imported_files(code: Path) -> list[Path]:
+    """A code file, and those in its folder that it imports, directly or through each other."""
+    files = [code]
+    for file in files:
+        for name in lookup.imported_names(file, in_functions=True):
+            imported = code.with_name(f"{name.partition('.')[0]}.py")
+            if imported.is_file() and imported not in files:
+                files.append(imported)
+    return files
 
 
 def _compile_options(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -476,3 +446,57 @@ def _compile_options(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     options = dict(next((spec[key] for key in COMPILE_KEYS if spec.get(key)), {}))
     keys = model_kinds()[kind].options.items()
     return options | {option: spec[key] for key, option in keys if spec.get(key)}
+
+
+def summarize(request: Mapping[str, Any]) -> dict[str, Any]:
+    """A `FileModelSummary` of the section in the request; nothing of the files runs.
+
+    This and the functions below are called in a child process: they import a framework.
+    """
+    section = request["section"]
+    files = _file_models(model_kinds()[section["name"]].framework)
+    return asdict(files.summarize(file_model(section, Path(), is_trusted=False)))
+
+
+def write_model(request: Mapping[str, Any]) -> dict[str, Any]:
+    """A `WrittenModel` of the model of a zoo in the request."""
+    framework = importlib.import_module(FRAMEWORKS[request["framework"]].module).FRAMEWORK
+    loaded = load_spec(
+        request["model_zoo"],
+        request["model_def"],
+        params=request["params"],
+        # The data are no part of a spec, so nothing need read them.
+        overrides=Overrides(has_own_dataset=True),
+        plain_models=framework.plain_models,
+    )
+    return asdict(_file_models(request["framework"]).write(loaded, Path(request["folder"])))
+
+
+def call_for_spec(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec that a user's function returns; it may build the model for that."""
+    sys.path[:0] = request["folders"]
+    name = f"{request['module']}:{request['function']}"
+    with user_code(f"Calling {name}", root=Path.cwd()):
+        function = getattr(importlib.import_module(request["module"]), request["function"])
+        parameters = inspect.signature(function).parameters.values()
+        required = [p.name for p in parameters if p.default is inspect.Parameter.empty]
+        if len(required) > 1:
+            raise UserCodeError(
+                f"{name} must take one argument, a folder in which it may save the model, or none.",
+                received=", ".join(required),
+            )
+        spec = function(*([request["work"]] if required else []))
+        if not isinstance(spec, dict):
+            raise UserCodeError(f"{name} must return a dict.", received=type(spec).__name__)
+        try:
+            json.dumps(spec)
+        except (TypeError, ValueError) as e:
+            raise UserCodeError(
+                f"{name} must return a dict of text, numbers, lists and dicts: {e}."
+            ) from e
+    return spec
+
+
+def _file_models(framework: str) -> FileModels:
+    files: FileModels = importlib.import_module(FRAMEWORKS[framework].file_models)
+    return files

@@ -23,13 +23,12 @@ from edl_horovod.models.lookup import (
     list_functions,
     require_zoo,
 )
-from edl_horovod.models.modules import load_module
+from edl_horovod.models.modules import definitions_in, load_module
 from edl_horovod.models.parts import (
     METHODS,
     OUTPUTS_PROCESSOR,
     REQUIRED,
     Part,
-    Parts,
     PlainModels,
     overrides_method,
     part_of,
@@ -94,9 +93,13 @@ class Overrides:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelDefinition:
-    """A model as a spec class, ready to be created."""
+class LoadedSpec:
+    """A model whose file was loaded, and whose spec was created."""
 
+    spec: ElasticDLSpec
+    """The spec, whose methods already have the job's parameters that they declare."""
+    zoo: Path
+    """The folder of model files, or the only file."""
     kind: type[ElasticDLSpec]
     module: ModuleType
     symbol: str
@@ -111,16 +114,6 @@ class ModelDefinition:
     def source_file(self) -> Path:
         """The file that defines it."""
         return Path(str(self.module.__file__))
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadedSpec(ModelDefinition):
-    """A model whose spec was created."""
-
-    spec: ElasticDLSpec
-    """The spec, whose methods already have the job's parameters that they declare."""
-    zoo: Path
-    """The folder of model files, or the only file."""
 
     @property
     def full_name(self) -> str:
@@ -240,51 +233,36 @@ def load_spec(
             defined.
         UserCodeError: The model is missing, ambiguous or incomplete, or raised an exception.
     """
-    zoo = require_zoo(model_zoo)
-    definition = _find_definition(zoo, model_def, overrides or Overrides(), plain_models)
+    zoo, overrides = require_zoo(model_zoo), overrides or Overrides()
+    model = _find_model(zoo, model_def, overrides, plain_models)
+    kind, parts = _spec_class(model, overrides, zoo, plain_models)
     methods = {
-        name: _parameters_of(
-            getattr(definition.kind, name), _METHOD_ARGUMENTS.get(name, frozenset())
-        )
-        if overrides_method(definition.kind, name)
+        name: _parameters_of(getattr(kind, name), _METHOD_ARGUMENTS.get(name, frozenset()))
+        if overrides_method(kind, name)
         else ()
         for name in METHODS.values()
     }
-    _require_declared(definition.kind, params, methods)
-    spec = _make_spec(definition, zoo, params=params, context=context)
+    _require_declared(kind, params, methods)
+    constructor = declared(kind)
+    accepted = set(params) if constructor.takes_any else set(constructor.names)
+    constructor_params = {name: value for name, value in params.items() if name in accepted}
+    with user_code(f"Making {model.symbol} of {model.module.__file__}", root=zoo):
+        constructor_params = _with_float_values(kind, constructor_params)
+        spec: ElasticDLSpec = call_declared(kind, {**constructor_params, "context": context})
     if plain_models is not None:
         spec.framework = plain_models.framework
     for name, names in methods.items():
         if values := _declared_params(name, names, params):
             method = getattr(spec, name)
             setattr(spec, name, functools.partial(method, **_with_float_values(method, values)))
-    return LoadedSpec(**vars(definition), spec=spec, zoo=zoo)
+    return LoadedSpec(
+        spec=spec, zoo=zoo, kind=kind, module=model.module, symbol=model.symbol, parts=parts
+    )
 
 
-def _make_spec(
-    definition: ModelDefinition,
-    zoo: Path,
-    *,
-    params: Mapping[str, Any],
-    context: dict[str, Any] | None,
-) -> ElasticDLSpec:
-    constructor = declared(definition.kind)
-    constructor_params = {
-        name: value
-        for name, value in params.items()
-        if constructor.takes_any or name in constructor.names
-    }
-    with user_code(f"Making {definition.symbol} of {definition.source_file}", root=zoo):
-        constructor_params = _with_float_values(definition.kind, constructor_params)
-        spec: ElasticDLSpec = call_declared(
-            definition.kind, {**constructor_params, "context": context}
-        )
-    return spec
-
-
-def _find_definition(
+def _find_model(
     zoo: Path, model_def: str, overrides: Overrides, plain_models: PlainModels | None
-) -> ModelDefinition:
+) -> _Candidate:
     """Find the one model of this name and load its file.
 
     An `ElasticDLSpec` counts first; only where there is none, a model without a spec.
@@ -296,7 +274,6 @@ def _find_definition(
         plain_models: The framework's models without a spec; None accepts only specs.
 
     Raises:
-        ConfigError: An override is not defined.
         UserCodeError: There is no such model, there are several, or it lacks a part.
     """
     files: list[Path] = []
@@ -306,17 +283,15 @@ def _find_definition(
         candidates = _spec_candidates(group, modules, overrides)
         if not candidates and plain_models is not None:
             candidates = _plain_candidates(group, modules, overrides, zoo, plain_models)
-        complete = {
-            id(candidate.value): candidate for candidate in candidates if not candidate.missing
-        }
+        complete = {id(model.value): model for model in candidates if not model.missing}
         # A compiled model has its own loss and optimizer, which shows only once it is created.
         complete = complete or {
-            id(candidate.value): candidate
-            for candidate in candidates
-            if _PROVIDED_BY_COMPILED_MODEL.issuperset(candidate.missing)
+            id(model.value): model
+            for model in candidates
+            if _PROVIDED_BY_COMPILED_MODEL.issuperset(model.missing)
         }
         if len(complete) == 1:
-            return _make_definition(next(iter(complete.values())), overrides, zoo, plain_models)
+            return next(iter(complete.values()))
         if complete:
             raise _ambiguous(model_def, complete.values(), zoo)
         incomplete = candidates[-1] if candidates else incomplete
@@ -331,16 +306,6 @@ def _find_definition(
         received={"model_def": model_def},
         hint=f"The zoo defines: {', '.join(names) or 'none'}.{did_you_mean(model_def, names)}",
     )
-
-
-def _find_parts(overrides: Overrides, module: ModuleType, *, zoo: Path) -> Parts:
-    """Resolve the names to symbols of the model's module, of the zoo, or of Keras.
-
-    Raises:
-        ConfigError: A name is not defined.
-        UserCodeError: A name is ambiguous, or its file raised an exception.
-    """
-    return {key: _find_part(key, name, module, zoo) for key, name in overrides.names.items()}
 
 
 def _with_float_values(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -413,12 +378,7 @@ def _find_part(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
     symbol = name.rpartition(".")[2]
     is_dotted = all(part.isidentifier() for part in name.split("."))
     for files in files_defining(zoo, name) if is_dotted else []:
-        modules = [load_module(file, zoo=zoo) for file in files]
-        definitions: dict[int, tuple[Any, ModuleType]] = {
-            id(vars(zoo_module)[symbol]): (vars(zoo_module)[symbol], zoo_module)
-            for zoo_module in modules
-            if symbol in vars(zoo_module)
-        }
+        definitions = definitions_in(files, symbol, zoo=zoo)
         if len(definitions) > 1:
             listed = ", ".join(sorted(map(str, files)))
             raise UserCodeError(
@@ -426,7 +386,7 @@ def _find_part(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
                 received={key: name},
                 hint="Write folder.file.symbol to name one.",
             )
-        for value, zoo_module in definitions.values():
+        for value, zoo_module in definitions:
             return part_of(value, zoo_module, symbol, zoo=zoo)
     if key != "input_fn" and "." not in name:
         return Part(name, name, f"{key}={name}")  # Keras checks the name later.
@@ -446,10 +406,12 @@ def _spec_candidates(
     return [
         _Candidate(value, module, symbol, _missing_methods(value, overrides))
         for symbol, value, module in _symbols_in(group, modules)
-        if inspect.isclass(value)
-        and issubclass(value, ElasticDLSpec)
-        and value is not ElasticDLSpec
+        if _is_spec(value) and value is not ElasticDLSpec
     ]
+
+
+def _is_spec(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, ElasticDLSpec)
 
 
 def _missing_methods(kind: type[ElasticDLSpec], overrides: Overrides) -> tuple[str, ...]:
@@ -494,41 +456,43 @@ def _symbols_in(group: FileGroup, modules: list[ModuleType]) -> list[tuple[str, 
     ]
 
 
-def _make_definition(
-    candidate: _Candidate, overrides: Overrides, zoo: Path, plain_models: PlainModels | None
-) -> ModelDefinition:
-    set_by_user = _find_parts(overrides, candidate.module, zoo=zoo)
-    model_name = part_of(candidate.value, candidate.module, candidate.symbol, zoo=zoo).full_name
+def _spec_class(
+    model: _Candidate, overrides: Overrides, zoo: Path, plain_models: PlainModels | None
+) -> tuple[type[ElasticDLSpec], Mapping[str, str]]:
+    """The spec class of a model, and where its required parts come from; see `LoadedSpec.parts`.
+
+    Raises:
+        ConfigError: An override is not defined.
+        UserCodeError: The name of an override is ambiguous, or its file raised an exception.
+    """
+    set_by_user = {
+        key: _find_part(key, name, model.module, zoo) for key, name in overrides.names.items()
+    }
+    model_name = part_of(model.value, model.module, model.symbol, zoo=zoo).full_name
     part_names = dict.fromkeys(REQUIRED, model_name)
-    if inspect.isclass(candidate.value) and issubclass(candidate.value, ElasticDLSpec):
-        kind, parts = candidate.value, set_by_user
+    if _is_spec(model.value):
+        kind, parts = model.value, set_by_user
         part_names |= {
             key: f"{model_name}.{METHODS[key]}"
             for key in REQUIRED
-            if overrides_method(candidate.value, METHODS[key])
+            if overrides_method(model.value, METHODS[key])
         }
     else:
         assert plain_models is not None
-        kind = ElasticDLSpec  # type: ignore[type-abstract]  # Made concrete below.
+        kind = ElasticDLSpec  # Made concrete below.
         parts = {
-            **plain_models.parts_of(candidate.value, candidate.module, candidate.symbol, zoo=zoo),
+            **plain_models.parts_of(model.value, model.module, model.symbol, zoo=zoo),
             **set_by_user,
         }
         part_names |= {key: parts[key].full_name for key in REQUIRED if key in parts}
     if parts:
         assert plain_models is not None, "only a framework makes a spec of parts"
         kind = plain_models.with_parts(kind, parts)
-    part_names |= {key: part.full_name for key, part in set_by_user.items()}
-    return ModelDefinition(
-        kind=kind, module=candidate.module, symbol=candidate.symbol, parts=part_names
-    )
+    return kind, part_names | {key: part.full_name for key, part in set_by_user.items()}
 
 
 def _ambiguous(model_def: str, candidates: Iterable[_Candidate], zoo: Path) -> UserCodeError:
-    parts = [
-        part_of(candidate.value, candidate.module, candidate.symbol, zoo=zoo)
-        for candidate in candidates
-    ]
+    parts = [part_of(model.value, model.module, model.symbol, zoo=zoo) for model in candidates]
     listed = sorted(f"{part.full_name} ({part.label})" for part in parts)
     return UserCodeError(
         f"{model_def!r} may mean {len(listed)} models: {', '.join(listed)}.",
@@ -539,7 +503,7 @@ def _ambiguous(model_def: str, candidates: Iterable[_Candidate], zoo: Path) -> U
 
 def _missing_message(candidate: _Candidate, plain_models: PlainModels | None) -> str:
     start = f"{candidate.symbol} of {candidate.module.__file__} lacks"
-    if inspect.isclass(candidate.value) and issubclass(candidate.value, ElasticDLSpec):
+    if _is_spec(candidate.value):
         return (
             f"{start} the method(s) {', '.join(candidate.missing)} that an ElasticDLSpec must have."
         )

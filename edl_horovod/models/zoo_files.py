@@ -21,7 +21,6 @@ from edl_horovod.models.lookup import file_groups, import_root
 from edl_horovod.models.modules import loaded_files
 
 __all__ = [
-    "MAX_READ_BYTES",
     "copy",
     "digest",
     "require_inside",

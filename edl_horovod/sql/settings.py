@@ -8,7 +8,7 @@ from typing import Any
 
 from edl_horovod.config.compose import compose
 from edl_horovod.config.conf_files import NO_FILES, ConfigFiles, zoo_dir
-from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.schema import MODEL_KEYS, JobConfig
 from edl_horovod.errors import ConfigError
 from edl_horovod.image.plan import ZOO
 from edl_horovod.launch import target
@@ -22,9 +22,7 @@ _SET_BY_STATEMENT = {
     "data": "the SELECT sets it",
     "output": "INTO sets it",
     "job_dir": "the folder of models sets it",
-    "model_def": "TRAIN sets it",
-    "model": "TRAIN sets it",
-    "model_spec": "TRAIN sets it",
+    **dict.fromkeys(MODEL_KEYS, "TRAIN sets it"),
     "params": "WITH sets it",
     "trained_model": "USING sets it",
     "init_from": "USING sets it",

@@ -154,15 +154,12 @@ def check_inputs(config: JobConfig) -> None:
 
     Raises:
         DataError: A glob matches nothing, or the files have more than one record format.
-        ConfigError: The model zoo or the trained model does not exist; a setting does not apply to
-            the data; or neither an output nor a processor receives the predictions.
+        ConfigError: The trained model does not exist; a setting does not apply to the data; or
+            neither an output nor a processor receives the predictions.
         OutputError: The output exists, cannot be written, or would replace what the job reads.
     """
     check_sources([config.data, config.validation_data], config.data_plan)
-    if TASKS[config.task].takes_zoo:
-        if not job_zoo.pending(config):
-            lookup.require_zoo(config.model_zoo)
-    elif "trained_model" in TASKS[config.task].needs and not os.path.isdir(config.trained_model):
+    if "trained_model" in TASKS[config.task].needs and not os.path.isdir(config.trained_model):
         raise errors.ConfigError(
             "trained_model must be a directory, and this is not one.",
             received={"trained_model": config.trained_model},
@@ -286,7 +283,7 @@ def _keep_slots(plan: LaunchPlan, hosts_file: hosts.HostsFile, slots: Slots) -> 
 
 def _num_workers(config: JobConfig, num_slots: int) -> int:
     """Number of workers for local slots; limited, as a typing error must not start thousands."""
-    most = max(largest_ring(config), config.launch.np)
+    most = largest_ring(config)
     if num_slots > most:
         log.warning(
             "The hosts file wants %d slots of %s, but the ring can have %d ranks (elastic.max_np, "

@@ -25,7 +25,7 @@ from edl_horovod.job import events, output_checks
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.events import EvaluationEvent, JobEvent, StepEvent
 from edl_horovod.launch.target import require_attached
-from edl_horovod.models import framework_name, git_zoo, job_zoo, lookup
+from edl_horovod.models import framework_name, job_zoo, lookup
 from edl_horovod.models.zoo_files import CODE_SUFFIXES, model_files
 from edl_horovod.records import user_dataset
 from edl_horovod.records.sources.table import kind_of
@@ -299,13 +299,14 @@ def _inputs_of(config: JobConfig, known: dict[tuple[str, ...], str]) -> _Inputs:
             known[pattern,] = kind_of(pattern).state(pattern) if pattern else ""
     digests = {"data": known[config.data,], "validation_data": known[config.validation_data,]}
     digests["init_from"] = _states_below([config.init_from])
-    if config.model:
-        digests["model"] = _states_below([path for _, path in job_zoo.sources(config)])
-    elif git_zoo.parse(config.model_zoo) is None and not config.model_zoo_source:
+    sources = list(job_zoo.sources(config))
+    if sources == [("model_zoo", config.model_zoo)]:
         key = (config.model_zoo, config.model_def, *data)
         if key not in known:
             known[key] = _code_of(config.model_zoo, config.model_def, data)
         digests["model_def"] = known[key]
+    elif sources:
+        digests["model"] = _states_below([path for _, path in sources])
     return digests
 
 
@@ -361,11 +362,8 @@ def _record_inputs(folder: Path, name: str, inputs: Mapping[str, str] | None) ->
 
 def result_settings(config: JobConfig) -> dict[str, Any]:
     """The settings that affect a result, by keys with dots, without secrets."""
-    # A finished job names the local copy of a fetched zoo; compare the name that the user gave.
-    zoo = config.model_zoo_source or str(git_zoo.parse(config.model_zoo) or config.model_zoo)
-    flat: dict[str, Any] = {"model_zoo": zoo}
-    if config.model:  # The zoo is written of it by the job.
-        flat = {"model_zoo": "", "model_def": ""}
+    # A finished job names the local copy of its zoo; compare the name that the user gave.
+    flat: dict[str, Any] = {**job_zoo.as_named(config)}
     for key, value in resolved.to_dict(config).items():
         if key in (*_WITHOUT_EFFECT, *flat):
             continue

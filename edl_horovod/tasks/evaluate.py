@@ -31,10 +31,10 @@ from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
-from edl_horovod.tasks.opening import OpenData, open_trained
+from edl_horovod.tasks.opening import OpenData, Opening
 from edl_horovod.tasks.progress import report_records
 
-__all__ = ["EarlyStopping", "Evaluator", "NoValidation", "Validation", "make_warm"]
+__all__ = ["Evaluator", "NoValidation", "Validation", "make_warm"]
 
 SEGMENT_STEPS = 8
 """Steps between two collectives of an evaluation job; a lost rank costs at most these."""
@@ -50,7 +50,7 @@ def make_warm(
     stack: contextlib.ExitStack,
 ) -> Work:
     """Load the trained model and open the data; see `tasks.warm`."""
-    trained = open_trained(config, framework, Mode.EVALUATION, events, stack)
+    trained = Opening(config, framework, events, stack).trained(Mode.EVALUATION)
     evaluator = Evaluator.of(trained.model, trained.data, framework.collectives)
     return EvaluateWork(config, evaluator, framework.collectives, events)
 
@@ -69,10 +69,8 @@ class Evaluator:
             plan: The plan of the data set, not shuffled.
             collectives: The ring's collectives.
         """
-        self.evaluation = evaluation
-        self._batches = batches
-        self.plan = plan
-        self._collectives = collectives
+        self.evaluation, self.plan = evaluation, plan
+        self._batches, self._collectives = batches, collectives
 
     @classmethod
     def of(cls, model: Model, data: OpenData, collectives: Collectives) -> Self:
@@ -154,10 +152,8 @@ class EvaluateWork(Work):
         self, config: JobConfig, evaluator: Evaluator, collectives: Collectives, events: EventLog
     ) -> None:
         """The leader reports its progress to `events`."""
-        self._config = config
-        self._evaluator = evaluator
-        self._plan = evaluator.plan
-        self._events = events
+        self._config, self._events = config, events
+        self._evaluator, self._plan = evaluator, evaluator.plan
         self._total = Array(evaluator.evaluation.zeros.vector)
         self.state = RingState({"total": self._total}, Counters(), collectives)
 
@@ -179,12 +175,7 @@ class EvaluateWork(Work):
                 self._total.assign(self._total.numpy() + replace(sums, wants_change=0.0).vector)
                 self.state.commit()
                 membership.progress(self.state.step)
-                report_records(
-                    self._events,
-                    world,
-                    num_done=self.records_seen(),
-                    num_records=self._plan.num_records,
-                )
+                report_records(self._events, world, self.records_seen(), self._plan.num_records)
                 if sums.wants_change > 0:
                     return False
         return True

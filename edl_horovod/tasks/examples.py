@@ -126,7 +126,8 @@ def _entries(output: Output, array: npt.NDArray[Any]) -> list[bytes]:
         return _int64_entries(output.name, values)
     return [
         _head(output.name, "bytes_list", len(items)) + items
-        for items in (b"".join(map(_length_prefixed, row)) for row in values.tolist())
+        for row in values.tolist()
+        for items in [b"".join(_field_1_head(len(item)) + item for item in row)]
     ]
 
 
@@ -195,19 +196,10 @@ def _packed_head(name: str, list_name: str, num_bytes: int) -> bytes:
 
 def _head(name: str, list_name: str, num_bytes: int) -> bytes:
     """What stands before a list of so many bytes: map entry, key, feature, list."""
-    before_list = _LISTS[list_name] + _varint(num_bytes)
+    before_list, encoded = _LISTS[list_name] + _varint(num_bytes), name.encode()
     feature_bytes = len(before_list) + num_bytes
-    key = _FIELD_1 + _length_prefixed_text(name) + _FIELD_2 + _varint(feature_bytes)
+    key = _field_1_head(len(encoded)) + encoded + _FIELD_2 + _varint(feature_bytes)
     return _FIELD_1 + _varint(len(key) + feature_bytes) + key + before_list
-
-
-def _length_prefixed_text(text: str) -> bytes:
-    encoded = text.encode()
-    return _varint(len(encoded)) + encoded
-
-
-def _length_prefixed(item: bytes) -> bytes:
-    return _FIELD_1 + _varint(len(item)) + item
 
 
 def _varint(number: int) -> bytes:

@@ -34,7 +34,7 @@ from edl_horovod.records.source import RecordSource
 from edl_horovod.records.time_types import with_time_types_of
 from edl_horovod.spec import ElasticDLSpec, Mode
 
-__all__ = ["OpenData", "Trained", "adapt", "model_to_begin_with", "open_data", "open_trained"]
+__all__ = ["OpenData", "Opening", "Trained", "model_to_begin_with"]
 
 log = logging.getLogger(__name__)
 
@@ -74,77 +74,101 @@ def model_to_begin_with(config: JobConfig) -> trained_model.TrainedModelFiles | 
     return trained_model.read(Path(config.init_from)) if is_model else None
 
 
-def open_data(
-    config: JobConfig,
-    framework: Framework,
-    pattern: str,
-    loaded: LoadedSpec,
-    mode: Mode,
-    events: EventLog,
-    stack: contextlib.ExitStack,
-    *,
-    trained_columns: Sequence[Column] = (),
-) -> OpenData:
-    """Open a job's `data` or `validation_data` (`pattern`), and try its first records.
+class Opening:
+    """Opens data and trained models for one job while it gets warm."""
 
-    The progress of a long indexing is written to the job's events. A training that begins with a
-    trained model (`init_from`) takes its vocabulary (`adapted`) and column types.
+    def __init__(
+        self, config: JobConfig, framework: Framework, events: EventLog, stack: contextlib.ExitStack
+    ) -> None:
+        """Prepare; the stack closes what is opened."""
+        self._config, self._framework = config, framework
+        self._events, self._stack = events, stack
 
-    Args:
-        config: The job.
-        framework: Makes the batches.
-        pattern: The value of `data` or of `validation_data`.
-        loaded: The user's spec; its attribute `adapted` is set.
-        mode: What the examples are for; decides the order and the size of the batches.
-        events: The job's event log.
-        stack: Closes the source and the batches.
-        trained_columns: The columns that the model was trained with. Dates, times and durations
-            are read in their units.
+    def data(
+        self,
+        pattern: str,
+        loaded: LoadedSpec,
+        mode: Mode,
+        *,
+        trained_columns: Sequence[Column] = (),
+    ) -> OpenData:
+        """Open the job's `data` or `validation_data` (`pattern`), and try its first records.
 
-    Raises:
-        DataError: A file is damaged, or the records do not fit the model.
-        UserCodeError: `create_dataset` raised, or returned something unusable.
-    """
-    key = "data" if pattern == config.data else "validation_data"
-    job_dir = JobDir.of(config)
-    is_training = mode is Mode.TRAINING
+        The progress of a long indexing is written to the job's events. A training that begins with
+        a trained model (`init_from`) takes its vocabulary (`adapted`) and column types.
 
-    def tell(message: str) -> None:
-        events.write(LogEvent(message=message))
+        Args:
+            pattern: The value of `data` or of `validation_data`.
+            loaded: The user's spec; its attribute `adapted` is set.
+            mode: What the examples are for; decides the order and the size of the batches.
+            trained_columns: The columns that the model was trained with. Dates, times and durations
+                are read in their units.
 
-    source = stack.enter_context(
-        open_source(pattern, config.data_plan, folders=job_dir.folders, tell=tell)
-    )
-    log.info("%s: %s", key, source.describe())
-    initial_model = model_to_begin_with(config) if is_training else None
-    if initial_model is not None:
-        trained_columns = initial_model.columns
-    source = with_time_types_of(trained_columns, source, data=f"{key}={pattern}")
-
-    def examples() -> contextlib.AbstractContextManager[Any]:
-        in_order = plan_of(
-            source, config.data_plan, num_lanes=1, is_training=False, global_batch=_ADAPT_BATCH
+        Raises:
+            DataError: A file is damaged, or the records do not fit the model.
+            UserCodeError: `create_dataset` raised, or returned something unusable.
+        """
+        config, framework = self._config, self._framework
+        settings, job_dir = config.data_plan, JobDir.of(config)
+        key = "data" if pattern == config.data else "validation_data"
+        is_training = mode is Mode.TRAINING
+        source = self._stack.enter_context(
+            open_source(pattern, settings, folders=job_dir.folders, tell=self._tell)
         )
-        return framework.examples(source, in_order, loaded)
+        log.info("%s: %s", key, source.describe())
+        initial_model = model_to_begin_with(config) if is_training else None
+        if initial_model is not None:
+            trained_columns = initial_model.columns
+        source = with_time_types_of(trained_columns, source, data=f"{key}={pattern}")
 
-    if initial_model is not None:
-        # Its weights belong to its vocabulary, so the new data must not change that.
-        loaded.spec.adapted = read_adapted(initial_model.path)
-    elif is_training:
+        def examples() -> contextlib.AbstractContextManager[Any]:
+            batch = {"global_batch": _ADAPT_BATCH}
+            in_order = plan_of(source, settings, num_lanes=1, is_training=False, **batch)
+            return framework.examples(source, in_order, loaded)
+
+        if initial_model is not None:
+            # Its weights belong to its vocabulary, so the new data must not change that.
+            loaded.spec.adapted = read_adapted(initial_model.path)
+        elif is_training:
+            with _naming(key, pattern):
+                adapt(loaded, source, job_dir.adapted, self._tell, examples=examples)
+        batch = (
+            training_batch(config) if is_training else {"global_batch": evaluation_batch(config)}
+        )
+        lanes = num_lanes(config)
+        plan = plan_of(source, settings, num_lanes=lanes, is_training=is_training, **batch)
+        ahead = {"prefetch": settings.prefetch_steps, "processes": settings.processes}
+        batches = framework.batches(source, plan, loaded, mode, **ahead)
+        self._stack.callback(batches.close)
         with _naming(key, pattern):
-            adapt(loaded, source, job_dir.adapted, tell, examples=examples)
-    batch = training_batch(config) if is_training else {"global_batch": evaluation_batch(config)}
-    plan = plan_of(
-        source, config.data_plan, num_lanes=num_lanes(config), is_training=is_training, **batch
-    )
-    prefetch = config.data_plan.prefetch_steps
-    processes = config.data_plan.processes
-    batches = framework.batches(source, plan, loaded, mode, prefetch=prefetch, processes=processes)
-    stack.callback(batches.close)
-    with _naming(key, pattern):
-        first = batches.try_first()
-    columns = source.layout.columns if source.layout is not None else ()
-    return OpenData(batches, plan, first, columns)
+            first = batches.try_first()
+        columns = source.layout.columns if source.layout is not None else ()
+        return OpenData(batches, plan, first, columns)
+
+    def trained(self, mode: Mode) -> Trained:
+        """Load the job's trained model, and open the data for it.
+
+        The data is opened between the spec and the weights: the spec decodes the records, and the
+        model is built for the examples that come of it. Errors of both parts name the package
+        versions that the model was trained with.
+
+        Raises:
+            EdlError: The settings, the trained model, the user's code or the data are at fault.
+        """
+        config, framework = self._config, self._framework
+        files = trained_model.read(Path(config.trained_model))
+        with trained_model.naming_versions(files):
+            loaded = trained_model.load_spec(
+                files, plain_models=framework.plain_models, trusts_changes=config.trusts("changed")
+            )
+        data = self.data(config.data, loaded, mode, trained_columns=files.columns)
+        with trained_model.naming_versions(files):
+            model = framework.model(loaded, data.batches.element_spec)
+            trained_model.restore_weights(files, model.weights)
+        return Trained(loaded, model, data)
+
+    def _tell(self, message: str) -> None:
+        self._events.write(LogEvent(message=message))
 
 
 @contextlib.contextmanager
@@ -154,43 +178,6 @@ def _naming(key: str, pattern: str) -> Iterator[None]:
         yield
     except DataError as e:
         raise e.with_received({key: pattern}) from e
-
-
-def open_trained(
-    config: JobConfig,
-    framework: Framework,
-    mode: Mode,
-    events: EventLog,
-    stack: contextlib.ExitStack,
-) -> Trained:
-    """Load a job's trained model, and open the data for it.
-
-    The data is opened between the spec and the weights: the spec decodes the records, and the model
-    is built for the examples that come of it. Errors of both parts name the package versions that
-    the model was trained with.
-
-    Raises:
-        EdlError: The settings, the trained model, the user's code or the data are at fault.
-    """
-    files = trained_model.read(Path(config.trained_model))
-    with trained_model.naming_versions(files):
-        loaded = trained_model.load_spec(
-            files, plain_models=framework.plain_models, trusts_changes=config.trusts("changed")
-        )
-    data = open_data(
-        config,
-        framework,
-        config.data,
-        loaded,
-        mode,
-        events,
-        stack,
-        trained_columns=files.columns,
-    )
-    with trained_model.naming_versions(files):
-        model = framework.model(loaded, data.batches.element_spec)
-        trained_model.restore_weights(files, model.weights)
-    return Trained(loaded, model, data)
 
 
 def adapt(

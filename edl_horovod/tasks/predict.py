@@ -46,10 +46,10 @@ from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.examples import ExampleEncoder, require_encodable
-from edl_horovod.tasks.opening import Trained, open_trained
+from edl_horovod.tasks.opening import Opening, Trained
 from edl_horovod.tasks.progress import report_records
 
-__all__ = ["PredictWork", "Processor", "Segments", "make_warm"]
+__all__ = ["make_warm"]
 
 SEGMENT_STEPS = 8
 """Number of steps between two collectives; a lost rank costs at most two segments."""
@@ -220,7 +220,7 @@ def make_warm(
     stack: contextlib.ExitStack,
 ) -> Work:
     """Load the trained model and open the input; see `tasks.warm`."""
-    trained = open_trained(config, framework, Mode.PREDICTION, events, stack)
+    trained = Opening(config, framework, events, stack).trained(Mode.PREDICTION)
     return PredictWork(config, trained, framework.collectives, events)
 
 
@@ -249,10 +249,8 @@ class PredictWork(Work):
         """
         self._config = config
         self._loaded = loaded = trained.loaded
-        self._name = loaded.label
-        self._batches = trained.data.batches
-        self._plan = trained.data.plan
-        self._events = events
+        self._name, self._events = loaded.label, events
+        self._batches, self._plan = trained.data.batches, trained.data.plan
         self._segments = Segments(JobDir.of(config), self._plan)
         self._sizes = Array(np.zeros(self._segments.num_segments, np.int64))
         kind = loaded.outputs_processor
@@ -387,12 +385,7 @@ class PredictWork(Work):
         self._sizes.assign(sizes)
         self.state.commit()
         membership.progress(self.state.step)
-        report_records(
-            self._events,
-            world,
-            num_done=self.records_seen(),
-            num_records=self._plan.num_records,
-        )
+        report_records(self._events, world, self.records_seen(), self._plan.num_records)
         return wants_change > 0
 
     def _require_one_each(self, step: int, ids: npt.NDArray[np.int64], num_examples: int) -> None:

@@ -35,10 +35,8 @@ class TrainingProgress:
     def __init__(
         self, plan: DataPlan, counters: TrainCounters, *, num_epochs: int, max_steps: int | None
     ) -> None:
-        self._plan = plan
-        self._counters = counters
-        self._num_epochs = num_epochs
-        self._max_steps = max_steps
+        self._plan, self._counters = plan, counters
+        self._num_epochs, self._max_steps = num_epochs, max_steps
         self.spans = self.spans_on(1)
 
     def spans_on(self, size: int) -> StepSpans:
@@ -107,12 +105,9 @@ class StepReports:
     """Writes the leader's events about steps, a few each second."""
 
     def __init__(self, events: EventLog, progress: TrainingProgress) -> None:
-        self._events = events
-        self._progress = progress
-        self._at = 0.0
-        self._records = 0
-        self._is_ring_reported = False
+        self._events, self._progress = events, progress
         self._pending: tuple[int, StepSums, int] | None = None
+        self.enter_ring()
 
     def enter_ring(self) -> None:
         """Begin to measure the throughput of a ring."""
@@ -157,7 +152,7 @@ class StepReports:
         self._at, self._records, self._is_ring_reported = now, records, True
 
 
-def report_records(events: EventLog, world: World, *, num_done: int, num_records: int) -> None:
+def report_records(events: EventLog, world: World, num_done: int, num_records: int) -> None:
     """Report the progress of a task without step events; only the leader writes."""
     if world.is_leader:
         events.write(ProgressEvent(records=num_done, total_records=num_records, size=world.size))

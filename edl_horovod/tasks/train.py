@@ -17,7 +17,7 @@ import numpy as np
 
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, TrainingError
+from edl_horovod.errors import TrainingError
 from edl_horovod.frameworks.base import Framework, Step
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
@@ -36,11 +36,11 @@ from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.evaluate import Evaluator, NoValidation, Validation
-from edl_horovod.tasks.opening import OpenData, model_to_begin_with, open_data
+from edl_horovod.tasks.opening import OpenData, Opening, model_to_begin_with
 from edl_horovod.tasks.progress import StepReports, TrainCounters, TrainingProgress
 from edl_horovod.tasks.zoo_copy import ZooCopy, ZooCopyChecker
 
-__all__ = ["LearningRateRule", "TrainWork", "make_warm"]
+__all__ = ["make_warm"]
 
 
 def make_warm(
@@ -52,13 +52,7 @@ def make_warm(
     checker: ZooCopyChecker | None,
 ) -> Work:
     """Open the data, load and build the model, rehearse the step; see `tasks.warm`."""
-    if job_zoo.pending(config):
-        raise ConfigError(
-            "The model zoo of this job has not been brought to this machine yet.",
-            received=job_zoo.origin(config),
-            hint="Start the job by edl train, which does that; config.yaml in its job's directory"
-            " has its model_zoo and model_def.",
-        )
+    job_zoo.require_localized(config)
     zoo_copy = ZooCopy(config)
     stack.enter_context(zoo_copy.recorded())
     # Only in a training: the other tasks use trained models in float32.
@@ -71,27 +65,18 @@ def make_warm(
         overrides=Overrides.of(config),
         plain_models=framework.plain_models,
     )
-    data = open_data(config, framework, config.data, loaded, Mode.TRAINING, events, stack)
+    opening = Opening(config, framework, events, stack)
+    data = opening.data(config.data, loaded, Mode.TRAINING)
     step = framework.step(
-        loaded,
-        data.batches.element_spec,
-        config.train,
-        scales_learning_rate=data.plan.is_growing,
+        loaded, data.batches.element_spec, config.train, scales_learning_rate=data.plan.is_growing
     )
     trained_model.require_writable(step.model.weights)
     if data.first is not None:
         step.rehearse(data.first)
     validation: Validation | NoValidation = NoValidation()
     if config.validation_data:
-        held_out = open_data(
-            config,
-            framework,
-            config.validation_data,
-            loaded,
-            Mode.EVALUATION,
-            events,
-            stack,
-            trained_columns=data.columns,
+        held_out = opening.data(
+            config.validation_data, loaded, Mode.EVALUATION, trained_columns=data.columns
         )
         evaluator = Evaluator.of(step.model, held_out, framework.collectives)
         validation = Validation(evaluator, config.train, step.model_variables, events)
@@ -166,9 +151,7 @@ class TrainWork(Work):
         variables: dict[str, Variable] = {**step.variables}
         groups = list(step.groups)
         for part in (validation, self._callbacks, self._rule):
-            variables |= {
-                f"{OPTIONAL}{name}": variable for name, variable in part.variables.items()
-            }
+            variables |= {f"{OPTIONAL}{name}": value for name, value in part.variables.items()}
         # They may be streamed, although no step keeps a newcomer's part of them current: they
         # change only at evaluations, when all ranks have the state.
         groups += [StateGroup((f"{OPTIONAL}{name}",)) for name in validation.best_weights]
@@ -195,15 +178,9 @@ class TrainWork(Work):
             groups=groups,
             join_share=config.elastic.join_share,
         )
-        self._framework = framework
-        self._config = config
-        self._loaded = loaded
-        self._batches = data.batches
-        self._columns = data.columns
-        self._plan = plan
-        self._step = step
-        self._ledger = ledger
-        self._zoo_copy = zoo_copy
+        self._config, self._framework, self._loaded = config, framework, loaded
+        self._plan, self._batches, self._columns = plan, data.batches, data.columns
+        self._step, self._ledger, self._zoo_copy = step, ledger, zoo_copy
         self._reports = StepReports(events, self._progress)
         self._began_at = -1
         """Step at which the ring began, or its set of holders last changed."""

@@ -78,20 +78,17 @@ def make_warm(
                 gpu_request,
                 framework.name,
             )
-        work: Work
+        more = (checker,) if TASKS[config.task].takes_zoo else ()
         try:
-            if TASKS[config.task].takes_zoo:
-                work = task.make_warm(config, framework, events, identity, stack, checker)
-            else:
-                work = task.make_warm(config, framework, events, identity, stack)
+            work: Work = task.make_warm(config, framework, events, identity, stack, *more)
         except UserCodeError as e:
             if not (other := other_framework(config)):
                 raise
-            more = (
+            hint = (
                 f" The model's file imports {other}, but framework={framework.name} was set. Set"
                 f" framework={other}, or leave it out."
             )
-            raise e.with_more_hint(more) from e
+            raise e.with_more_hint(hint) from e
         log.info("warm")
         yield work
 

@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod.chaos import KINDS, Action, ActionResult, Cost, parse
@@ -64,32 +63,20 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 
 def _parser(verb: str, summary: str) -> VerbParser:
-    parser = VerbParser(
-        verb,
-        summary=summary,
-        usage="[--seed N] [--seconds S] [--every S] [--kinds KIND,...] [--schedule FILE] "
-        "[--dry-run] [-o json] [--debug] JOB_DIR [ACTION ...]",
-        epilog=lambda: _EXAMPLES,
-    )
+    usage = "[--seed N] [--seconds S] [--every S] [--kinds KIND,...] [--schedule FILE] "
+    usage += "[--dry-run] [-o json] [--debug] JOB_DIR [ACTION ...]"
+    parser = VerbParser(verb, summary, usage, epilog=lambda: _EXAMPLES)
     parser.add_job_dir()
-    parser.add_argument(
-        "actions", metavar="ACTION", nargs="*", help="action at a given time: SECONDS:KIND[:SLOT]"
-    )
-    parser.add_argument(
-        "--schedule", metavar="FILE", type=Path, help="file with one action per line"
-    )
+    text = "action at a given time: SECONDS:KIND[:SLOT]"
+    parser.add_argument("actions", metavar="ACTION", nargs="*", help=text)
+    parser.add_file("--schedule", help="file with one action per line")
     parser.add_argument("--seed", type=int, help="seed of random actions (default: a new one)")
-    parser.add_argument(
-        "--seconds", type=float, help="duration in seconds (default with random actions: 60)"
-    )
-    parser.add_argument(
-        "--every", type=float, default=5.0, help="seconds between random actions (default: 5)"
-    )
-    parser.add_argument(
-        "--kinds",
-        default="kill,stop,add,remove",
-        help=f"kinds of random actions: {', '.join(KINDS)}",
-    )
+    text = "duration in seconds (default with random actions: 60)"
+    parser.add_argument("--seconds", type=float, help=text)
+    text = "seconds between random actions (default: 5)"
+    parser.add_argument("--every", type=float, default=5.0, help=text)
+    text = f"kinds of random actions: {', '.join(KINDS)}"
+    parser.add_argument("--kinds", default="kill,stop,add,remove", help=text)
     parser.add_dry_run("print the schedule, and stop")
     parser.add_format()
     return parser

@@ -1,13 +1,11 @@
 """`edl image build` and `edl image push`: the image of a model zoo."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from edl_horovod import image
 from edl_horovod.cli.arguments import VerbParser, config_files, settings_parser
+from edl_horovod.config.schema import ImageConfig
 from edl_horovod.job import log
-
-if TYPE_CHECKING:
-    from edl_horovod.config.schema import ImageConfig
 
 __all__ = ["run"]
 
@@ -20,7 +18,6 @@ _EXAMPLES = """\
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl image`."""
     from edl_horovod.config.compose import compose_as, describe
-    from edl_horovod.config.schema import ImageConfig
 
     flags, overrides = _parser(verb, summary).parse_with_settings(argv)
     if flags.cfg:
@@ -31,8 +28,6 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     if flags.dry_run:
         _print_plan(config, push=flags.action == "push")
         return 0
-    from edl_horovod import image
-
     built = image.build(config, push=flags.action == "push")
     print(f"image: {built.image}")
     if built.digest:
@@ -41,23 +36,16 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 
 def _parser(verb: str, summary: str) -> VerbParser:
-    from edl_horovod.config.schema import ImageConfig
-
     flags = "build|push [--dry-run]"
     parser = settings_parser(verb, summary, ImageConfig, flags=flags, examples=_EXAMPLES)
-    parser.add_argument(
-        "action",
-        choices=("build", "push"),
-        help="build the image; push also uploads it, and builds first if anything changed",
-    )
+    text = "build the image; push also uploads it, and builds first if anything changed"
+    parser.add_argument("action", choices=("build", "push"), help=text)
     parser.add_dry_run("print what would be built, and stop")
     return parser
 
 
-def _print_plan(config: "ImageConfig", *, push: bool) -> None:
+def _print_plan(config: ImageConfig, *, push: bool) -> None:
     """The Dockerfile, for programs to read, with the files of the image in its comments."""
-    from edl_horovod import image
-
     plan = image.plan_of(config)
     print(plan.dockerfile(base=str(plan.base), user="<the base image's>"), end="")
     print(f"# model zoo: {len(plan.files)} files, {plan.num_bytes} bytes")

@@ -12,8 +12,10 @@ from edl_horovod.errors import OutputError
 __all__ = ["run"]
 
 _EXAMPLES = """\
+examples:
   edl init my-project
-  edl init my-project --dry-run"""
+  edl init my-project --dry-run
+"""
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
@@ -42,12 +44,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 
 def _parser(verb: str, summary: str) -> VerbParser:
-    parser = VerbParser(
-        verb,
-        summary=summary,
-        usage="DIR [--dry-run] [--debug]",
-        epilog=lambda: f"examples:\n{_EXAMPLES}\n",
-    )
+    parser = VerbParser(verb, summary, "DIR [--dry-run] [--debug]", epilog=lambda: _EXAMPLES)
     parser.add_argument("directory", metavar="DIR", type=Path, help="new or empty directory")
     parser.add_dry_run("print what would be written, and stop")
     return parser

@@ -14,13 +14,7 @@ from datetime import UTC, datetime
 from edl_horovod.cli.arguments import VerbParser, fact_lines, print_result, table
 from edl_horovod.displays import open_displays
 from edl_horovod.displays.page import address
-from edl_horovod.displays.text import (
-    WORKER_HEADER,
-    ago,
-    as_json,
-    job_facts,
-    worker_rows,
-)
+from edl_horovod.displays.text import ago, as_json, job_facts, job_table
 from edl_horovod.errors import ConfigError, Interrupted, MissingDependency, NoCluster
 from edl_horovod.files import json_text
 from edl_horovod.job import log
@@ -45,9 +39,9 @@ __all__ = [
 def job_parser(verb: str, summary: str, flags: str) -> VerbParser:
     """Create a parser with the argument JOB, and with flags for the place of a job in a cluster."""
     usage = f"{flags} [-n NAMESPACE] [--context CONTEXT] [--debug] JOB"
-    parser = VerbParser(verb, summary=summary, usage=usage)
-    help_text = "directory of a job here, or name of one in a cluster"
-    parser.add_argument("job", metavar="JOB", help=help_text)
+    parser = VerbParser(verb, summary, usage)
+    text = "directory of a job here, or name of one in a cluster"
+    parser.add_argument("job", metavar="JOB", help=text)
     parser.add_place()
     return parser
 
@@ -135,12 +129,10 @@ def run_status(verb: str, summary: str, argv: Sequence[str]) -> int:
 def run_list(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl list`."""
     usage = "[-n NAMESPACE | -A] [--context CONTEXT] [-o json] [--debug] [FOLDER ...]"
-    parser = VerbParser(verb, summary=summary, usage=usage, epilog=lambda: _LIST_HELP)
+    parser = VerbParser(verb, summary, usage, epilog=lambda: _LIST_HELP)
     parser.add_argument("folders", metavar="FOLDER", nargs="*", help="search this folder for jobs")
     parser.add_place()
-    parser.add_argument(
-        "-A", "--all-namespaces", action="store_true", help="list the jobs of all namespaces"
-    )
+    parser.add_switch("-A", "--all-namespaces", help="list the jobs of all namespaces")
     parser.add_format()
     flags = parser.parse_all(argv)
     is_of_cluster = bool(flags.namespace or flags.context or flags.all_namespaces)
@@ -170,9 +162,7 @@ def run_list(verb: str, summary: str, argv: Sequence[str]) -> int:
 def run_events(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl events`."""
     parser = job_parser(verb, summary, "[-f] [-o json]")
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="print new lines until the job ends"
-    )
+    parser.add_switch("-f", "--follow", help="print new lines until the job ends")
     parser.add_format()
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
@@ -181,12 +171,8 @@ def run_events(verb: str, summary: str, argv: Sequence[str]) -> int:
         lines = client.events(flags.job, follow=flags.follow)
         if flags.follow:
             for line in lines:
-                text = (
-                    json_text.dumps(dataclasses.asdict(line))
-                    if is_json
-                    else "  ".join(_event_row(line))
-                )
-                print(text, flush=True)
+                fields = json_text.dumps(dataclasses.asdict(line))
+                print(fields if is_json else "  ".join(_event_row(line)), flush=True)
         elif is_json:
             print(json_text.dumps([dataclasses.asdict(line) for line in lines], indent=2))
         else:
@@ -197,22 +183,14 @@ def run_events(verb: str, summary: str, argv: Sequence[str]) -> int:
 def run_logs(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl logs`."""
     parser = job_parser(verb, summary, "[-f] [--rank R | --worker WORKER] [--tail N]")
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="print new lines until the job ends"
-    )
+    parser.add_switch("-f", "--follow", help="print new lines until the job ends")
     only_one = parser.add_mutually_exclusive_group()
-    only_one.add_argument(
-        "--rank", type=int, metavar="R", help="only the worker that has this rank now"
-    )
-    only_one.add_argument(
-        "--worker",
-        default="",
-        metavar="WORKER",
-        help="only this process: the name of a pod, or worker-0, launcher, coordinator, ...",
-    )
-    parser.add_argument(
-        "--tail", type=int, metavar="N", help="only the last N lines of each process"
-    )
+    text = "only the worker that has this rank now"
+    only_one.add_argument("--rank", type=int, metavar="R", help=text)
+    text = "only this process: the name of a pod, or worker-0, launcher, coordinator, ..."
+    only_one.add_argument("--worker", default="", metavar="WORKER", help=text)
+    text = "only the last N lines of each process"
+    parser.add_argument("--tail", type=int, metavar="N", help=text)
     flags = parser.parse_all(argv)
     is_one = flags.rank is not None or bool(flags.worker)
     with client_of(flags) as client, detaching(verb, argv):
@@ -236,12 +214,9 @@ def run_wait(verb: str, summary: str, argv: Sequence[str]) -> int:
         default="finished",
         help="state to wait for; `ended` is finished or failed",
     )
-    parser.add_argument(
-        "--timeout", default="", metavar="TIME", help="wait at most this long: 30s, 10m, 2h"
-    )
-    parser.add_argument(
-        "-q", "--quiet", action="store_true", help="do not show what the job is doing"
-    )
+    text = "wait at most this long: 30s, 10m, 2h"
+    parser.add_argument("--timeout", default="", metavar="TIME", help=text)
+    parser.add_quiet("do not show what the job is doing")
     flags = parser.parse_all(argv)
     seconds = _seconds(flags.timeout)
     show = None if flags.quiet else StatusDisplay(flags.job)
@@ -254,14 +229,7 @@ def run_wait(verb: str, summary: str, argv: Sequence[str]) -> int:
 def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl dashboard`."""
     parser = job_parser(verb, summary, "[--host HOST] [--port PORT]")
-    parser.add_argument(
-        "--host",
-        default=address.HOST,
-        help="address to listen on (default: only this machine can connect)",
-    )
-    parser.add_argument(
-        "--port", type=int, default=address.PORT, help="port to listen on; 0 means any free port"
-    )
+    parser.add_address(host=address.HOST, port=address.PORT)
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
     with (
@@ -272,10 +240,8 @@ def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         print(dashboard.url, flush=True)
         if dashboard.is_public:
-            print(
-                "Anyone who can reach this port can read the page: it asks for no password.",
-                file=sys.stderr,
-            )
+            warning = "Anyone who can reach this port can read the page: it asks for no password."
+            print(warning, file=sys.stderr)
         dashboard.serve()
     return 0
 
@@ -283,10 +249,8 @@ def run_dashboard(verb: str, summary: str, argv: Sequence[str]) -> int:
 def _status_lines(status: JobStatus, *, now: float) -> list[str]:
     state, details = status.progress, status.details
     lines = fact_lines(job_facts(state, details, now=now))
-    if details is not None and details.rows:
-        lines += ["", *table(details.header, details.rows)]
-    elif state.workers and (details is None or not details.header):
-        lines += ["", *table(WORKER_HEADER, worker_rows(state, now))]
+    if (rows := job_table(state, details, now=now)) and rows.rows:
+        lines += ["", *table(rows.header, rows.rows)]
     if details is not None:
         lines += [f"waits for: {reason}" for reason in details.other_waits]
     return lines
@@ -346,30 +310,19 @@ def run_stop(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl stop`."""
     parser = job_parser(verb, summary, "[--no-wait] [-y] [--dry-run]")
     parser.add_dry_run("only check whether it may be")
-    parser.add_argument("--no-wait", action="store_true", help="return before the job has ended")
-    parser.add_argument(
-        "-y",
-        "--yes",
-        action="store_true",
-        help="do not ask for confirmation if the job saves no checkpoints",
-    )
+    parser.add_switch("--no-wait", help="return before the job has ended")
+    text = "do not ask for confirmation if the job saves no checkpoints"
+    parser.add_switch("-y", "--yes", help=text)
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
     job, note = flags.job, " (dry run)" if flags.dry_run else ""
     with client_of(flags) as client:
         if loss := client.loss_at_stop(job):
             confirm(f"{loss} Stop it all the same?", is_yes=flags.yes or flags.dry_run)
-        client.stop(
-            job,
-            may_lose_steps=True,
-            is_dry_run=flags.dry_run,
-            wait=not flags.no_wait,
-            on_status=StatusDisplay(
-                job, first="waiting for the job to end; Ctrl-C does not undo the stop"
-            ),
-        )
-        waited = not (flags.dry_run or flags.no_wait)
-        state = client.status(job, is_brief=True).state if waited else ""
+        first = "waiting for the job to end; Ctrl-C does not undo the stop"
+        show, wait = StatusDisplay(job, first=first), not flags.no_wait
+        client.stop(job, may_lose_steps=True, is_dry_run=flags.dry_run, wait=wait, on_status=show)
+        state = client.status(job, is_brief=True).state if wait and not flags.dry_run else ""
     if state in ("finished", "failed"):
         print(f"job {job} has {state} before it was stopped")
         return 0
@@ -400,7 +353,7 @@ def run_delete(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl delete`."""
     parser = job_parser(verb, summary, "[-y] [--dry-run]")
     parser.add_dry_run("print what would be removed")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_switch("-y", "--yes", help="do not ask for confirmation")
     flags = parser.parse_all(argv)
     with client_of(flags) as client:
         parts = client.delete(flags.job, is_dry_run=True)

@@ -3,9 +3,10 @@
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from edl_horovod import api
 from edl_horovod.cli.arguments import (
     VerbParser,
     config_files,
@@ -15,16 +16,16 @@ from edl_horovod.cli.arguments import (
     table,
 )
 from edl_horovod.config.conf_files import ConfigFiles, choices_table
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.displays import open_displays
 from edl_horovod.displays.page import address
 from edl_horovod.errors import ConfigError, Interrupted, JobFailed
 from edl_horovod.job import log
+from edl_horovod.launch import target
 
 if TYPE_CHECKING:
-    from edl_horovod.config.schema import JobConfig
     from edl_horovod.config.sweep import Search
-    from edl_horovod.launch.target import LaunchTarget
     from edl_horovod.sweeps.run import SweepJob, SweepResult
 
 __all__ = ["run"]
@@ -61,16 +62,10 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     files = config_files(flags)
     if verb == "train" and flags.multirun:
         if flags.cfg:
-            raise ConfigError(
-                "--cfg shows the settings of one job.",
-                received="--cfg and -m",
-                hint="Leave out -m.",
-            )
-        return _run_sweep(
-            overrides, files=files, is_dry_run=bool(flags.dry_run), is_quiet=flags.quiet
-        )
+            problem = "--cfg shows the settings of one job."
+            raise ConfigError(problem, received="--cfg and -m", hint="Leave out -m.")
+        return _run_sweep(overrides, files, is_dry_run=bool(flags.dry_run), is_quiet=flags.quiet)
     from edl_horovod.config.compose import compose, describe
-    from edl_horovod.launch import target
 
     if flags.cfg:
         print(describe(verb, overrides, files))
@@ -86,8 +81,6 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         return 0
     if launch_target.is_detached:
         return _submit(launch_target, config, is_quiet=flags.quiet)
-    from edl_horovod import api
-
     with open_displays(is_quiet=flags.quiet) as on_events:
         # After the display has opened: it makes room for the log's lines above its bar.
         log.setup("edl", level="error" if flags.quiet else config.log_level)
@@ -97,8 +90,6 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 
 def _parser(verb: str, summary: str) -> VerbParser:
-    from edl_horovod.config.schema import JobConfig
-
     needs = " ".join(f"{key}=..." for key in TASKS[verb].needs)
     parser = settings_parser(
         verb,
@@ -109,39 +100,25 @@ def _parser(verb: str, summary: str) -> VerbParser:
         more=lambda: f"choices of settings:\n{choices_table()}\n\n",
     )
     if verb == "train":
-        parser.add_argument(
-            "-m",
-            "--multirun",
-            action="store_true",
-            help="train with each combination of key=a,b, one job after another",
-        )
-    parser.add_argument(
-        "--dry-run",
-        choices=("client", "server"),
-        help="print what would run, and stop; =server also lets the cluster check it",
-    )
-    parser.add_argument(
-        "-o",
-        dest="output_format",
-        choices=("yaml",),
-        help="with --dry-run: print complete manifests",
-    )
+        text = "train with each combination of key=a,b, one job after another"
+        parser.add_switch("-m", "--multirun", help=text)
+    text = "print what would run, and stop; =server also lets the cluster check it"
+    parser.add_argument("--dry-run", choices=("client", "server"), help=text)
+    text = "with --dry-run: print complete manifests"
+    parser.add_argument("-o", dest="output_format", choices=("yaml",), help=text)
     return parser
 
 
-def _submit(launch_target: "LaunchTarget[Any, Any]", config: "JobConfig", *, is_quiet: bool) -> int:
+def _submit(
+    launch_target: target.LaunchTarget[Any, Any], config: JobConfig, *, is_quiet: bool
+) -> int:
     # SIGTERM ends a submission as Ctrl-C does: what was made is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     log.setup("edl", level="error" if is_quiet else config.log_level)
     submitted = launch_target.launch(launch_target.plan(config))
     place = "".join(f" --{key} {shlex.quote(value)}" for key, value in submitted.place.items())
-    rows = {
-        "job": submitted.name,
-        **submitted.details,
-        "output": submitted.output,
-        "job_dir": submitted.job_dir,
-        "dashboard": address.url(),
-    }
+    rows = {"job": submitted.name, **submitted.details, "output": submitted.output}
+    rows |= {"job_dir": submitted.job_dir, "dashboard": address.url()}
     print_rows({name: value for name, value in rows.items() if value})
     if not is_quiet:
         print(
@@ -154,7 +131,7 @@ def _submit(launch_target: "LaunchTarget[Any, Any]", config: "JobConfig", *, is_
 
 
 def _run_sweep(
-    overrides: Sequence[str], *, files: ConfigFiles, is_dry_run: bool, is_quiet: bool
+    overrides: Sequence[str], files: ConfigFiles, *, is_dry_run: bool, is_quiet: bool
 ) -> int:
     """Run a sweep, or show its jobs.
 
@@ -172,7 +149,7 @@ def _run_sweep(
     if is_dry_run:
         print(_table(plan.jobs))
         return 0
-    result = sweeps.run(plan, _Runner([job.name for job in plan.jobs], is_quiet=is_quiet))
+    result = sweeps.run(plan, _runner([job.name for job in plan.jobs], is_quiet=is_quiet))
     _finish(result)
     return 0
 
@@ -188,7 +165,7 @@ def _search(search: "Search", files: ConfigFiles, *, is_dry_run: bool, is_quiet:
         for parameter in search.space.values():
             print(f"  {parameter.written}")
         return 0
-    result = searches.run_search(search, files, _Runner([], is_quiet=is_quiet))
+    result = searches.run_search(search, files, _runner([], is_quiet=is_quiet))
     best = ""
     if job := sweeps.best_of(result, config):
         best = f"best: {job.name} ({config.metric} {_number(job.metrics[config.metric])})"
@@ -217,22 +194,19 @@ def _finish(result: "SweepResult", best: str = "") -> None:
         )
 
 
-class _Runner:
-    """Runs one job after another with a display of its own for each."""
+def _runner(names: Sequence[str], *, is_quiet: bool) -> Callable[["SweepJob", JobConfig], None]:
+    """What runs one job after another, with a display of its own for each."""
 
-    def __init__(self, names: Sequence[str], *, is_quiet: bool) -> None:
-        self._names = list(names)
-        self._is_quiet = is_quiet
-
-    def __call__(self, job: "SweepJob", config: "JobConfig") -> None:
-        from edl_horovod import api
-
-        if not self._is_quiet:
-            of = f" {self._names.index(job.name) + 1} of {len(self._names)}" if self._names else ""
-            print(f"job{of}: {_chosen(job)}", file=sys.stderr, flush=True)
-        with open_displays(is_quiet=self._is_quiet) as on_events:
-            log.setup("edl", level="error" if self._is_quiet else config.log_level)
+    def run_job(job: "SweepJob", config: JobConfig) -> None:
+        if not is_quiet:
+            of = f" {names.index(job.name) + 1} of {len(names)}" if names else ""
+            chosen = " ".join(f"{key}={value}" for key, value in job.chosen.items())
+            print(f"job{of}: {chosen}", file=sys.stderr, flush=True)
+        with open_displays(is_quiet=is_quiet) as on_events:
+            log.setup("edl", level="error" if is_quiet else config.log_level)
             api.run(config, on_events=on_events)
+
+    return run_job
 
 
 def _table(jobs: Sequence["SweepJob"]) -> str:
@@ -248,7 +222,3 @@ def _table(jobs: Sequence["SweepJob"]) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
-
-
-def _chosen(job: "SweepJob") -> str:
-    return " ".join(f"{key}={value}" for key, value in job.chosen.items())

@@ -17,7 +17,7 @@ _MOST_LINES = 10
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl ledger`."""
-    parser = VerbParser(verb, summary=summary, usage="[-o json] [--debug] JOB_DIR")
+    parser = VerbParser(verb, summary, "[-o json] [--debug] JOB_DIR")
     parser.add_job_dir()
     parser.add_format()
     flags = parser.parse_all(argv)

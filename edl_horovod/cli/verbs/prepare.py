@@ -1,17 +1,15 @@
 """`edl prepare`: the user's own files become RecordIO files."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from edl_horovod import api
 from edl_horovod.cli.arguments import config_files, settings_parser
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import PrepareConfig
 from edl_horovod.displays import open_displays
 from edl_horovod.displays.terminal import prepare_events
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log
-
-if TYPE_CHECKING:
-    from edl_horovod.config.schema import PrepareConfig
-    from edl_horovod.preparation import PrepareResult
 
 __all__ = ["run"]
 
@@ -24,12 +22,10 @@ _EXAMPLES = """\
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl prepare`."""
-    from edl_horovod.config import resolved
     from edl_horovod.config.compose import compose_as, describe
-    from edl_horovod.config.schema import PrepareConfig
 
-    usage = "[--dry-run]"
-    parser = settings_parser(verb, summary, PrepareConfig, flags=usage, examples=_EXAMPLES)
+    flag = "[--dry-run]"
+    parser = settings_parser(verb, summary, PrepareConfig, flags=flag, examples=_EXAMPLES)
     parser.add_dry_run("print what would be done, and stop")
     flags, overrides = parser.parse_with_settings(argv)
     if flags.cfg:
@@ -45,12 +41,15 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         return 0
     if config.launch == "mpi" and not _is_first_rank():
         return _serve(config)
-    from edl_horovod import api
-
     with open_displays(is_quiet=flags.quiet, unit="files") as show:
         log.setup("edl", level="error" if flags.quiet else config.log_level)
         result = api.run_prepare(config, on_progress=prepare_events(show))
-    _print_result(config, result)
+    print(f"records: {result.num_records}")
+    print(f"input files: {result.num_files} ({result.num_empty} without a record)")
+    if result.num_bad:
+        print(f"bad files: {result.num_bad}, listed in {result.bad_files}")
+    print(f"output files: {len(result.files)}")
+    print(f"output: {config.output}")
     return 0
 
 
@@ -60,21 +59,10 @@ def _is_first_rank() -> bool:
     return pools.is_first_rank()
 
 
-def _serve(config: "PrepareConfig") -> int:
+def _serve(config: PrepareConfig) -> int:
     """Work for rank 0, which alone speaks to the user, of errors too."""
-    from edl_horovod import api
-
     try:
         api.run_prepare(config)
     except EdlError as e:
         return e.exit_code
     return 0
-
-
-def _print_result(config: "PrepareConfig", result: "PrepareResult") -> None:
-    print(f"records: {result.num_records}")
-    print(f"input files: {result.num_files} ({result.num_empty} without a record)")
-    if result.num_bad:
-        print(f"bad files: {result.num_bad}, listed in {result.bad_files}")
-    print(f"output files: {len(result.files)}")
-    print(f"output: {config.output}")

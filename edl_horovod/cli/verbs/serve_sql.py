@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from edl_horovod.cli.arguments import VerbParser, config_files, packages_of
 from edl_horovod.config.schema import JobConfig
@@ -78,43 +77,18 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 
 def _parser(verb: str, summary: str) -> VerbParser:
-    parser = VerbParser(
-        verb,
-        summary=summary,
-        usage="[--token-file FILE] [--host HOST] [--port PORT] [--certificate FILE --key FILE]\n"
-        f"{' ' * 21}[--without-tls] [--databases FILE] [--sessions N] [--debug]\n"
-        f"{' ' * 21}[--config-dir DIR] [--config-name NAME] db=URL [key=value ...]",
-        epilog=lambda: _EXAMPLES,
-        config_class=JobConfig,
-    )
-    parser.add_argument(
-        "--token-file", metavar="FILE", type=Path, help="file with the token that clients must send"
-    )
-    parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on (default: only this machine can connect)",
-    )
-    parser.add_argument(
-        "--port", type=int, default=50051, help="port to listen on; 0 means any free port"
-    )
-    parser.add_argument(
-        "--certificate", metavar="FILE", type=Path, help="TLS certificate of the server, in PEM"
-    )
-    parser.add_argument(
-        "--key", metavar="FILE", type=Path, help="private key of the certificate, in PEM"
-    )
-    parser.add_argument(
-        "--without-tls", action="store_true", help="let other machines connect without TLS"
-    )
-    parser.add_argument(
-        "--databases",
-        metavar="FILE",
-        type=Path,
-        help="file with the database URLs that clients may use, one per line",
-    )
-    parser.add_argument(
-        "--sessions", type=int, default=4, metavar="N", help="maximum number of concurrent sessions"
-    )
+    usage = "[--token-file FILE] [--host HOST] [--port PORT] [--certificate FILE --key FILE]\n"
+    usage += f"{' ' * 21}[--without-tls] [--databases FILE] [--sessions N] [--debug]\n"
+    usage += f"{' ' * 21}[--config-dir DIR] [--config-name NAME] db=URL [key=value ...]"
+    parser = VerbParser(verb, summary, usage, epilog=lambda: _EXAMPLES, config_class=JobConfig)
+    parser.add_file("--token-file", help="file with the token that clients must send")
+    parser.add_address(host="127.0.0.1", port=50051)
+    parser.add_file("--certificate", help="TLS certificate of the server, in PEM")
+    parser.add_file("--key", help="private key of the certificate, in PEM")
+    parser.add_switch("--without-tls", help="let other machines connect without TLS")
+    text = "file with the database URLs that clients may use, one per line"
+    parser.add_file("--databases", help=text)
+    text = "maximum number of concurrent sessions"
+    parser.add_argument("--sessions", type=int, default=4, metavar="N", help=text)
     parser.add_config_files()
     return parser

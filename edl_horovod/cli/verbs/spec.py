@@ -29,14 +29,11 @@ _FILE = "config.yml"
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl spec`."""
-    parser = VerbParser(verb, summary=summary, usage=_USAGE, epilog=lambda: _EXAMPLES)
-    parser.add_argument(
-        "action",
-        choices=("show", "write"),
-        help="show the files of a spec, or write a model of a zoo as files and a spec",
-    )
-    help_text = "MODEL_SPEC: a file with a section `model`; MODEL_DEF: a model of the zoo"
-    parser.add_argument("model", metavar="MODEL", help=help_text)
+    parser = VerbParser(verb, summary, _USAGE, epilog=lambda: _EXAMPLES)
+    text = "show the files of a spec, or write a model of a zoo as files and a spec"
+    parser.add_argument("action", choices=("show", "write"), help=text)
+    text = "MODEL_SPEC: a file with a section `model`; MODEL_DEF: a model of the zoo"
+    parser.add_argument("model", metavar="MODEL", help=text)
     parser.add_format()
     parser.add_argument("--model-zoo", default="model_zoo", help="folder, file or Git URL")
     parser.add_argument("--framework", default="", help="keras or torch, if the file imports both")
@@ -50,7 +47,7 @@ def _show(flags: argparse.Namespace) -> int:
     from edl_horovod.config.frameworks import model_kinds
     from edl_horovod.config.model_spec import check, read_section
     from edl_horovod.models.child_process import call_in_child
-    from edl_horovod.models.spec_zoo import SPEC_CHILD
+    from edl_horovod.models.spec_zoo import summarize
     from edl_horovod.supervisor.needs import require_framework
 
     section = read_section(Path(flags.model).absolute())
@@ -62,12 +59,9 @@ def _show(flags: argparse.Namespace) -> int:
             hint="Write the returned spec itself into the file.",
         )
     require_framework(model_kinds()[section["name"]].framework)
-    description = call_in_child(SPEC_CHILD, {"action": "summarize", "section": section})
-    print(
-        json.dumps(description, indent=2)
-        if flags.format == "json"
-        else _as_table(section, description)
-    )
+    description = call_in_child(summarize, {"section": section})
+    is_json = flags.format == "json"
+    print(json.dumps(description, indent=2) if is_json else _as_table(section, description))
     return 0
 
 
@@ -80,7 +74,7 @@ def _write(flags: argparse.Namespace) -> int:
     from edl_horovod.models import git_zoo
     from edl_horovod.models.child_process import call_in_child
     from edl_horovod.models.framework_name import imported_framework
-    from edl_horovod.models.spec_zoo import SPEC_CHILD
+    from edl_horovod.models.spec_zoo import write_model
     from edl_horovod.supervisor.needs import require_worker_packages
 
     if flags.framework:
@@ -97,7 +91,7 @@ def _write(flags: argparse.Namespace) -> int:
         "params": params.parse(flags.params),
     }
     with staged(output, "model spec", overwrite=False) as folder:
-        written = call_in_child(SPEC_CHILD, {"action": "write", **request, "folder": str(folder)})
+        written = call_in_child(write_model, {**request, "folder": str(folder)})
         spec = {"model_name": flags.model, **written["spec"]}
         section = section_of(framework, spec)
         (folder / _FILE).write_text(yaml.safe_dump({"model": section}, sort_keys=False))
@@ -120,14 +114,10 @@ def _as_table(section: Mapping[str, Any], description: Mapping[str, Any]) -> str
     }
     lines = [*fact_lines(facts), *(f"  {reason}" for reason in description["unsafe"])]
     if layers:
+        numbers = ["" if count is None else f"{count:,}" for count in counts]
         rows = [
-            (
-                layer["name"],
-                layer["kind"],
-                "" if layer["num_parameters"] is None else f"{layer['num_parameters']:,}",
-                layer["shape"],
-            )
-            for layer in layers
+            (layer["name"], layer["kind"], number, layer["shape"])
+            for layer, number in zip(layers, numbers, strict=True)
         ]
         lines += ["", *table(("LAYER", "KIND", "PARAMETERS", "SHAPE"), rows)]
     return "\n".join(lines)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edl_horovod import api
 from edl_horovod.cli.arguments import VerbParser, config_files, packages_of
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.displays import open_displays
@@ -50,23 +51,11 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         ConfigError: There is no statement, or more than one text of them.
         MissingDependency: The packages of the extra are not installed.
     """
-    parser = VerbParser(
-        verb,
-        summary=summary,
-        usage='["STATEMENT; ..."] [-f FILE] [-o table|json] [--picture FILE] [--dry-run] [-q]\n'
-        f"{' ' * 15}[--debug] [--config-dir DIR] [--config-name NAME] db=URL [key=value ...]",
-        epilog=lambda: _EXAMPLES,
-        config_class=JobConfig,
-    )
-    parser.add_argument(
-        "-f", "--file", metavar="FILE", type=Path, help="read the statements from this file"
-    )
-    parser.add_argument(
-        "--picture",
-        metavar="FILE",
-        type=Path,
-        help="draw the result of an EXPLAIN: .png, .svg or .pdf",
-    )
+    usage = '["STATEMENT; ..."] [-f FILE] [-o table|json] [--picture FILE] [--dry-run] [-q]\n'
+    usage += f"{' ' * 15}[--debug] [--config-dir DIR] [--config-name NAME] db=URL [key=value ...]"
+    parser = VerbParser(verb, summary, usage, epilog=lambda: _EXAMPLES, config_class=JobConfig)
+    parser.add_file("-f", "--file", help="read the statements from this file")
+    parser.add_file("--picture", help="draw the result of an EXPLAIN: .png, .svg or .pdf")
     parser.add_format()
     parser.add_dry_run("show the settings of the jobs that statements would start, and stop")
     parser.add_quiet()
@@ -91,8 +80,6 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     show = _print_json if flags.format == "json" else _print_table
 
     def run_job(config: JobConfig) -> "JobResult":
-        from edl_horovod import api
-
         with open_displays(is_quiet=flags.quiet) as on_events:
             log.setup("edl", level="error" if flags.quiet else config.log_level)
             return api.run(config, on_events=on_events, warm=warm)
@@ -159,14 +146,8 @@ def _text(texts: Sequence[str], file: Path | None) -> str | None:
 
 def _print_json(result: "Result") -> None:
     """One JSON object a line, one line a statement."""
-    printed = {
-        "columns": result.columns,
-        "rows": result.rows,
-        "has_more_rows": result.has_more_rows,
-        "message": result.message,
-        "model": result.model,
-        "metrics": result.metrics,
-    }
+    names = ("columns", "rows", "has_more_rows", "message", "model", "metrics")
+    printed = {name: getattr(result, name) for name in names}
     print(json_text.dumps(printed, default=_plain, ensure_ascii=False), flush=True)
 
 

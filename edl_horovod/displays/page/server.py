@@ -16,13 +16,7 @@ from typing import Self
 
 from edl_horovod.displays.page import address
 from edl_horovod.displays.page.snapshot import UNAVAILABLE, JobSnapshot, Point, Source
-from edl_horovod.displays.text import (
-    WORKER_HEADER,
-    ago,
-    as_json,
-    job_facts,
-    worker_rows,
-)
+from edl_horovod.displays.text import ago, as_json, job_facts, job_table
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.files import json_text
 
@@ -42,18 +36,7 @@ except ImportError as e:
         f"command runs, {how_to_install('dashboard')}"
     ) from e
 
-__all__ = [
-    "HEIGHT",
-    "WIDTH",
-    "Dashboard",
-    "LatestSnapshot",
-    "PageTemplate",
-    "application",
-    "draw",
-    "serve",
-    "stairs",
-    "style",
-]
+__all__ = ["Dashboard"]
 
 REFRESH_SECONDS = 5
 WIDTH, HEIGHT = 600, 120
@@ -104,7 +87,23 @@ class Dashboard:
 
     def serve(self) -> None:
         """Serve the page until SIGINT or SIGTERM, which then has its usual effect."""
-        serve(self._source, self._socket, host=self._host)
+        config = uvicorn.Config(
+            application(self._source, host=self._host),
+            http=_Connection,
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MAX_CONNECTIONS + 1,
+            backlog=MAX_CONNECTIONS,
+            # A request that waits for an API server is answered within this time.
+            timeout_graceful_shutdown=round(PATIENCE_SECONDS) + 1,
+        )
+        uvicorn.Server(config).run(sockets=[self._socket])
 
     def close(self) -> None:
         """Stop listening."""
@@ -117,33 +116,13 @@ class Dashboard:
         self.close()
 
 
-def serve(source: Source, listening: socket.socket, *, host: str) -> None:
-    """Serve a job's page until SIGINT or SIGTERM, which then has its usual effect.
-
-    `host` is the name or address that the socket listens on, as the user wrote it.
-    """
-    config = uvicorn.Config(
-        application(source, host=host),
-        http=_Connection,
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS + 1,
-        backlog=MAX_CONNECTIONS,
-        # A request that waits for an API server is answered within this time.
-        timeout_graceful_shutdown=round(PATIENCE_SECONDS) + 1,
-    )
-    uvicorn.Server(config).run(sockets=[listening])
-
-
 def application(source: Source, *, host: str) -> "_Guard":
-    """The application: the page, its style sheet and `status.json`, for GET requests only."""
-    latest, template, style_sheet = LatestSnapshot(source.snapshot), PageTemplate(), style()
+    """The application: the page, its style sheet and `status.json`, for GET requests only.
+
+    `host` is the name or address that the server listens on, as the user wrote it.
+    """
+    latest, template = LatestSnapshot(source.snapshot), PageTemplate()
+    style_sheet = _shipped("style.css")
 
     async def page(request: Request) -> Response:
         snapshot = await latest.get()
@@ -277,13 +256,6 @@ class _Guard:
         await app(scope, receive, send_guarded)
 
 
-@dataclass(frozen=True)
-class _Table:
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Chart:
     """One curve."""
@@ -318,7 +290,7 @@ class PageTemplate:
             facts={key: value for key, value in facts.items() if value},
             charts=_charts(snapshot),
             field=(WIDTH, HEIGHT),
-            table=_table(snapshot, now),
+            table=state and job_table(state, details, now=now),
             waits=() if details is None else details.other_waits,
             notable=[(_clock(when), words) for when, words in reversed(snapshot.notable)],
             as_of=_clock(snapshot.time),
@@ -328,17 +300,12 @@ class PageTemplate:
         return text.encode(errors="backslashreplace")
 
 
-def style() -> str:
-    """The style sheet."""
-    return _shipped("style.css")
-
-
 def draw(
     title: str,
     points: Sequence[Point],
     *,
     x_text: Callable[[float], str],
-    y_text: Callable[[float], str],
+    y_text: Callable[[float], str] = lambda y: f"{y:.4g}",
     y_least: float | None = None,
 ) -> Chart | None:
     """Scale a curve to the area; None if the points do not make a curve yet.
@@ -359,14 +326,8 @@ def draw(
         f"{_share(x, left, right) * WIDTH:.1f},{(1 - _share(y, bottom, top)) * HEIGHT:.1f}"
         for x, y in points
     )
-    return Chart(
-        title=title,
-        line=line,
-        top=y_text(top),
-        bottom=y_text(bottom),
-        left=x_text(left),
-        right=x_text(right),
-    )
+    edges = {"left": x_text(left), "right": x_text(right)}
+    return Chart(title=title, line=line, top=y_text(top), bottom=y_text(bottom), **edges)
 
 
 def stairs(points: Sequence[Point]) -> tuple[Point, ...]:
@@ -387,34 +348,11 @@ def _charts(snapshot: JobSnapshot) -> list[Chart]:
     began = snapshot.ring[0][0] if snapshot.ring else 0.0
     # The size has not changed since the last point, so the line extends until now, or to the end.
     until = snapshot.time if snapshot.ended is None else snapshot.ended
-    ring = stairs(
-        [*snapshot.ring, (max(until, snapshot.ring[-1][0]), snapshot.ring[-1][1])]
-        if snapshot.ring
-        else ()
-    )
-    drawn = [
-        draw("loss over steps", snapshot.loss, x_text=lambda x: f"step {x:,.0f}", y_text=_number),
-        draw(
-            "ranks in the ring over time",
-            ring,
-            x_text=lambda x: ago(began, x),
-            y_text=_number,
-            y_least=0.0,
-        ),
-    ]
-    return [chart for chart in drawn if chart is not None]
-
-
-def _table(snapshot: JobSnapshot, now: float) -> _Table | None:
-    if (details := snapshot.details) is not None and details.header:
-        return _Table(details.title, details.header, details.rows)
-    if snapshot.state is not None and snapshot.state.workers:
-        return _Table("Workers", WORKER_HEADER, worker_rows(snapshot.state, now))
-    return None
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
+    last = [(max(until, time), size) for time, size in snapshot.ring[-1:]]
+    ring = stairs([*snapshot.ring, *last])
+    loss = draw("loss over steps", snapshot.loss, x_text=lambda x: f"step {x:,.0f}")
+    ranks = draw("ranks in the ring over time", ring, x_text=lambda x: ago(began, x), y_least=0.0)
+    return [chart for chart in (loss, ranks) if chart is not None]
 
 
 def _clock(seconds: float) -> str:

@@ -23,7 +23,7 @@ from edl_horovod.records.reader import Reader
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.spec import Mode
 from edl_horovod.tasks import predict as module
-from edl_horovod.tasks.opening import Trained, open_data
+from edl_horovod.tasks.opening import Opening, Trained
 from edl_horovod.tasks.predict import SEGMENT_STEPS, PredictWork
 from tests.records import write_records
 
@@ -104,9 +104,8 @@ def make_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             )
             config = replace(config, **settings)
             loaded = zoo.load_spec(str(zoo_folder), f"{name}.Spec", params={})
-            opened = open_data(
-                config, FRAMEWORK, config.data, loaded, Mode.PREDICTION, events, stack
-            )
+            opening = Opening(config, FRAMEWORK, events, stack)
+            opened = opening.data(config.data, loaded, Mode.PREDICTION)
             model = FRAMEWORK.model(loaded, opened.batches.element_spec)
             make.trained = trained = Trained(loaded, model, opened)
             work = PredictWork(config, trained, FRAMEWORK.collectives, events)

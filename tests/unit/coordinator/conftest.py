@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from edl_horovod.config.schema import ElasticConfig
+from edl_horovod.config.schema import DataConfig, ElasticConfig, LaunchConfig, TrainConfig
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
 from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
@@ -137,9 +138,13 @@ class Job:
             address="127.0.0.1",
             secret=SECRET,
             timings=Timings(**{**QUICK, **(timings or {})}),
-            num_start=num_start,
-            ring_bound=8,
-            elastic=ElasticConfig(**{**defaults, **elastic}),
+            config=SimpleNamespace(
+                task="train",
+                launch=LaunchConfig(np=num_start),
+                elastic=ElasticConfig(**{**defaults, **elastic}),
+                train=TrainConfig(batch_size=8),
+                data_plan=DataConfig(lanes=8),
+            ),
         )
         self.hosts(**(wanted or {"localhost": 4}))
         self.file = self.dir / "coordinator.json"
