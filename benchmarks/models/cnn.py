@@ -52,8 +52,8 @@ class CnnSpec(ElasticDLSpec):
 
     def create_model(self) -> keras.Model:
         image = keras.Input(shape=self.shape, name="image")
-        outputs = layers.Dense(10)(self.hidden(image))
-        return keras.Model(inputs={"image": image}, outputs=outputs)
+        hidden = self.hidden(image)
+        return keras.Model(inputs={"image": image}, outputs=layers.Dense(10)(hidden))
 
     def hidden(self, image: tf.Tensor) -> tf.Tensor:
         """All layers but the last."""
