@@ -35,22 +35,18 @@ Rows = Sequence[tuple[bytes, int]]
 
 def numbers(work: Work, place: Path, num_records: int, codec: str = "snappy") -> None:
     """Write 784 floats and a label each, as RecordIO and as TFRecord."""
-    random = np.random.default_rng(0)
-
-    def example() -> bytes:
+    random, distinct = np.random.default_rng(0), []
+    for _ in range(min(NUM_DISTINCT, num_records)):
         # Pixels as a photograph has them: whole numbers from 0 to 255, stored as floats.
         pixels = random.integers(0, 256, 28 * 28).astype(np.float32)
         image = tf.train.Feature(float_list=tf.train.FloatList(value=pixels))
-        return _example(image, int(random.integers(0, NUM_CLASSES)))
-
-    distinct = [example() for _ in range(min(NUM_DISTINCT, num_records))]
+        distinct.append(_example(image, int(random.integers(0, NUM_CLASSES))))
     _write_records(work.data, distinct, num_records, num_files=8, codec=Codec[codec.upper()])
 
 
 def pictures(work: Work, place: Path, num_records: int) -> None:
     """Write pictures of 64 x 64 x 3 bytes and a label, as RecordIO and as TFRecord."""
-    random = np.random.default_rng(0)
-    distinct = []
+    random, distinct = np.random.default_rng(0), []
     for _ in range(min(NUM_DISTINCT_PICTURES, num_records)):
         pixels = random.integers(0, 256, (64, 64, 3), np.uint8).tobytes()
         distinct.append(_example(_bytes(pixels), int(random.integers(0, NUM_CLASSES))))
@@ -118,8 +114,7 @@ def _bytes(content: bytes) -> Any:
 def _example(image: Any, label: int) -> bytes:
     number = tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))
     features = tf.train.Features(feature={"image": image, "label": number})
-    serialized: bytes = tf.train.Example(features=features).SerializeToString()
-    return serialized
+    return tf.train.Example(features=features).SerializeToString()
 
 
 def _write_records(
@@ -187,15 +182,10 @@ def _webdataset(folder: Path, rows: Rows) -> None:
 
 def _mds(folder: Path, rows: Rows) -> None:
     samples = [struct.pack("<Iq", len(picture), label) + picture for picture, label in rows]
-    header = {
-        "column_encodings": ["bytes", "int"],
-        "column_names": ["image", "label"],
-        "column_sizes": [None, 8],
-        "compression": None,
-        "format": "mds",
-        "hashes": [],
-        "version": 2,
-    }
+    names, encodings = ["image", "label"], ["bytes", "int"]
+    columns = {"encodings": encodings, "names": names, "sizes": [None, 8]}
+    header = {f"column_{name}": values for name, values in columns.items()}
+    header |= {"compression": None, "format": "mds", "hashes": [], "version": 2}
     text = dumps(header).encode()
     begin = 4 + 4 * (len(samples) + 1) + len(text)
     bounds = begin + np.cumsum([0, *map(len, samples)])

@@ -1,7 +1,7 @@
 """The pages of the benchmarks: their lines and targets, when and where each part was measured.
 
-A part of a page can be measured by itself. The results of all parts are kept in a JSON file beside
-the page, which is written from them.
+A page is written by hand, but for the places between `<!-- measured: PARTS -->` and `<!-- end -->`.
+A part can be measured by itself; the results of all are kept in a JSON file beside the page.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import signal
 import statistics
 import subprocess
@@ -29,6 +30,8 @@ from edl_horovod.errors import Interrupted
 from edl_horovod.files.whole_file import write_json, write_text
 
 LIBRARIES = ("tensorflow-cpu", "keras", "horovod", "numpy", "cramjam")
+PLACE = re.compile("(<!-- measured:(.*?)-->)\n.*?(<!-- end -->)", re.DOTALL)
+NEW_PLACE = "## {0}\n\n<!-- measured: {0} -->\n<!-- end -->\n"
 HEADERS = ("Event", "Side", "Min / median / max", "Of", "To reach", "Reached", "Behind it")
 UNITS = {
     "s": "{:.3f} s",
@@ -139,11 +142,6 @@ def over(event: str, ours: Line, peers: Line, *, most_median: float) -> Line:
     return Line(event, side, (ours.median / peers.median,), detail=detail, **options)
 
 
-def without_targets(line: Line) -> Line:
-    """The line for information."""
-    return dataclasses.replace(line, most_median=None, most=None, least_median=None)
-
-
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
     table = (headers, ["---"] * len(headers), *rows)
@@ -218,82 +216,58 @@ class Measured:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """A section of a page: one part, or several whose lines stand in one table."""
-
-    title: str
-    method: str
-    """What is measured and how, for people."""
-    parts: Mapping[str, Callable[[Any], Results]]
-    """What measures each part, by the name on the command line."""
-    more_lines: Callable[[Sequence[Line]], Sequence[Line]] = lambda lines: ()
-    """Computes lines from those of all parts."""
-
-    def lines(self, measured: Mapping[str, Measured]) -> list[Line]:
-        """The lines of all its parts that were measured, those of one event together."""
-        lines = [
-            line for name in self.parts if name in measured for line in measured[name].results.lines
-        ]
-        lines += self.more_lines(lines)
-        events = [line.event for line in lines]
-        return sorted(lines, key=lambda line: events.index(line.event))
+Part = Callable[[Any], Results | Sequence[Line]]
+"""Measures something in a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """A page of benchmarks."""
 
-    title: str
     module: str
     """Run by `python -m`, it writes the page."""
-    introduction: str
-    sections: Sequence[Section]
+    description: str
+    parts: Mapping[str, Part]
+    """What measures each part, by the name on the command line."""
+    more_lines: Callable[[Sequence[Line]], Sequence[Line]] = lambda lines: ()
+    """Computes lines from those of all parts of a place."""
 
-    @property
-    def parts(self) -> dict[str, Callable[[Any], Results]]:
-        """What measures each part of all sections."""
-        return {name: part for section in self.sections for name, part in section.parts.items()}
-
-
-def to_table(lines: Sequence[Line]) -> Table:
-    """The lines for a terminal."""
-    table = Table(*(Column(header, overflow="fold") for header in HEADERS))
-    for line in lines:
-        table.add_row(*line.cells())
-    return table
-
-
-def to_markdown(page: Page, measured: Mapping[str, Measured]) -> str:
-    """The whole page; it names the parts that were never measured."""
-    paragraphs = [
-        f"# {page.title}",
-        f"Written by `python -m {page.module} --write`; do not edit. Each part says when and where "
-        "it was last measured. `--only` measures some parts, and the others stay as they are.",
-        page.introduction,
-    ]
-    if len({part.machine for part in measured.values()}) > 1:
-        paragraphs.append(
-            "**Parts were measured on different machines: compare no figures of two.**"
-        )
-    for section in page.sections:
-        paragraphs += [f"## {section.title}", section.method, *_section(section, measured)]
-    return "\n\n".join(filter(None, paragraphs)) + "\n"
+    def lines(self, names: Sequence[str], measured: Mapping[str, Measured]) -> list[Line]:
+        """The lines of those parts that were measured, those of one event together."""
+        lines = [
+            line for name in names if name in measured for line in measured[name].results.lines
+        ]
+        lines += self.more_lines(lines)
+        events = [line.event for line in lines]
+        return sorted(lines, key=lambda line: events.index(line.event))
 
 
-def _section(section: Section, measured: Mapping[str, Measured]) -> Iterator[str]:
-    if len(section.parts) == 1:
-        (name,) = section.parts
-        yield str(measured.get(name, "Not measured yet."))
-    else:
-        yield "\n".join(
-            f"- `{name}`: {measured.get(name, 'Not measured yet.')}" for name in section.parts
-        )
-    if lines := section.lines(measured):
+def to_markdown(page: Page, text: str, measured: Mapping[str, Measured]) -> str:
+    """The text of a page with the results of the parts that its places name.
+
+    A place that names none says where parts were measured on different machines.
+    """
+
+    def fill(place: re.Match[str]) -> str:
+        paragraphs = filter(None, _paragraphs(page, place[2].split(), measured))
+        return "\n\n".join([place[1], *paragraphs, place[3]])
+
+    return PLACE.sub(fill, text)
+
+
+def _paragraphs(
+    page: Page, names: Sequence[str], measured: Mapping[str, Measured]
+) -> Iterator[str]:
+    if not names and len({part.machine for part in measured.values()}) > 1:
+        yield "**Parts were measured on different machines: compare no figures of two.**"
+    states = [str(measured.get(name, "Not measured yet.")) for name in names]
+    items = (f"- `{name}`: {state}" for name, state in zip(names, states, strict=True))
+    yield "\n".join(states if len(names) == 1 else items)
+    if lines := page.lines(names, measured):
         reached = [line.is_reached for line in lines if line.is_reached is not None]
         yield f"Targets reached: {sum(reached)} of {len(reached)}." if reached else ""
         yield markdown_table(HEADERS, [line.cells() for line in lines])
-    for name in section.parts:
+    for name in names:
         yield from measured[name].results.notes if name in measured else ()
 
 
@@ -301,7 +275,14 @@ def load(path: Path) -> dict[str, Measured]:
     """The parts that a file keeps, by name; none where there is no file yet."""
     if not path.exists():
         return {}
-    return {name: _measured(values) for name, values in json.loads(path.read_text()).items()}
+    stored = json.loads(path.read_text())
+    for values in stored.values():
+        results = values["results"]
+        results["lines"] = [
+            Line(**{**line, "values": tuple(line["values"])}) for line in results["lines"]
+        ]
+        values["results"] = Results(**results)
+    return {name: Measured(**values) for name, values in stored.items()}
 
 
 def save(path: Path, measured: Mapping[str, Measured]) -> None:
@@ -309,23 +290,17 @@ def save(path: Path, measured: Mapping[str, Measured]) -> None:
     write_json(path, {name: dataclasses.asdict(part) for name, part in measured.items()})
 
 
-def _measured(values: dict[str, Any]) -> Measured:
-    results = values.pop("results")
-    lines = [Line(**{**line, "values": tuple(line["values"])}) for line in results.pop("lines")]
-    return Measured(results=Results(lines=lines, **results), **values)
-
-
 def parser_of(page: Page, **options: Any) -> argparse.ArgumentParser:
     """The arguments of a page's command."""
     program = f"python -m {page.module}"
-    parser = argparse.ArgumentParser(prog=program, description=page.introduction, **options)
+    parser = argparse.ArgumentParser(prog=program, description=page.description, **options)
     parser.add_argument("--quick", action="store_true", help="a short smoke run")
     parser.add_argument("--only", nargs="+", choices=page.parts, default=list(page.parts))
     parser.add_argument(
         "--write",
         type=Path,
         metavar="FILE",
-        help="write the page, and its results beside it; what --only leaves out stays as it is",
+        help="write into the page, and results beside it; what --only leaves out stays as it is",
     )
     return parser
 
@@ -352,6 +327,9 @@ def measure(page: Page, args: argparse.Namespace, run_of: Callable[[Path], Run])
     if args.write is not None:
         args.write.parent.mkdir(parents=True, exist_ok=True)
         store = args.write.with_suffix(".json")
+        if not args.write.exists():
+            places = [NEW_PLACE.format(name) for name in page.parts]
+            write_text(args.write, "\n".join([f"# {page.description}\n", *places]))
     earlier = load(store) if store is not None else {}
     fresh: dict[str, Measured] = {}
     surroundings = look_around()
@@ -363,24 +341,27 @@ def measure(page: Page, args: argparse.Namespace, run_of: Callable[[Path], Run])
                 if store is not None:
                     measured = earlier | fresh
                     save(store, measured)
-                    write_text(args.write, to_markdown(page, measured))
+                    text = to_markdown(page, args.write.read_text(), measured)
+                    write_text(args.write, text)
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return Interrupted.exit_code
-    lines = [line for section in page.sections for line in section.lines(fresh)]
-    Console().print(to_table(lines))
+    lines = page.lines(args.only, fresh)
+    table = Table(*(Column(header, overflow="fold") for header in HEADERS))
+    for line in lines:
+        table.add_row(*line.cells())
+    Console().print(table)
     for part in fresh.values():
         print("\n\n".join(part.results.notes))
     return int(any(line.is_reached is False for line in lines))
 
 
-def _measure(
-    name: str, part: Callable[[Any], Results], run: Run, surroundings: dict[str, Any]
-) -> Measured:
+def _measure(name: str, part: Part, run: Run, surroundings: dict[str, Any]) -> Measured:
     print(f"{time.strftime('%H:%M:%S')} {name} ...", file=sys.stderr)
     surroundings, began = {**surroundings, "date": _date()}, time.monotonic()
     try:
         results = part(run)
+        results = results if isinstance(results, Results) else Results(lines=results)
     except SideFailed as error:
         # The other parts are still worth their minutes.
         print(f"error: {error}", file=sys.stderr)

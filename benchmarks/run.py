@@ -187,16 +187,10 @@ class Run:
         packages: Path | None = None,
         **arguments: Any,
     ) -> Numbers:
-        """Run a side to its end and return what it measured.
+        """Run a side, `MODULE.FUNCTION` of `benchmarks`, to its end and return what it measured.
 
-        Args:
-            function: Its module in `benchmarks` and its name.
-            work: What it does.
-            launcher: Starts its ranks.
-            num_ranks: The number of ranks that share the machine's cores.
-            seconds: Its longest life.
-            packages: A folder whose packages come before those of this environment.
-            **arguments: Further arguments of the function.
+        Its ranks, which the launcher starts, share the machine's cores. Packages of a folder come
+        before those of this environment; further arguments are the function's.
 
         Raises:
             SideFailed: It ended with an error, or not in time.

@@ -21,13 +21,7 @@ from benchmarks.run import MODELS, ROOT
 from edl_horovod.api import run
 from edl_horovod.chaos import parse
 from edl_horovod.chaos.disturbance import disturb_job
-from edl_horovod.config.schema import (
-    DebugConfig,
-    ElasticConfig,
-    JobConfig,
-    LaunchConfig,
-    TrainConfig,
-)
+from edl_horovod.config import schema
 from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import StepLoss, prove, read_losses
@@ -54,8 +48,7 @@ def main() -> int:
         }
         runs["changing"] = _train(Path(folder), data, MOST_RANKS, args.steps, changes=CHANGES)
     expected = _losses(runs["1 rank"])
-    here = look_around()
-    print(f"{here.machine}; commit {here.commit}; {here.date}")
+    print("{machine}; commit {commit}; {date}".format(**look_around()))
     for name, steps in runs.items():
         apart = np.abs(_losses(steps) / expected - 1)
         sizes = sorted({step.size for step in steps})
@@ -78,18 +71,21 @@ def _write_digits(folder: Path) -> str:
 def _train(folder: Path, data: str, size: int, steps: int, *, changes: str = "") -> list[StepLoss]:
     """One training; the loss of each step."""
     output = folder / f"model-{size}{'-changing' if changes else ''}"
-    min_np = 1 if changes else size
-    config = JobConfig(
+    config = schema.JobConfig(
         task="train",
         data=data,
         output=str(output),
         log_level="error",
         model_zoo=str(MODELS),
         model_def="smooth",
-        train=TrainConfig(batch_size=BATCH, epochs=steps, max_steps=steps, learning_rate=RATE),
-        launch=LaunchConfig(np=size, threads_per_rank=1),
-        elastic=ElasticConfig(min_np=min_np, max_np=MOST_RANKS, restart_backoff_seconds=0.1),
-        debug=DebugConfig(ledger=True),
+        train=schema.TrainConfig(
+            batch_size=BATCH, epochs=steps, max_steps=steps, learning_rate=RATE
+        ),
+        launch=schema.LaunchConfig(np=size, threads_per_rank=1),
+        elastic=schema.ElasticConfig(
+            min_np=1 if changes else size, max_np=MOST_RANKS, restart_backoff_seconds=0.1
+        ),
+        debug=schema.DebugConfig(ledger=True),
     )
     job_dir = Path(f"{output}.job")
     with contextlib.ExitStack() as stack:
@@ -131,10 +127,8 @@ def _draw(path: Path, runs: dict[str, list[StepLoss]], expected: np.ndarray) -> 
             # Zero has no place on a logarithmic axis; the smallest number there is means "equal".
             difference = np.maximum(np.abs(losses / expected - 1), np.finfo(np.float32).eps / 8)
             apart.plot(steps, difference, linewidth=0.7, label=name)
-    changing = runs["changing"]
-    ring.step(
-        range(1, len(changing) + 1), [step.size for step in changing], where="post", color="k"
-    )
+    sizes = [step.size for step in runs["changing"]]
+    ring.step(range(1, len(sizes) + 1), sizes, where="post", color="k")
     curve.set(ylabel="loss of the step", yscale="log", title="The same training on any ring")
     curve.legend(ncols=2)
     apart.set(ylabel="relative difference\nto 1 rank", yscale="log")

@@ -50,19 +50,14 @@ class Stamper:
         os.write(self._file, f"{time.monotonic():.6f} {step} {size}\n".encode())
 
 
-def parse(text: str) -> list[Stamp]:
-    """The stamps of a file; a last line without its end, of a rank that was killed, is left out."""
-    whole = text[: text.rfind("\n") + 1]
-    parts = (line.split() for line in whole.splitlines())
-    return [Stamp(at=float(at), step=int(step), size=int(size)) for at, step, size in parts]
-
-
 def read(path: Path) -> list[Stamp]:
-    """The stamps of a file; none where there is no file yet."""
-    try:
-        return parse(path.read_text())
-    except FileNotFoundError:
-        return []
+    """The stamps of a file, none where there is no file yet.
+
+    A last line without its end, of a rank that was killed, is left out.
+    """
+    text = path.read_text() if path.exists() else ""
+    parts = (line.split() for line in text[: text.rfind("\n") + 1].splitlines())
+    return [Stamp(at=float(at), step=int(step), size=int(size)) for at, step, size in parts]
 
 
 def stall(stamps: Sequence[Stamp], begin: float, end: float) -> float:
@@ -110,14 +105,13 @@ def rate_over_time(stamps: Sequence[Stamp], begin: float, end: float, *, every: 
     """Time since `begin`, new steps a second and the ring's size, in spans of so many seconds."""
     ordered = sorted(stamps, key=lambda stamp: stamp.at)
     rows, place, most, size = [], 0, 0, 0
-    while place < len(ordered) and ordered[place].at < begin:
-        most, size, place = max(most, ordered[place].step), ordered[place].size, place + 1
-    for number in range(int((end - begin) / every)):
+    # The first span is that before `begin`.
+    for number in range(-1, int((end - begin) / every)):
         before, until = most, begin + (number + 1) * every
         while place < len(ordered) and ordered[place].at < until:
             most, size, place = max(most, ordered[place].step), ordered[place].size, place + 1
         rows.append((number * every, (most - before) / every, size if most > before else 0))
-    return rows
+    return rows[1:]
 
 
 def last_pid(folder: Path, pattern: str) -> int:

@@ -12,7 +12,7 @@ from functools import partial
 
 import psycopg
 
-from benchmarks.report import Line, Results, ratio
+from benchmarks.report import Line, ratio
 from benchmarks.run import OURS, ROOT, Run, interleave, values_of
 from benchmarks.side import Numbers, Work
 from benchmarks.training import num_repetitions, whole_work
@@ -22,6 +22,7 @@ BY_ONE, BATCHES = "Input, one by one", "Input, in batches"
 PLAIN_BATCHES, GZIP_BATCHES = f"{BATCHES}, codec=none", f"{BATCHES}, codec=gzip"
 TFRECORD, CALLS = "TFRecordDataset", "one record a Python call"
 PARSED = f"{TFRECORD}, parsed in batches"
+WIDE = f"{PARSED}, shuffled as widely"
 COMPARISONS = (
     (BY_ONE, "ours", TFRECORD, "tfrecord", 2.0),
     (BATCHES, "ours_batches", TFRECORD, "tfrecord", 1.2),
@@ -30,13 +31,7 @@ COMPARISONS = (
     (BY_ONE, "ours", f"{TFRECORD}, map with AUTOTUNE", "tfrecord_parallel", None),
     (BATCHES, "ours_batches", PARSED, "tfrecord_batches", None),
     (PLAIN_BATCHES, "ours_batches_plain", PARSED, "tfrecord_batches", 0.9),
-    (
-        PLAIN_BATCHES,
-        "ours_batches_plain",
-        f"{PARSED}, shuffled as widely",
-        "tfrecord_batches_wide",
-        None,
-    ),
+    (PLAIN_BATCHES, "ours_batches_plain", WIDE, "tfrecord_batches_wide", None),
     (GZIP_BATCHES, "ours_batches_gzip", f"{PARSED}, GZIP", "tfrecord_batches_gzip", None),
 )
 """The event, our side of `input_passes`, the other side and its name there, the least ratio."""
@@ -68,7 +63,7 @@ TABLE = (
 )
 
 
-def measure_input(run: Run) -> Results:
+def measure_input(run: Run) -> list[Line]:
     """Compare passes over the same records, made in turn in one process."""
     num_records = run.amount(960, 64) * 128
     codecs = ("none", "gzip")
@@ -83,10 +78,10 @@ def measure_input(run: Run) -> Results:
         times = [statistics.median(numbers["processor_us"] for numbers in side) for side in both]
         detail = f"processor time {times[0]:.1f} / {times[1]:.1f} us a record"
         lines.append(ratio(event, *rates, peer_name, least_median=least, detail=detail))
-    return Results(lines=lines)
+    return lines
 
 
-def measure_formats(run: Run) -> Results:
+def measure_formats(run: Run) -> list[Line]:
     """Compare passes over pictures of 32 x 32 pixels in every format, read and not decoded."""
     work = Work(data=run.folder / "formats")
     # There are ten sets of these, so there are fewer of them than of other records.
@@ -96,29 +91,27 @@ def measure_formats(run: Run) -> Results:
     for name, title in LIBRARIES.items():
         peer = "recordio" if name == "mds" else f"{name} library"
         lines.append(ratio(f"Format, {name}", rates[name], rates[peer], title, detail=detail))
-    return Results(lines=lines)
+    return lines
 
 
-def measure_predict(run: Run) -> Results:
+def measure_predict(run: Run) -> list[Line]:
     """Compare predictions of one model over the same records, in the same batches."""
     work = whole_work(run)
     models = {name: run.folder / spec for name, spec in SPECS.items()}
     for name, spec in SPECS.items():
         run.side("ours.job.train_once", work, model=models[name], spec=spec)
 
-    sides = {
-        name: partial(run.side, "ours.job.predict", work, model=model)
-        for name, model in models.items()
-    }
+    ours = partial(run.side, "ours.job.predict", work)
+    sides = {name: partial(ours, model=model) for name, model in models.items()}
     peer, model = "model.predict", models["one by one"]
     sides[peer] = partial(run.side, "peers.keras.predict", work, model=model)
     rates = _rates(run, sides)
     event = "Prediction, 1 rank, {}, written"
     pairs = {event.format(name): (rates[name], rates[peer]) for name in SPECS}
-    return Results(lines=[ratio(e, *pair, peer, least_median=0.95) for e, pair in pairs.items()])
+    return [ratio(e, *pair, peer, least_median=0.95) for e, pair in pairs.items()]
 
 
-def measure_prepare(run: Run) -> Results:
+def measure_prepare(run: Run) -> list[Line]:
     """Prepare the same pictures with a model of the zoo, with one process and with two."""
     work = Work(data=run.data("photographs", number=run.amount(4000, 1000)))
     side = partial(run.side, "ours.job.prepare", work)
@@ -131,10 +124,10 @@ def measure_prepare(run: Run) -> Results:
     ):
         alone, together = (values_of(side, name) for side in results.values())
         lines.append(ratio(event, together, alone, "2 processes / 1", least_median=least))
-    return Results(lines=lines)
+    return lines
 
 
-def measure_start(run: Run) -> Results:
+def measure_start(run: Run) -> list[Line]:
     """Start new interpreters, their own start included."""
 
     def start(arguments: tuple[str, ...]) -> float:
@@ -151,14 +144,10 @@ def measure_start(run: Run) -> Results:
     sides = {name: partial(start, arguments) for name, (arguments, _) in STARTS.items()}
     interleave(sides, 1)  # Compiles what was never imported before.
     seconds = interleave(sides, NUM_STARTS)
-    return Results(
-        lines=[
-            Line(name, OURS, seconds[name], most_median=most) for name, (_, most) in STARTS.items()
-        ]
-    )
+    return [Line(name, OURS, seconds[name], most_median=most) for name, (_, most) in STARTS.items()]
 
 
-def measure_sql(run: Run) -> Results:
+def measure_sql(run: Run) -> list[Line]:
     """Read a table with texts, fractions and whole numbers, by an export and by its driver."""
     num_rows, path = 8 * run.amount(960, 64) * 128, run.folder / "employee.db"
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -174,15 +163,13 @@ def measure_sql(run: Run) -> Results:
                     for row in _rows(num_rows):
                         copy.write_row(row)
             lines.append(_compare_reading(run, "PostgreSQL", url))
-    return Results(lines=lines)
+    return lines
 
 
 def _compare_reading(run: Run, name: str, url: str) -> Line:
+    side = partial(run.side, work=Work(data=run.folder), url=url, select=SELECT)
     functions = ("ours.job.export_rows", "peers.sql.read_rows")
-    options = {"work": Work(data=run.folder), "url": url, "select": SELECT}
-    rates = _rates(
-        run, {function: partial(run.side, function, **options) for function in functions}
-    )
+    rates = _rates(run, {function: partial(side, function) for function in functions})
     event = f"SQL, rows of {name} into Parquet"
     return ratio(event, *rates.values(), "its driver alone", least_median=0.7)
 

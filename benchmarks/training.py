@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.report import Line, Results, ratio
+from benchmarks.report import Line, ratio
 from benchmarks.run import OURS, PLAIN, Run, horovodrun, interleave, rate, torchrun, values_of
 from benchmarks.side import Work
 
@@ -34,16 +34,6 @@ class _Model:
     """The target on two ranks, over each peer."""
 
 
-@dataclass(frozen=True)
-class _Arrays:
-    """What PyTorch trains on."""
-
-    name: str
-    """The name of the model in `benchmarks.models.torch_network`."""
-    shape: tuple[int, int, int]
-    num_records: int
-
-
 KERAS_MODELS = (
     _Model("", "cnn.CnnSpec", 1.0, least_of_one=0.97, least_of_two=1.1),
     _Model("MLP, ", "cnn.MlpSpec", 4.0, least_of_one=0.8),
@@ -51,10 +41,8 @@ KERAS_MODELS = (
 )
 MLP = _Model("MLP", "torch_specs.MlpSpec", 4.0, least_of_one=0.8)
 MIDDLE = _Model("3 convolutions", "torch_specs.MiddleSpec", 0.05, least_of_one=0.97)
-TORCH_MODELS = {
-    MLP: _Arrays("mlp", (1, 6, 6), 200 * 128),
-    MIDDLE: _Arrays("middle", (3, 32, 32), 20 * 128),
-}
+TORCH_MODELS = {"mlp": (MLP, 200 * 128, (1, 6, 6)), "middle": (MIDDLE, 20 * 128, (3, 32, 32))}
+"""Models, and number and shape of their records, by names in `benchmarks.models.torch_network`."""
 
 
 def num_repetitions(run: Run) -> int:
@@ -69,7 +57,7 @@ def whole_work(run: Run) -> Work:
     return Work(data=data, warmup_steps=run.amount(200, 40), timed_steps=run.amount(1200, 160))
 
 
-def measure_keras(run: Run) -> Results:
+def measure_keras(run: Run) -> list[Line]:
     """Compare trainings of the same models, records, global batch and threads."""
     lines: list[Line] = []
     for model in KERAS_MODELS:
@@ -91,7 +79,7 @@ def measure_keras(run: Run) -> Results:
         least = {"fit": model.least_of_one, "Horovod": model.least_of_two}
         titles = {"fit": "model.fit (default)", "XLA": "model.fit (jit_compile=True)"}
         lines += _lines(f"Training, {model.title}", rates, least, titles | {"Horovod": PLAIN})
-    return Results(lines=lines)
+    return lines
 
 
 def _lines(
@@ -113,19 +101,19 @@ def _lines(
     return lines
 
 
-def measure_torch(run: Run) -> Results:
+def measure_torch(run: Run) -> list[Line]:
     """Compare trainings of the same models, records and global batch, with one thread a rank."""
     lines: list[Line] = []
-    for model, arrays in TORCH_MODELS.items():
-        data = run.data("arrays", num_records=arrays.num_records, shape=arrays.shape)
+    for name, (model, num_records, shape) in TORCH_MODELS.items():
+        data = run.data("arrays", num_records=num_records, shape=shape)
         work = replace(whole_work(run).scaled(model.step_share), data=data)
-        sides = _torch_sides(run, work, model, arrays.name)
+        sides = _torch_sides(run, work, model, name)
         rates = interleave(sides, PAIRS_PER_REPETITION * num_repetitions(run))
         least = dict.fromkeys(OF_TWO_RANKS, model.least_of_two)
         titles = {peer: peer for peer in ("a plain loop", "DDP", "Horovod's optimizer")}
         least["a plain loop"] = model.least_of_one
         lines += _lines(f"PyTorch, {model.title}, ", rates, least, titles)
-    return Results(lines=lines)
+    return lines
 
 
 def lower_bound(values: Sequence[float]) -> float:
@@ -155,7 +143,7 @@ def _torch_sides(run: Run, work: Work, model: _Model, name: str) -> dict[str, Ca
     }
 
 
-def measure_elastic_cost(run: Run) -> Results:
+def measure_elastic_cost(run: Run) -> list[Line]:
     """Run the real job with clocks in it, and its step in a bare loop.
 
     The target is held against the clocks: they are exact to microseconds where the difference of
@@ -163,39 +151,27 @@ def measure_elastic_cost(run: Run) -> Results:
     """
     work = whole_work(run)
     bare_loop = partial(run.side, "ours.stream.step_in_bare_loop", work, num_ranks=2)
-    results = interleave(
-        {
-            "job": lambda: run.job(work, 2, is_timed=True),
-            "bare loop": lambda: bare_loop(launcher=horovodrun(2)),
-        },
-        num_repetitions(run),
-    )
-    jobs = results["job"]
+    sides = {
+        "job": lambda: run.job(work, 2, is_timed=True),
+        "bare loop": lambda: bare_loop(launcher=horovodrun(2)),
+    }
+    results = interleave(sides, num_repetitions(run))
+    jobs, event = results["job"], "Elastic parts, share of a step"
     steps, bare_steps = (values_of(side, "step_seconds") for side in results.values())
-    return Results(
-        lines=[
-            Line(
-                "Elastic parts, share of a step",
-                "clocks in the job",
-                [100 * share for share in values_of(jobs, "elastic_share")],
-                unit="%",
-                most_median=ELASTIC_SHARE_PERCENT,
-                detail=f"{statistics.median(values_of(jobs, 'elastic_microseconds')):.0f} us of "
-                f"{1e3 * statistics.median(steps):.1f} ms",
-            ),
-            Line(
-                "Elastic parts, share of a step",
-                "job less bare loop",
-                [100 * (1 - bare / step) for step, bare in zip(steps, bare_steps, strict=True)],
-                unit="%",
-                detail=f"{1e3 * statistics.median(steps):.2f} ms less "
-                f"{1e3 * statistics.median(bare_steps):.2f} ms",
-            ),
-        ]
-    )
+    shares = [100 * share for share in values_of(jobs, "elastic_share")]
+    less = [100 * (1 - bare / step) for step, bare in zip(steps, bare_steps, strict=True)]
+    step, bare = (1e3 * statistics.median(seconds) for seconds in (steps, bare_steps))
+    clocks = f"{statistics.median(values_of(jobs, 'elastic_microseconds')):.0f} us of {step:.1f} ms"
+    target = {"most_median": ELASTIC_SHARE_PERCENT, "detail": clocks}
+    return [
+        Line(event, "clocks in the job", shares, unit="%", **target),
+        Line(
+            event, "job less bare loop", less, unit="%", detail=f"{step:.2f} ms less {bare:.2f} ms"
+        ),
+    ]
 
 
-def measure_checkpoint(run: Run) -> Results:
+def measure_checkpoint(run: Run) -> list[Line]:
     """Run the real job with checkpoints and without.
 
     The target is a share of the step: the time between two steps that goes into checkpoints
@@ -214,18 +190,12 @@ def measure_checkpoint(run: Run) -> Results:
     writing = statistics.median(values_of(saving, "write_seconds"))
     event = f"Checkpoint every {interval} steps"
     with_them, without = ([rate(work, numbers) for numbers in side] for side in results.values())
-    return Results(
-        lines=[
-            Line(
-                f"{event}, share of a step that training stops",
-                OURS,
-                [100 * share for share in values_of(saving, "checkpoint_share")],
-                unit="%",
-                most_median=CHECKPOINT_SHARE_PERCENT,
-                detail=f"{stop / 1e3:.2f} ms in {interval} steps of {1e3 * step:.1f} ms; "
-                f"{saving[0]['checkpoint_bytes'] / 1e6:.1f} MB written in {1e3 * writing:.0f} ms "
-                "beside them",
-            ),
-            ratio(f"{event}, speed of the job", with_them, without, "with / without"),
-        ]
-    )
+    shares = [100 * share for share in values_of(saving, "checkpoint_share")]
+    detail = f"{stop / 1e3:.2f} ms in {interval} steps of {1e3 * step:.1f} ms; "
+    detail += f"{saving[0]['checkpoint_bytes'] / 1e6:.1f} MB written in {1e3 * writing:.0f} ms "
+    options = {"most_median": CHECKPOINT_SHARE_PERCENT, "detail": f"{detail}beside them"}
+    stops = f"{event}, share of a step that training stops"
+    return [
+        Line(stops, OURS, shares, unit="%", **options),
+        ratio(f"{event}, speed of the job", with_them, without, "with / without"),
+    ]

@@ -1,6 +1,9 @@
 """What all tests start from."""
 
+import asyncio
+import contextlib
 import gc
+import inspect
 import logging
 import os
 import re
@@ -61,6 +64,25 @@ def pytest_runtest_setup(item):
     """Skip what changes a machine as only root may: small file systems, control groups."""
     if item.get_closest_marker("root") and os.geteuid() != 0:
         pytest.skip("only root may do this: make test-all")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that is a coroutine, within those of its fixtures that a loop must enter."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    fixtures = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def run():
+        async with contextlib.AsyncExitStack() as stack:
+            for fixture in fixtures.values():
+                if hasattr(fixture, "__aenter__"):
+                    await stack.enter_async_context(fixture)
+            await test(**fixtures)
+
+    asyncio.run(run())
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -34,8 +34,7 @@ def example(**features):
         elif np.asarray(values).dtype.kind == "i":
             feature = _field(INT64_LIST, _field(1, b"".join(_varint(int(v)) for v in values)))
         else:
-            packed = np.asarray(values, "<f4").tobytes()
-            feature = _field(FLOAT_LIST, _field(1, packed))
+            feature = _field(FLOAT_LIST, _field(1, np.asarray(values, "<f4").tobytes()))
         entries += _field(1, _field(1, name.encode()) + _field(2, feature))
     return _field(1, entries)
 

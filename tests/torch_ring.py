@@ -65,6 +65,14 @@ class Reducer:
             self._meeting.leave()
 
 
+def batches_of_sines(num_batches, size):
+    """A small regression problem."""
+    random = torch.Generator().manual_seed(7)
+    for _ in range(num_batches):
+        x = torch.randn(size, 4, generator=random)
+        yield Batch({"x": x}, torch.sin(x.sum(1, keepdim=True)), size)
+
+
 def make_step(loaded, example, *, options=NO_OPTIONS, meeting=None, rank=0, **settings):
     torch.manual_seed(3)
     return TorchStep(

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import stamps
 from benchmarks.ours.job import elastic_config
-from benchmarks.report import Line, Results
+from benchmarks.report import Line
 from benchmarks.run import (
     OURS,
     PLAIN,
@@ -149,12 +149,8 @@ class DrivenJob:
 
     def pid(self, slot: int) -> int:
         """The process that has a slot now."""
-        name = f"{LOCAL_HOST}:{slot}"
-        started = [
-            event
-            for event in self.events("worker")
-            if event.worker == name and event.state == "started"
-        ]
+        changes = (e for e in self.events("worker") if e.worker == f"{LOCAL_HOST}:{slot}")
+        started = [change for change in changes if change.state == "started"]
         return int(started[-1].message.split()[1])
 
     def send(self, slot: int, number: signal.Signals) -> None:
@@ -200,18 +196,9 @@ def driven_job(
     With a device a step of a rank alone waits so long. Settings of rings are the defaults, but that
     a slot that fails again starts again at once.
     """
-    place = run.place(name)
-    argv = side_command(
-        place,
-        "ours.job.drive",
-        setup.work,
-        np=slots,
-        max_steps=max_steps,
-        spec=setup.spec,
-        framework=setup.framework,
-        device_seconds=device_seconds,
-        elastic=elastic,
-    )
+    place, model = run.place(name), {"spec": setup.spec, "framework": setup.framework}
+    job = {"np": slots, "max_steps": max_steps, "device_seconds": device_seconds, **model}
+    argv = side_command(place, "ours.job.drive", setup.work, elastic=elastic, **job)
     with run.process(place, argv) as child:
         yield DrivenJob(place / "job", child)
 
@@ -243,7 +230,9 @@ class Survivor:
         self._settle_seconds = setup.settle_seconds
         self._before = before
         self._after = after
-        self._changed_at = changed_at or self._change_of_size
+        self._changed_at = changed_at or (
+            lambda size, since: stamps.change_of_size(steps(), size, since)
+        )
 
     def begin(self, child: Child) -> None:
         """Wait until it trains alone; its process must go on running."""
@@ -291,9 +280,6 @@ class Survivor:
         num_redone = float(stamps.num_redone(self._steps()))
         return Line(LOST, self._side, (num_redone,), unit="n", **options)
 
-    def _change_of_size(self, size: int, since: float) -> float | None:
-        return stamps.change_of_size(self._steps(), size, since)
-
 
 @contextmanager
 def _ours(run: Run, setup: Setup, slots: int, **elastic: Any) -> Iterator[tuple[Any, Survivor]]:
@@ -305,7 +291,7 @@ def _ours(run: Run, setup: Setup, slots: int, **elastic: Any) -> Iterator[tuple[
         yield job, survivor
 
 
-def measure_ours(run: Run, setup: Setup) -> Results:
+def measure_ours(run: Run, setup: Setup) -> list[Line]:
     """Drive a job of ours through joins, kills and removals."""
     with _ours(run, setup, slots=1) as (job, survivor):
         survivor.event(JOIN, 2, lambda: job.want(2))
@@ -319,25 +305,23 @@ def measure_ours(run: Run, setup: Setup) -> Results:
     waits = survivor.waits[JOIN]
     detail = f"first join {survivor.stalls[JOIN][0]:.3f} s; "
     detail += f"warm after {sorted(waits)[len(waits) // 2]:.1f} s (median)"
-    return Results(
-        lines=[
-            survivor.line(JOIN, most_median=0.12, most=0.25, detail=detail),
-            survivor.line(KILL, most_median=0.15, most=0.4),
-            lost,
-            survivor.line(LEAVE, most_median=0.07, most=0.15),
-        ]
-    )
+    return [
+        survivor.line(JOIN, most_median=0.12, most=0.25, detail=detail),
+        survivor.line(KILL, most_median=0.15, most=0.4),
+        lost,
+        survivor.line(LEAVE, most_median=0.07, most=0.15),
+    ]
 
 
-def measure_hang(run: Run, setup: Setup) -> Results:
+def measure_hang(run: Run, setup: Setup) -> list[Line]:
     """Stop a rank of ours in training; what it costs the other until it is ended."""
     with _ours(run, setup, slots=2, stall_seconds=HANG_SECONDS) as (job, survivor):
         survivor.event(HANG, 1, lambda: job.send(OTHER, signal.SIGSTOP))
     detail = f"elastic.stall_seconds={HANG_SECONDS:.0f}"
-    return Results(lines=[survivor.line(HANG, detail=detail)])
+    return [survivor.line(HANG, detail=detail)]
 
 
-def measure_horovod(run: Run, setup: Setup) -> Results:
+def measure_horovod(run: Run, setup: Setup) -> list[Line]:
     """Let hosts come, be killed and be withdrawn under plain `horovodrun`."""
     place = run.place("horovodrun")
     folder = place / "stamps"
@@ -354,7 +338,7 @@ def measure_horovod(run: Run, setup: Setup) -> Results:
                 survivor.event(LEAVE, 1, lambda: _want(place))
     redone = survivor.redone_line(detail="a commit every 10 steps")
     lines = [survivor.line(JOIN), survivor.line(KILL), redone, survivor.line(LEAVE)]
-    return Results(lines=lines)
+    return lines
 
 
 def _kill_last(folder: Path, pattern: str, number: signal.Signals = signal.SIGKILL) -> None:
@@ -362,7 +346,7 @@ def _kill_last(folder: Path, pattern: str, number: signal.Signals = signal.SIGKI
     os.kill(stamps.last_pid(folder, pattern), number)
 
 
-def measure_warm_horovodrun(run: Run, setup: Setup) -> Results:
+def measure_warm_horovodrun(run: Run, setup: Setup) -> list[Line]:
     """Let a host come and go under plain `horovodrun`, a warm worker waiting for it each time."""
     place = run.place("warm-horovodrun")
     job_dir = place / "job"
@@ -404,7 +388,7 @@ def measure_warm_horovodrun(run: Run, setup: Setup) -> Results:
                 reset(1)
     detail = "from leaving the ring to the next one, as its rank 0 sees it"
     line = Line("warm join under plain horovodrun", OURS, joins, most_median=0.7, detail=detail)
-    return Results(lines=[line])
+    return [line]
 
 
 def _another_name(number: int) -> str:
@@ -434,7 +418,7 @@ def _stamps(folder: Path, name: str) -> list[Stamp]:
     return sorted((stamp for path in paths for stamp in stamps.read(path)), key=lambda s: s.at)
 
 
-def measure_torchrun(run: Run, setup: Setup) -> Results:
+def measure_torchrun(run: Run, setup: Setup) -> list[Line]:
     """Start an agent of `torchrun`; let another come, lose its worker, go, and hang."""
     if not run.torch_python.exists():
         return _not_measured(TORCH)
@@ -472,19 +456,17 @@ def measure_torchrun(run: Run, setup: Setup) -> Results:
             survivor.event(HANG, 2, stop, seconds=GIVING_UP_SECONDS)
     restart, saved = "all workers start again", "a checkpoint every 50 steps"
     given_up = f"collectives end after {HANG_SECONDS:.0f} s"
-    return Results(
-        lines=[
-            survivor.line(JOIN, detail=restart),
-            survivor.line(KILL, detail=f"{restart}, the killed one too"),
-            survivor.redone_line(detail=saved),
-            survivor.line(LEAVE, detail="SIGTERM to its agent"),
-            survivor.line(HANG, detail=given_up),
-        ]
-    )
+    return [
+        survivor.line(JOIN, detail=restart),
+        survivor.line(KILL, detail=f"{restart}, the killed one too"),
+        survivor.redone_line(detail=saved),
+        survivor.line(LEAVE, detail="SIGTERM to its agent"),
+        survivor.line(HANG, detail=given_up),
+    ]
 
 
-def _not_measured(side: str) -> Results:
-    return Results(lines=[Line(e, side, detail=NO_TORCH) for e in (JOIN, KILL, LEAVE, HANG)])
+def _not_measured(side: str) -> list[Line]:
+    return [Line(e, side, detail=NO_TORCH) for e in (JOIN, KILL, LEAVE, HANG)]
 
 
 def _free_port() -> int:
@@ -541,7 +523,7 @@ def train_replicas(
             wait_for_end(child, "peers.torch.replica", max(0.0, until - time.monotonic()))
 
 
-def measure_torchft(run: Run, setup: Setup) -> Results:
+def measure_torchft(run: Run, setup: Setup) -> list[Line]:
     """Start a replica of torchft; let others come, die, go, and hang."""
     if not run.torch_python.exists():
         return _not_measured(TORCHFT)
@@ -562,12 +544,10 @@ def measure_torchft(run: Run, setup: Setup) -> Results:
                 # The newcomer may end, as it was told.
                 survivor.event(event, 1, partial(_kill_last, folder, f"{name}.*", order))
     given_up = f"its operations end after {HANG_SECONDS:.0f} s"
-    return Results(
-        lines=[
-            survivor.line(JOIN),
-            survivor.line(KILL),
-            survivor.line(LEAVE, detail="its process ends between two steps"),
-            survivor.line(HANG, detail=given_up),
-            survivor.lost_line(),
-        ]
-    )
+    return [
+        survivor.line(JOIN),
+        survivor.line(KILL),
+        survivor.line(LEAVE, detail="its process ends between two steps"),
+        survivor.line(HANG, detail=given_up),
+        survivor.lost_line(),
+    ]

@@ -10,17 +10,10 @@ from pathlib import Path
 
 from benchmarks import stamps
 from benchmarks.elastic.events import SURVIVOR, DrivenJob, Setup, driven_job
-from benchmarks.report import Line, Results
+from benchmarks.report import Line
 from benchmarks.run import OURS, PLAIN, Run, python_command, wait_for
 from benchmarks.side import Work
-from edl_horovod.config import resolved
-from edl_horovod.config.schema import (
-    DataConfig,
-    ElasticConfig,
-    JobConfig,
-    LaunchConfig,
-    TrainConfig,
-)
+from edl_horovod.config import resolved, schema
 from edl_horovod.job import hosts
 from edl_horovod.supervisor.processes import Child
 
@@ -38,7 +31,7 @@ SLOTS = 8
 """Simulated ranks of a host."""
 
 
-def measure_failures(run: Run, setup: Setup) -> Results:
+def measure_failures(run: Run, setup: Setup) -> list[Line]:
     """Let newcomer after newcomer fail in its forming, then members that wait outside hang."""
     deaths, hangs = [], []
     with driven_job(run, setup, "forming", slots=1) as job:
@@ -55,14 +48,12 @@ def measure_failures(run: Run, setup: Setup) -> Results:
     event, before = "a member {} while the ring forms", "a member hangs before the forming"
     hanging, bound = event.format("hangs (SIGSTOP)"), "elastic.forming_seconds=5"
     outside = _hangs_before(run, setup)
-    return Results(
-        lines=[
-            Line(event.format("dies"), OURS, deaths, most_median=0.4, most=1.0, detail=lost),
-            Line(hanging, OURS, hangs, most=6.0, detail=bound),
-            Line(before, OURS, outside, most_median=1.1, detail=stopped),
-            Line(event.format("dies or hangs"), PLAIN, detail=PATCHED),
-        ]
-    )
+    return [
+        Line(event.format("dies"), OURS, deaths, most_median=0.4, most=1.0, detail=lost),
+        Line(hanging, OURS, hangs, most=6.0, detail=bound),
+        Line(before, OURS, outside, most_median=1.1, detail=stopped),
+        Line(event.format("dies or hangs"), PLAIN, detail=PATCHED),
+    ]
 
 
 def _strike(job: DrivenJob, number: signal.Signals, delay: float, seconds: float) -> float:
@@ -118,7 +109,7 @@ def _stall_of_change(job: DrivenJob, since: float, *, after: int) -> float:
     return stamps.stall(job.stamps(SURVIVOR), since - BEFORE_SECONDS, time.monotonic())
 
 
-def measure_rings(run: Run) -> Results:
+def measure_rings(run: Run) -> list[Line]:
     """Form rings of each size several times, with our rendezvous and with Horovod's."""
     lines = []
     for num_ranks in run.amount((8, 12), (4,)):
@@ -128,10 +119,10 @@ def measure_rings(run: Run) -> Results:
         event, target = f"forming a ring of {num_ranks} ranks (hvd.init alone)", RING_TARGETS
         lines.append(Line(event, OURS, seconds["ours"], most_median=target.get(num_ranks)))
         lines.append(Line(event, PLAIN, seconds["plain"]))
-    return Results(lines=lines)
+    return lines
 
 
-def measure_many_ranks(run: Run) -> Results:
+def measure_many_ranks(run: Run) -> list[Line]:
     """Form a ring of simulated ranks, each time under a new coordinator, until the time is over."""
     num_ranks, bound = run.amount(256, 32), run.amount(45.0, 20.0)
     num_hosts, num_requests = num_ranks // SLOTS, 0
@@ -140,17 +131,11 @@ def measure_many_ranks(run: Run) -> Results:
     until, is_in_time = time.monotonic() + bound, True
     while is_in_time and len(times) < run.amount(5, 1):
         place = run.place("simulated")
-        elastic = ElasticConfig(min_np=num_ranks, forming_seconds=2 * bound)
+        elastic = schema.ElasticConfig(min_np=num_ranks, forming_seconds=2 * bound)
         with coordinator(run, place, num_ranks, elastic, names):
-            numbers = run.side(
-                "ours.simulated.form",
-                Work(data=place),
-                seconds=bound + 20,
-                job_dir=place / "job",
-                longest=bound,
-                size=num_ranks,
-                slots=SLOTS,
-            )
+            options = {"job_dir": place / "job", "size": num_ranks, "slots": SLOTS}
+            options |= {"seconds": bound + 20, "longest": bound}
+            numbers = run.side("ours.simulated.form", Work(data=place), **options)
         seconds, num_requests = numbers["seconds"], int(numbers["num_requests"])
         is_in_time = seconds is not None and time.monotonic() < until
         times += [] if seconds is None else [seconds]
@@ -158,27 +143,21 @@ def measure_many_ranks(run: Run) -> Results:
     if not times:
         detail = f"not within {bound:.0f} s: {detail} by then"
     event, target = f"rendezvous of {num_ranks} simulated ranks", RENDEZVOUS_TARGETS.get(num_ranks)
-    return Results(lines=[Line(event, OURS, times, most_median=target, detail=detail)])
+    return [Line(event, OURS, times, most_median=target, detail=detail)]
 
 
 @contextmanager
 def coordinator(
-    run: Run, place: Path, num_ranks: int, elastic: ElasticConfig, names: Mapping[str, int]
+    run: Run, place: Path, num_ranks: int, elastic: schema.ElasticConfig, names: Mapping[str, int]
 ) -> Iterator[Child]:
     """The coordinator of a job in `place/job` without a launcher, with some slots of each host."""
     job_dir = place / "job"
     job_dir.mkdir()
-    config = JobConfig(
-        task="train",
-        data="none",
-        output=str(place / "out"),
-        job_dir=str(job_dir),
-        model_def="none",
-        train=TrainConfig(batch_size=num_ranks),
-        data_plan=DataConfig(lanes=num_ranks),
-        launch=LaunchConfig(np=num_ranks),
-        elastic=elastic,
-    )
+    ring = {"launch": schema.LaunchConfig(np=num_ranks), "elastic": elastic}
+    ring["train"] = schema.TrainConfig(batch_size=num_ranks)
+    ring["data_plan"] = schema.DataConfig(lanes=num_ranks)
+    paths = {"output": str(place / "out"), "job_dir": str(job_dir)}
+    config = schema.JobConfig(task="train", data="none", model_def="none", **paths, **ring)
     resolved.dump(config, job_dir / "config.yaml")
     (job_dir / "secret").write_bytes(secrets.token_bytes(32))
     hosts.write(job_dir / "hosts", dict(names))

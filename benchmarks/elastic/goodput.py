@@ -1,10 +1,10 @@
 """What changing rings get done: records of a disturbed job, and the makespan of two jobs."""
 
+import itertools
 import signal
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -26,6 +26,8 @@ SHORTER_PERCENT = 16.0
 GOODPUT_CAPTION = "A job through a kill, a removal and a join in turn, one every 10 s"
 TWO_JOBS_CAPTION = "Two jobs that each want two of three slots: gang, and elastic"
 COLOURS = ("#1f5fa8", "#d9822b")
+Wanted = tuple[float, int]
+"""From when on how many slots are there."""
 STYLE: Any = {
     "svg.hashsalt": "edl_horovod",  # The same numbers give the same file.
     "svg.fonttype": "none",
@@ -35,24 +37,13 @@ STYLE: Any = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """From when on how many slots are there."""
-
-    at: float
-    slots: int
-
-
 def ideal_steps(wanted: list[Wanted], end: float, rates: dict[int, float]) -> float:
     """Steps that undisturbed rings of the slots that were there would have done.
 
     The first entry of `wanted` begins the span; `rates` are steps a second by the ring's size.
     """
-    ends = [*(change.at for change in wanted[1:]), end]
-    return sum(
-        rates[change.slots] * (until - change.at)
-        for change, until in zip(wanted, ends, strict=True)
-    )
+    spans = itertools.pairwise([*wanted, (end, 0)])
+    return sum(rates[slots] * (until - at) for (at, slots), (until, _) in spans)
 
 
 def measure_goodput(
@@ -96,7 +87,7 @@ def measure_goodput(
 
 def _disturb(job: DrivenJob, began: float, seconds: float) -> list[Wanted]:
     """Kill, take the slot away, give it back, and so on; returns what slots there were."""
-    wanted = [Wanted(at=began, slots=2)]
+    wanted = [(began, 2)]
     for number in range(int(seconds / EVERY_SECONDS)):
         _sleep_until(began + (number + 0.5) * EVERY_SECONDS)
         event = number % 3
@@ -107,7 +98,7 @@ def _disturb(job: DrivenJob, began: float, seconds: float) -> list[Wanted]:
             continue
         slots = 1 if event == 1 else 2
         job.want(slots)
-        wanted.append(Wanted(at=time.monotonic(), slots=slots))
+        wanted.append((time.monotonic(), slots))
     _sleep_until(began + seconds)
     return wanted
 

@@ -1,17 +1,17 @@
 """Host discovery with thousands of pods, and the coordinator with a thousand connected workers."""
 
-import json
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from benchmarks.elastic.forming import coordinator
-from benchmarks.report import Line, Results
+from benchmarks.report import Line
 from benchmarks.run import OURS, Run, python_command, wait_for
 from benchmarks.side import Work
 from benchmarks.stamps import status_bytes
@@ -20,6 +20,7 @@ from edl_horovod.config.schema import ElasticConfig
 from edl_horovod.job import hosts
 from edl_horovod.supervisor.processes import Child
 from tests.kube.apiserver.server import ADMIN_TOKEN, ApiServer
+from tests.kube.conftest import write_kubeconfig
 
 TARGET_SECONDS = 1.0
 TARGET_MEBIBYTES = 200.0
@@ -80,12 +81,12 @@ class _Cluster:
         return str(pod["metadata"]["uid"])
 
 
-def measure_discovery(run: Run) -> Results:
+def measure_discovery(run: Run) -> list[Line]:
     """Start discovery on a namespace full of pods, and change some."""
     place, num_pods = run.place("discovery"), run.amount(5000, 500)
-    kubeconfig, output = place / "config", place / "hosts"
+    output = place / "hosts"
     with ApiServer() as server:
-        kubeconfig.write_text(_kubeconfig(server.url))
+        kubeconfig = write_kubeconfig(place / "config", server.url, {"token": ADMIN_TOKEN})
         cluster = _Cluster(server, num_pods, output)
         options = ("--namespace", "default", "--job", "job", "--slots", 1, "--output", output)
         argv = python_command("edl_horovod.cluster.pod.discovery", *options)
@@ -93,7 +94,7 @@ def measure_discovery(run: Run) -> Results:
         with run.process(place, argv, environment={"KUBECONFIG": str(kubeconfig)}) as child:
             wait_for(cluster.hosts, "the first hosts file", child)
             first = time.monotonic() - began
-            return Results(lines=_lines(run, cluster, server, child, first))
+            return _lines(run, cluster, server, child, first)
 
 
 def _lines(
@@ -104,10 +105,8 @@ def _lines(
     singles = _single_changes(cluster, run.amount(10, 3))
     burst_cpu, bursts = _cpu_seconds(child), []
     for is_ready in (False, True) * 3:
-        number = size if is_ready else 0
-        bursts.append(
-            cluster.seconds_to_ready(range(size), is_ready, lambda now, n=number: len(now) == n)
-        )
+        is_shown = partial(lambda number, now: len(now) == number, size if is_ready else 0)
+        bursts.append(cluster.seconds_to_ready(range(size), is_ready, is_shown))
     burst_cpu = (_cpu_seconds(child) - burst_cpu) / len(bursts)
     cpu = _cpu_seconds(child)
     time.sleep(quiet_seconds)
@@ -145,13 +144,8 @@ def _single_changes(cluster: _Cluster, num_events: int) -> list[float]:
         number = dice.randrange(len(cluster.uids))
         host = f"{_name(number)}.{cluster.uids[number]}"
         for is_ready in (False, True):
-            times.append(
-                cluster.seconds_to_ready(
-                    [number],
-                    is_ready,
-                    lambda now, host=host, ready=is_ready: (host in now) == ready,
-                )
-            )
+            is_shown = partial(lambda host, ready, now: (host in now) == ready, host, is_ready)
+            times.append(cluster.seconds_to_ready([number], is_ready, is_shown))
             time.sleep(dice.uniform(0.05, 0.15))
     return times
 
@@ -161,33 +155,22 @@ def _cpu_seconds(child: Child) -> float:
     return times.user + times.system
 
 
-def measure_coordinator(run: Run) -> Results:
+def measure_coordinator(run: Run) -> list[Line]:
     """Time all kinds of changes under one coordinator."""
     size, num_events, place = run.amount(1000, 100), run.amount(10, 3), run.place("connected")
     elastic = ElasticConfig(min_np=1, wait_seconds=LONGEST_SECONDS)
     with coordinator(run, place, size, elastic, {}) as child:
-        times = run.side(
-            "ours.simulated.change",
-            Work(data=place),
-            seconds=num_events * 10 + 2 * LONGEST_SECONDS,
-            job_dir=place / "job",
-            longest=LONGEST_SECONDS,
-            num_workers=size,
-            num_events=num_events,
-        )
+        options = {"job_dir": place / "job", "num_workers": size, "num_events": num_events}
+        options |= {"seconds": num_events * 10 + 2 * LONGEST_SECONDS, "longest": LONGEST_SECONDS}
+        times = run.side("ours.simulated.change", Work(data=place), **options)
         seconds = _cpu_seconds(child)
         mebibytes = psutil.Process(child.pid).memory_info().rss / 2**20
     target = TARGET_SECONDS if size >= 1000 else None
-    lines = [
-        Line(
-            f"{title}: the last of {size:,} workers has its place",
-            OURS,
-            times[kind],
-            most_median=target,
-            detail=POLLED if kind in ("less", "more") else "",
-        )
-        for kind, title in EVENTS.items()
-    ]
+    lines = []
+    for kind, title in EVENTS.items():
+        event = f"{title}: the last of {size:,} workers has its place"
+        detail = POLLED if kind in ("less", "more") else ""
+        lines.append(Line(event, OURS, times[kind], most_median=target, detail=detail))
     first = f"the first {size:,} workers connect and have their places"
     num_changes = sum(len(values) for values in times.values())
     cpu = f"{size:,} workers: the coordinator's CPU for one change"
@@ -195,7 +178,7 @@ def measure_coordinator(run: Run) -> Results:
     detail += f"{mebibytes:.0f} MiB of memory"
     per_change = (seconds / num_changes,)
     lines += [Line(first, OURS, times["start"]), Line(cpu, OURS, per_change, detail=detail)]
-    return Results(lines=lines)
+    return lines
 
 
 def _name(number: int) -> str:
@@ -240,14 +223,3 @@ def _manifest(number: int) -> dict[str, Any]:
             "volumes": [{"name": f"volume-{n}", "emptyDir": {}} for n in range(6)],
         },
     }
-
-
-def _kubeconfig(url: str) -> str:
-    return json.dumps(
-        {
-            **{"apiVersion": "v1", "kind": "Config", "current-context": "here"},
-            "clusters": [{"name": "here", "cluster": {"server": url}}],
-            "users": [{"name": "me", "user": {"token": ADMIN_TOKEN}}],
-            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
-        }
-    )

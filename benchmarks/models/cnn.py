@@ -48,14 +48,18 @@ def mean_loss(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 class CnnSpec(ElasticDLSpec):
     """0.7 M parameters; parses and shuffles record by record, as the zoo's models do."""
 
+    shape: tuple[int, ...] = IMAGE_SHAPE
+
     def create_model(self) -> keras.Model:
-        image = keras.Input(shape=IMAGE_SHAPE, name="image")
-        x = layers.Reshape((*IMAGE_SHAPE, 1))(image)
-        x = layers.Conv2D(16, 3, activation="relu")(x)
-        x = layers.MaxPooling2D(2)(x)
-        x = layers.Conv2D(32, 3, activation="relu")(x)
-        x = layers.Dense(176, activation="relu")(layers.Flatten()(x))
-        return keras.Model(inputs={"image": image}, outputs=layers.Dense(10)(x), name="cnn")
+        image = keras.Input(shape=self.shape, name="image")
+        hidden = self.hidden(image)
+        return keras.Model(inputs={"image": image}, outputs=layers.Dense(10)(hidden))
+
+    def hidden(self, image: tf.Tensor) -> tf.Tensor:
+        """All layers but the last."""
+        x = layers.Conv2D(16, 3, activation="relu")(layers.Reshape((*IMAGE_SHAPE, 1))(image))
+        x = layers.Conv2D(32, 3, activation="relu")(layers.MaxPooling2D(2)(x))
+        return layers.Dense(176, activation="relu")(layers.Flatten()(x))
 
     def create_dataset(self, dataset: tf.data.Dataset, mode: Mode) -> tf.data.Dataset:
         if mode is Mode.PREDICTION:
@@ -72,25 +76,20 @@ class CnnSpec(ElasticDLSpec):
 class MlpSpec(CnnSpec):
     """Three small dense layers: the step is short."""
 
-    def create_model(self) -> keras.Model:
-        image = keras.Input(shape=IMAGE_SHAPE, name="image")
-        x = layers.Flatten()(image)
-        for _ in range(2):
-            x = layers.Dense(128, activation="relu")(x)
-        return keras.Model(inputs={"image": image}, outputs=layers.Dense(10)(x), name="mlp")
+    def hidden(self, image: tf.Tensor) -> tf.Tensor:
+        x = layers.Dense(128, activation="relu")(layers.Flatten()(image))
+        return layers.Dense(128, activation="relu")(x)
 
 
 class MiddleSpec(CnnSpec):
     """Three convolutions and two dense layers: the step is long."""
 
-    def create_model(self) -> keras.Model:
-        image = keras.Input(shape=IMAGE_SHAPE, name="image")
+    def hidden(self, image: tf.Tensor) -> tf.Tensor:
         x = layers.Reshape((*IMAGE_SHAPE, 1))(image)
         for filters, is_pooled in ((32, False), (32, True), (64, True)):
             x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
             x = layers.MaxPooling2D(2)(x) if is_pooled else x
-        x = layers.Dense(128, activation="relu")(layers.Flatten()(x))
-        return keras.Model(inputs={"image": image}, outputs=layers.Dense(10)(x), name="middle")
+        return layers.Dense(128, activation="relu")(layers.Flatten()(x))
 
 
 class CnnBatchSpec(CnnSpec):

@@ -27,13 +27,14 @@ def parse_picture(record: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
 class ConvSpec(CnnSpec):
     """8 convolutions and 2 dense layers, 11.7 M parameters; parses picture by picture."""
 
-    def create_model(self) -> keras.Model:
-        x = image = keras.Input(PICTURE_SHAPE, name="image")
+    shape = PICTURE_SHAPE
+
+    def hidden(self, image: tf.Tensor) -> tf.Tensor:
+        x = image
         for number, filters in enumerate((64, 64, 128, 128, 256, 256, 512, 512)):
             strides = 2 if number % 2 else 1
             x = layers.Conv2D(filters, 3, strides=strides, padding="same", activation="relu")(x)
-        x = layers.Dense(850, activation="relu")(layers.Flatten()(x))
-        return keras.Model(inputs={"image": image}, outputs=layers.Dense(10)(x), name="conv")
+        return layers.Dense(850, activation="relu")(layers.Flatten()(x))
 
     def create_dataset(self, dataset: tf.data.Dataset, mode: Mode) -> tf.data.Dataset:
         return dataset.map(parse_picture)
@@ -50,18 +51,17 @@ class ResNetSpec(ConvSpec):
         base = keras.applications.ResNet50(
             weights=None, classes=10, input_tensor=image, classifier_activation=None
         )
-        return keras.Model(inputs={"image": image}, outputs=base.output, name="resnet50")
+        return keras.Model(inputs={"image": image}, outputs=base.output)
 
 
 class DenseSpec(ConvSpec):
     """5 dense layers of 3264 on a picture of 16 x 16, 45.2 M parameters, and twice that of Adam."""
 
-    def create_model(self) -> keras.Model:
-        image = keras.Input(PICTURE_SHAPE, name="image")
+    def hidden(self, image: tf.Tensor) -> tf.Tensor:
         x = layers.Flatten()(layers.AveragePooling2D(4)(image))
         for _ in range(5):
             x = layers.Dense(3264, activation="relu")(x)
-        return keras.Model(inputs={"image": image}, outputs=layers.Dense(10)(x), name="dense")
+        return x
 
     def create_optimizer(self, lr: float = 0.001) -> keras.optimizers.Optimizer:
         return keras.optimizers.Adam(lr)

@@ -15,15 +15,10 @@ WIDTH_OF_DENSE = 3264
 
 def _small() -> nn.Module:
     """2 convolutions and 2 dense layers on a picture of 28 x 28."""
-    convolutions = (
-        nn.Conv2d(1, 16, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3),
-        nn.ReLU(),
-    )
+    first = (nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2))
+    second = (nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten())
     dense = (nn.Linear(32 * 11 * 11, 176), nn.ReLU(), nn.Linear(176, NUM_CLASSES))
-    return nn.Sequential(*convolutions, nn.Flatten(), *dense)
+    return nn.Sequential(*first, *second, *dense)
 
 
 def _conv() -> nn.Module:
@@ -60,9 +55,8 @@ def _middle() -> nn.Module:
     for before, after, is_pooled in ((3, 32, False), (32, 32, True), (32, 64, True)):
         parts += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU()]
         parts += [nn.MaxPool2d(2)] if is_pooled else []
-    return nn.Sequential(
-        *parts, nn.Flatten(), nn.Linear(64 * 8 * 8, 128), nn.ReLU(), nn.Linear(128, NUM_CLASSES)
-    )
+    dense = (nn.Linear(64 * 8 * 8, 128), nn.ReLU(), nn.Linear(128, NUM_CLASSES))
+    return nn.Sequential(*parts, nn.Flatten(), *dense)
 
 
 class _Bottleneck(nn.Module):
@@ -71,17 +65,11 @@ class _Bottleneck(nn.Module):
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
         after = 4 * width
-        self.body = nn.Sequential(
-            *_normed(before, width, 1, stride),
-            nn.ReLU(),
-            *_normed(width, width, 3, 1),
-            nn.ReLU(),
-            *_normed(width, after, 1, 1),
-        )
+        first, second = _normed(before, width, 1, stride), _normed(width, width, 3, 1)
+        third = _normed(width, after, 1, 1)
+        self.body = nn.Sequential(*first, nn.ReLU(), *second, nn.ReLU(), *third)
         is_same = before == after and stride == 1
-        self.shortcut = (
-            nn.Identity() if is_same else nn.Sequential(*_normed(before, after, 1, stride))
-        )
+        self.shortcut = nn.Sequential(*(() if is_same else _normed(before, after, 1, stride)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Add the convolved pictures to the shortcut."""
@@ -96,9 +84,8 @@ def _resnet() -> nn.Module:
         for block in range(num_blocks):
             parts.append(_Bottleneck(before, width, 2 if stage and not block else 1))
             before = 4 * width
-    return nn.Sequential(
-        *parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, NUM_CLASSES)
-    )
+    parts += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, NUM_CLASSES)]
+    return nn.Sequential(*parts)
 
 
 def _normed(before: int, after: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Module]:

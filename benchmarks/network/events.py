@@ -1,31 +1,25 @@
 """Joins with a large state, the events of elasticity, the start of a worker, and its index."""
 
 import itertools
-import os
 import signal
 import statistics
 import subprocess
 import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
+import psutil
+
 from benchmarks.elastic import events, goodput
 from benchmarks.elastic.events import DrivenJob, Setup, driven_job, torch_setup
+from benchmarks.network import speed
 from benchmarks.network.namespace import set_rate
-from benchmarks.network.speed import (
-    DENSE,
-    NO_LIMIT,
-    NUM_RANKS,
-    RESNET,
-    SLOWEST,
-    SMALL,
-    Model,
-    NetworkRun,
-)
-from benchmarks.report import Line, Results, ratio, without_targets
+from benchmarks.network.speed import DENSE, NO_LIMIT, NUM_RANKS, SLOWEST, Model, NetworkRun
+from benchmarks.report import Line, ratio
 from benchmarks.run import (
     MODELS,
     OURS,
@@ -59,8 +53,6 @@ BASE_COMMIT = "47836c4df5af0b55aa3ce615c25495b6e61f454c"
 MOST_START_RATIO = 1.05
 """Starts of one and the same commit differ by that much."""
 WARM_SECONDS = 120.0
-TICKS = os.sysconf("SC_CLK_TCK")
-MEBIBYTE = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,23 +115,20 @@ def large_setup(run: NetworkRun, settle_seconds: float = 0.0) -> Setup:
     return Setup(work=work, spec=DENSE.spec, num_events=num_events, settle_seconds=settle_seconds)
 
 
-def measure_joins(run: NetworkRun) -> Results:
+def measure_joins(run: NetworkRun) -> list[Line]:
     """Let a worker join again and again, without a limit and at the slowest rate."""
     lines: list[Line] = []
     for rate in (NO_LIMIT, SLOWEST):
         set_rate(rate)
         try:
-            broadcast = guarded(_broadcast, run)()
+            options = {"launcher": horovodrun(NUM_RANKS), "num_ranks": NUM_RANKS}
+            side = ("peers.horovod.broadcast_state", run.work(DENSE))
+            broadcast = guarded(partial(run.side, *side, spec=DENSE.spec, **options))()
             joins = guarded(_joins, run)()
         finally:
             set_rate(NO_LIMIT)
         lines += _join_lines(f"{DENSE.title}, {rate.name}", broadcast, joins)
-    return Results(lines=lines)
-
-
-def _broadcast(run: NetworkRun) -> list[float]:
-    options = {"launcher": horovodrun(NUM_RANKS), "num_ranks": NUM_RANKS, "spec": DENSE.spec}
-    return list(run.side("peers.horovod.broadcast_state", run.work(DENSE), **options)["seconds"])
+    return lines
 
 
 def _joins(run: NetworkRun) -> list[Join]:
@@ -179,13 +168,16 @@ def _wait_for_steps(job: DrivenJob, number: int) -> None:
 
 
 def _join_lines(
-    title: str, broadcast: list[float] | Failure, joins: list[Join] | Failure
+    title: str, broadcast: Numbers | Failure, joins: list[Join] | Failure
 ) -> list[Line]:
-    why = joins.reason if isinstance(joins, Failure) else ""
-    joins = [] if isinstance(joins, Failure) else joins
-    reason = broadcast.reason if isinstance(broadcast, Failure) else "541 MB"
-    broadcast = [] if isinstance(broadcast, Failure) else broadcast
-    usual = statistics.median(broadcast) + MOST_ABOVE_BROADCAST if broadcast else None
+    why, reason, seconds = "", "541 MB", []
+    if isinstance(joins, Failure):
+        joins, why = [], joins.reason
+    if isinstance(broadcast, Failure):
+        reason = broadcast.reason
+    else:
+        seconds = broadcast["seconds"]
+    usual = statistics.median(seconds) + MOST_ABOVE_BROADCAST if seconds else None
     slower = {"unit": "%", "most_median": MOST_SLOWER_PERCENT}
     waiting = "until it has all the newcomer does none of the work"
 
@@ -195,7 +187,7 @@ def _join_lines(
 
     longest = "survivor's longest step above the median one"
     return [
-        Line(f"{title}: hvd.broadcast_variables of the state", PLAIN, broadcast, detail=reason),
+        Line(f"{title}: hvd.broadcast_variables of the state", PLAIN, seconds, detail=reason),
         line(f"{longest} (in pieces)", "stall_seconds", most_median=usual),
         line(f"{longest} (streaming)", "stall_seconds", "the same joins", most=MOST_ABOVE_MEDIAN),
         line("any other step above the median one", "slower_percent", **slower),
@@ -204,18 +196,19 @@ def _join_lines(
     ]
 
 
-def _for_information(parts: Mapping[str, tuple[str, Callable[[], Results]]]) -> Results:
+def _for_information(parts: Mapping[str, tuple[str, Callable[[], list[Line]]]]) -> list[Line]:
     """The lines of several measures, without targets; each may fail."""
     lines: list[Line] = []
-    for event, (side, part) in parts.items():
+    targets = dict.fromkeys(("most_median", "most", "least_median"))
+    for event, (side, measure) in parts.items():
         try:
-            lines += [without_targets(line) for line in part().lines]
+            lines += [replace(line, **targets) for line in measure()]
         except (SideFailed, ValueError) as error:
             lines.append(Line(event, side, detail=reason_of(error)))
-    return Results(lines=lines)
+    return lines
 
 
-def measure_large(run: NetworkRun) -> Results:
+def measure_large(run: NetworkRun) -> list[Line]:
     """Drive a job of 45 M parameters through the events, and another for its goodput.
 
     The targets are those of 0.7 M parameters, so the lines are for information.
@@ -227,12 +220,12 @@ def measure_large(run: NetworkRun) -> Results:
     return _for_information(
         {
             "joins, kills and removals": (OURS, lambda: events.measure_ours(run, setup)),
-            "goodput": (OURS, lambda: goodput.measure_goodput(run, setup, **options)),
+            "goodput": (OURS, lambda: goodput.measure_goodput(run, setup, **options).lines),
         }
     )
 
 
-def measure_torch(run: NetworkRun) -> Results:
+def measure_torch(run: NetworkRun) -> list[Line]:
     """Drive a training of each side with PyTorch through joins, kills, removals and a hang.
 
     The targets are those of the page of elasticity, so the lines are for information.
@@ -248,7 +241,7 @@ def measure_torch(run: NetworkRun) -> Results:
     )
 
 
-def measure_index(run: NetworkRun) -> Results:
+def measure_index(run: NetworkRun) -> list[Line]:
     """Open files of many chunks for the first time, and then as every later worker does."""
     num_files, num_chunks = run.amount(1000, 500), 1000
     place = run.place("index")
@@ -259,20 +252,16 @@ def measure_index(run: NetworkRun) -> Results:
 
     first, later = opened(), [opened() for _ in range(run.repetitions)]
     event = f"first opening of {num_files * num_chunks:,} chunks in {num_files:,} files"
-    memory = [num_bytes / MEBIBYTE for num_bytes in values_of(later, "bytes")]
+    memory = [num_bytes / speed.MEBIBYTE for num_bytes in values_of(later, "bytes")]
     used = "memory of the index, 2 ranks of a host together"
-    return Results(
-        lines=[
-            Line(f"{event}, which indexes them", OURS, (first["seconds"],)),
-            Line(
-                "a worker has the index after", OURS, values_of(later, "seconds"), most_median=0.3
-            ),
-            Line(used, OURS, memory, unit="M", most=60.0),
-        ]
-    )
+    return [
+        Line(f"{event}, which indexes them", OURS, (first["seconds"],)),
+        Line("a worker has the index after", OURS, values_of(later, "seconds"), most_median=0.3),
+        Line(used, OURS, memory, unit="M", most=60.0),
+    ]
 
 
-def measure_start(run: NetworkRun) -> Results:
+def measure_start(run: NetworkRun) -> list[Line]:
     """Start workers of this commit and of the base in turn, until they are warm."""
     base = run.place("base")
     command = ["git", "-C", str(ROOT), "archive", BASE_COMMIT, "edl_horovod", "conf"]
@@ -282,7 +271,7 @@ def measure_start(run: NetworkRun) -> Results:
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
         archive.extractall(base, filter="data")
     lines = []
-    for model in run.chosen(SMALL, RESNET):
+    for model in run.chosen(speed.SMALL, speed.RESNET):
         roots = {"here": ROOT, "base": base}
         sides = {side: guarded(_start, run, model, root) for side, root in roots.items()}
         results = interleave(sides, run.repetitions)
@@ -293,7 +282,7 @@ def measure_start(run: NetworkRun) -> Results:
         ):
             both = (values_of(side, name) for side in results.values())
             lines.append(ratio(f"{model.title}: {event}", *both, "this commit / base", **options))
-    return Results(lines=lines)
+    return lines
 
 
 def _start(run: NetworkRun, model: Model, root: Path) -> dict[str, float]:
@@ -317,7 +306,8 @@ def _start(run: NetworkRun, model: Model, root: Path) -> dict[str, float]:
 
         def are_warm() -> bool | None:
             for worker, (pid, seconds) in _warm_workers(place / "out.job" / "events.jsonl").items():
-                warm.setdefault(worker, (seconds, _processor_seconds(pid)))
+                used = psutil.Process(pid).cpu_times()
+                warm.setdefault(worker, (seconds, used.user + used.system))
             return len(warm) == NUM_RANKS or None
 
         wait_for(are_warm, "warm workers", child, seconds=WARM_SECONDS)
@@ -339,8 +329,3 @@ def _warm_workers(log: Path) -> dict[str, tuple[int, float]]:
             start = started[event.worker]
             warm[event.worker] = start.event.pid, recorded.time - start.time
     return warm
-
-
-def _processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.report import Line, Results
+from benchmarks.report import Line
 from benchmarks.run import SideFailed
 
 OUTER_VARIABLE = "BENCHMARK_OUTER_NAMESPACE"
@@ -122,7 +122,7 @@ def _run(*argv: str) -> None:
     assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}"
 
 
-def measure(run: Any) -> Results:
+def measure(run: Any) -> list[Line]:
     """Transfer bytes at each rate of a run."""
     lines = []
     try:
@@ -137,4 +137,4 @@ def measure(run: Any) -> Results:
         raise SideFailed(f"no transfer over the limited loopback: {error}") from error
     finally:
         set_rate(NO_LIMIT)
-    return Results(lines=lines)
+    return lines

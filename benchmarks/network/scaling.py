@@ -1,13 +1,9 @@
 """What larger rings would give: a model of a step's time, fitted to 1, 2 and 4 ranks.
 
-Sending n bytes takes alpha + n / bandwidth (R. W. Hockney, "The communication challenge for MPP:
-Intel Paragon and Meiko CS-2", Parallel Computing 20(3), 1994). A ring all-reduce of n bytes over p
-ranks has 2 (p - 1) rounds, in which each rank sends 2 n (p - 1) / p bytes (P. Patarasuk, X. Yuan,
-"Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib. Comput.
-69(2), 2009). To the wire comes what a rank's processor does with each byte that it sends: copying
-it, and adding it up.
-
-Computing and reducing overlap in part: t = max(c, r) + (1 - overlap) min(c, r).
+The page says how the model is made, which is that of R. W. Hockney ("The communication challenge
+for MPP: Intel Paragon and Meiko CS-2", Parallel Computing 20(3), 1994) with the rings of P.
+Patarasuk and X. Yuan ("Bandwidth optimal all-reduce algorithms for clusters of workstations", J.
+Parallel Distrib. Comput. 69(2), 2009). The processor's time for a byte is copying and adding it up.
 
 Alpha is not fitted: where several ranks share a core, they wait for it in each round, and in a few
 rounds of two and four ranks that would hide behind the other two.
@@ -108,15 +104,10 @@ def measure(run: NetworkRun) -> Results:
         # One rank reduces nothing, whatever the rate is.
         rates = run.rates if size > 1 else (NO_LIMIT,)
         seconds = timed(run, model, rates, ours(run, model, size))
-        steps += [
-            Step(
-                num_ranks=size,
-                compute_seconds=compute,
-                bits_per_second=rate.bits_per_second or math.inf,
-                step_seconds=seconds[rate.name],
-            )
-            for rate in rates
-        ]
+        for rate in rates:
+            measured = {"compute_seconds": compute, "step_seconds": seconds[rate.name]}
+            link = rate.bits_per_second or math.inf
+            steps.append(Step(num_ranks=size, bits_per_second=link, **measured))
     if len({step.bits_per_second for step in steps}) < 2:
         raise SideFailed("a fit needs two rates at least")
     options = {"launcher": horovodrun(NUM_RANKS), "num_ranks": NUM_RANKS}

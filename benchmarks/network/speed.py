@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import stamps
-from benchmarks.elastic.events import train_replicas
+from benchmarks.elastic.events import NO_TORCH, train_replicas
 from benchmarks.network.namespace import NO_LIMIT, Rate, set_rate
 from benchmarks.report import Line, Results, markdown_table, ratio
 from benchmarks.run import (
@@ -55,6 +56,8 @@ TORCH_DDP = "torch DDP"
 TORCH_HOROVOD = "Horovod's optimizer"
 FASTEST = "the fastest peer"
 COMPRESSED = "fp16 of Horovod"
+KINDS = ("bf16", "fp16")
+"""Our compressions."""
 LEAST_COMPRESSED = {PLAIN: 1.3, COMPRESSED: 1.0}
 BUCKET_MEBIBYTES = (0.25, 1, 4, 16, 64)
 NUM_MEMORY_STEPS = 5
@@ -63,6 +66,8 @@ MEBIBYTE = 2**20
 
 Seconds = dict[str, float]
 """The median step, by the rate's name."""
+Phase = tuple[Rate, float]
+"""A rate, and when its span began by the machine's monotonic clock."""
 Train = Callable[[Work, Path], Any]
 """Trains to the end, and writes the ranks' steps into a folder."""
 Sides = Mapping[str, Sequence[Seconds | Failure]]
@@ -150,15 +155,6 @@ class NetworkRun(Run):
         return max(3, round(model.timed_steps * self.amount(1.0, 0.5)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Phase:
-    """A span at one rate."""
-
-    rate: Rate
-    began: float
-    """Seconds of the machine's monotonic clock."""
-
-
 def ours(run: NetworkRun, model: Model, num_ranks: int = NUM_RANKS, **options: Any) -> Train:
     """The real job; `ours.job.train` takes the options."""
     options |= {"spec": model.spec}
@@ -183,9 +179,8 @@ def torch_sides(run: NetworkRun, model: Model) -> dict[str, Train]:
 
     def static(kind: str, launcher: Sequence[str]) -> Train:
         options = {"model": model.name, "kind": kind, "launcher": launcher, "num_ranks": NUM_RANKS}
-        return lambda work, folder: run.side(
-            "peers.torch.train", on_arrays(work), stamps=folder, **options
-        )
+        side = partial(run.side, "peers.torch.train", **options)
+        return lambda work, folder: side(on_arrays(work), stamps=folder)
 
     def replicas(work: Work, folder: Path) -> None:
         options = {"stamps": folder, "model": model.name}
@@ -193,10 +188,8 @@ def torch_sides(run: NetworkRun, model: Model) -> dict[str, Train]:
 
     sides: dict[str, Train] = {OURS: job, TORCH_HOROVOD: static("horovod", horovodrun(NUM_RANKS))}
     if run.torch_python.exists():
-        sides |= {
-            TORCH_DDP: static("ddp", torchrun(run.torch_python, NUM_RANKS)),
-            TORCHFT: replicas,
-        }
+        ddp = static("ddp", torchrun(run.torch_python, NUM_RANKS))
+        sides |= {TORCH_DDP: ddp, TORCHFT: replicas}
     return sides
 
 
@@ -253,7 +246,7 @@ def changing_rates(
                 if is_over.wait(LOOK_SECONDS):
                     return
             set_rate(rate)
-            phases.append(Phase(rate=rate, began=time.monotonic()))
+            phases.append((rate, time.monotonic()))
             done = num_done() + num_timed + NUM_LEFT_OUT + 1
 
     set_rate(rates[0])
@@ -279,17 +272,17 @@ def step_seconds(steps: Sequence[Stamp], phases: Sequence[Phase]) -> Seconds:
     Raises:
         SideFailed: There are no whole steps at one of the rates.
     """
-    ends = [phase.began for phase in phases[1:]] + [float("inf")]
+    ends = [began for _, began in phases[1:]] + [float("inf")]
     medians = {}
-    for phase, end in zip(phases, ends, strict=True):
+    for (rate, began), end in zip(phases, ends, strict=True):
         gaps = [
             step.at - before.at
             for before, step in itertools.pairwise(steps)
-            if before.at >= phase.began and step.at <= end
+            if before.at >= began and step.at <= end
         ][NUM_LEFT_OUT:]
         if not gaps:
-            raise SideFailed(f"no whole step at {phase.rate.name}")
-        medians[phase.rate.name] = statistics.median(gaps)
+            raise SideFailed(f"no whole step at {rate.name}")
+        medians[rate.name] = statistics.median(gaps)
     return medians
 
 
@@ -324,8 +317,7 @@ def _figures(sides: Sides) -> dict[str, list[Seconds]]:
 
 def measure_keras(run: NetworkRun) -> Results:
     """Train each model on all sides in turn, and once without any reduction."""
-    lines: list[Line] = []
-    figures = {}
+    lines, figures = [], {}
     for model in run.models:
         trains = {OURS: ours(run, model), PLAIN: plain(run, model)}
         if run.released_horovod.exists():
@@ -350,8 +342,7 @@ def measure_keras(run: NetworkRun) -> Results:
 
 def measure_torch(run: NetworkRun) -> Results:
     """Train each model on all sides with PyTorch in turn."""
-    lines: list[Line] = []
-    figures = {}
+    lines, figures = [], {}
     for model in run.models:
         results = _in_turn(run, model, run.rates, torch_sides(run, model), run.repetitions)
         peers = {side: seconds for side, seconds in results.items() if side != OURS}
@@ -377,10 +368,8 @@ def measure_buckets(run: NetworkRun) -> Results:
     sizes = {f"{size:g} MiB": round(size * MEBIBYTE) for size in BUCKET_MEBIBYTES}
     rows = []
     for model in run.chosen(CONV, RESNET) if rates else ():
-        trains = {
-            size: ours(run, model, settings={"train.bucket_bytes": num_bytes})
-            for size, num_bytes in sizes.items()
-        }
+        settings = {size: {"train.bucket_bytes": number} for size, number in sizes.items()}
+        trains = {size: ours(run, model, settings=chosen) for size, chosen in settings.items()}
         results = _in_turn(run, model, rates, trains, 1)
         for rate in rates:
             steps = (values_of(results[size], rate.name)[0] for size in sizes)
@@ -389,59 +378,44 @@ def measure_buckets(run: NetworkRun) -> Results:
     return Results(notes=[markdown_table(("Model, rate", *sizes), rows)])
 
 
-def measure_compression(run: NetworkRun) -> Results:
+def measure_compression(run: NetworkRun) -> list[Line]:
     """Train with what each side can compress, at the slowest rate."""
     lines: list[Line] = []
     for model in run.chosen(CONV, RESNET):
-        trains = {
-            kind: ours(run, model, settings={"train.compression": kind})
-            for kind in ("bf16", "fp16")
-        }
-        trains |= {PLAIN: plain(run, model), COMPRESSED: plain(run, model, compression="fp16")}
+        trains = {PLAIN: plain(run, model), COMPRESSED: plain(run, model, compression="fp16")}
+        for kind in KINDS:
+            trains[kind] = ours(run, model, settings={"train.compression": kind})
         results = _in_turn(run, model, [SLOWEST], trains, 2)
-        lines += [
-            speed_line(
-                replace(model, title=f"{model.title}, {kind}"),
-                SLOWEST,
-                results[kind],
-                results[peer],
-                peer,
-                least_median=least,
-            )
-            for kind in ("bf16", "fp16")
-            for peer, least in LEAST_COMPRESSED.items()
-        ]
-    return Results(lines=lines)
+        for kind, (peer, least) in itertools.product(KINDS, LEAST_COMPRESSED.items()):
+            titled, both = replace(model, title=f"{model.title}, {kind}"), (kind, peer)
+            sides = (results[side] for side in both)
+            lines.append(speed_line(titled, SLOWEST, *sides, peer, least_median=least))
+    return lines
 
 
-def measure_memory(run: NetworkRun) -> Results:
+def measure_memory(run: NetworkRun) -> list[Line]:
     """Train the 45 M model for a few steps, and read what the rank that used most has used."""
     trains = {OURS: ours(run, DENSE), PLAIN: plain(run, DENSE)}
     sides = {s: guarded(_used, run, DENSE, t, NUM_MEMORY_STEPS) for s, t in trains.items()}
     results = interleave(sides, run.repetitions)
     peak = _memory_line(DENSE, results, PLAIN, most_median=MOST_MEMORY_RATIO)
     last = ("a rank after the last step (PSS)", "proportional_bytes")
-    return Results(lines=[peak, _memory_line(DENSE, results, PLAIN, *last)])
+    return [peak, _memory_line(DENSE, results, PLAIN, *last)]
 
 
-def measure_torch_memory(run: NetworkRun) -> Results:
+def measure_torch_memory(run: NetworkRun) -> list[Line]:
     """Train each model for a few steps on ours and on DDP, and read what their ranks used."""
     lines = []
     for model in run.models:
         trains = torch_sides(run, model)
         # Steps are told once a second, and two of them are looked for.
         total = model.warmup_steps + max(NUM_MEMORY_STEPS, model.timed_steps)
-        sides = {
-            side: guarded(_used, run, model, trains[side], total)
-            for side in (OURS, TORCH_DDP)
-            if side in trains
-        }
+        chosen = [side for side in (OURS, TORCH_DDP) if side in trains]
+        sides = {side: guarded(_used, run, model, trains[side], total) for side in chosen}
         results = interleave(sides, run.repetitions)
-        results.setdefault(
-            TORCH_DDP, [Failure(reason="no torch: make torch-peer")] * run.repetitions
-        )
+        results.setdefault(TORCH_DDP, [Failure(reason=NO_TORCH)] * run.repetitions)
         lines.append(_memory_line(model, results, TORCH_DDP, most_median=MOST_MEMORY_RATIO))
-    return Results(lines=lines)
+    return lines
 
 
 def _used(run: NetworkRun, model: Model, train: Train, total_steps: int) -> dict[str, float]:

@@ -14,18 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.network.speed import (
-    CONV,
-    RESNET,
-    SLOWEST,
-    Model,
-    NetworkRun,
-    Train,
-    first_rank,
-    ours,
-    plain,
-    watched,
-)
+from benchmarks.network import speed
+from benchmarks.network.speed import SLOWEST, NetworkRun, watched
 from benchmarks.report import Results, markdown_table
 from benchmarks.run import OURS, PLAIN, Failure, guarded
 from benchmarks.stamps import TIMELINE_FILE
@@ -47,20 +37,6 @@ class Timeline:
     """Begin and end of each operation, fused tensors together."""
     cycles: Sequence[float]
     """When Horovod's loop looked for what there is to do."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepOperations:
-    """What happened within one step."""
-
-    seconds: float
-    num_tensors: int
-    num_operations: int
-    first_begins: float
-    """Seconds after the begin of the step."""
-    last_ends: float
-    busy_seconds: float
-    """The time of all operations together."""
 
 
 def read(text: str) -> Timeline:
@@ -96,21 +72,24 @@ def _joined(phases: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return joined
 
 
-def operations_of_steps(timeline: Timeline, ends: Sequence[float]) -> list[StepOperations]:
-    """What happened in each step that has an operation, by when the steps of rank 0 ended."""
+def operations_of_steps(timeline: Timeline, ends: Sequence[float]) -> list[dict[str, float]]:
+    """What happened in each step that has an operation, by when the steps of rank 0 ended.
+
+    Operations begin and end so many seconds after the begin of their step, and are busy together.
+    """
     steps = []
     for begin, end in itertools.pairwise(ends):
         within = [span for span in timeline.operations if begin <= span[0] < end]
         if within:
             steps.append(
-                StepOperations(
-                    seconds=end - begin,
-                    num_tensors=sum(begin <= at < end for at in timeline.negotiated),
-                    num_operations=len(within),
-                    first_begins=within[0][0] - begin,
-                    last_ends=within[-1][1] - begin,
-                    busy_seconds=sum(until - since for since, until in within),
-                )
+                {
+                    "seconds": end - begin,
+                    "num_tensors": sum(begin <= at < end for at in timeline.negotiated),
+                    "num_operations": len(within),
+                    "first_begins": within[0][0] - begin,
+                    "last_ends": within[-1][1] - begin,
+                    "busy_seconds": sum(until - since for since, until in within),
+                }
             )
     return steps
 
@@ -118,31 +97,28 @@ def operations_of_steps(timeline: Timeline, ends: Sequence[float]) -> list[StepO
 def measure(run: NetworkRun) -> Results:
     """Write and read a timeline of both sides, at the slowest rate."""
     rows = []
-    for model in run.chosen(CONV, RESNET):
+    for model in run.chosen(speed.CONV, speed.RESNET):
         options = {"timeline_step": model.warmup_steps}
-        sides = {OURS: ours(run, model, **options), PLAIN: plain(run, model, **options)}
+        sides = {OURS: speed.ours(run, model, **options), PLAIN: speed.plain(run, model, **options)}
         for side, train in sides.items():
-            cells = guarded(_cells, run, model, train)()
-            shown = (f"failed: {cells.reason}",) if isinstance(cells, Failure) else cells
+            total_steps = model.warmup_steps + NUM_STEPS + 1
+            folder = guarded(watched, run, model, SLOWEST, train, total_steps)()
+            is_failure = isinstance(folder, Failure)
+            shown = (f"failed: {folder.reason}",) if is_failure else _summary(folder)
             row = (f"{model.title}, {SLOWEST.name}", side, *shown)
             rows.append(row + ("",) * (len(HEADERS) - len(row)))
     return Results(notes=[markdown_table(HEADERS, rows)])
 
 
-def _cells(run: NetworkRun, model: Model, train: Train) -> tuple[str, ...]:
-    folder = watched(run, model, SLOWEST, train, model.warmup_steps + NUM_STEPS + 1)
-    return _summary(folder)
-
-
 def _summary(folder: Path) -> tuple[str, ...]:
     since_epoch = time.time() - time.monotonic()
     timeline = read((folder / TIMELINE_FILE).read_text())
-    ends = [stamp.at + since_epoch for stamp in first_rank(folder)]
+    ends = [stamp.at + since_epoch for stamp in speed.first_rank(folder)]
     # The timeline begins within a step, and that step is not whole in it.
     steps = operations_of_steps(timeline, ends)[1:]
 
     def median(name: str) -> float:
-        return statistics.median(getattr(step, name) for step in steps)
+        return statistics.median(step[name] for step in steps)
 
     gaps = [later - earlier for earlier, later in itertools.pairwise(timeline.cycles)]
     counts = (f"{median(name):.0f}" for name in ("num_tensors", "num_operations"))

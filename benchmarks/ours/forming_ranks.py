@@ -7,8 +7,9 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,15 +36,9 @@ def form(work: Work, place: Path, size: int, repetitions: int) -> Numbers:
     ranks = [_fork(rank, size) for rank in range(size)]
     end_with_parent()
 
-    def ours() -> float:
-        with _our_server() as server:
-            return _form(ranks, server)
-
-    def plain() -> float:
-        with _horovods_server(size) as server:
-            return _form(ranks, server)
-
-    seconds = interleave({"ours": ours, "plain": plain}, repetitions)
+    servers = {"ours": _our_server, "plain": partial(_horovods_server, size)}
+    sides = {name: partial(_form, ranks, server) for name, server in servers.items()}
+    seconds = interleave(sides, repetitions)
     for rank in ranks:
         rank.close()  # It ends at that.
     return {**seconds}
@@ -81,11 +76,14 @@ def _be_rank(rank: int, size: int, commands: Connection) -> None:
         commands.send("done")
 
 
-def _form(ranks: Sequence[Connection], server: Server) -> float:
-    began = time.monotonic()
-    _tell_all(ranks, server)
-    seconds = time.monotonic() - began
-    _tell_all(ranks, None)
+def _form(
+    ranks: Sequence[Connection], open_server: Callable[[], AbstractContextManager[Server]]
+) -> float:
+    with open_server() as server:
+        began = time.monotonic()
+        _tell_all(ranks, server)
+        seconds = time.monotonic() - began
+        _tell_all(ranks, None)
     return seconds
 
 

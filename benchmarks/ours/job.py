@@ -14,13 +14,7 @@ from benchmarks.run import MODELS, ROOT
 from benchmarks.side import Numbers, Work
 from benchmarks.stamps import DYNAMIC_TIMELINE
 from edl_horovod.api import run
-from edl_horovod.config.schema import (
-    CheckpointConfig,
-    ElasticConfig,
-    JobConfig,
-    LaunchConfig,
-    TrainConfig,
-)
+from edl_horovod.config import schema
 from edl_horovod.job.events import Recorded, read
 from edl_horovod.job.lifeline import end_with_parent
 from edl_horovod.launch.local import LocalTarget
@@ -59,10 +53,10 @@ def train(
         spec=spec,
         framework=framework,
         max_steps=work.total_steps,
-        checkpoint=CheckpointConfig(every_steps=checkpoint_steps, every_seconds=0),
-        launch=LaunchConfig(np=np),
+        checkpoint=schema.CheckpointConfig(every_steps=checkpoint_steps, every_seconds=0),
+        launch=schema.LaunchConfig(np=np),
         # The ring waits for all its ranks, or the first steps would be those of a smaller one.
-        elastic=ElasticConfig(min_np=np),
+        elastic=schema.ElasticConfig(min_np=np),
     )
     for key, value in (settings or {}).items():
         section, _, name = key.partition(".")
@@ -105,23 +99,17 @@ def drive(
     A device makes a step of a rank alone wait so long; without `max_steps` the job does not end.
     """
     end_with_parent()
-    config = elastic_config(
-        work,
-        place / "job",
-        np=np,
-        spec=spec,
-        framework=framework,
-        max_steps=max_steps,
-        elastic=ElasticConfig(**{"restart_backoff_seconds": 0.01, **(elastic or {})}),
-    )
+    ring = schema.ElasticConfig(**{"restart_backoff_seconds": 0.01, **(elastic or {})})
+    training = {"spec": spec, "framework": framework, "max_steps": max_steps}
+    config = elastic_config(work, place / "job", np=np, elastic=ring, **training)
     plan = LocalTarget().plan(config)
     stamps = place / "job" / "stamps"
     run_plan(_measured(plan, stamps=stamps, framework=framework, device_seconds=device_seconds))
 
 
-def elastic_config(work: Work, job_dir: Path, *, np: int, **settings: Any) -> JobConfig:
+def elastic_config(work: Work, job_dir: Path, *, np: int, **settings: Any) -> schema.JobConfig:
     """The settings of a job on which events are measured, with some slots to start with."""
-    launch = LaunchConfig(np=np, threads_per_rank=1)
+    launch = schema.LaunchConfig(np=np, threads_per_rank=1)
     output = job_dir.with_suffix(".out")
     return job_config(work, output, job_dir=str(job_dir), launch=launch, **settings)
 
@@ -134,16 +122,18 @@ def job_config(
     framework: str = "keras",
     max_steps: int = 0,
     **settings: Any,
-) -> JobConfig:
+) -> schema.JobConfig:
     """The settings of a training; PyTorch's sides share arrays, those of Keras RecordIO."""
-    return JobConfig(
+    return schema.JobConfig(
         task="train",
         data=str(work.data / ("pictures.npz" if framework == "torch" else "*.recordio")),
         framework=framework,
         output=str(output),
         model_zoo=str(MODELS),
         model_def=spec,
-        train=TrainConfig(batch_size=work.batch_size, epochs=MANY_EPOCHS, max_steps=max_steps),
+        train=schema.TrainConfig(
+            batch_size=work.batch_size, epochs=MANY_EPOCHS, max_steps=max_steps
+        ),
         **settings,
     )
 
@@ -178,12 +168,12 @@ def train_once(work: Work, place: Path, model: str, spec: str) -> None:
 def predict(work: Work, place: Path, model: str) -> Numbers:
     """Predict on one rank; the time is from its ring to its output in place."""
     end_with_parent()
-    config = JobConfig(
+    config = schema.JobConfig(
         task="predict",
         data=str(work.data / "*.recordio"),
         output=str(place / "out"),
         trained_model=model,
-        train=TrainConfig(batch_size=work.batch_size),
+        train=schema.TrainConfig(batch_size=work.batch_size),
     )
     first: dict[str, Recorded] = {}
     for recorded in read(Path(run(config).job_dir) / "events.jsonl"):

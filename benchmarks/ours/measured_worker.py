@@ -74,8 +74,7 @@ def main() -> int:
 class _Cost:
     """Seconds spent in wrapped calls, the warm-up left out."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
+    seconds = 0.0
 
     def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def with_clock(*args: Any, **kwargs: Any) -> Any:
@@ -95,24 +94,21 @@ class _Costs:
         self._clock = StepClock(warmup_steps)
         self._elastic, self._checkpoints = _Cost(), _Cost()
         timed, state = self._elastic.timed, work.state
-        set_attribute(state, "commit", self._timed_commit(state.commit))
+        timed_commit = timed(state.commit)
+
+        def commit_and_tick() -> None:
+            timed_commit()
+            self._clock.tick()
+            if self._clock.num_timed_steps == 0:
+                self._elastic.seconds = self._checkpoints.seconds = 0.0
+
+        set_attribute(state, "commit", commit_and_tick)
         for name in ("wants_change", "progress", "doing"):
             set_attribute(membership, name, timed(getattr(membership, name)))
         set_attribute(work, "records_seen", timed(work.records_seen))
         set_attribute(events, "write", timed(events.write))
         saver = work._checkpoints
         set_attribute(saver, "after_step", self._checkpoints.timed(saver.after_step))
-
-    def _timed_commit(self, commit: Callable[[], None]) -> Callable[[], None]:
-        timed = self._elastic.timed(commit)
-
-        def commit_and_tick() -> None:
-            timed()
-            self._clock.tick()
-            if self._clock.num_timed_steps == 0:
-                self._elastic.seconds = self._checkpoints.seconds = 0.0
-
-        return commit_and_tick
 
     def numbers(self) -> dict[str, float]:
         num_steps, step_seconds = self._clock.num_timed_steps, self._clock.step_seconds

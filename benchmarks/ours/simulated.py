@@ -9,22 +9,12 @@ workers of `change` leave their ring when told and report each ring as formed.
 import asyncio
 import json
 import time
+from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.side import Numbers, Work
-from edl_horovod.coordinator.messages import (
-    Change,
-    Formed,
-    Hello,
-    Message,
-    Ping,
-    Place,
-    Pong,
-    Ready,
-    Stop,
-    decode,
-    encode,
-)
+from edl_horovod.coordinator import messages
+from edl_horovod.coordinator.messages import Formed, Message, Place
 from edl_horovod.coordinator.wire import Channel, new_nonce
 from edl_horovod.job import hosts
 from edl_horovod.job.lifeline import end_with_parent
@@ -70,21 +60,23 @@ class _Connection:
         )
         self.writer.write(f"edl {nonce}\n".encode())
         never = {"pid": 0, "generation": 0, "formed": 0, "is_ready": True, "is_leaving": False}
-        self.send(Hello(worker=worker, host=host, slot=slot, step=step, **never))
+        self.send(messages.Hello(worker=worker, host=host, slot=slot, step=step, **never))
 
     def send(self, message: Message) -> None:
         """Send a message."""
-        self.writer.write(self._channel.seal(encode(message)))
+        self.writer.write(self._channel.seal(messages.encode(message)))
 
     async def receive(self) -> Message | None:
         """The next message that is no ping, which is answered; None at the end."""
         while line := await self._reader.readline():
-            message = decode(self._channel.open(line))
+            message = messages.decode(self._channel.open(line))
             if isinstance(message, Place):
                 self.generation = message.generation
-            if not isinstance(message, Ping):
+            if not isinstance(message, messages.Ping):
                 return message
-            self.send(Pong(generation=self.generation, doing="unwatched", phase="", seconds=0.0))
+            self.send(
+                messages.Pong(generation=self.generation, doing="unwatched", phase="", seconds=0.0)
+            )
         return None
 
     async def answer_pings(self) -> None:
@@ -189,18 +181,14 @@ class _Crowd:
         size, file = self._num_workers, self._job_dir / "hosts"
         every = {_host_name(number): 1 for number in range(size)}
         fewer = {_host_name(number): 1 for number in range(size - 1)}
-        times: dict[str, list[float]] = {
-            "start": [],
-            "lost": [],
-            "back": [],
-            "less": [],
-            "more": [],
-        }
+        times: dict[str, list[float]] = defaultdict(list)
 
         async def timed(kind: str, num_ranks: int) -> None:
             began, before = time.monotonic(), self._generation
             if kind == "lost":
-                self._kill(size - 1)
+                connection, task = self._workers[size - 1]
+                connection.writer.transport.abort()
+                task.cancel()
             elif kind in ("start", "back"):
                 await self._connect(range(0 if kind == "start" else size - 1, size))
             else:
@@ -241,15 +229,12 @@ class _Crowd:
 
         await asyncio.gather(*(connect(number) for number in numbers))
 
-    def _kill(self, number: int) -> None:
-        connection, task = self._workers[number]
-        connection.writer.transport.abort()
-        task.cancel()
-
     async def _listen(self, connection: _Connection) -> None:
         while message := await connection.receive():
-            if isinstance(message, Change):
-                connection.send(Ready(generation=connection.generation, step=STEP, reason=""))
+            if isinstance(message, messages.Change):
+                connection.send(
+                    messages.Ready(generation=connection.generation, step=STEP, reason="")
+                )
             elif isinstance(message, Place):
                 if message.generation > self._generation:
                     self._generation, self._size = message.generation, message.size
@@ -257,7 +242,7 @@ class _Crowd:
                 self._num_placed += 1
                 self._news.set()
                 connection.send(Formed(generation=message.generation))
-            elif isinstance(message, Stop):
+            elif isinstance(message, messages.Stop):
                 connection.writer.close()
                 return
 

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,23 +69,24 @@ def input_passes(
     data, batch = work.data, work.batch_size
     our_window = choose_num_lanes(batch, 0, num_ranks=1, most_ranks=0) * MAX_WINDOW
     by_one, in_batches = _load("cnn.CnnSpec"), _load("cnn.CnnBatchSpec")
+
+    def peer(dataset: Callable[..., Any], folder: Path, *more: int, **options: Any) -> Pass:
+        examples = dataset(folder, batch, *more, **options)
+        return _clocked(lambda: sum(int(labels.shape[0]) for _, labels in examples))
+
     sides: dict[str, Callable[[], Pass]] = {
         "ours": lambda: _pass(data, by_one, batch),
-        "tfrecord": lambda: _peer_pass(one_pass(data, batch)),
+        "tfrecord": lambda: peer(one_pass, data),
         "ours_batches": lambda: _pass(data, in_batches, batch),
         "ours_batches_plain": lambda: _pass(Path(plain), in_batches, batch),
         "ours_batches_gzip": lambda: _pass(Path(gzip), in_batches, batch),
-        "tfrecord_batches": lambda: _peer_pass(one_pass_in_batches(data, batch)),
-        "tfrecord_batches_wide": lambda: _peer_pass(
-            one_pass_in_batches(data, batch, shuffle_records=our_window)
+        "tfrecord_batches": lambda: peer(one_pass_in_batches, data),
+        "tfrecord_batches_wide": lambda: peer(
+            one_pass_in_batches, data, shuffle_records=our_window
         ),
-        "tfrecord_batches_gzip": lambda: _peer_pass(
-            one_pass_in_batches(Path(gzip), batch, compression="GZIP")
-        ),
-        "tfrecord_parallel": lambda: _peer_pass(
-            one_pass(data, batch, parallel_calls=tf.data.AUTOTUNE)
-        ),
-        "generator": lambda: _peer_pass(one_pass_by_generator(data, batch, generator_records)),
+        "tfrecord_batches_gzip": lambda: peer(one_pass_in_batches, Path(gzip), compression="GZIP"),
+        "tfrecord_parallel": lambda: peer(one_pass, data, parallel_calls=tf.data.AUTOTUNE),
+        "generator": lambda: peer(one_pass_by_generator, data, generator_records),
     }
     interleave(sides, 1)  # Files into the page cache, threads started; not counted.
     return {**interleave(sides, repetitions)}
@@ -137,10 +138,6 @@ def _epoch(stream: KerasBatches, plan: DataPlan) -> int:
 def _pass(data: Path, loaded: LoadedSpec, batch_size: int) -> Pass:
     with _open_stream(data, loaded, batch_size) as (stream, plan):
         return _clocked(lambda: _epoch(stream, plan))
-
-
-def _peer_pass(dataset: Iterable[tuple[Any, tf.Tensor]]) -> Pass:
-    return _clocked(lambda: sum(int(labels.shape[0]) for _, labels in dataset))
 
 
 def _clocked(read: Callable[[], int]) -> Pass:

@@ -49,9 +49,8 @@ def train(
         os.environ.update(DYNAMIC_TIMELINE)
     hvd.init()
     rank, size, parser = hvd.rank(), hvd.size(), spec_of(spec)
-    batches = training_dataset(
-        work.data, work.batch_size // size, rank=rank, size=size, spec=parser
-    )
+    ring = {"rank": rank, "size": size, "spec": parser}
+    batches = training_dataset(work.data, work.batch_size // size, **ring)
     training_step, variables = _make_step(parser, compression if reduces else None)
     clock = StepClock(work.warmup_steps)
     stamper = Stamper(Path(stamps) / f"{rank}.{os.getpid()}") if stamps else None

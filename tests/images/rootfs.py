@@ -41,8 +41,7 @@ def write(path):
 
 def _packages(program):
     """Where this Python looks for packages; Debian's own has another folder than others."""
-    code = "import site; print(site.getsitepackages()[0])"
-    command = [program, "-I", "-c", code]
+    command = [program, "-I", "-c", "import site; print(site.getsitepackages()[0])"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -28,8 +28,7 @@ def test_kill_9_shrinks_the_ring_and_the_slot_comes_back(start, counting, framew
     job.wait_for_step(5)
     first = job.generation()
     job.signal_worker(1, signal.SIGKILL)
-    shrunk = job.wait_for_ring(1, after=first)
-    job.wait_for_ring(2, after=shrunk)
+    job.wait_for_ring(2, after=job.wait_for_ring(1, after=first))
     if framework == "keras":
         assert list(temporary.rglob("*.py")), "functions that TensorFlow converted"
     (tmp_path / "hurry").touch()

@@ -85,8 +85,7 @@ def test_an_installed_package_adds_to_all_tables(edl, tmp_path):
     more = ["launch.np=2", "train.compression=bf16", "train.saved_model=true"]
     edl("train", *training, *more)
     assert (tmp_path / "model" / "saved_model.npz").is_file()
-    kinds = (tmp_path / "diary").read_text().split()
-    assert {"step", "generation"} <= set(kinds)
+    assert {"step", "generation"} <= set((tmp_path / "diary").read_text().split())
     assert "loss" in edl("evaluate", "trained_model=model", "data=counting:30", "output=scores")
 
     tallied = edl("tally", "framework=plain", "data=counting:100", "launch.np=2")

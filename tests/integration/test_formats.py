@@ -31,8 +31,7 @@ COMMON = ("train.batch_size=24", "train.epochs=2", "data_plan.lanes=6", "data_pl
 def examples():
     """The numbers that `write_records` writes."""
     x = np.random.default_rng(7).normal(size=(NUM_RECORDS, 4)).astype(np.float32)
-    y = np.array([np.float32(row.sum() * 0.5) for row in x], dtype=np.float32)
-    return x, y
+    return x, np.array([np.float32(row.sum() * 0.5) for row in x], dtype=np.float32)
 
 
 def write_tfrecords(folder):
@@ -226,8 +225,7 @@ def lose_a_worker_and_resume(start, data, **variables):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "write",
-    [write_pictures, write_tars, write_mds, write_json_lines, write_feather, write_arrays],
+    "write", [write_pictures, write_tars, write_mds, write_json_lines, write_feather, write_arrays]
 )
 def test_each_record_counts_once_over_a_killed_worker_and_another_ring(start, tmp_path, write):
     lose_a_worker_and_resume(start, write(tmp_path / "data"))

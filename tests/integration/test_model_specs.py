@@ -228,12 +228,7 @@ KINDS = {
     "torch": [torch_sequence],
 }
 CASES = [
-    pytest.param(
-        *framework.values,
-        make,
-        id=make.__name__,
-        marks=framework.marks,
-    )
+    pytest.param(*framework.values, make, id=make.__name__, marks=framework.marks)
     for framework in FRAMEWORKS
     for make in KINDS[framework.values[0]]
 ]

@@ -42,7 +42,7 @@ ENVIRONMENT = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "in").mkdir()
     for number in range(NUM_FILES):
         (tmp_path / "in" / f"{number:02d}").write_text("fine")
@@ -116,7 +116,7 @@ def num_groups_done(folder: Path) -> int:
     return len(lines.read_text().splitlines()) if lines.exists() else 0
 
 
-def test_one_process_two_and_ranks_give_the_same_bytes(folder: Path):
+def test_one_process_two_and_ranks_give_the_same_bytes(folder):
     succeed(*command(folder, f"output={folder}/one", "processes=1"))
     two = succeed(*command(folder, f"output={folder}/two", "processes=2"))
     ranks = succeed(*MPIRUN, "-n", "3", *command(folder, f"output={folder}/ranks", "launch=mpi"))
@@ -131,9 +131,7 @@ def test_one_process_two_and_ranks_give_the_same_bytes(folder: Path):
 
 
 @pytest.mark.parametrize("text", ["killed", "fork"])
-def test_a_process_that_is_killed_is_named_with_its_file_and_the_rest_is_kept(
-    folder: Path, text: str
-):
+def test_a_process_that_is_killed_is_named_with_its_file_and_the_rest_is_kept(folder, text):
     (folder / "in" / "49").write_text(text)
     died = run(*command(folder, "processes=2", "shuffle=false"))
     assert died.returncode == 1, died.stderr
@@ -149,7 +147,7 @@ def test_a_process_that_is_killed_is_named_with_its_file_and_the_rest_is_kept(
         assert [int(record[:2]) for record in reader] == list(range(NUM_FILES))
 
 
-def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(folder: Path):
+def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(folder):
     for file in (folder / "in").iterdir():
         file.write_text("slow")
     process = start(*command(folder, "processes=2"))
@@ -168,7 +166,7 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(folder: Path):
     assert f"records: {NUM_FILES}\n" in done.stdout
 
 
-def test_a_killed_run_takes_its_processes_along_and_the_same_command_goes_on(folder: Path):
+def test_a_killed_run_takes_its_processes_along_and_the_same_command_goes_on(folder):
     for file in (folder / "in").iterdir():
         file.write_text("slow")
     process = start(*command(folder, "processes=2"))
@@ -180,13 +178,12 @@ def test_a_killed_run_takes_its_processes_along_and_the_same_command_goes_on(fol
         lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of the workers"
     )
     assert len(pids) == 2
-    done = succeed(*command(folder, "processes=2"))
-    assert "Continuing: " in done.stderr
+    assert "Continuing: " in succeed(*command(folder, "processes=2")).stderr
     with Reader.open(str(folder / "out")) as reader:
         assert sorted(int(record[:2]) for record in reader) == list(range(NUM_FILES))
 
 
-def test_killed_ranks_and_the_same_command_goes_on(folder: Path):
+def test_killed_ranks_and_the_same_command_goes_on(folder):
     for file in list((folder / "in").iterdir())[:40]:
         file.write_text("slow")
     argv = (*MPIRUN, "-n", "3", *command(folder, "launch=mpi"))
@@ -201,7 +198,7 @@ def test_killed_ranks_and_the_same_command_goes_on(folder: Path):
         assert sorted(int(record[:2]) for record in reader) == list(range(NUM_FILES))
 
 
-def test_an_error_under_mpirun_is_said_once_and_ends_all_ranks(folder: Path):
+def test_an_error_under_mpirun_is_said_once_and_ends_all_ranks(folder):
     (folder / "zoo" / "names.py").write_text("import no_such_package\n")
     done = run(*MPIRUN, "-n", "3", *command(folder, "launch=mpi"))
     assert done.returncode == 3, done.stderr
@@ -209,7 +206,7 @@ def test_an_error_under_mpirun_is_said_once_and_ends_all_ranks(folder: Path):
     assert not (folder / "out.partial").exists()
 
 
-def test_a_script_without_a_guard_prepares(folder: Path):
+def test_a_script_without_a_guard_prepares(folder):
     script = folder / "script.py"
     script.write_text(
         "import edl_horovod\n"

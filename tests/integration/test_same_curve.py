@@ -57,8 +57,7 @@ def assert_same_curve(start, tmp_path, *settings):
     for slots in (3, 2):
         job.want(slots)
         generation = job.wait_for_ring(slots, after=generation)
-        reached = max(e.event.step for e in job.events("reset"))
-        job.wait_for_step(reached + 4)
+        job.wait_for_step(max(e.event.step for e in job.events("reset")) + 4)
     job.signal_worker(0, signal.SIGKILL)
     generation = job.wait_for_ring(1, after=generation)
     job.wait_for_ring(2, after=generation)  # The killed one's successor, while the other trains.

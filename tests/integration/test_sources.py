@@ -87,12 +87,7 @@ def test_a_folder_of_csv_files_is_learned_and_predicted(start, table, tmp_path):
     assert job.events("evaluation")[-1].event.metrics["absolute_error"] < 0.05
 
     predictions = tmp_path / "predictions.recordio"
-    start(
-        "predict",
-        f"trained_model={model}",
-        f"data={table}",
-        f"output={predictions}",
-    ).succeed()
+    start("predict", f"trained_model={model}", f"data={table}", f"output={predictions}").succeed()
     with Reader.open(str(predictions)) as reader:
         assert len(reader) == 400
 

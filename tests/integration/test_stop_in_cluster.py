@@ -195,8 +195,7 @@ def test_a_job_goes_on_at_the_step_after_the_last_one_before_it_was_stopped(job,
 @pytest.mark.long
 def test_the_next_launcher_waits_anew_where_one_gave_up_waiting(job, tmp_path):
     job.configure(job.config_file, **{"elastic.min_np": 2, "elastic.wait_seconds": 1})
-    first = job.start_launcher()
-    assert first.wait(60) == NotEnoughWorkers.exit_code, job.describe()
+    assert job.start_launcher().wait(60) == NotEnoughWorkers.exit_code, job.describe()
 
     # Long enough for workers that get warm on a busy machine.
     patient = {"elastic.min_np": 2, "elastic.wait_seconds": 120}

@@ -34,8 +34,7 @@ class Streamed:
         after = self.job.generation()
         self.job.want(size)
         generation = self.job.wait_for_ring(size, after=after)
-        step = self.reset(generation).event.step
-        self.job.wait_for_step(step + 3)
+        self.job.wait_for_step(self.reset(generation).event.step + 3)
         assert self.is_streaming(size)
         return generation
 
@@ -107,8 +106,7 @@ def test_a_newcomer_that_is_lost_while_it_gets_the_state_costs_no_step(streamed)
     job = streamed()
     generation = job.grow(2)
     job.job.signal_worker(1, signal.SIGKILL)
-    shrunk = job.job.wait_for_ring(1, after=generation)
-    job.job.wait_for_ring(2, after=shrunk)
+    job.job.wait_for_ring(2, after=job.job.wait_for_ring(1, after=generation))
     job.wait_until_all_work(2)
     assert not job.finish().num_redone_steps
 

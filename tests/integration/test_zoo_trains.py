@@ -195,10 +195,7 @@ def test_dropout_sleeps_at_prediction(start, records, tmp_path):
     for name in ("once", "again"):
         output = tmp_path / f"{name}.recordio"
         start(
-            "predict",
-            f"trained_model={model}",
-            f"data={folder}/test",
-            f"output={output}",
+            "predict", f"trained_model={model}", f"data={folder}/test", f"output={output}"
         ).succeed()
         outputs.append(output.read_bytes())
     assert outputs[0] == outputs[1]

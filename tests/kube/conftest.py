@@ -2,7 +2,6 @@
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,10 +53,7 @@ def write_kubeconfig(
         "clusters": [{"name": "here", "cluster": cluster}],
         "users": [{"name": "me", "user": user}],
         "contexts": [
-            {
-                "name": "test",
-                "context": {"cluster": "here", "user": "me", "namespace": namespace},
-            }
+            {"name": "test", "context": {"cluster": "here", "user": "me", "namespace": namespace}}
         ],
     }
     path.write_text(yaml.safe_dump(content))
@@ -65,7 +61,7 @@ def write_kubeconfig(
 
 
 @pytest.fixture(scope="session")
-def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
+def backend(tmp_path_factory):
     if assets := os.environ.get("KUBEBUILDER_ASSETS"):
         folder = tmp_path_factory.mktemp("apiserver")
         with real.server(Path(assets), folder, TOKENS) as url:
@@ -80,7 +76,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
+def server():
     """Our own, for what only it can be made to do."""
     with ApiServer() as ours:
         add_tokens(ours)
@@ -92,23 +88,21 @@ def add_tokens(server: ApiServer) -> None:
 
 
 @pytest.fixture
-def admin(backend: Backend) -> Iterator[k8s.ApiClient]:
+def admin(backend):
     """The client library itself, which may do everything."""
     with _api_client(backend) as client:
         yield client
 
 
 @pytest.fixture
-def namespace(admin: k8s.ApiClient) -> str:
+def namespace(admin):
     name = f"test-{uuid.uuid4().hex[:8]}"
     k8s.CoreV1Api(admin).create_namespace({"metadata": {"name": name}})
     return name
 
 
 @pytest.fixture
-def cluster_of(
-    backend: Backend, namespace: str, tmp_path: Path
-) -> Iterator[Callable[[str], Cluster]]:
+def cluster_of(backend, namespace, tmp_path):
     """Our facade, in a fresh namespace, for whoever has a token."""
     opened: list[Cluster] = []
 
@@ -123,12 +117,12 @@ def cluster_of(
 
 
 @pytest.fixture
-def cluster(cluster_of: Callable[[str], Cluster]) -> Cluster:
+def cluster(cluster_of):
     return cluster_of(ADMIN)
 
 
 @pytest.fixture
-def lab(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def lab(server, tmp_path, monkeypatch):
     """A namespace of our own server, to which the verbs find their way."""
     path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
     monkeypatch.setenv("KUBECONFIG", str(path))
@@ -138,7 +132,7 @@ def lab(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @pytest.fixture
-def tls_folder(tmp_path: Path) -> Path:
+def tls_folder(tmp_path):
     folder = tmp_path / "tls"
     folder.mkdir()
     certificates.make(folder)

@@ -33,13 +33,7 @@ SYSCTLS = {
     "net.ipv4.tcp_syncookies",
     "net.ipv4.tcp_wmem",
 }
-SELINUX_TYPES = {
-    "",
-    "container_t",
-    "container_init_t",
-    "container_kvm_t",
-    "container_engine_t",
-}
+SELINUX_TYPES = {"", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"}
 PROFILES = {"RuntimeDefault", "Localhost"}
 APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,14 +31,14 @@ def connect(path: Path) -> Cluster:
 
 
 @pytest.fixture
-def token_file(tmp_path: Path) -> Path:
+def token_file(tmp_path):
     path = tmp_path / "token"
     path.write_text(ADMIN)
     return path
 
 
 @pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path, token_file: Path):
+def cluster(server, tmp_path, token_file):
     path = write_kubeconfig(tmp_path / "config", server.url, {"tokenFile": str(token_file)})
     with connect(path) as cluster:
         yield cluster
@@ -49,7 +48,7 @@ def version(cluster: Cluster) -> str:
     return next(cluster.pages("Pod")).version
 
 
-def test_a_token_that_expired_is_read_again(cluster: Cluster, server: ApiServer, token_file: Path):
+def test_a_token_that_expired_is_read_again(cluster, server, token_file):
     cluster.find("Pod")
     server.tokens["next-token"] = server.tokens.pop(ADMIN)
     token_file.write_text("next-token")
@@ -57,27 +56,27 @@ def test_a_token_that_expired_is_read_again(cluster: Cluster, server: ApiServer,
     assert cluster.find("Pod") == []
 
 
-def test_a_token_that_stays_expired_is_told(cluster: Cluster, server: ApiServer):
+def test_a_token_that_stays_expired_is_told(cluster, server):
     del server.tokens[ADMIN]
 
     with pytest.raises(CredentialsRefused, match=f"{server.url} does not accept the credentials"):
         cluster.find("Pod")
 
 
-def test_a_connection_that_was_closed_while_idle_is_replaced(cluster: Cluster, server: ApiServer):
+def test_a_connection_that_was_closed_while_idle_is_replaced(cluster, server):
     server.faults.drop = 1
 
     assert cluster.find("Pod") == []
 
 
-def test_what_is_not_safe_to_repeat_is_not_repeated(cluster: Cluster, server: ApiServer):
+def test_what_is_not_safe_to_repeat_is_not_repeated(cluster, server):
     server.faults.drop = 1
 
     with pytest.raises(ClusterUnreachable, match="create configmaps one"):
         cluster.create(config_map("one"))
 
 
-def test_a_server_that_is_away_is_told(cluster: Cluster, server: ApiServer):
+def test_a_server_that_is_away_is_told(cluster, server):
     server.stop()
 
     with pytest.raises(ClusterUnreachable, match=rf"{server.url} cannot be reached.* refused"):
@@ -87,7 +86,7 @@ def test_a_server_that_is_away_is_told(cluster: Cluster, server: ApiServer):
     assert cluster.find("Pod") == []
 
 
-def test_a_server_that_fails_is_told(cluster: Cluster, server: ApiServer):
+def test_a_server_that_fails_is_told(cluster, server):
     server.faults.fail = [500]
 
     with pytest.raises(ClusterUnreachable, match="HTTP 500: on purpose"):
@@ -95,19 +94,17 @@ def test_a_server_that_fails_is_told(cluster: Cluster, server: ApiServer):
 
 
 @pytest.fixture
-def hurry(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def hurry(monkeypatch):
     """Wait for answers and for watches, of so many seconds, no longer than a test may."""
 
     def hurry_up(watch_seconds: int = 0) -> None:
-        monkeypatch.setattr(client_module, "ANSWER_SECONDS", 0.3)
-        monkeypatch.setattr(client_module, "WATCH_SECONDS", watch_seconds)
+        for name, seconds in (("ANSWER_SECONDS", 0.3), ("WATCH_SECONDS", watch_seconds)):
+            monkeypatch.setattr(client_module, name, seconds)
 
     return hurry_up
 
 
-def test_a_server_that_is_slow_is_told(
-    cluster: Cluster, server: ApiServer, hurry: Callable[[int], None]
-):
+def test_a_server_that_is_slow_is_told(cluster, server, hurry):
     hurry()
     server.faults.delay_seconds = 1.0
 
@@ -115,9 +112,7 @@ def test_a_server_that_is_slow_is_told(
         cluster.create(config_map("one"))
 
 
-def test_a_server_that_hangs_in_a_watch_is_told(
-    cluster: Cluster, server: ApiServer, hurry: Callable[[int], None]
-):
+def test_a_server_that_hangs_in_a_watch_is_told(cluster, server, hurry):
     hurry()
     old = version(cluster)
     server.faults.watch_stall_seconds = 2.0
@@ -127,9 +122,7 @@ def test_a_server_that_hangs_in_a_watch_is_told(
 
 
 @pytest.mark.parametrize("is_a_status", [True, False])
-def test_a_watch_from_a_forgotten_version_has_expired(
-    cluster: Cluster, server: ApiServer, is_a_status: bool
-):
+def test_a_watch_from_a_forgotten_version_has_expired(cluster, server, is_a_status):
     old = version(cluster)
     cluster.create(pod("one"))
     server.compact()
@@ -139,7 +132,7 @@ def test_a_watch_from_a_forgotten_version_has_expired(
         list(cluster.watch("Pod", old))
 
 
-def test_a_watch_that_is_cut_in_a_line_is_told(cluster: Cluster, server: ApiServer):
+def test_a_watch_that_is_cut_in_a_line_is_told(cluster, server):
     old = version(cluster)
     cluster.create(pod("one"))
     server.faults.cut_after_bytes = 100
@@ -148,7 +141,7 @@ def test_a_watch_that_is_cut_in_a_line_is_told(cluster: Cluster, server: ApiServ
         list(cluster.watch("Pod", old))
 
 
-def test_a_watch_brings_bookmarks(cluster: Cluster, server: ApiServer):
+def test_a_watch_brings_bookmarks(cluster, server):
     server.set_bookmark_seconds(0.05)
     old = version(cluster)
     cluster.create(config_map("one"))
@@ -159,7 +152,7 @@ def test_a_watch_brings_bookmarks(cluster: Cluster, server: ApiServer):
     assert int(event.version) > int(old)
 
 
-def test_a_watch_ends_when_the_server_says_so(cluster: Cluster, hurry: Callable[[int], None]):
+def test_a_watch_ends_when_the_server_says_so(cluster, hurry):
     hurry(watch_seconds=1)
 
     events = list(cluster.watch("Pod", version(cluster)))
@@ -167,7 +160,7 @@ def test_a_watch_ends_when_the_server_says_so(cluster: Cluster, hurry: Callable[
     assert [event.kind for event in events] == ["BOOKMARK"]
 
 
-def test_what_a_deleted_owner_owned_goes_with_it(cluster: Cluster):
+def test_what_a_deleted_owner_owned_goes_with_it(cluster):
     owner = cluster.create(config_map("owner"))["metadata"]
     owned = config_map("owned")
     owned["metadata"]["ownerReferences"] = [
@@ -180,14 +173,14 @@ def test_what_a_deleted_owner_owned_goes_with_it(cluster: Cluster):
     assert cluster.find("ConfigMap") == []
 
 
-def test_a_cluster_without_mpi_operator_is_told(tmp_path: Path):
+def test_a_cluster_without_mpi_operator_is_told(tmp_path):
     with ApiServer(has_mpijobs=False) as bare:
         path = write_kubeconfig(tmp_path / "config", bare.url, {"token": ADMIN})
         with connect(path) as cluster, pytest.raises(NoMPIJobs, match=r"Install mpi-operator 0\.8"):
             cluster.get("MPIJob", "one")
 
 
-def test_logs_are_followed_to_their_end(cluster: Cluster, server: ApiServer, tmp_path: Path):
+def test_logs_are_followed_to_their_end(cluster, server, tmp_path):
     cluster.create(pod("one"))
     with pytest.raises(ClusterError, match="waiting to start"):
         list(cluster.log_lines("one"))
@@ -209,16 +202,14 @@ def test_logs_are_followed_to_their_end(cluster: Cluster, server: ApiServer, tmp
     thread.join()
 
 
-def test_a_certificate_of_somebody_else_is_told(tls_folder: Path, tmp_path: Path):
+def test_a_certificate_of_somebody_else_is_told(tls_folder, tmp_path):
     with ApiServer(tls=server_context(tls_folder)) as server:
         path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
         with connect(path) as cluster, pytest.raises(ClusterUnreachable, match="certificate"):
             cluster.find("Pod")
 
 
-def test_a_pod_uses_its_service_account(
-    tls_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_pod_uses_its_service_account(tls_folder, tmp_path, monkeypatch):
     (tls_folder / "token").write_text("first-token")
     (tls_folder / "namespace").write_text("default")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -240,7 +231,7 @@ def test_a_pod_uses_its_service_account(
             assert cluster.find("Pod") == []
 
 
-def test_credentials_that_are_damaged_are_told(tmp_path: Path):
+def test_credentials_that_are_damaged_are_told(tmp_path):
     path = write_kubeconfig(
         tmp_path / "config",
         "https://127.0.0.1:1",
@@ -250,7 +241,7 @@ def test_credentials_that_are_damaged_are_told(tmp_path: Path):
         connect(path)
 
 
-def test_a_kubeconfig_without_its_user_is_told(server: ApiServer, tmp_path: Path):
+def test_a_kubeconfig_without_its_user_is_told(server, tmp_path):
     add_tokens(server)
     path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
     content = yaml.safe_load(path.read_text())

@@ -1,7 +1,6 @@
 """Host discovery as a program, against any API server."""
 
 import re
-from pathlib import Path
 
 import pytest
 from kubernetes import client as k8s
@@ -50,21 +49,21 @@ class Pods:
 
 
 @pytest.fixture
-def pods(cluster: Cluster, admin: k8s.ApiClient) -> Pods:
+def pods(cluster, admin):
     cluster.create(READ_PODS)
     cluster.create(BINDING)
     return Pods(cluster, admin)
 
 
 @pytest.fixture
-def program(backend, namespace: str, pods: Pods, tmp_path: Path):
+def program(backend, namespace, pods, tmp_path):
     """It may get, list and watch the pods of its namespace, and nothing else."""
     kubeconfig = backend.kubeconfig(tmp_path / "watcher", token=WATCHER, namespace=namespace)
     with Program(kubeconfig, namespace, tmp_path) as started:
         yield started
 
 
-def test_hosts_come_and_go_with_their_readiness(program: Program, pods: Pods):
+def test_hosts_come_and_go_with_their_readiness(program, pods):
     wait_until(lambda: hosts_in(program.output) == {}, program)
 
     first, second = pods.add(0), pods.add(1)
@@ -77,7 +76,7 @@ def test_hosts_come_and_go_with_their_readiness(program: Program, pods: Pods):
     wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
 
 
-def test_a_terminating_pod_is_no_host_long_before_it_is_gone(program: Program, pods: Pods):
+def test_a_terminating_pod_is_no_host_long_before_it_is_gone(program, pods):
     first, second = pods.add(0), pods.add(1)
     wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
 
@@ -86,7 +85,7 @@ def test_a_terminating_pod_is_no_host_long_before_it_is_gone(program: Program, p
     wait_until(lambda: hosts_in(program.output) == {second: 2}, program)
 
 
-def test_a_pod_that_is_made_anew_is_another_host(program: Program, pods: Pods):
+def test_a_pod_that_is_made_anew_is_another_host(program, pods):
     first = pods.add(0)
     wait_until(lambda: hosts_in(program.output) == {first: 2}, program)
 
@@ -97,7 +96,7 @@ def test_a_pod_that_is_made_anew_is_another_host(program: Program, pods: Pods):
     wait_until(lambda: hosts_in(program.output) == {second: 2}, program)
 
 
-def test_pods_of_other_jobs_and_roles_are_none(program: Program, pods: Pods):
+def test_pods_of_other_jobs_and_roles_are_none(program, pods):
     pods.add(0, role=LAUNCHER)
     pods.add(0, job="other")
     mine = pods.add(0)
@@ -105,9 +104,7 @@ def test_pods_of_other_jobs_and_roles_are_none(program: Program, pods: Pods):
     wait_until(lambda: hosts_in(program.output) == {mine: 2}, program)
 
 
-def test_pods_that_were_there_before_are_listed(
-    backend, namespace: str, pods: Pods, tmp_path: Path
-):
+def test_pods_that_were_there_before_are_listed(backend, namespace, pods, tmp_path):
     hosts = {pods.add(number): 2 for number in range(3)}
     kubeconfig = backend.kubeconfig(tmp_path / "watcher", token=WATCHER, namespace=namespace)
 
@@ -118,7 +115,7 @@ def test_pods_that_were_there_before_are_listed(
     assert not re.search("Traceback|ERROR", program.log())
 
 
-def test_it_ends_while_its_watch_is_silent(program: Program, pods: Pods):
+def test_it_ends_while_its_watch_is_silent(program, pods):
     mine = pods.add(0)
     wait_until(lambda: hosts_in(program.output) == {mine: 2}, program)
     # By then it waits in the system for the watch.
@@ -133,7 +130,7 @@ MAY_DELETE = {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}
 
 
 def test_an_evicted_pod_is_removed_so_that_another_one_is_made(
-    backend, namespace: str, cluster: Cluster, pods: Pods, tmp_path: Path
+    backend, namespace, cluster, pods, tmp_path
 ):
     rule = {**MAY_DELETE, "resourceNames": ["job-worker-0", "job-worker-1"]}
     cluster.patch("Role", READ_PODS["metadata"]["name"], {"rules": [*READ_PODS["rules"], rule]})
@@ -152,7 +149,7 @@ def test_an_evicted_pod_is_removed_so_that_another_one_is_made(
 
 
 def test_without_the_right_to_it_the_others_are_still_discovered(
-    backend, namespace: str, pods: Pods, tmp_path: Path
+    backend, namespace, pods, tmp_path
 ):
     pods.add(0)
     kubeconfig = backend.kubeconfig(tmp_path / "watcher", token=WATCHER, namespace=namespace)

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from kubernetes import client as k8s
 
-from edl_horovod.cluster.client import PAGE_SIZE, Cluster
+from edl_horovod.cluster.client import PAGE_SIZE
 from edl_horovod.errors import (
     ClusterError,
     ManifestRefused,
@@ -18,7 +18,7 @@ from tests.kube.conftest import ADMIN, config_map, mpijob, pod
 NO_GRACE = 0
 
 
-def test_a_created_object_has_identity_and_version(cluster: Cluster):
+def test_a_created_object_has_identity_and_version(cluster):
     made = cluster.create(config_map("one", key="value"))
 
     assert made["metadata"]["uid"]
@@ -27,7 +27,7 @@ def test_a_created_object_has_identity_and_version(cluster: Cluster):
     assert cluster.get("ConfigMap", "one") == made
 
 
-def test_a_generated_name_begins_as_asked_for(cluster: Cluster):
+def test_a_generated_name_begins_as_asked_for(cluster):
     manifest = config_map("x")
     manifest["metadata"] = {"generateName": "job-"}
 
@@ -37,14 +37,14 @@ def test_a_generated_name_begins_as_asked_for(cluster: Cluster):
     assert all(name.startswith("job-") and len(name) > 4 for name in names)
 
 
-def test_a_name_that_exists_is_a_conflict(cluster: Cluster):
+def test_a_name_that_exists_is_a_conflict(cluster):
     cluster.create(config_map("one"))
 
     with pytest.raises(ObjectConflict, match=r"create configmaps one in namespace test-.* 409"):
         cluster.create(config_map("one"))
 
 
-def test_an_object_that_is_not_there_is_named(cluster: Cluster):
+def test_an_object_that_is_not_there_is_named(cluster):
     with pytest.raises(ObjectNotFound, match="get pods nobody in namespace test-"):
         cluster.get("Pod", "nobody")
 
@@ -54,9 +54,7 @@ def test_a_namespace_that_is_not_there_is_named(cluster_of):
         cluster_of(ADMIN, "no-such-place").create(config_map("one"))
 
 
-def test_a_namespace_that_is_being_deleted_takes_nothing_new(
-    cluster: Cluster, admin: k8s.ApiClient, namespace: str
-):
+def test_a_namespace_that_is_being_deleted_takes_nothing_new(cluster, admin, namespace):
     cluster.create(config_map("before"))  # It is there until a controller has removed this.
     k8s.CoreV1Api(admin).delete_namespace(namespace)
 
@@ -67,12 +65,12 @@ def test_a_namespace_that_is_being_deleted_takes_nothing_new(
     assert "because it is being terminated" in str(error.value)
 
 
-def test_a_name_that_is_none_is_refused(cluster: Cluster):
+def test_a_name_that_is_none_is_refused(cluster):
     with pytest.raises(ManifestRefused, match="Not_A_Name"):
         cluster.create(config_map("Not_A_Name"))
 
 
-def test_a_pod_without_containers_is_refused(cluster: Cluster):
+def test_a_pod_without_containers_is_refused(cluster):
     manifest = pod("empty")
     manifest["spec"]["containers"] = []
 
@@ -80,17 +78,17 @@ def test_a_pod_without_containers_is_refused(cluster: Cluster):
         cluster.create(manifest)
 
 
-def test_a_config_map_over_1_mib_is_refused(cluster: Cluster):
+def test_a_config_map_over_1_mib_is_refused(cluster):
     with pytest.raises(ManifestRefused, match="1048576"):
         cluster.create(config_map("large", text="x" * (1024 * 1024 + 1)))
 
 
-def test_a_request_that_is_far_too_large_is_refused(cluster: Cluster):
+def test_a_request_that_is_far_too_large_is_refused(cluster):
     with pytest.raises(ManifestRefused, match="create configmaps large"):
         cluster.create(config_map("large", text="x" * (4 * 1024 * 1024)))
 
 
-def test_a_dry_run_is_checked_and_makes_nothing(cluster: Cluster):
+def test_a_dry_run_is_checked_and_makes_nothing(cluster):
     answer = cluster.create(config_map("one"), is_dry_run=True)
 
     assert answer["metadata"]["name"] == "one"
@@ -100,7 +98,7 @@ def test_a_dry_run_is_checked_and_makes_nothing(cluster: Cluster):
         cluster.create(config_map("Not_A_Name"), is_dry_run=True)
 
 
-def test_a_patch_sets_and_removes_keys(cluster: Cluster):
+def test_a_patch_sets_and_removes_keys(cluster):
     before = cluster.create(config_map("one", keep="1", change="2", drop="3"))
 
     after = cluster.patch("ConfigMap", "one", {"data": {"change": "4", "drop": None}})
@@ -109,7 +107,7 @@ def test_a_patch_sets_and_removes_keys(cluster: Cluster):
     assert after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]
 
 
-def test_a_dry_run_of_a_patch_changes_nothing(cluster: Cluster):
+def test_a_dry_run_of_a_patch_changes_nothing(cluster):
     cluster.create(config_map("one", key="1"))
 
     answer = cluster.patch("ConfigMap", "one", {"data": {"key": "2"}}, is_dry_run=True)
@@ -118,7 +116,7 @@ def test_a_dry_run_of_a_patch_changes_nothing(cluster: Cluster):
     assert cluster.get("ConfigMap", "one")["data"] == {"key": "1"}
 
 
-def test_a_patch_of_an_older_version_is_a_conflict(cluster: Cluster):
+def test_a_patch_of_an_older_version_is_a_conflict(cluster):
     old = cluster.create(config_map("one", key="1"))["metadata"]["resourceVersion"]
     cluster.patch("ConfigMap", "one", {"data": {"key": "2"}})
 
@@ -128,7 +126,7 @@ def test_a_patch_of_an_older_version_is_a_conflict(cluster: Cluster):
         )
 
 
-def test_the_status_is_changed_only_as_such(cluster: Cluster, admin: k8s.ApiClient, namespace: str):
+def test_the_status_is_changed_only_as_such(cluster, admin, namespace):
     cluster.create(pod("one"))
     core = k8s.CoreV1Api(admin)
     for status in ("False", "True"):
@@ -150,7 +148,7 @@ def test_the_status_is_changed_only_as_such(cluster: Cluster, admin: k8s.ApiClie
     assert found["metadata"]["labels"] == {"a": "b"}
 
 
-def test_a_pod_on_a_node_terminates_before_it_is_gone(cluster: Cluster):
+def test_a_pod_on_a_node_terminates_before_it_is_gone(cluster):
     cluster.create(pod("one"))
 
     cluster.delete("Pod", "one", grace_seconds=7)
@@ -163,7 +161,7 @@ def test_a_pod_on_a_node_terminates_before_it_is_gone(cluster: Cluster):
         cluster.get("Pod", "one")
 
 
-def test_only_the_meant_incarnation_is_deleted(cluster: Cluster):
+def test_only_the_meant_incarnation_is_deleted(cluster):
     uid = cluster.create(config_map("one"))["metadata"]["uid"]
 
     with pytest.raises(ObjectConflict, match="delete configmaps one"):
@@ -186,7 +184,7 @@ def test_only_the_meant_incarnation_is_deleted(cluster: Cluster):
         ("!job", ["c"]),
     ],
 )
-def test_labels_select(cluster: Cluster, labels: str, names: list[str]):
+def test_labels_select(cluster, labels, names):
     cluster.create(pod("a", labels={"role": "worker", "job": "x"}))
     cluster.create(pod("b", labels={"role": "worker", "job": "y"}))
     cluster.create(pod("c"))
@@ -197,7 +195,7 @@ def test_labels_select(cluster: Cluster, labels: str, names: list[str]):
     assert {item["kind"] for item in found} == {"Pod"}
 
 
-def test_fields_select(cluster: Cluster):
+def test_fields_select(cluster):
     cluster.create(pod("a", node="node-1"))
     cluster.create(pod("b", node="node-2"))
 
@@ -206,7 +204,7 @@ def test_fields_select(cluster: Cluster):
     assert [item["metadata"]["name"] for item in found] == ["b"]
 
 
-def test_a_list_comes_in_pages(cluster: Cluster):
+def test_a_list_comes_in_pages(cluster):
     for number in range(PAGE_SIZE + 1):
         cluster.create(pod(f"pod-{number}"))
 
@@ -217,7 +215,7 @@ def test_a_list_comes_in_pages(cluster: Cluster):
     assert len(cluster.find("Pod")) == PAGE_SIZE + 1
 
 
-def test_all_namespaces_are_searched(cluster_of, namespace: str, cluster: Cluster):
+def test_all_namespaces_are_searched(cluster_of, namespace, cluster):
     cluster.create(config_map(f"only-in-{namespace}"))
 
     found = cluster_of(ADMIN, "default").find("ConfigMap", all_namespaces=True)
@@ -227,7 +225,7 @@ def test_all_namespaces_are_searched(cluster_of, namespace: str, cluster: Cluste
     }
 
 
-def test_a_quota_refuses_one_too_many(cluster: Cluster, admin: k8s.ApiClient, namespace: str):
+def test_a_quota_refuses_one_too_many(cluster, admin, namespace):
     core = k8s.CoreV1Api(admin)
     hard = {"count/configmaps": str(len(cluster.find("ConfigMap")) + 1)}
     core.create_namespaced_resource_quota(
@@ -243,7 +241,7 @@ def test_a_quota_refuses_one_too_many(cluster: Cluster, admin: k8s.ApiClient, na
         cluster.create(config_map("second"))
 
 
-def test_an_mpijob_gets_its_defaults(cluster: Cluster):
+def test_an_mpijob_gets_its_defaults(cluster):
     made = cluster.create(mpijob("job"))
 
     assert made["spec"]["mpiImplementation"] == "OpenMPI"
@@ -251,12 +249,12 @@ def test_an_mpijob_gets_its_defaults(cluster: Cluster):
     assert [item["metadata"]["name"] for item in cluster.find("MPIJob")] == ["job"]
 
 
-def test_an_mpijob_with_a_wrong_value_is_refused(cluster: Cluster):
+def test_an_mpijob_with_a_wrong_value_is_refused(cluster):
     with pytest.raises(ManifestRefused, match="mpiImplementation"):
         cluster.create(mpijob("job", mpiImplementation="Carrier pigeon"))
 
 
-def test_an_mpijob_without_replicas_is_refused(cluster: Cluster):
+def test_an_mpijob_without_replicas_is_refused(cluster):
     manifest = mpijob("job")
     del manifest["spec"]["mpiReplicaSpecs"]
 
@@ -264,7 +262,7 @@ def test_an_mpijob_without_replicas_is_refused(cluster: Cluster):
         cluster.create(manifest)
 
 
-def test_a_field_that_mpijobs_do_not_have_is_not_kept(cluster: Cluster):
+def test_a_field_that_mpijobs_do_not_have_is_not_kept(cluster):
     # Servers from 1.25 on refuse it, older ones drop it.
     with contextlib.suppress(ManifestRefused):
         cluster.create(mpijob("job", numPigeons=3))
@@ -272,7 +270,7 @@ def test_a_field_that_mpijobs_do_not_have_is_not_kept(cluster: Cluster):
     assert all("numPigeons" not in job["spec"] for job in cluster.find("MPIJob"))
 
 
-def test_the_number_of_workers_is_patched(cluster: Cluster):
+def test_the_number_of_workers_is_patched(cluster):
     cluster.create(mpijob("job"))
 
     after = cluster.patch(

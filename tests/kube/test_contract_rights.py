@@ -26,14 +26,14 @@ def test_a_token_that_nobody_has_is_refused(cluster_of):
         cluster_of("no-such-token").find("Pod")
 
 
-def test_who_has_no_role_may_nothing(cluster_of, namespace: str):
+def test_who_has_no_role_may_nothing(cluster_of, namespace):
     with pytest.raises(ClusterForbidden, match=f"may not list pods in namespace {namespace}"):
         cluster_of(STRANGER).find("Pod")
     with pytest.raises(ClusterForbidden, match="may not create configmaps one in namespace"):
         cluster_of(STRANGER).create(config_map("one"))
 
 
-def test_who_may_read_pods_may_nothing_else(cluster: Cluster, cluster_of):
+def test_who_may_read_pods_may_nothing_else(cluster, cluster_of):
     cluster.create(READ_PODS)
     cluster.create(BINDING)
     cluster.create(pod("one"))
@@ -55,7 +55,7 @@ def test_who_may_read_pods_may_nothing_else(cluster: Cluster, cluster_of):
         cluster_of(WATCHER, "default").find("Pod")
 
 
-def test_who_binds_a_role_needs_its_rights_and_the_role_itself(cluster: Cluster, cluster_of):
+def test_who_binds_a_role_needs_its_rights_and_the_role_itself(cluster, cluster_of):
     group = ["rbac.authorization.k8s.io"]
     rules = [
         {"apiGroups": group, "resources": ["roles", "rolebindings"], "verbs": ["create"]},
@@ -78,7 +78,7 @@ def test_who_binds_a_role_needs_its_rights_and_the_role_itself(cluster: Cluster,
     assert "may not create roles" not in str(error.value), "it may, but not this one"
 
 
-def test_what_another_one_may_can_be_asked(cluster: Cluster, namespace: str):
+def test_what_another_one_may_can_be_asked(cluster, namespace):
     cluster.create(READ_PODS)
     cluster.create(BINDING)
 

@@ -37,12 +37,12 @@ def told(events: list[WatchEvent]) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def version(cluster: Cluster) -> str:
+def version(cluster):
     cluster.create(pod("old", labels=JOB))
     return next(cluster.pages("Pod")).version
 
 
-def test_a_watch_tells_what_came_after_the_list(cluster: Cluster, version: str):
+def test_a_watch_tells_what_came_after_the_list(cluster, version):
     cluster.create(pod("new", labels=JOB))
     cluster.patch("Pod", "old", {"metadata": {"annotations": {"a": "1"}}})
     cluster.delete("Pod", "old", grace_seconds=0)
@@ -56,7 +56,7 @@ def test_a_watch_tells_what_came_after_the_list(cluster: Cluster, version: str):
     ]
 
 
-def test_a_watch_goes_on_after_the_last_event_that_was_seen(cluster: Cluster, version: str):
+def test_a_watch_goes_on_after_the_last_event_that_was_seen(cluster, version):
     cluster.create(pod("a", labels=JOB))
     first = take(cluster, version, 1)[0]
     cluster.create(pod("b", labels=JOB))
@@ -64,21 +64,21 @@ def test_a_watch_goes_on_after_the_last_event_that_was_seen(cluster: Cluster, ve
     assert told(take(cluster, first.version, 1)) == [("ADDED", "b")]
 
 
-def test_what_leaves_the_selection_is_deleted_for_the_watch(cluster: Cluster, version: str):
+def test_what_leaves_the_selection_is_deleted_for_the_watch(cluster, version):
     cluster.patch("Pod", "old", {"metadata": {"labels": {"job": None}}})
     cluster.patch("Pod", "old", {"metadata": {"labels": {"job": "x"}}})
 
     assert told(take(cluster, version, 2)) == [("DELETED", "old"), ("ADDED", "old")]
 
 
-def test_others_are_not_told(cluster: Cluster, version: str):
+def test_others_are_not_told(cluster, version):
     cluster.create(pod("other", labels={"job": "y"}))
     cluster.create(pod("ours", labels=JOB))
 
     assert told(take(cluster, version, 1)) == [("ADDED", "ours")]
 
 
-def test_a_terminating_pod_is_told_before_it_is_gone(cluster: Cluster, version: str):
+def test_a_terminating_pod_is_told_before_it_is_gone(cluster, version):
     cluster.delete("Pod", "old")
     cluster.delete("Pod", "old", grace_seconds=0)
 
@@ -87,6 +87,6 @@ def test_a_terminating_pod_is_told_before_it_is_gone(cluster: Cluster, version: 
     assert events[0].object["metadata"]["deletionTimestamp"]
 
 
-def test_a_version_that_is_too_old_has_expired(cluster: Cluster):
+def test_a_version_that_is_too_old_has_expired(cluster):
     with pytest.raises(Expired):
         list(cluster.watch("Pod", "1"))

@@ -32,7 +32,7 @@ def write_log(lab: Lab, path: Path, *, steps: int) -> None:
     lab.server.log_files["default", LAUNCHER] = path
 
 
-def test_a_page_shows_the_training_and_the_pods(lab: Lab, tmp_path: Path, capsys):
+def test_a_page_shows_the_training_and_the_pods(lab, tmp_path, capsys):
     lab.run()
     write_log(lab, tmp_path / "log", steps=50)
 
@@ -55,7 +55,7 @@ def test_a_page_shows_the_training_and_the_pods(lab: Lab, tmp_path: Path, capsys
     assert json.loads(text) == json.loads(capsys.readouterr().out)
 
 
-def test_a_page_says_what_pods_wait_for(lab: Lab):
+def test_a_page_says_what_pods_wait_for(lab):
     lab.submit()
     lab.add_pods()
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off <b>"}
@@ -74,7 +74,7 @@ def test_a_page_says_what_pods_wait_for(lab: Lab):
     assert "ImagePullBackOff: Back-off &lt;b&gt;" in page
 
 
-def test_a_job_may_come_and_go(lab: Lab):
+def test_a_job_may_come_and_go(lab):
     with dashboard("mnist") as served:
         before = served.get()
         lab.submit()
@@ -87,7 +87,7 @@ def test_a_job_may_come_and_go(lab: Lab):
     assert "Traceback" not in before[1]
 
 
-def test_while_the_api_server_is_away_the_last_is_shown(lab: Lab, tmp_path: Path):
+def test_while_the_api_server_is_away_the_last_is_shown(lab, tmp_path):
     lab.run()
     write_log(lab, tmp_path / "log", steps=50)
 
@@ -106,7 +106,7 @@ def test_while_the_api_server_is_away_the_last_is_shown(lab: Lab, tmp_path: Path
     assert "error" in json.loads(status[1])
 
 
-def test_an_api_server_that_hangs_holds_up_neither_the_page_nor_its_end(lab: Lab, tmp_path: Path):
+def test_an_api_server_that_hangs_holds_up_neither_the_page_nor_its_end(lab, tmp_path):
     lab.run()
     write_log(lab, tmp_path / "log", steps=50)
     with dashboard("mnist") as served:
@@ -122,7 +122,7 @@ def test_an_api_server_that_hangs_holds_up_neither_the_page_nor_its_end(lab: Lab
     lab.server.faults.delay_seconds = 0.0
 
 
-def test_a_log_that_cannot_be_read_leaves_the_pods_on_the_page(lab: Lab):
+def test_a_log_that_cannot_be_read_leaves_the_pods_on_the_page(lab):
     lab.run()
     with dashboard("mnist") as served:
         page = served.wait_for(503, "log")
@@ -130,7 +130,7 @@ def test_a_log_that_cannot_be_read_leaves_the_pods_on_the_page(lab: Lab):
     assert "2 of 2 pods warm" in page
 
 
-def test_who_may_not_look_is_told_so_on_the_page(lab: Lab, tmp_path: Path):
+def test_who_may_not_look_is_told_so_on_the_page(lab, tmp_path):
     lab.run()
     path = write_kubeconfig(tmp_path / "stranger", lab.server.url, {"token": STRANGER})
 
@@ -141,7 +141,7 @@ def test_who_may_not_look_is_told_so_on_the_page(lab: Lab, tmp_path: Path):
     assert "get mpijobs.kubeflow.org" in page
 
 
-def test_a_name_without_a_cluster_is_an_error_at_once(tmp_path: Path, monkeypatch, capsys):
+def test_a_name_without_a_cluster_is_an_error_at_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
 
     assert main(["dashboard", "mnist", "--port", "0"]) == 11

@@ -5,7 +5,6 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,14 +30,14 @@ READY = {
 
 
 @pytest.fixture
-def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
+def kubeconfig(server, tmp_path):
     (tmp_path / "token").write_text(ADMIN)
     user = {"tokenFile": str(tmp_path / "token")}
     return write_kubeconfig(tmp_path / "config", server.url, user)
 
 
 @pytest.fixture
-def cluster(server: ApiServer, kubeconfig: Path, tmp_path: Path) -> Iterator[Cluster]:
+def cluster(server, kubeconfig, tmp_path):
     """The test's own: its token does not expire."""
     server.tokens["test-token"] = User("test", (MASTERS,))
     path = write_kubeconfig(tmp_path / "test-config", server.url, {"token": "test-token"})
@@ -48,8 +47,7 @@ def cluster(server: ApiServer, kubeconfig: Path, tmp_path: Path) -> Iterator[Clu
 
 def add(cluster: Cluster, server: ApiServer, number: int) -> str:
     name = f"job-worker-{number}"
-    manifest = pod(name, labels=pod_labels("job", WORKER))
-    uid = cluster.create(manifest)["metadata"]["uid"]
+    uid = cluster.create(pod(name, labels=pod_labels("job", WORKER)))["metadata"]["uid"]
     server.set_status("pods", "default", name, READY)
     return f"{name}.{uid}"
 
@@ -60,12 +58,12 @@ def num(server: ApiServer, verb: str) -> int:
 
 
 @pytest.fixture
-def first(cluster: Cluster, server: ApiServer) -> str:
+def first(cluster, server):
     return add(cluster, server, 0)
 
 
 @pytest.fixture
-def program(first: str, kubeconfig: Path, tmp_path: Path) -> Iterator[Program]:
+def program(first, kubeconfig, tmp_path):
     """It has found the first host and watches."""
     with Program(kubeconfig, "default", tmp_path, "--events", str(tmp_path / "events")) as started:
         wait_until(lambda: hosts_in(started.output) == {first: 2}, started)
@@ -76,9 +74,14 @@ def wait_for_watch(server: ApiServer, program: Program, number: int = 1) -> None
     wait_until(lambda: num(server, "watch") >= number, program)
 
 
-def test_it_lists_once_and_then_watches(
-    program: Program, server: ApiServer, cluster: Cluster, first: str
-):
+@pytest.fixture
+def watching(program, server):
+    """The program, whose watch has begun."""
+    wait_for_watch(server, program)
+    return program
+
+
+def test_it_lists_once_and_then_watches(program, server, cluster, first):
     server.set_bookmark_seconds(0.02)
     hosts = {first: 2} | {add(cluster, server, number): 2 for number in range(1, 6)}
 
@@ -88,9 +91,7 @@ def test_it_lists_once_and_then_watches(
     assert num(server, "watch") == 1
 
 
-def test_a_change_that_changes_no_host_writes_nothing(
-    program: Program, server: ApiServer, cluster: Cluster, first: str
-):
+def test_a_change_that_changes_no_host_writes_nothing(program, server, cluster, first):
     before = program.output.stat()
     cluster.patch("Pod", "job-worker-0", {"metadata": {"annotations": {"a": "1"}}})
     second = add(cluster, server, 1)
@@ -106,24 +107,17 @@ def test_a_change_that_changes_no_host_writes_nothing(
     watch(lambda: program.output.stat().st_mtime_ns == after.st_mtime_ns, 0.3)
 
 
-def test_a_broken_watch_goes_on_where_it_was(
-    program: Program, server: ApiServer, cluster: Cluster, first: str
-):
-    wait_for_watch(server, program)
-
+def test_a_broken_watch_goes_on_where_it_was(watching, server, cluster, first):
     server.break_streams()
     second = add(cluster, server, 1)
 
-    wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
+    wait_until(lambda: hosts_in(watching.output) == {first: 2, second: 2}, watching)
     assert num(server, "list") == 1
-    assert not (program.output.parent / "events").read_text(), "that is worth no word"
+    assert not (watching.output.parent / "events").read_text(), "that is worth no word"
 
 
 @pytest.mark.parametrize("is_a_status", [True, False])
-def test_after_a_compaction_it_lists_again(
-    program: Program, server: ApiServer, cluster: Cluster, first: str, is_a_status: bool
-):
-    wait_for_watch(server, program)
+def test_after_a_compaction_it_lists_again(watching, server, cluster, first, is_a_status):
     server.faults.is_gone_a_status = is_a_status
 
     server.stop()
@@ -132,57 +126,48 @@ def test_after_a_compaction_it_lists_again(
     server.compact()
     server.start()
 
-    wait_until(lambda: hosts_in(program.output) == {}, program)
+    wait_until(lambda: hosts_in(watching.output) == {}, watching)
     assert num(server, "list") == 2
 
 
 def test_while_the_server_is_away_the_last_answer_stays_and_says_so(
-    program: Program, server: ApiServer, cluster: Cluster, first: str
+    watching, server, cluster, first
 ):
-    wait_for_watch(server, program)
-
     server.stop()
-    wait_until(lambda: program.output.read_text().startswith("# Not current since"), program)
-    assert "cannot be reached" in program.output.read_text().splitlines()[0]
-    assert hosts_in(program.output) == {first: 2}
+    wait_until(lambda: watching.output.read_text().startswith("# Not current since"), watching)
+    assert "cannot be reached" in watching.output.read_text().splitlines()[0]
+    assert hosts_in(watching.output) == {first: 2}
     server.start()
-    wait_until(lambda: "#" not in program.output.read_text(), program)
+    wait_until(lambda: "#" not in watching.output.read_text(), watching)
     second = add(cluster, server, 1)
-    wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
+    wait_until(lambda: hosts_in(watching.output) == {first: 2, second: 2}, watching)
 
-    lines = (program.output.parent / "events").read_text().splitlines()
+    lines = (watching.output.parent / "events").read_text().splitlines()
     assert [json.loads(line)["state"] for line in lines] == ["stale", "current"]
-    assert "not current" in program.log()
+    assert "not current" in watching.log()
 
 
-def test_it_claims_to_be_current_only_once_it_is(
-    program: Program, server: ApiServer, cluster: Cluster, first: str
-):
+def test_it_claims_to_be_current_only_once_it_is(watching, server, cluster, first):
     """The watch of a server that was restarted opens, and only then says that it is too old."""
-    wait_for_watch(server, program)
-
     server.stop()
     server.store.delete("pods", "default", "job-worker-0", {"gracePeriodSeconds": 0})
-    wait_until(lambda: "#" in program.output.read_text(), program)
+    wait_until(lambda: "#" in watching.output.read_text(), watching)
     # By then it waits for longer than it takes to look at the file.
-    watch(lambda: "#" in program.output.read_text(), 2.0)
+    watch(lambda: "#" in watching.output.read_text(), 2.0)
     server.start()
 
     def is_right() -> bool:
-        text = program.output.read_text()
+        text = watching.output.read_text()
         assert text == "" or text.startswith("#"), "it claims to be current, and is not"
         return text == ""
 
-    wait_until(is_right, program)
+    wait_until(is_right, watching)
 
 
-def test_a_version_that_is_too_old_is_followed_by_a_list_at_once(
-    program: Program, server: ApiServer, cluster: Cluster, first: str
-):
-    wait_for_watch(server, program)
+def test_a_version_that_is_too_old_is_followed_by_a_list_at_once(watching, server, cluster, first):
     for number in range(2, 7):
         server.break_streams()  # Watches that bring nothing: the next one comes later each time.
-        wait_for_watch(server, program, number)
+        wait_for_watch(server, watching, number)
 
     def delete_untold() -> None:
         server.store.delete("pods", "default", "job-worker-0", {"gracePeriodSeconds": 0})
@@ -190,12 +175,12 @@ def test_a_version_that_is_too_old_is_followed_by_a_list_at_once(
 
     server.do(delete_untold)
     began_at = time.monotonic()
-    wait_until(lambda: hosts_in(program.output) == {}, program)
+    wait_until(lambda: hosts_in(watching.output) == {}, watching)
 
     assert time.monotonic() - began_at < 1.2, "the next watch would have come 1.6 s later"
 
 
-def test_sigterm_ends_it_while_the_server_is_away(program: Program, server: ApiServer):
+def test_sigterm_ends_it_while_the_server_is_away(program, server):
     server.stop()
     wait_until(lambda: "#" in program.output.read_text(), program)
 
@@ -204,65 +189,51 @@ def test_sigterm_ends_it_while_the_server_is_away(program: Program, server: ApiS
     assert program.exit_code == 0
 
 
-def test_a_token_that_expired_is_read_again(
-    program: Program, server: ApiServer, cluster: Cluster, first: str, tmp_path: Path
-):
-    wait_for_watch(server, program)
+def test_a_token_that_expired_is_read_again(watching, server, cluster, first, tmp_path):
     server.tokens["next-token"] = server.tokens.pop(ADMIN)
     (tmp_path / "token").write_text("next-token")
 
     server.break_streams()
     second = add(cluster, server, 1)
 
-    wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
+    wait_until(lambda: hosts_in(watching.output) == {first: 2, second: 2}, watching)
 
 
-def test_a_token_that_comes_late_is_waited_for(
-    program: Program, server: ApiServer, cluster: Cluster, first: str, tmp_path: Path
-):
-    wait_for_watch(server, program)
+def test_a_token_that_comes_late_is_waited_for(watching, server, cluster, first, tmp_path):
     user = server.tokens.pop(ADMIN)
     server.break_streams()
-    wait_until(lambda: "#" in program.output.read_text(), program)
-    assert "does not accept the credentials" in program.log()
-    comment = program.output.read_text().splitlines()[0]
+    wait_until(lambda: "#" in watching.output.read_text(), watching)
+    assert "does not accept the credentials" in watching.log()
+    comment = watching.output.read_text().splitlines()[0]
     assert "does not accept the credentials" in comment, "it does answer"
 
     server.tokens["next-token"] = user
     (tmp_path / "token").write_text("next-token")
 
-    wait_until(lambda: "#" not in program.output.read_text(), program)
+    wait_until(lambda: "#" not in watching.output.read_text(), watching)
 
 
-def test_a_watch_that_is_cut_in_a_line_loses_nothing(
-    program: Program, server: ApiServer, cluster: Cluster, first: str
-):
-    wait_for_watch(server, program)
+def test_a_watch_that_is_cut_in_a_line_loses_nothing(watching, server, cluster, first):
     server.faults.cut_after_bytes = 100
     hosts = {first: 2, add(cluster, server, 1): 2}
-    watch(lambda: hosts_in(program.output) == {first: 2}, 0.3)
+    watch(lambda: hosts_in(watching.output) == {first: 2}, 0.3)
     server.faults.cut_after_bytes = 0
 
-    wait_until(lambda: hosts_in(program.output) == hosts, program)
+    wait_until(lambda: hosts_in(watching.output) == hosts, watching)
 
 
-def test_a_server_that_drops_and_fails_is_tried_again(
-    program: Program, server: ApiServer, cluster: Cluster, first: str
-):
-    wait_for_watch(server, program)
+def test_a_server_that_drops_and_fails_is_tried_again(watching, server, cluster, first):
     second = add(cluster, server, 1)
     server.faults.drop, server.faults.fail = 2, [500, 429, 503]
 
     server.break_streams()
 
-    wait_until(lambda: not server.faults.fail, program)
+    wait_until(lambda: not server.faults.fail, watching)
     third = add(cluster, server, 2)
-    wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2, third: 2}, program)
+    wait_until(lambda: hosts_in(watching.output) == {first: 2, second: 2, third: 2}, watching)
 
 
-def test_it_may_start_before_the_server(
-    server: ApiServer, kubeconfig: Path, first: str, tmp_path: Path
-):
+def test_it_may_start_before_the_server(server, kubeconfig, first, tmp_path):
     server.stop()
     with Program(kubeconfig, "default", tmp_path) as program:
         wait_until(lambda: "not current" in program.log(), program)
@@ -271,9 +242,7 @@ def test_it_may_start_before_the_server(
         wait_until(lambda: hosts_in(program.output) == {first: 2}, program)
 
 
-def test_what_an_earlier_run_wrote_stays_while_the_server_is_away(
-    server: ApiServer, kubeconfig: Path, tmp_path: Path
-):
+def test_what_an_earlier_run_wrote_stays_while_the_server_is_away(server, kubeconfig, tmp_path):
     (tmp_path / "hosts").write_text("job-worker-0.u-1:2\n")
     server.stop()
 
@@ -283,9 +252,7 @@ def test_what_an_earlier_run_wrote_stays_while_the_server_is_away(
     assert program.output.read_text() == "job-worker-0.u-1:2\n"
 
 
-def test_who_may_not_list_pods_is_told_and_tried_again(
-    server: ApiServer, kubeconfig: Path, first: str, tmp_path: Path
-):
+def test_who_may_not_list_pods_is_told_and_tried_again(server, kubeconfig, first, tmp_path):
     (tmp_path / "token").write_text(STRANGER)
     with Program(kubeconfig, "default", tmp_path) as program:
         wait_until(lambda: "may not list pods in namespace default" in program.log(), program)
@@ -294,7 +261,7 @@ def test_who_may_not_list_pods_is_told_and_tried_again(
         wait_until(lambda: hosts_in(program.output) == {first: 2}, program)
 
 
-def test_no_credentials_end_it(tmp_path: Path):
+def test_no_credentials_end_it(tmp_path):
     with Program(tmp_path / "missing", "default", tmp_path) as program:
         program.process.wait(30)
 
@@ -312,7 +279,7 @@ def run_script(path: Path, wait_seconds: int = 0) -> subprocess.CompletedProcess
     )
 
 
-def test_the_script_prints_hosts_and_no_comments(tmp_path: Path):
+def test_the_script_prints_hosts_and_no_comments(tmp_path):
     (tmp_path / "hosts").write_text("# Not current since then.\na.job.ns.svc:2\n\nb:1\n")
 
     done = run_script(tmp_path / "hosts")
@@ -320,7 +287,7 @@ def test_the_script_prints_hosts_and_no_comments(tmp_path: Path):
     assert (done.returncode, done.stdout) == (0, "a.job.ns.svc:2\nb:1\n")
 
 
-def test_the_script_prints_nothing_where_no_host_is_wanted(tmp_path: Path):
+def test_the_script_prints_nothing_where_no_host_is_wanted(tmp_path):
     (tmp_path / "hosts").write_text("")
 
     assert (run_script(tmp_path / "hosts").returncode, run_script(tmp_path / "hosts").stdout) == (
@@ -329,7 +296,7 @@ def test_the_script_prints_nothing_where_no_host_is_wanted(tmp_path: Path):
     )
 
 
-def test_the_script_waits_for_a_file_that_is_not_there_yet(tmp_path: Path):
+def test_the_script_waits_for_a_file_that_is_not_there_yet(tmp_path):
     timer = threading.Timer(0.5, lambda: (tmp_path / "hosts").write_text("a:1\n"))
     timer.start()
 
@@ -339,14 +306,14 @@ def test_the_script_waits_for_a_file_that_is_not_there_yet(tmp_path: Path):
     assert (done.returncode, done.stdout) == (0, "a:1\n")
 
 
-def test_the_script_fails_where_the_file_never_comes(tmp_path: Path):
+def test_the_script_fails_where_the_file_never_comes(tmp_path):
     done = run_script(tmp_path / "hosts")
 
     assert (done.returncode, done.stdout) == (1, "")
     assert "does edl_horovod.cluster.pod.discovery run?" in done.stderr
 
 
-def test_horovod_reads_the_script(tmp_path: Path):
+def test_horovod_reads_the_script(tmp_path):
     (tmp_path / "hosts").write_text("# stale\na.job.ns.svc:2\nb.job.ns.svc:1\n")
 
     found = HostDiscoveryScript(f"{SCRIPT} {tmp_path / 'hosts'}", 1)

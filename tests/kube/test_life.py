@@ -254,10 +254,7 @@ def test_a_job_without_checkpoints_is_stopped_only_when_that_is_said(lab, capsys
     with Client() as client, pytest.raises(ConfigError, match="may_lose_steps"):
         client.stop("mnist")
     code, printed, _ = edl(capsys, "stop", "mnist", "-y", "--no-wait")
-    assert (code, printed) == (
-        0,
-        "job mnist is asked to stop; it goes on by: edl resume mnist\n",
-    )
+    assert (code, printed) == (0, "job mnist is asked to stop; it goes on by: edl resume mnist\n")
     assert lab.cluster.get("MPIJob", "mnist")["spec"]["runPolicy"]["suspend"] is True
 
 
@@ -275,10 +272,7 @@ def test_delete_asks_and_takes_everything_with_it(lab, capsys):
 
     code, _, said = edl(capsys, "delete", "mnist")
     assert (code, "Write -y" in said) == (2, True)
-    assert edl(capsys, "delete", "mnist", "--dry-run")[:2] == (
-        0,
-        "mpijob/mnist would be removed\n",
-    )
+    assert edl(capsys, "delete", "mnist", "--dry-run")[:2] == (0, "mpijob/mnist would be removed\n")
     lab.cluster.get("MPIJob", "mnist")
 
     assert edl(capsys, "delete", "mnist", "-y")[0] == 0

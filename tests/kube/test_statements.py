@@ -134,10 +134,8 @@ def test_models_are_trained_and_predict_in_the_cluster(run, operator, models):
     trained = run(TRAINED.format(rates="HPARAM_CANDIDATES([0.0001, 0.05])"))
     assert "the best of 2 trials" in trained.message
     assert len(operator.seen) == 2
-    settings = (models / "m" / "1" / "model" / "config.yaml").read_text()
-    assert "np: 2" in settings
-    predicted = run("SELECT name, role FROM employee PREDICT USING m")
-    assert len(predicted.rows) == 120
+    assert "np: 2" in (models / "m" / "1" / "model" / "config.yaml").read_text()
+    assert len(run("SELECT name, role FROM employee PREDICT USING m").rows) == 120
     assert len(operator.seen) == 3
     assert operator.names() == []
     assert list((models / ".jobs").iterdir()) == []
@@ -148,10 +146,7 @@ def test_models_that_no_pod_sees_are_refused_before_rows_are_read(run, operator,
     with pytest.raises(ConfigError, match="must lie in a volume that the pods mount"):
         run(TRAINED.format(rates=0.1), **{"kubernetes.volumes": volumes})
     with pytest.raises(ConfigError, match="must lie in a volume that the pods mount"):
-        run(
-            TRAINED.format(rates="HPARAM_CANDIDATES([0.1, 1])"),
-            **{"kubernetes.volumes": volumes},
-        )
+        run(TRAINED.format(rates="HPARAM_CANDIDATES([0.1, 1])"), **{"kubernetes.volumes": volumes})
     assert operator.seen == []
 
 

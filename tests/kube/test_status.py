@@ -115,10 +115,7 @@ def refused_worker(what: str, index: int = 0) -> str:
             '"default" not found',
             "kubectl create serviceaccount default -n default",
         ),
-        (
-            "is forbidden: no PriorityClass with name high was found",
-            "kubectl get priorityclasses",
-        ),
+        ("is forbidden: no PriorityClass with name high was found", "kubectl get priorityclasses"),
         (
             "is forbidden: [maximum cpu usage per Container is 2, but limit is 4, maximum memory "
             "usage per Container is 1Gi, but limit is 4Gi]",
@@ -129,10 +126,7 @@ def refused_worker(what: str, index: int = 0) -> str:
             "terminated",
             "another namespace",
         ),
-        (
-            "is forbidden: what nobody has heard of",
-            "edl events mnist",
-        ),
+        ("is forbidden: what nobody has heard of", "edl events mnist"),
     ],
 )
 def test_why_workers_are_refused_is_told_with_a_hint(lab, capsys, what, hint):
@@ -418,8 +412,7 @@ def test_what_kueue_would_undo_is_refused(lab, capsys, words, is_admitted):
 
     assert main(words) == ConfigError.exit_code
 
-    said = capsys.readouterr().err
-    assert "queue team" in said
+    assert "queue team" in capsys.readouterr().err
     assert lab.cluster.get("MPIJob", "mnist") == before
 
 

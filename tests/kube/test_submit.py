@@ -64,8 +64,7 @@ def use(backend, namespace, tmp_path, monkeypatch):
 
 
 def run(capsys, *words, verb="train"):
-    code = cli.main([verb, *SETTINGS, *words])
-    return code, *capsys.readouterr()
+    return cli.main([verb, *SETTINGS, *words]), *capsys.readouterr()
 
 
 def names(cluster):

@@ -36,8 +36,7 @@ def bind(source, target):
 
 
 def kernel(function, *arguments):
-    libc = ctypes.CDLL(None, use_errno=True)
-    result = getattr(libc, function)(*arguments)
+    result = getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments)
     assert result == 0, f"{function}{arguments}: {os.strerror(ctypes.get_errno())}"
 
 

@@ -20,8 +20,7 @@ LONG, SHORT = 300, 100
 
 
 def test_the_ring_follows_the_pods_of_its_job(job, say):
-    said = job.submit(epochs=LONG)
-    assert "job:" in said
+    assert "job:" in job.submit(epochs=LONG)
     job.ring(2)
 
     job.scale(3)

@@ -26,9 +26,7 @@ def be_rank(rank, address, may_form):
     port, token = address
     os.environ["HOROVOD_GLOO_IFACE"] = "lo"
     ring_framework().horovod.form_assigned(
-        place_of(rank, port, token),
-        timeout_seconds=TIMEOUT_SECONDS,
-        is_abandoned=lambda: False,
+        place_of(rank, port, token), timeout_seconds=TIMEOUT_SECONDS, is_abandoned=lambda: False
     )
 
 

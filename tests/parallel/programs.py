@@ -10,11 +10,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_SECONDS = 240
-FEW_THREADS = {
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "TF_NUM_INTEROP_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-}
+FEW_THREADS = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def run(module, *arguments, **variables):

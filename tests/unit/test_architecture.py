@@ -1,10 +1,11 @@
 """The page on the architecture names packages, files and tests that are there."""
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
+
+from tests.named import is_test
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
@@ -20,8 +21,7 @@ def test_every_path_is_there(path):
 
 @pytest.mark.parametrize(("path", "name"), TESTS)
 def test_every_named_test_is_there(path, name):
-    tree = ast.parse((ROOT / path).read_text())
-    assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    assert is_test(path, name)
 
 
 def test_every_package_is_named():

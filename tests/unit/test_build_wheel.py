@@ -47,7 +47,7 @@ def install(recipe, monkeypatch):
             raise importlib.metadata.PackageNotFoundError(name)
 
         monkeypatch.setattr(recipe.importlib.metadata, "version", version)
-        monkeypatch.setattr(recipe, "moved_headers", dict)
+        recipe.moved_headers = dict
 
     return install_them
 

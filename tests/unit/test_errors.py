@@ -82,18 +82,13 @@ def test_an_error_that_gets_more_settings_says_received_once():
 
 
 def test_only_the_error_classes_spell_how_received_values_are_shown():
-    package = Path(errors.__file__).parent
-    modules = package.rglob("*.py")
+    modules = Path(errors.__file__).parent.rglob("*.py")
     assert [m.name for m in modules if "Received: " in m.read_text()] == ["errors.py"]
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [
-        (DataError("x"), DataError),
-        (UserCodeError("x"), UserCodeError),
-        (Damaged("x"), DataError),
-    ],
+    [(DataError("x"), DataError), (UserCodeError("x"), UserCodeError), (Damaged("x"), DataError)],
 )
 def test_an_error_comes_back_as_the_kind_with_its_exit_code(error, kind):
     back = error_of_kind(error_kind(error), str(error))

@@ -40,14 +40,6 @@ def test_modules_are_not_imported_before_they_are_used(install):
     assert Table("displays_of_it", {}, load=module_of)["board"] == "no.such.module"
 
 
-def test_a_built_in_name_stays_and_that_is_told(install, caplog):
-    install("more", "[edl_horovod.shapes]\nsquare = math:tau\ncircle = math:pi\n")
-    table = Table("shapes", {"square": 4})
-    assert table["square"] == 4
-    assert [*table] == ["square", "circle"]
-    assert "more adds 'square'" in caplog.text
-
-
 def test_what_cannot_be_loaded_is_an_error_that_names_the_package(install):
     install("broken-package", "[edl_horovod.shapes]\ncircle = no_such_module:circle\n")
     table = Table("shapes", {})
@@ -77,11 +69,12 @@ def test_a_task_of_another_package_takes_no_built_in_verb(install, tmp_path):
     assert "JOB" in run.stderr
 
 
-def test_a_built_in_name_needs_no_look_at_other_packages(install, caplog):
-    install("more", "[edl_horovod.shapes]\nsquare = math:tau\n")
+def test_a_built_in_name_stays_which_a_look_at_other_packages_tells(install, caplog):
+    install("more", "[edl_horovod.shapes]\nsquare = math:tau\ncircle = math:pi\n")
     table = Table("shapes", {"square": 4})
     assert table["square"] == 4
     assert "square" in table
     assert caplog.text == ""
-    assert [*table] == ["square"]
+    assert [*table] == ["square", "circle"]
+    assert table["square"] == 4
     assert "more adds 'square'" in caplog.text

@@ -62,8 +62,7 @@ class SetUp:
         self.locks.mkdir()
         (folder / "mirror").mkdir()
         public = write_wheel(self.public, "2.13.0")
-        cpu = write_wheel(self.cpu, "2.13.0+cpu")
-        self._lock("torch.txt", "2.13.0+cpu", cpu)
+        self._lock("torch.txt", "2.13.0+cpu", write_wheel(self.cpu, "2.13.0+cpu"))
         self._lock("torch-cuda.txt", "2.13.0", public)
 
     def _lock(self, name, version, digest):
@@ -98,11 +97,13 @@ def set_up(tmp_path):
         yield SetUp(tmp_path, mirror)
 
 
-def test_the_build_for_cpus_is_taken_where_pip_finds_it_by_itself(set_up):
-    run = set_up.run(PIP_FIND_LINKS=str(set_up.cpu))
+@pytest.mark.parametrize("variable", ["PIP_FIND_LINKS", "TORCH_LINKS"])
+def test_the_build_for_cpus_is_taken_where_pip_or_the_user_says_it_is(set_up, variable):
+    run = set_up.run(**{variable: str(set_up.cpu)})
 
     assert (run.returncode, set_up.installed()) == (0, ["torch-2.13.0+cpu.dist-info"]), run.stderr
-    assert not run.stderr
+    # Of the user's own folder it is said.
+    assert not run.stderr if variable == "PIP_FIND_LINKS" else str(set_up.cpu) in run.stdout
 
 
 def test_the_public_build_and_its_size_are_named_where_no_other_can_be_had(set_up):
@@ -111,13 +112,6 @@ def test_the_public_build_and_its_size_are_named_where_no_other_can_be_had(set_u
     assert (run.returncode, set_up.installed()) == (0, ["torch-2.13.0.dist-info"]), run.stderr
     assert "2,901 MB" in run.stdout
     assert not run.stderr
-
-
-def test_a_folder_of_the_users_own_is_taken_before_any_index(set_up):
-    run = set_up.run(TORCH_LINKS=str(set_up.cpu))
-
-    assert (run.returncode, set_up.installed()) == (0, ["torch-2.13.0+cpu.dist-info"]), run.stderr
-    assert str(set_up.cpu) in run.stdout
 
 
 def test_a_folder_without_the_build_is_an_error_and_nothing_else_is_taken(set_up, tmp_path):

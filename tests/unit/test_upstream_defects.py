@@ -1,10 +1,11 @@
 """The table of upstream defects names tests that are there."""
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
+
+from tests.named import is_test
 
 REPOSITORY = Path(__file__).parents[2]
 TABLE = REPOSITORY / "docs" / "explanation" / "upstream-defects.md"
@@ -31,5 +32,4 @@ def test_every_row_has_a_test_or_a_reason(row):
 
 @pytest.mark.parametrize(("path", "name"), NAMED, ids=["::".join(named) for named in NAMED])
 def test_every_named_test_is_there(path, name):
-    tree = ast.parse((REPOSITORY / path).read_text())
-    assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    assert is_test(path, name)

@@ -9,7 +9,7 @@ from tests.integration import which_frameworks
 from tests.integration.which_frameworks import EACH, EACH_SOON, LONG, ONCE, frameworks_for
 
 
-def test_every_file_of_tests_is_in_one_list() -> None:
+def test_every_file_of_tests_is_in_one_list():
     folder = Path(which_frameworks.__file__).parent
     files = sorted(path.stem for path in folder.glob("test_*.py"))
     once = {name for name in ONCE if "." not in name}
@@ -21,7 +21,7 @@ def is_long(parameter) -> bool:
 
 
 @pytest.mark.parametrize("module", ["test_stop", "test_scale"])
-def test_one_framework_is_in_make_test_and_the_others_are_long(module) -> None:
+def test_one_framework_is_in_make_test_and_the_others_are_long(module):
     parameters = frameworks_for(module, "test_any")
     assert [it.values for it in parameters] == [it.values for it in FRAMEWORKS]
     assert sorted(map(is_long, parameters)) == [False, *[True] * (len(FRAMEWORKS) - 1)]
@@ -29,12 +29,12 @@ def test_one_framework_is_in_make_test_and_the_others_are_long(module) -> None:
     assert is_there(HALVES[soon]) or not any(map(is_there, HALVES.values()))
 
 
-def test_what_runs_for_every_framework_or_for_none_is_named() -> None:
+def test_what_runs_for_every_framework_or_for_none_is_named():
     for name in EACH_SOON:
         assert frameworks_for(*name.split(".")) == FRAMEWORKS
     assert frameworks_for("test_prepare", "test_any") == []
 
 
-def test_a_file_that_is_in_no_list_is_an_error() -> None:
+def test_a_file_that_is_in_no_list_is_an_error():
     with pytest.raises(KeyError, match="test_new is in no list"):
         frameworks_for("test_new", "test_any")

@@ -41,8 +41,7 @@ class FittedSpec(ElasticDLSpec):
     def create_model(self):
         features = keras.Input((NUM_FEATURES,), name="features")
         hidden = keras.layers.Dense(8, activation="tanh")(features)
-        output = Partly()(hidden)
-        return keras.Model(features, output)
+        return keras.Model(features, Partly()(hidden))
 
     def create_dataset(self, dataset, mode):
         return dataset

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 @pytest.fixture
-def job_dir(tmp_path: Path) -> Path:
+def job_dir(tmp_path):
     path = tmp_path / "model.job"
     path.mkdir()
     config = JobConfig(task="train", data="/d", output="/o", model_def="m")
@@ -46,7 +45,7 @@ def job_dir(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_page_and_its_status_show_step_and_loss(job_dir: Path, capsys):
+def test_a_page_and_its_status_show_step_and_loss(job_dir, capsys):
     with dashboard(job_dir) as served:
         code, page, headers = served.get()
         status, text, _ = served.get("status.json")
@@ -66,7 +65,7 @@ def test_a_page_and_its_status_show_step_and_loss(job_dir: Path, capsys):
     assert json.loads(text) == json.loads(capsys.readouterr().out)
 
 
-def test_new_events_are_shown(job_dir: Path):
+def test_new_events_are_shown(job_dir):
     with dashboard(job_dir) as served:
         served.wait_for(200, "50 of 200")
         with EventLog(job_dir / "events.jsonl", "launcher") as log:
@@ -76,9 +75,7 @@ def test_new_events_are_shown(job_dir: Path):
 
 
 @pytest.mark.parametrize("metrics", ["text", [1], {"auc": "text"}, {"auc": [1]}])
-def test_an_event_with_metrics_that_are_none_breaks_nothing(
-    served: Dashboard, job_dir: Path, metrics: object
-):
+def test_an_event_with_metrics_that_are_none_breaks_nothing(served, job_dir, metrics):
     with EventLog(job_dir / "events.jsonl", "launcher") as log:
         log.write(event("job", state="running", task="train", metrics=metrics))
 
@@ -86,7 +83,7 @@ def test_an_event_with_metrics_that_are_none_breaks_nothing(
     assert "50 of 200" in served.get()[1]
 
 
-def test_a_job_that_is_not_there_yet_is_waited_for(job_dir: Path):
+def test_a_job_that_is_not_there_yet_is_waited_for(job_dir):
     away = job_dir.with_name("away")
     job_dir.rename(away)
     with dashboard(job_dir) as served:
@@ -103,7 +100,7 @@ def test_a_job_that_is_not_there_yet_is_waited_for(job_dir: Path):
     assert "no config.yaml" in json.loads(status[1])["error"]
 
 
-def test_who_comes_by_a_foreign_name_is_refused(job_dir: Path):
+def test_who_comes_by_a_foreign_name_is_refused(job_dir):
     with dashboard(job_dir) as served:
         port = served.url.rstrip("/").rpartition(":")[2]
         foreign = served.get(headers={"Host": f"evil.example:{port}"})
@@ -114,24 +111,24 @@ def test_who_comes_by_a_foreign_name_is_refused(job_dir: Path):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_only_get_is_answered(served: Dashboard, method: str):
+def test_only_get_is_answered(served, method):
     assert served.get(method=method, data=b"x")[0] == 405
 
 
 @pytest.mark.parametrize(
     "path", ["events.jsonl", "../config.yaml", "%2e%2e/config.yaml", "docs", "favicon.ico"]
 )
-def test_nothing_else_is_served(served: Dashboard, path: str):
+def test_nothing_else_is_served(served, path):
     assert served.get(path)[0] == 404
 
 
 @pytest.fixture
-def served(job_dir: Path):
+def served(job_dir):
     with dashboard(job_dir) as running:
         yield running
 
 
-def test_what_is_no_http_ends_a_connection_and_nothing_else(served: Dashboard):
+def test_what_is_no_http_ends_a_connection_and_nothing_else(served):
     port = int(served.url.rstrip("/").rpartition(":")[2])
     for garbage in (b"\x16\x03\x01\x02\x00\x01" * 50, b"GET / HTTP/1.1\r\n\r\n", b"\n" * 100_000):
         with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
@@ -143,7 +140,7 @@ def test_what_is_no_http_ends_a_connection_and_nothing_else(served: Dashboard):
     assert served.get()[0] == 200
 
 
-def test_many_readers_at_once_are_answered(served: Dashboard):
+def test_many_readers_at_once_are_answered(served):
     with ThreadPoolExecutor(16) as pool:
         codes = list(pool.map(lambda _: served.get()[0], range(200)))
 
@@ -158,7 +155,7 @@ def connect(served: Dashboard, sent: bytes = b"") -> socket.socket:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: local"], ids=["nothing", "half"])
-def test_connections_that_ask_for_nothing_keep_nobody_out(served: Dashboard, sent: bytes):
+def test_connections_that_ask_for_nothing_keep_nobody_out(served, sent):
     with contextlib.ExitStack() as stack:
         for number in range(150):
             stack.enter_context(connect(served, sent))
@@ -178,7 +175,7 @@ REQUEST = b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     [b"", b"GET / HTTP/1.1\r\nHost: local", REQUEST, REQUEST + b"GET /"],
     ids=["nothing", "half", "one request", "one and a part"],
 )
-def test_a_connection_that_sends_no_whole_request_is_ended(job_dir: Path, sent: bytes):
+def test_a_connection_that_sends_no_whole_request_is_ended(job_dir, sent):
     patience = "from edl_horovod.displays.page import server; server.REQUEST_SECONDS = 0.5"
     with dashboard(job_dir, first=patience) as served, connect(served, sent) as connection:
         answer = b""
@@ -190,7 +187,7 @@ def test_a_connection_that_sends_no_whole_request_is_ended(job_dir: Path, sent: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_and_leaves_nothing(served: Dashboard, number: int):
+def test_a_signal_ends_it_and_leaves_nothing(served, number):
     port = int(served.url.rstrip("/").rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port)):  # A browser keeps one open.
         code, said = served.end(number)
@@ -200,7 +197,7 @@ def test_a_signal_ends_it_and_leaves_nothing(served: Dashboard, number: int):
         socket.create_connection(("127.0.0.1", port))
 
 
-def test_a_port_that_is_taken_is_one_error(served: Dashboard, job_dir: Path, capsys):
+def test_a_port_that_is_taken_is_one_error(served, job_dir, capsys):
     port = served.url.rstrip("/").rpartition(":")[2]
 
     assert main(["dashboard", str(job_dir), "--port", port]) == 2
@@ -211,7 +208,7 @@ def test_a_port_that_is_taken_is_one_error(served: Dashboard, job_dir: Path, cap
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn", "jinja2"])
-def test_without_its_extra_it_says_what_to_install(job_dir: Path, missing: str):
+def test_without_its_extra_it_says_what_to_install(job_dir, missing):
     script = (
         f"import sys; sys.modules[{missing!r}] = None\n"
         "from edl_horovod.cli.main import main\n"

@@ -58,7 +58,7 @@ def _keep_imports():
 
 
 @pytest.fixture
-def load(tmp_path: Path):
+def load(tmp_path):
     """Load a model of a file of this text; each time in a zoo of its own."""
     zoos = (tmp_path / f"zoo-{number}" for number in itertools.count())
 
@@ -348,7 +348,7 @@ def test_the_outputs_processor_is_found_and_checked(load):
         _ = load(f"{MODULE}\nclass PredictionOutputsProcessor: pass\n").outputs_processor
 
 
-def test_a_released_zoo_imports_its_own_files_through_its_name(tmp_path: Path):
+def test_a_released_zoo_imports_its_own_files_through_its_name(tmp_path):
     zoo = tmp_path / "any_name"
     (zoo / "cifar10").mkdir(parents=True)
     (zoo / "cifar10" / "parser.py").write_text("WIDTH = 3\n")
@@ -359,7 +359,7 @@ def test_a_released_zoo_imports_its_own_files_through_its_name(tmp_path: Path):
     assert loaded.full_name == "cifar10.mine.custom_model"
 
 
-def test_one_file_is_a_zoo(tmp_path: Path):
+def test_one_file_is_a_zoo(tmp_path):
     file = shutil.copyfile(ZOO / "keras_tiny.py", tmp_path / "mine.py")
     for model_def in ("", "mine", "TinyRegressor", "mine.TinyRegressor"):
         loaded = load_spec(str(file), model_def, params={})
@@ -368,7 +368,7 @@ def test_one_file_is_a_zoo(tmp_path: Path):
         load_spec(str(file), "other", params={})
 
 
-def test_one_file_has_no_siblings(tmp_path: Path):
+def test_one_file_has_no_siblings(tmp_path):
     (tmp_path / "sibling_of_mine.py").write_text("")
     file = tmp_path / "mine.py"
     file.write_text("import sibling_of_mine\n" + MODULE)
@@ -376,7 +376,7 @@ def test_one_file_has_no_siblings(tmp_path: Path):
         load_spec(str(file), "", params={})
 
 
-def test_all_kinds_are_listed(tmp_path: Path):
+def test_all_kinds_are_listed(tmp_path):
     for name in ("keras_tiny", "released_tiny", "tiny"):
         shutil.copy(ZOO / f"{name}.py", tmp_path)
     assert list_definitions(tmp_path) == [

@@ -43,17 +43,17 @@ def _keep_path():
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.model_def)
-def case(request) -> Case:
+def case(request):
     return request.param
 
 
 @pytest.fixture
-def loaded(case: Case):
+def loaded(case):
     return load_spec(str(ZOO), case.model_def, params=case.params)
 
 
 @pytest.fixture
-def records(loaded, tmp_path: Path) -> list[bytes]:
+def records(loaded, tmp_path):
     """Images of four classes, of a size and colours that must be converted."""
     made = []
     for label in range(4):
@@ -71,7 +71,7 @@ def batch_of(loaded, records: list[bytes], mode: Mode):
     return next(iter(dataset.batch(len(records))))
 
 
-def test_a_model_learns_from_its_own_records(loaded, records, case: Case):
+def test_a_model_learns_from_its_own_records(loaded, records, case):
     import keras
     import tensorflow as tf
 
@@ -101,7 +101,7 @@ def test_metrics_are_for_evaluation_only(loaded):
     assert loaded.spec.create_metrics(mode=Mode.TRAINING, **values) == {}
 
 
-def test_a_file_outside_a_class_folder_gives_a_record_without_label(loaded, tmp_path: Path):
+def test_a_file_outside_a_class_folder_gives_a_record_without_label(loaded, tmp_path):
     file = tmp_path / "unknown" / "image.png"
     file.parent.mkdir()
     Image.new("L", (28, 28), 255).save(file)
@@ -111,7 +111,7 @@ def test_a_file_outside_a_class_folder_gives_a_record_without_label(loaded, tmp_
     assert float(features["image"][0, 5, 5].numpy().max()) == 1
 
 
-def test_a_saved_model_gives_the_same_outputs(loaded, records, tmp_path: Path):
+def test_a_saved_model_gives_the_same_outputs(loaded, records, tmp_path):
     import keras
 
     features = batch_of(loaded, records, Mode.PREDICTION)
@@ -122,7 +122,7 @@ def test_a_saved_model_gives_the_same_outputs(loaded, records, tmp_path: Path):
     np.testing.assert_allclose(again, outputs, rtol=1e-5, atol=1e-6)
 
 
-def test_a_trained_model_gives_the_same_outputs(loaded, records, case: Case, tmp_path: Path):
+def test_a_trained_model_gives_the_same_outputs(loaded, records, case, tmp_path):
     features = batch_of(loaded, records, Mode.PREDICTION)
     like = tf.nest.map_structure(tf.TensorSpec.from_tensor, features)
     model = KerasModel(loaded, like)

@@ -7,7 +7,7 @@ from pathlib import Path
 MAKER = Path(__file__).parents[3] / "model_zoo" / "sample_images.py"
 
 
-def test_pictures_appear_and_what_is_beside_them_stays(tmp_path: Path):
+def test_pictures_appear_and_what_is_beside_them_stays(tmp_path):
     mine = tmp_path / "images.partial" / "mine.txt"
     mine.parent.mkdir()
     mine.write_text("mine")

@@ -56,8 +56,7 @@ def spec_of(model_def, framework, **params):
         from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
     else:
         from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
-    loaded = load_spec(str(ZOO), model_def, params=params, plain_models=PLAIN_MODELS)
-    return loaded.spec
+    return load_spec(str(ZOO), model_def, params=params, plain_models=PLAIN_MODELS).spec
 
 
 def adapted(spec, cells):
@@ -139,8 +138,7 @@ def trained(spec, parts, num_steps=60):
 def test_a_regressor_learns_the_number_in_its_own_unit(framework, model_def):
     spec = spec_of(model_def, framework, label="salary", hidden_units=[16])
     cells = table()
-    told = adapted(spec, cells)
-    assert "column hired: dates, read as year, month, weekday" in told
+    assert "column hired: dates, read as year, month, weekday" in adapted(spec, cells)
     found = trained(spec, batch_of(spec, cells, Mode.TRAINING), 150)
     assert found.losses[-1] < 0.1 * found.losses[0]
 
@@ -205,8 +203,7 @@ def test_a_classifier_learns_texts_booleans_and_whole_numbers(framework, model_d
     by_class = np.bincount(np.asarray(parts[1]), np.asarray(parts[2]))
     np.testing.assert_allclose(by_class, NUM_ROWS / len(counts), rtol=1e-5)
 
-    found = trained(spec, parts)
-    outputs = found.outputs(parts[0])
+    outputs = trained(spec, parts).outputs(parts[0])
     np.testing.assert_allclose(outputs["probabilities"].sum(axis=1), 1, rtol=1e-5)
     np.testing.assert_array_equal(outputs["class"], outputs["probabilities"].argmax(axis=1))
     names = np.array([str(each) for each in classes])[outputs["class"]]
@@ -227,8 +224,7 @@ COLUMNS = [
 def test_clauses_say_what_each_part_reads(framework):
     spec = spec_of("regressor.wide_and_deep", framework, label="salary", columns=COLUMNS)
     cells = {**table(), "tags": texts(["0,3", "", "4"] * (NUM_ROWS // 3))}
-    told = adapted(spec, cells)
-    assert told[-1] == "not read: hired, level, name"
+    assert adapted(spec, cells)[-1] == "not read: hired, level, name"
     parts = batch_of(spec, cells, Mode.TRAINING)
     assert {name: tuple(value.shape) for name, value in parts[0].items()} == {
         "codes_0": (NUM_ROWS, 1),

@@ -19,7 +19,7 @@ def prepare_data_for_a_single_file(filename):
 
 
 @pytest.fixture
-def pool(tmp_path: Path):
+def pool(tmp_path):
     """A pool of one process for a model file."""
 
     def make(source: str) -> ProcessPool:
@@ -40,7 +40,7 @@ def pool(tmp_path: Path):
 
 
 @pytest.fixture
-def signalled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def signalled(monkeypatch):
     """For each signal to a group, whether its leader's number could not be given away by then."""
     found: list[bool] = []
     real = os.killpg
@@ -68,7 +68,7 @@ def test_a_process_that_died_is_not_signalled_by_a_number_given_away(pool, signa
     assert signalled == [True]
 
 
-def test_what_a_dead_process_left_behind_is_killed(pool, tmp_path: Path):
+def test_what_a_dead_process_left_behind_is_killed(pool, tmp_path):
     child = tmp_path / "child"
     source = f"""
 import os, pathlib, subprocess

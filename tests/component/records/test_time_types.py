@@ -39,8 +39,7 @@ def read_as_trained(path, trained):
     with opened(trained) as source:
         columns = columns_from_json(columns_to_json(source.layout.columns))
     with with_time_types_of(columns, opened(path), data=f"data={path}") as source:
-        values = source.read(range(len(DAYS)))[0]
-        return plain(values), source.layout.columns[0].dtype
+        return plain(source.read(range(len(DAYS)))[0]), source.layout.columns[0].dtype
 
 
 UNITS = [pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC")]

@@ -52,8 +52,7 @@ def test_a_training_that_is_looked_at_is_the_same_training(train, use):
     use(lambda: [Looks()])
     seen = train("train.epochs=2", PER_STEP, job="seen")
     use(lambda: [])
-    alone = train("train.epochs=2", job="alone")
-    assert seen.losses == alone.losses
+    assert seen.losses == train("train.epochs=2", job="alone").losses
 
 
 def test_what_they_counted_is_there_at_the_end_of_the_epoch_and_after_a_restart(train, use):

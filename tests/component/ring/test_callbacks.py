@@ -68,8 +68,7 @@ def test_a_training_that_goes_on_has_the_callbacks_it_had(train, use, tmp_path):
     whole = train("train.epochs=6", job="whole")
     first = train("train.epochs=6", until=12)
     loggers[-1].csv_file.close()  # As the end of its process does.
-    second = train("train.epochs=6", "resume=must")
-    losses = {**first.losses, **second.losses}
+    losses = {**first.losses, **train("train.epochs=6", "resume=must").losses}
     np.testing.assert_allclose(list(losses.values()), list(whole.losses.values()), rtol=1e-5)
     assert made[0].rates[0] > made[0].rates[-1] > 0
     assert made[2].rates == made[0].rates
@@ -86,10 +85,8 @@ def test_a_training_that_goes_on_has_the_callbacks_it_had(train, use, tmp_path):
 
 def test_one_of_them_can_end_the_training(train, use):
     use(lambda: [keras.callbacks.EarlyStopping(monitor="loss", min_delta=100.0, patience=1)])
-    training = train(EPOCHS)
-    assert max(training.losses) == 2 * STEPS_PER_EPOCH
-    again = train(EPOCHS, "resume=must")
-    assert again.losses == {}
+    assert max(train(EPOCHS).losses) == 2 * STEPS_PER_EPOCH
+    assert train(EPOCHS, "resume=must").losses == {}
 
 
 def test_a_rate_by_step_and_a_last_step_hold_on_every_rank_alike(train, use):
@@ -103,8 +100,7 @@ def test_a_rate_by_step_and_a_last_step_hold_on_every_rank_alike(train, use):
     training = train(EPOCHS)
     assert list(training.losses) == [1, 2, 3, 4, 5, 6, 7]
     assert seen == [0, 1, 2, 3, 4, 5, 6]
-    resumed = train(EPOCHS, "resume=must")
-    assert resumed.losses == {}
+    assert train(EPOCHS, "resume=must").losses == {}
     fast = train("train.max_steps=3", job="fast")
     # Nothing moves at a rate of 0.
     for one, other in zip(_model_weights(training), _model_weights(fast), strict=True):

@@ -121,11 +121,9 @@ def test_another_model_is_refused(train):
 
 
 def test_weights_of_a_trained_model_begin_a_new_training(train, tmp_path):
-    first = train(EPOCHS, job="first")
-    assert max(first.losses) == STEPS
+    assert max(train(EPOCHS, job="first").losses) == STEPS
     second = train(EPOCHS, f"init_from={tmp_path}/first-out", until=1, job="second")
-    fresh = train(EPOCHS, until=1, job="fresh")
-    assert second.losses[1] < fresh.losses[1]
+    assert second.losses[1] < train(EPOCHS, until=1, job="fresh").losses[1]
     assert int(second.step.optimizer.iterations.numpy()) == 1
 
 

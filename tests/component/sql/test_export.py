@@ -27,7 +27,7 @@ def database(tmp_path):
 
 
 @pytest.fixture
-def told() -> list[str]:
+def told():
     return []
 
 
@@ -112,8 +112,7 @@ def test_nulls_are_counted_for_each_column(database, run, tmp_path):
     values = [(1, "x", 1), (None, "y", 1), (3, None, 1), (None, "z", 1)]
     database.executemany("INSERT INTO t VALUES (?, ?, ?)", values)
     with pytest.raises(
-        DataError,
-        match=r"'a' in 2 of 4 rows, first in row 2; 'b' in 1 of 4 rows, first in row 3\.",
+        DataError, match=r"'a' in 2 of 4 rows, first in row 2; 'b' in 1 of 4 rows, first in row 3\."
     ):
         run("SELECT * FROM t")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["some.db"]

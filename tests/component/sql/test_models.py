@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +13,7 @@ from edl_horovod.errors import DataError, OutputError
 from edl_horovod.sql.models import MODEL, About, ModelStore
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.statements import StatementError
+from tests.forked import fork
 
 ABOUT = About(
     statement="SELECT a, b FROM t TRAIN regressor.DNN INTO m",
@@ -119,8 +119,7 @@ def test_a_folder_of_others_is_left_alone(tmp_path):
 
 
 def test_a_damaged_version_says_so(store, tmp_path):
-    found = store.add("m", made(tmp_path / "a"), ABOUT)
-    (found.folder / "about.json").write_text("{")
+    (store.add("m", made(tmp_path / "a"), ABOUT).folder / "about.json").write_text("{")
     with pytest.raises(DataError, match="m@1 is damaged"):
         store.find(named("m"))
 
@@ -201,13 +200,7 @@ def test_two_trainings_at_once_get_versions_of_their_own(tmp_path):
     children = []
     for number in range(4):
         folder = made(tmp_path / str(number), str(number))
-        if (child := os.fork()) == 0:
-            try:
-                ModelStore(models).add("m", folder, ABOUT)
-            except BaseException:
-                os.kill(os.getpid(), signal.SIGKILL)
-            os._exit(0)
-        children.append(child)
+        children.append(fork(lambda folder=folder: ModelStore(models).add("m", folder, ABOUT)))
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     store = ModelStore(models)
     assert store.versions("m") == (1, 2, 3, 4)
@@ -218,13 +211,7 @@ def test_a_training_that_ends_beside_a_drop_gets_its_version(tmp_path):
     models = tmp_path / "models"
     store = ModelStore(models)
     folders = [made(tmp_path / str(number)) for number in range(60)]
-    if (child := os.fork()) == 0:
-        try:
-            for folder in folders:
-                ModelStore(models).add("m", folder, ABOUT)
-        except BaseException:
-            os.kill(os.getpid(), signal.SIGKILL)
-        os._exit(0)
+    child = fork(lambda: [ModelStore(models).add("m", folder, ABOUT) for folder in folders])
     ended, status = 0, 0
     while not ended:
         with contextlib.suppress(StatementError, DataError):  # It may have none just now.

@@ -16,12 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from edl_horovod.cli.main import main
 from edl_horovod.sql.service.server import MAX_CALLS
 from tests import databases
-from tests.sql_service import (
-    children_of,
-    in_background,
-    service,
-    values,
-)
+from tests.sql_service import children_of, in_background, service, values
 from tests.waiting import is_running, wait_until
 
 LONG = (

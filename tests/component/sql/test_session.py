@@ -23,6 +23,7 @@ from edl_horovod.sql.session import open_session
 from edl_horovod.sql.settings import read_settings
 from edl_horovod.sql.statements import StatementError
 from edl_horovod.supervisor.run import JobResult
+from tests.forked import fork
 
 TRAINED = "SELECT name, role, salary FROM employee TRAIN regressor.DNN INTO m;"
 CLASSIFIED = "SELECT name, salary, role FROM employee TRAIN classifier.DNN INTO c;"
@@ -395,9 +396,7 @@ def test_a_killed_statement_ends_and_leaves_nothing(session, ring, tmp_path):
 
 def test_the_rows_that_a_dead_process_left_are_removed(session, ring, tmp_path):
     ring.before_it_ends = lambda: os.kill(os.getpid(), signal.SIGKILL)
-    if (child := os.fork()) == 0:
-        run(session, TRAINED)
-        os._exit(0)
+    child = fork(lambda: run(session, TRAINED))
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     left = tmp_path / "models" / ".jobs" / "1"
     assert (left / "data").is_dir()
@@ -429,9 +428,7 @@ def test_rows_of_another_machine_are_removed_only_where_nothing_is_heard_of_it(
     session, ring, tmp_path
 ):
     ring.before_it_ends = lambda: os.kill(os.getpid(), signal.SIGKILL)
-    if (child := os.fork()) == 0:
-        run(session, TRAINED)
-        os._exit(0)
+    child = fork(lambda: run(session, TRAINED))
     os.waitpid(child, 0)
     job = tmp_path / "models" / ".jobs" / "1"
     entry = json.loads((job / "statement.json").read_bytes())

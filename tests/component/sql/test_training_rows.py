@@ -148,8 +148,7 @@ def test_each_kind_of_column_is_filled_from_the_training_rows(tmp_path):
 
 def test_rows_held_back_of_another_kind_are_refused(place):
     place.database.run(
-        "UPDATE people SET role = 'cook' WHERE id < 3",
-        "UPDATE people SET role = NULL WHERE id > 2",
+        "UPDATE people SET role = 'cook' WHERE id < 3", "UPDATE people SET role = NULL WHERE id > 2"
     )
     with pytest.raises(DataError, match=r"train\.validation_select gives other columns"):
         place.run(

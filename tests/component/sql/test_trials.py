@@ -7,13 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from edl_horovod import api
-from edl_horovod.errors import (
-    ConfigError,
-    DataError,
-    Interrupted,
-    JobFailed,
-    TrainingError,
-)
+from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed, TrainingError
 from edl_horovod.sql.jobs import find_jobs, request_kill
 from edl_horovod.sql.session import open_session
 from edl_horovod.sql.settings import read_settings

@@ -1,6 +1,7 @@
 """Predictions in tables: by key, whole or not at all, and never in a row that has changed."""
 
 import dataclasses
+import functools
 import itertools
 import math
 import signal
@@ -38,8 +39,14 @@ def people(request):
 
 
 @pytest.fixture
-def told() -> list[str]:
+def told():
     return []
+
+
+def exported(engine, folder, select, target=TARGET, *, nulls=None, tell=print, **how):
+    """The plan of a target, and the rows of its SELECT in a folder."""
+    plan = plan_target(engine, select, target, **how)
+    return plan, export(engine, plan.select, folder, nulls=nulls or {}, tell=tell, target=plan)
 
 
 @pytest.fixture
@@ -49,9 +56,8 @@ def predict(tmp_path, told):
 
     def predict(database, select, target, *meanwhile, **how):
         with open_engine(database.url) as engine:
-            plan = plan_target(engine, select, target, **how)
             folder = tmp_path / f"out-{next(numbers)}"
-            table = export(engine, plan.select, folder, nulls={}, tell=told.append, target=plan)
+            plan, table = exported(engine, folder, select, target, tell=told.append, **how)
             for statement in meanwhile:
                 database.run(statement)
             values = [(10.0 * row,) * len(plan.columns) for row in range(1, table.num_rows + 1)]
@@ -120,7 +126,9 @@ def test_a_value_that_comes_in_meanwhile_stays(people, predict):
     assert people.run("SELECT id, score FROM testdata ORDER BY id") == [(1, 10), (2, 7), (5, 30)]
 
 
-@pytest.mark.parametrize("select", ["SELECT *", "SELECT predicted_salary, name, id"])
+@pytest.mark.parametrize(
+    "select", ["SELECT *", "SELECT predicted_salary, name, id", "SELECT name, role"]
+)
 def test_a_statement_that_runs_each_night_renews_its_column(people, predict, told, select):
     predict(people, "SELECT * FROM testdata ORDER BY id", TARGET)
     people.run("INSERT INTO testdata (id, name, role) VALUES (7, 'Eve', 'a')")
@@ -207,26 +215,18 @@ def test_a_table_of_an_attached_file_is_another_table(sqlite, tmp_path):
         engine.execute(f"ATTACH '{tmp_path / 'other.db'}' AS other")
         engine.execute("CREATE TABLE other.t (id INTEGER PRIMARY KEY, x INTEGER, p REAL)")
         engine.execute("INSERT INTO other.t VALUES (1, 2, 3)")
-        plan = plan_target(engine, "SELECT * FROM t", ("t", "p"))
-        table = export(engine, plan.select, tmp_path / "out", nulls={}, tell=print, target=plan)
-        write_predictions(engine, plan, table, [(10.0,)], tell=print)
+        rows = exported(engine, tmp_path / "out", "SELECT * FROM t", ("t", "p"))
+        write_predictions(engine, *rows, [(10.0,)], tell=print)
         with pytest.raises(DataError, match="1 values of p"):
             plan_target(engine, select, target)
         engine.execute("ALTER TABLE other.t DROP COLUMN p")
         for turn in range(2):
-            plan = plan_target(engine, select, target)
-            folder = tmp_path / f"other-{turn}"
-            table = export(engine, plan.select, folder, nulls={}, tell=print, target=plan)
-            write_predictions(engine, plan, table, [(20.0,)], tell=print)
+            rows = exported(engine, tmp_path / f"other-{turn}", select, target)
+            write_predictions(engine, *rows, [(20.0,)], tell=print)
         assert engine.execute("SELECT p FROM other.t").rows == ((20.0,),)
 
 
-def test_what_predict_added_is_renewed(people, predict):
-    predict(people, REFERENCE + " ORDER BY id", TARGET)
-    people.run("INSERT INTO testdata (id, name, role) VALUES (7, 'Eve', 'a')")
-    predict(people, REFERENCE + " ORDER BY id DESC", TARGET)
-    found = people.run("SELECT id, predicted_salary FROM testdata ORDER BY id")
-    assert found == [(1, 40), (2, 30), (5, 20), (7, 10)]
+def test_a_table_that_predict_made_is_renewed(people, predict):
     predict(people, "SELECT id, role FROM testdata", ("scores", "score"))
     people.run("ALTER TABLE scores ADD COLUMN note VARCHAR(9)")
     if not people.url.startswith("sqlite"):  # There the number of a row is a key.
@@ -275,8 +275,14 @@ def test_a_row_number_of_another_row_is_noticed(sqlite, predict, told):
     assert sqlite.run("SELECT * FROM testdata") == [("Ann", "a", 10.0), ("Dan", "d", None)]
 
 
-def test_expressions_and_aliases_are_matched(people, predict):
-    select = "SELECT upper(t.name) AS name, -- FROM nowhere\n t.role FROM testdata AS t LIMIT 10"
+@pytest.mark.parametrize(
+    "select",
+    [
+        "SELECT upper(t.name) AS name, -- FROM nowhere\n t.role FROM testdata AS t LIMIT 10",
+        "SELECT t.*, 2 * id AS twice FROM testdata AS t",
+    ],
+)
+def test_expressions_aliases_and_stars_are_matched(people, predict, select):
     assert predict(people, select, TARGET).num_rows == 3
 
 
@@ -287,11 +293,6 @@ def test_stars_and_row_numbers_stay_those_of_the_table(sqlite, predict):
     )
     select = "SELECT 2 * rowid AS x, *, rowid * 3 AS y FROM testdata AS t"
     assert predict(sqlite, select, TARGET).num_rows == 2
-
-
-def test_stars_beside_other_columns_are_matched(people, predict):
-    select = "SELECT t.*, 2 * id AS twice FROM testdata AS t"
-    assert predict(people, select, TARGET).num_rows == 3
 
 
 @pytest.mark.parametrize("key", ["id INTEGER PRIMARY KEY,", "id NUMERIC(9) PRIMARY KEY,", ""])
@@ -326,20 +327,13 @@ def test_the_progress_of_writing_is_told_and_may_end_it(sqlite, tmp_path):
             raise Interrupted("Enough.")
 
     with open_engine(sqlite.url) as engine:
-        plan = plan_target(engine, "SELECT role FROM testdata", TARGET)
-        table = export(engine, plan.select, tmp_path / "out", nulls={}, tell=print, target=plan)
+        rows = exported(engine, tmp_path / "out", "SELECT role FROM testdata")
+        write = functools.partial(write_predictions, engine, *rows, tell=print)
         with pytest.raises(Interrupted):
-            write_predictions(engine, plan, table, slow_predictions(), tell=print, on_progress=end)
+            write(slow_predictions(), on_progress=end)
         assert sqlite.schema() == before
         reported = []
-        write_predictions(
-            engine,
-            plan,
-            table,
-            slow_predictions(),
-            tell=print,
-            on_progress=lambda num_rows, rate: reported.append(num_rows),
-        )
+        write(slow_predictions(), on_progress=lambda num_rows, rate: reported.append(num_rows))
     assert reported[0] < reported[-1] == 3000
 
 
@@ -381,10 +375,9 @@ def test_whole_numbers_among_fractions_keep_their_digits(sqlite, predict, num_wh
 
 def test_predictions_that_are_no_numbers_are_told(people, told, tmp_path):
     with open_engine(people.url) as engine:
-        plan = plan_target(engine, REFERENCE + " ORDER BY id", TARGET)
-        table = export(engine, plan.select, tmp_path / "out", nulls={}, tell=print, target=plan)
+        rows = exported(engine, tmp_path / "out", REFERENCE + " ORDER BY id")
         values = [(1.0,), (float("nan"),), (float("inf"),)]
-        write_predictions(engine, plan, table, values, tell=told.append)
+        write_predictions(engine, *rows, values, tell=told.append)
     found = [row[0] for row in people.run("SELECT predicted_salary FROM testdata ORDER BY id")]
     kept = {"sqlite": [1.0, None, math.inf], "mariadb": [1.0, None, None]}
     if (expected := kept.get(people.url.partition(":")[0])) is None:
@@ -421,11 +414,9 @@ def test_another_table_is_dropped_only_if_asked_to(people, predict):
 def test_a_new_table_keeps_what_is_null(people, predict, tmp_path):
     people.run("UPDATE testdata SET role = NULL WHERE id = 2")
     with open_engine(people.url) as engine:
-        plan = plan_target(engine, REFERENCE + " ORDER BY id", ("scores",))
-        table = export(
-            engine, plan.select, tmp_path / "out", nulls={"role": "-"}, tell=print, target=plan
-        )
-        write_predictions(engine, plan, table, [(1.0,)] * 3, tell=print)
+        select, nulls = REFERENCE + " ORDER BY id", {"role": "-"}
+        rows = exported(engine, tmp_path / "out", select, ("scores",), nulls=nulls)
+        write_predictions(engine, *rows, [(1.0,)] * 3, tell=print)
     assert people.run("SELECT role FROM scores") == [("a",), (None,), ("b",)]
 
 
@@ -497,10 +488,7 @@ def test_a_name_without_quotes_is_the_table_that_postgresql_reads(postgresql, pr
         )
     predict(postgresql, "SELECT name FROM Emp", ("emp", "score"))
     predict(postgresql, 'SELECT name FROM "Emp"', ("Emp", "other"))
-    assert postgresql.schema() == {
-        "Emp": ["id", "name", "other"],
-        "emp": ["id", "name", "score"],
-    }
+    assert postgresql.schema() == {"Emp": ["id", "name", "other"], "emp": ["id", "name", "score"]}
     with pytest.raises(DataError, match=r"exists|are rows of"):
         predict(postgresql, "SELECT name FROM Emp", ("Emp", "score"))
 
@@ -515,25 +503,23 @@ def test_keys_of_several_columns_and_kinds(postgresql, predict):
     assert postgresql.run("SELECT x, y FROM t ORDER BY x") == [(1, 10.0), (2, 20.0)]
 
 
-@pytest.mark.parametrize("type_", ["mood", "word"])
-def test_keys_of_named_types(postgresql, predict, type_):
-    postgresql.run(
-        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
-        "CREATE DOMAIN word AS text CHECK (value <> '')",
+@pytest.mark.parametrize(
+    ("people", "before", "type_"),
+    [
+        ("postgresql", "CREATE TYPE mood AS ENUM ('sad', 'ok')", "mood"),
+        ("postgresql", "CREATE DOMAIN word AS text CHECK (value <> '')", "word"),
+        ("mariadb", "DROP TABLE testdata", "ENUM('sad', 'ok')"),
+    ],
+    indirect=["people"],
+)
+def test_keys_of_named_types(people, predict, before, type_):
+    people.run(
+        before,
         f"CREATE TABLE t (m {type_} PRIMARY KEY, x INTEGER)",
         "INSERT INTO t VALUES ('sad', 1), ('ok', 2)",
     )
-    predict(postgresql, "SELECT x FROM t ORDER BY x", ("t", "y"))
-    assert postgresql.run("SELECT x, y FROM t ORDER BY x") == [(1, 10.0), (2, 20.0)]
-
-
-def test_enums_of_mariadb_are_keys(mariadb, predict):
-    mariadb.run(
-        "CREATE TABLE t (m ENUM('sad', 'ok') PRIMARY KEY, x INTEGER)",
-        "INSERT INTO t VALUES ('sad', 1), ('ok', 2)",
-    )
-    predict(mariadb, "SELECT x FROM t ORDER BY x", ("t", "y"))
-    assert mariadb.run("SELECT x, y FROM t ORDER BY x") == [(1, 10.0), (2, 20.0)]
+    predict(people, "SELECT x FROM t ORDER BY x", ("t", "y"))
+    assert people.run("SELECT x, y FROM t ORDER BY x") == [(1, 10.0), (2, 20.0)]
 
 
 def test_a_column_that_somebody_adds_meanwhile_is_filled(people, predict):
@@ -609,9 +595,8 @@ def test_a_session_has_its_own_settings_afterwards(people, tmp_path, setting):
     with open_engine(people.url) as engine:
         engine.execute(change)
         before = engine.execute(look).rows
-        plan = plan_target(engine, REFERENCE, TARGET)
+        plan, table = exported(engine, tmp_path / "out", REFERENCE)
         try_writing(engine, plan)
-        table = export(engine, plan.select, tmp_path / "out", nulls={}, tell=print, target=plan)
         write_predictions(engine, plan, table, [(1.0,)] * 3, tell=print)
         assert engine.execute(look).rows == before
 
@@ -648,10 +633,9 @@ def test_a_table_of_another_schema_is_another_table(postgresql):
 def test_too_few_predictions_change_nothing(people, tmp_path):
     before = people.schema()
     with open_engine(people.url) as engine:
-        plan = plan_target(engine, REFERENCE, TARGET)
-        table = export(engine, plan.select, tmp_path / "out", nulls={}, tell=print, target=plan)
+        rows = exported(engine, tmp_path / "out", REFERENCE)
         with pytest.raises(DataError, match="fewer predictions than rows"):
-            write_predictions(engine, plan, table, [(1.0,)] * 2, tell=print)
+            write_predictions(engine, *rows, [(1.0,)] * 2, tell=print)
     assert people.schema() == before
 
 
@@ -664,10 +648,9 @@ def test_a_column_that_was_added_in_vain_is_dropped(mariadb, tmp_path):
     )
     before = mariadb.schema()
     with open_engine(mariadb.url) as engine:
-        plan = plan_target(engine, REFERENCE, TARGET)
-        table = export(engine, plan.select, tmp_path / "out", nulls={}, tell=print, target=plan)
+        rows = exported(engine, tmp_path / "out", REFERENCE)
         with pytest.raises(DataError, match="not now"):
-            write_predictions(engine, plan, table, [(1.0,)] * 2, tell=print)
+            write_predictions(engine, *rows, [(1.0,)] * 2, tell=print)
     assert mariadb.schema() == before
 
 

@@ -84,7 +84,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_record_is_what_protobuf_writes(case: Case):
+def test_a_record_is_what_protobuf_writes(case):
     ids = [5, 300, 2**40][: len(case.array)]
     expected = [
         by_protobuf(record_id, output=values)
@@ -94,7 +94,7 @@ def test_a_record_is_what_protobuf_writes(case: Case):
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=8))
-def test_any_integers_are_what_protobuf_writes(values: list[int]):
+def test_any_integers_are_what_protobuf_writes(values):
     assert encode(np.array([values])) == [by_protobuf(0, output=values)]
 
 
@@ -127,8 +127,7 @@ def test_the_schema_is_enough_for_tensorflow_to_read_the_records():
 
 
 def test_one_axis_may_differ_and_is_null_in_the_schema():
-    spec = tf.TensorSpec((None, None, 4), tf.float32)
-    encoder = ExampleEncoder(described(spec))
+    encoder = ExampleEncoder(described(tf.TensorSpec((None, None, 4), tf.float32)))
     assert encoder.schema(1)["features"]["output"]["shape"] == [None, 4]
 
 
@@ -142,7 +141,7 @@ def test_one_axis_may_differ_and_is_null_in_the_schema():
         ({"b": [1, 2], "a": {"c": 3}}, ["b/0", "b/1", "a/c"]),
     ],
 )
-def test_outputs_are_named(outputs: Any, names: list[str]):
+def test_outputs_are_named(outputs, names):
     assert list(flatten_outputs(outputs)) == names
 
 
@@ -163,7 +162,7 @@ def _spec(shape: Any, dtype: tf.DType = tf.float32) -> tf.TensorSpec:
         ([_spec((None,)), None], "'output_1' of M cannot be written.*NoneType"),
     ],
 )
-def test_what_records_cannot_hold_is_refused_by_name(outputs: Any, named: str):
+def test_what_records_cannot_hold_is_refused_by_name(outputs, named):
     with pytest.raises(UserCodeError, match=named):
         described(outputs)
 
@@ -174,6 +173,6 @@ def test_an_output_that_is_not_one_a_record_is_refused():
         encoder.encode(np.arange(3), arrays_of(tf.zeros((1, 2))))
 
 
-def test_float64_is_said_to_lose_digits(caplog: pytest.LogCaptureFixture):
+def test_float64_is_said_to_lose_digits(caplog):
     described(_spec((None,), tf.float64))
     assert "'output' of M is float64" in caplog.text

@@ -82,7 +82,7 @@ class Until(Membership):
 
 
 @pytest.fixture
-def make_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def make_work(tmp_path, monkeypatch):
     """Make the work of one rank; keywords change the config."""
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
     data = write_records(tmp_path / "data", NUM_RECORDS)
@@ -137,7 +137,7 @@ def records_of(output: Path) -> list[bytes]:
         return list(reader)
 
 
-def test_rings_that_change_and_break_give_the_records_of_one_rank(make_work, tmp_path: Path):
+def test_rings_that_change_and_break_give_the_records_of_one_rank(make_work, tmp_path):
     serial = make_work(output=str(tmp_path / "serial"), job_dir=str(tmp_path / "serial.job"))
     run_ring(serial, size=1, num_segments=NUM_SEGMENTS)
     serial.finish(LEADER)
@@ -184,7 +184,7 @@ def test_an_output_folder_holds_parts_and_a_schema_that_reads_them(
     )
 
 
-def test_a_single_file_has_its_schema_beside_it(make_work, tmp_path: Path):
+def test_a_single_file_has_its_schema_beside_it(make_work, tmp_path):
     work = make_work(output=str(tmp_path / "all.recordio"))
     run_ring(work, size=2, num_segments=NUM_SEGMENTS)
     work.finish(LEADER)
@@ -202,7 +202,7 @@ def test_a_single_file_has_its_schema_beside_it(make_work, tmp_path: Path):
     ]
 
 
-def test_the_next_leader_finishes_what_a_lost_one_began(make_work, tmp_path: Path):
+def test_the_next_leader_finishes_what_a_lost_one_began(make_work, tmp_path):
     work = make_work()
     run_ring(work, size=1, num_segments=NUM_SEGMENTS)
     with marker.work_folder(tmp_path / "out") as left:  # As a leader that was killed leaves it.
@@ -255,8 +255,7 @@ def test_a_full_disk_leaves_the_older_output_and_the_segments(make_work, tmp_pat
 
 
 def test_a_processor_gets_every_batch_in_order_within_a_lane(make_work):
-    work = make_work(MODEL_FILE + PROCESSOR)
-    run_ring(work, size=2, num_segments=NUM_SEGMENTS)
+    run_ring(make_work(MODEL_FILE + PROCESSOR), size=2, num_segments=NUM_SEGMENTS)
     calls = make_work.trained.loaded.module.CALLS
     ids = [record for _, records, _ in calls for record in records]
     assert sorted(ids) == list(range(NUM_RECORDS))
@@ -267,7 +266,7 @@ def test_a_processor_gets_every_batch_in_order_within_a_lane(make_work):
     assert all(len(records) == len(totals) for _, records, totals in calls)
 
 
-def test_a_processor_takes_the_place_of_an_output(make_work, tmp_path: Path):
+def test_a_processor_takes_the_place_of_an_output(make_work, tmp_path):
     work = make_work(MODEL_FILE + PROCESSOR, output="")
     run_ring(work, size=1, num_segments=NUM_SEGMENTS)
     assert work.finish(LEADER).output == ""
@@ -277,8 +276,7 @@ def test_a_processor_takes_the_place_of_an_output(make_work, tmp_path: Path):
 
 def test_a_processor_of_two_parameters_is_called_with_two(make_work):
     two = PROCESSOR.replace(", record_ids=None", "").replace("record_ids.tolist()", "None")
-    work = make_work(MODEL_FILE + two)
-    run_ring(work, size=1, num_segments=1)
+    run_ring(make_work(MODEL_FILE + two), size=1, num_segments=1)
     assert len(make_work.trained.loaded.module.CALLS) == 2 * SEGMENT_STEPS
 
 

@@ -33,7 +33,7 @@ def write_pictures(folder: Path, prepare, *, subfolder: str) -> str:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_labels_in_the_records_do_not_matter(name: str, tmp_path: Path, monkeypatch):
+def test_labels_in_the_records_do_not_matter(name, tmp_path, monkeypatch):
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
     loaded = zoo.load_spec(str(ZOO), name, params={})
     prepare = loaded.module.prepare_data_for_a_single_file

@@ -89,7 +89,7 @@ def trained(offset: float = 0) -> FakeModel:
 
 
 @pytest.fixture
-def model_zoo(tmp_path: Path) -> Path:
+def model_zoo(tmp_path):
     folder = tmp_path / "zoo"
     (folder / "fintech").mkdir(parents=True)
     (folder / "helpers.py").write_text("NAME = 'original'\n")
@@ -99,7 +99,7 @@ def model_zoo(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def write_model(tmp_path: Path, model_zoo: Path):
+def write_model(tmp_path, model_zoo):
     def write_model(
         model: Any = None,
         *,
@@ -178,8 +178,7 @@ def test_the_seven_strings(write_model):
 
 def test_the_image_of_the_training_is_named(write_model):
     image = "host/zoo@sha256:" + "ab" * 32
-    files = read(write_model(image=image))
-    assert files.message.docker_commit_id == image
+    assert read(write_model(image=image)).message.docker_commit_id == image
 
 
 def test_settings_and_metrics_come_back(write_model):
@@ -208,7 +207,7 @@ def test_float32_parameters_carry_no_field_of_ours(write_model):
     }
 
 
-def test_the_spec_comes_from_the_copy_of_the_zoo(write_model, model_zoo: Path):
+def test_the_spec_comes_from_the_copy_of_the_zoo(write_model, model_zoo):
     path = write_model()
     (model_zoo / "helpers.py").write_text("NAME = 'changed'\n")
     (model_zoo / "fintech" / "small.py").unlink()
@@ -218,14 +217,14 @@ def test_the_spec_comes_from_the_copy_of_the_zoo(write_model, model_zoo: Path):
     assert loaded.zoo == path / "zoo"
 
 
-def test_parameters_are_spread_over_files(tmp_path: Path):
+def test_parameters_are_spread_over_files(tmp_path):
     names = write_params(tmp_path, trained().weights, version=3, max_file_bytes=30)
     sizes = [len(Model.FromString((tmp_path / name).read_bytes()).param) for name in names]
     assert names == ["params-00000.pb", "params-00001.pb"]
     assert sizes == [2, 3]
 
 
-def test_a_parameter_is_on_the_disk_before_the_next_is_asked_for(tmp_path: Path):
+def test_a_parameter_is_on_the_disk_before_the_next_is_asked_for(tmp_path):
     model = FakeModel(**{name: np.zeros(1000, np.float32) for name in "abc"})
     asked_for: list[int] = []
 
@@ -289,7 +288,7 @@ def test_a_missing_file_of_parameters_is_damage(write_model):
         read(path)
 
 
-def test_a_missing_directory_and_another_directory_are_told_apart(tmp_path: Path):
+def test_a_missing_directory_and_another_directory_are_told_apart(tmp_path):
     with pytest.raises(ConfigError, match="no such trained model"):
         read(tmp_path / "none")
     with pytest.raises(ConfigError, match=r"it has no trained_model\.pb"):
@@ -398,7 +397,7 @@ def test_a_package_that_is_missing_here_is_named(write_model):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xff"])
-def test_a_damaged_trained_model_is_refused(write_model, content: bytes):
+def test_a_damaged_trained_model_is_refused(write_model, content):
     path = write_model()
     (path / "trained_model.pb").write_bytes(content)
     with pytest.raises(DataError, match="damaged"):
@@ -444,7 +443,7 @@ def test_metrics_are_plain_json(write_model):
     assert json.loads((write_model() / "metrics.json").read_text()) == {"accuracy": 0.75}
 
 
-def test_what_of_a_zoo_is_copied(model_zoo: Path):
+def test_what_of_a_zoo_is_copied(model_zoo):
     skipped = [".git/a.py", "__pycache__/a.py", "env/pyvenv.cfg", "env/a.py", "weights.h5", ".x.py"]
     for name in (*skipped, "conf/a.yaml"):
         (model_zoo / name).parent.mkdir(exist_ok=True)
@@ -454,14 +453,14 @@ def test_what_of_a_zoo_is_copied(model_zoo: Path):
     assert found == ["conf/a.yaml", "fintech/small.py", "helpers.py", "requirements.txt"]
 
 
-def test_a_zoo_that_holds_trained_models_does_not_copy_them(write_model, model_zoo: Path):
+def test_a_zoo_that_holds_trained_models_does_not_copy_them(write_model, model_zoo):
     write_model().rename(model_zoo / "m")
     assert all(file.parts[0] != "m" for file in zoo_files.sources(model_zoo))
 
 
 @pytest.mark.parametrize("name", ["credentials.txt", "fintech/credentials.py"])
 def test_a_link_out_of_the_zoo_is_not_copied_into_the_trained_model(
-    write_model, model_zoo: Path, tmp_path: Path, name
+    write_model, model_zoo, tmp_path, name
 ):
     (tmp_path / "secret").write_text("password = 'secret'\n")
     (model_zoo / name).symlink_to(tmp_path / "secret")
@@ -470,21 +469,21 @@ def test_a_link_out_of_the_zoo_is_not_copied_into_the_trained_model(
     assert not (tmp_path / "m").exists()
 
 
-def test_a_link_within_the_zoo_is_copied_as_the_file(write_model, model_zoo: Path):
+def test_a_link_within_the_zoo_is_copied_as_the_file(write_model, model_zoo):
     (model_zoo / "again.py").symlink_to("helpers.py")
     copy = write_model() / "zoo" / "again.py"
     assert not copy.is_symlink()
     assert copy.read_text() == "NAME = 'original'\n"
 
 
-def test_a_zoo_that_is_too_large_is_refused(model_zoo: Path):
+def test_a_zoo_that_is_too_large_is_refused(model_zoo):
     for number in range(51):
         (model_zoo / f"data{number}.json").write_bytes(b" " * (1 << 20))
     with pytest.raises(OutputError, match=r"model_zoo=.*files=54"):
         zoo_files.sources(model_zoo)
 
 
-def test_the_zoo_hash_follows_names_and_contents(model_zoo: Path):
+def test_the_zoo_hash_follows_names_and_contents(model_zoo):
     before = zoo_files.digest(model_zoo, zoo_files.sources(model_zoo))
     (model_zoo / "helpers.py").rename(model_zoo / "helpers2.py")
     renamed = zoo_files.digest(model_zoo, zoo_files.sources(model_zoo))

@@ -4,7 +4,6 @@ import ast
 import base64
 import pickle
 import urllib.request
-from collections.abc import Iterator
 from http.client import RemoteDisconnected
 from pathlib import Path
 
@@ -69,16 +68,15 @@ class Driver:
 
 
 @pytest.fixture
-def driver() -> Driver:
+def driver():
     return Driver()
 
 
 @pytest.fixture
-def rendezvous(driver: Driver) -> Iterator[int]:
+def rendezvous(driver):
     """The rendezvous of horovodrun's elastic driver."""
     server = RendezvousServer()
-    port = server.start(create_rendezvous_handler(driver))
-    yield port
+    yield server.start(create_rendezvous_handler(driver))
     server.stop()
     server._httpd.server_close()
 
@@ -97,16 +95,14 @@ def url(port: int) -> str:
     return f"http://127.0.0.1:{port}/worker_addresses/localhost:0"
 
 
-def test_horovodruns_driver_unpickles_what_a_stranger_sends(rendezvous: int, tmp_path: Path):
+def test_horovodruns_driver_unpickles_what_a_stranger_sends(rendezvous, tmp_path):
     body = base64.b64encode(pickle.dumps(Touch(tmp_path / "ran")))
     with pytest.raises(RemoteDisconnected):
         urllib.request.urlopen(urllib.request.Request(url(rendezvous), body, method="PUT"))
     assert (tmp_path / "ran").exists()
 
 
-def test_horovodruns_driver_tells_strangers_the_keys_of_its_workers(
-    rendezvous: int, driver: Driver
-):
+def test_horovodruns_driver_tells_strangers_the_keys_of_its_workers(rendezvous, driver):
     manager = WorkerNotificationManager()
     manager.init("127.0.0.1", rendezvous, nic="lo", hostname="localhost", local_rank=0)
     try:
@@ -118,7 +114,7 @@ def test_horovodruns_driver_tells_strangers_the_keys_of_its_workers(
     assert len(key) == secret.SECRET_LENGTH
 
 
-def test_a_service_of_horovods_unpickles_only_for_who_has_its_key(tmp_path: Path):
+def test_a_service_of_horovods_unpickles_only_for_who_has_its_key(tmp_path):
     wire = network.Wire(b"k" * 32)
 
     class Stream:

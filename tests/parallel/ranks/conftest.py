@@ -28,13 +28,12 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture
-def small_slices(monkeypatch):
-    """Let newcomers have the state of a small model in many slices."""
-    monkeypatch.setattr(ring_state, "_LEAST_STREAMED_BYTES", 1)
-    monkeypatch.setattr(ring_state, "_SLICE_BYTES", 300)
-    monkeypatch.setattr(ring_state, "FIRST_BYTES", 60)
-    monkeypatch.setattr(ring_state, "_LEAST_BYTES", 60)
-    monkeypatch.setattr(ring_state, "_MOST_BYTES", 60)
+def small_slices(monkeypatch, request):
+    """Let newcomers have the state of a small model in many slices, of so many bytes."""
+    slice_bytes = getattr(request, "param", 60)
+    sizes = dict.fromkeys(("FIRST_BYTES", "_LEAST_BYTES", "_MOST_BYTES"), slice_bytes)
+    for name, size in {**sizes, "_LEAST_STREAMED_BYTES": 1, "_SLICE_BYTES": 300}.items():
+        monkeypatch.setattr(ring_state, name, size)
 
 
 @pytest.fixture(scope="session")

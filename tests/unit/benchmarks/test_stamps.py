@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import stamps
-from benchmarks.elastic.goodput import Wanted, ideal_steps
+from benchmarks.elastic.goodput import ideal_steps
 from benchmarks.stamps import Stamp
 
 
@@ -52,9 +52,12 @@ def test_num_redone_counts_each_repeated_step():
     assert stamps.num_redone(steady(0, 3)) == 0
 
 
-def test_parse_leaves_a_torn_last_line_out():
-    assert stamps.parse("1.5 7 2\n1.6 8") == [Stamp(at=1.5, step=7, size=2)]
-    assert stamps.parse("") == []
+@pytest.mark.parametrize(
+    ("text", "whole"), [("1.5 7 2\n1.6 8", [Stamp(at=1.5, step=7, size=2)]), ("", [])]
+)
+def test_read_leaves_a_torn_last_line_out(tmp_path, text, whole):
+    (tmp_path / "0.1").write_text(text)
+    assert stamps.read(tmp_path / "0.1") == whole
 
 
 def test_stamper_writes_what_read_reads(tmp_path):
@@ -80,5 +83,6 @@ def test_rate_over_time_shows_size_and_pauses():
 
 
 def test_ideal_steps_follow_the_slots_that_were_there():
-    wanted = [Wanted(at=0.0, slots=2), Wanted(at=10.0, slots=1), Wanted(at=20.0, slots=2)]
-    assert ideal_steps(wanted, 25.0, {1: 6.0, 2: 10.0}) == pytest.approx(100 + 60 + 50)
+    assert ideal_steps([(0.0, 2), (10.0, 1), (20.0, 2)], 25.0, {1: 6.0, 2: 10.0}) == pytest.approx(
+        100 + 60 + 50
+    )

@@ -1,9 +1,7 @@
-import fcntl
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +26,7 @@ def make_job(folder: Path, **changes: Any) -> JobConfig:
         **changes,
     }
     config = JobConfig(
-        task="train",
-        output="/o",
-        model_def="m",
-        train=TrainConfig(batch_size=BATCH),
-        **settings,
+        task="train", output="/o", model_def="m", train=TrainConfig(batch_size=BATCH), **settings
     )
     resolved.dump(config, folder / "job" / "config.yaml")
     (folder / "job" / "hosts").write_text("localhost:2\n")
@@ -56,7 +50,7 @@ def write_ledger(folder: Path, config: JobConfig, *, leave_out: int = -1) -> Non
     file.close()
 
 
-def test_a_good_ledger_is_a_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_good_ledger_is_a_proof(tmp_path, capsys):
     write_ledger(tmp_path, make_job(tmp_path))
 
     assert main(["ledger", str(tmp_path / "job")]) == 0
@@ -68,7 +62,7 @@ def test_a_good_ledger_is_a_proof(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (proof["is_good"], proof["num_records"], proof["digest"]) == (True, NUM_RECORDS, "b")
 
 
-def test_a_lost_record_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_lost_record_is_an_exit_code(tmp_path, capsys):
     write_ledger(tmp_path, make_job(tmp_path), leave_out=2)
 
     assert main(["ledger", str(tmp_path / "job")]) == 9
@@ -77,9 +71,7 @@ def test_a_lost_record_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFix
     assert "missing: generation 3, step 2, rank 0: 1 records are missing" in told.err
 
 
-def test_missing_entries_are_an_exit_code_and_no_lost_record(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_missing_entries_are_an_exit_code_and_no_lost_record(tmp_path, capsys):
     write_ledger(tmp_path, make_job(tmp_path))
     file = next((tmp_path / "job" / "ledger").iterdir())
     lines = file.read_bytes().splitlines(keepends=True)
@@ -91,16 +83,14 @@ def test_missing_entries_are_an_exit_code_and_no_lost_record(
     assert "gap: generation 3, step 1" in told.err
 
 
-def test_a_job_without_a_ledger_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_job_without_a_ledger_says_what_to_do(tmp_path, capsys):
     make_job(tmp_path, debug=DebugConfig())
 
     assert main(["ledger", str(tmp_path / "job")]) == 2
     assert "debug.ledger=true" in capsys.readouterr().err
 
 
-def test_a_job_that_ended_before_its_first_step_has_an_empty_ledger(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_job_that_ended_before_its_first_step_has_an_empty_ledger(tmp_path, capsys):
     make_job(tmp_path)
 
     assert main(["ledger", str(tmp_path / "job")]) == 2
@@ -109,7 +99,7 @@ def test_a_job_that_ended_before_its_first_step_has_an_empty_ledger(
     assert "debug.ledger" not in told
 
 
-def test_data_of_ones_own_that_imports_tensorflow_adds_no_noise(tmp_path: Path):
+def test_data_of_ones_own_that_imports_tensorflow_adds_no_noise(tmp_path):
     pytest.importorskip("tensorflow")
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "own.py").write_text("import tensorflow as tf\n\nrows = [1, 2, 3]\n")
@@ -128,17 +118,12 @@ def test_data_of_ones_own_that_imports_tensorflow_adds_no_noise(tmp_path: Path):
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Path]:
-    """The directory of a job whose launcher is this process."""
+def job_dir(tmp_path):
     make_job(tmp_path)
-    with (tmp_path / "job" / "launcher.pid").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        stream.write(f"{os.getpid()}\n")
-        stream.flush()
-        yield tmp_path / "job"
+    return tmp_path / "job"
 
 
-def test_a_dry_run_prints_the_schedule(running: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_dry_run_prints_the_schedule(running, capsys):
     assert main(["chaos", str(running), "20:add", "10:kill:1", "--dry-run"]) == 0
     assert capsys.readouterr().out == "10:kill:1\n20:add\n"
     seeded = ["--seed", "7", "--seconds", "10", "--dry-run", "-o", "json"]
@@ -146,7 +131,7 @@ def test_a_dry_run_prints_the_schedule(running: Path, capsys: pytest.CaptureFixt
     assert len(json.loads(capsys.readouterr().out)["schedule"]) == 2
 
 
-def test_a_schedule_may_be_a_file(running: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_schedule_may_be_a_file(running, capsys):
     (running / "day").write_text("3:remove  # the night\n1:coordinator\n")
 
     assert main(["chaos", str(running), "--schedule", str(running / "day"), "--dry-run"]) == 0
@@ -154,14 +139,14 @@ def test_a_schedule_may_be_a_file(running: Path, capsys: pytest.CaptureFixture[s
     assert main(["chaos", str(running), "--schedule", "/nowhere", "--dry-run"]) == 2
 
 
-def test_a_job_that_does_not_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_job_that_does_not_run_is_left_alone(tmp_path, capsys):
     make_job(tmp_path)
 
     assert main(["chaos", str(tmp_path / "job"), "1:kill"]) == 2
     assert "not running" in capsys.readouterr().err
 
 
-def test_a_static_ring_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_static_ring_is_left_alone(tmp_path, capsys):
     make_job(tmp_path, launch=LaunchConfig(kind="mpi"))
 
     assert main(["chaos", str(tmp_path / "job"), "1:kill"]) == 2

@@ -2,8 +2,6 @@ import shutil
 import stat
 from pathlib import Path
 
-import pytest
-
 from edl_horovod.cli.main import main
 from edl_horovod.cli.verbs import init
 from edl_horovod.config.compose import compose
@@ -15,9 +13,7 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_project_is_written_whose_experiments_compose(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_project_is_written_whose_experiments_compose(tmp_path, capsys):
     project = tmp_path / "project"
 
     assert main(["init", str(project)]) == 0
@@ -29,14 +25,12 @@ def test_a_project_is_written_whose_experiments_compose(
         assert compose("train", [f"+experiment={path.stem}"], files=here).model_def == "regression"
 
 
-def test_an_empty_directory_is_taken(tmp_path: Path):
+def test_an_empty_directory_is_taken(tmp_path):
     assert main(["init", str(tmp_path)]) == 0
     assert (tmp_path / "README.md").exists()
 
 
-def test_modes_are_those_of_new_files_and_of_the_users_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_modes_are_those_of_new_files_and_of_the_users_directory(tmp_path, monkeypatch):
     installed, project = tmp_path / "installed", tmp_path / "project"
     shutil.copytree(starter_dir(), installed)
     for path in (installed, *installed.rglob("*")):
@@ -51,9 +45,7 @@ def test_modes_are_those_of_new_files_and_of_the_users_directory(
     assert all(path.stat().st_mode & stat.S_IWUSR for path in project.rglob("*"))
 
 
-def test_a_directory_that_holds_something_is_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_directory_that_holds_something_is_left_alone(tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("mine")
 
     assert main(["init", str(tmp_path)]) == OutputError.exit_code
@@ -62,7 +54,7 @@ def test_a_directory_that_holds_something_is_left_alone(
     assert "this one holds something. Received: DIR=" in capsys.readouterr().err
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_dry_run_writes_nothing(tmp_path, capsys):
     project = tmp_path / "project"
 
     assert main(["init", str(project), "--dry-run"]) == 0

@@ -1,7 +1,6 @@
 """What the verbs about jobs take for a job of this machine, and what for one in a cluster."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,7 @@ VERBS = {
 
 
 @pytest.fixture(autouse=True)
-def _nothing_else_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_else_is_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KUBECONFIG", os.devnull)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
@@ -29,9 +28,7 @@ def _nothing_else_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("name", ["model.jb", "No_name", "records/train", "x" * 100])
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("dashboard", "delete")])
-def test_what_no_job_in_a_cluster_can_be_called_is_a_directory(
-    capsys: pytest.CaptureFixture[str], verb: str, name: str
-) -> None:
+def test_what_no_job_in_a_cluster_can_be_called_is_a_directory(capsys, verb, name):
     assert main([verb, name, *VERBS[verb]]) == 2
 
     assert f"There is no config.yaml in {name}, so it is not the directory of a job." in (
@@ -40,9 +37,7 @@ def test_what_no_job_in_a_cluster_can_be_called_is_a_directory(
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_name_without_a_directory_is_one_in_a_cluster(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
-) -> None:
+def test_a_name_without_a_directory_is_one_in_a_cluster(tmp_path, capsys, verb):
     (tmp_path / "mnist").mkdir()  # A folder that is no job does not hide a job in a cluster.
 
     assert main([verb, "mnist", *VERBS[verb]]) == 11
@@ -52,9 +47,7 @@ def test_a_name_without_a_directory_is_one_in_a_cluster(
     )
 
 
-def test_list_without_a_cluster_shows_this_machine_alone(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_list_without_a_cluster_shows_this_machine_alone(capsys):
     assert main(["list"]) == 0
     header = "PLACE JOB STATE RANKS STEP AGE MESSAGE"
     assert capsys.readouterr().out.split() == header.split()

@@ -26,7 +26,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def edl(capsys: pytest.CaptureFixture[str]) -> Run:
+def edl(capsys):
     def run(*argv: str) -> tuple[int, str, str]:
         code = main(argv)
         out, err = capsys.readouterr()
@@ -36,7 +36,7 @@ def edl(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[JobConfig]:
+def launched(monkeypatch):
     """The configs that reached the launcher, which does nothing."""
     configs: list[JobConfig] = []
 
@@ -56,7 +56,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[JobConfig]:
     return configs
 
 
-def test_help_lists_verbs_and_exit_codes(edl: Run):
+def test_help_lists_verbs_and_exit_codes(edl):
     code, out, _ = edl("--help")
 
     assert code == 0
@@ -77,7 +77,7 @@ def test_the_documented_exit_codes_are_those_of_the_errors():
     assert documented == {str(kind.exit_code): kind.__name__ for kind in kinds}
 
 
-def test_a_job_starts_without_what_is_for_its_help_and_for_its_coordinator(tmp_path: Path):
+def test_a_job_starts_without_what_is_for_its_help_and_for_its_coordinator(tmp_path):
     program = (
         "import inspect, sys\n"
         "inspect.getsource = None\n"  # The settings' meanings stand in the source alone.
@@ -90,28 +90,26 @@ def test_a_job_starts_without_what_is_for_its_help_and_for_its_coordinator(tmp_p
     subprocess.run([*command, "model_def=mnist", "--dry-run"], timeout=60, check=True)
 
 
-def test_image_names_all_settings_that_are_missing(edl: Run):
+def test_image_names_all_settings_that_are_missing(edl):
     code, _, err = edl("image", "push", "model_zoo=zoo")
 
     assert code == 2
     assert "image needs base_image and image_repository. Give what is missing:" in err
 
 
-def test_no_verb_is_a_wrong_command(edl: Run):
+def test_no_verb_is_a_wrong_command(edl):
     code, out, err = edl()
 
     assert (code, out) == (2, "")
     assert "usage: edl" in err
 
 
-def test_version_is_printed(edl: Run):
+def test_version_is_printed(edl):
     assert edl("--version")[1] == "edl_horovod 0.1.0\n"
 
 
 @pytest.mark.parametrize("argv", [["train", "--help"], ["train", "-h"], ["help", "train"]])
-def test_help_of_a_verb_shows_every_setting_with_its_meaning(
-    capsys: pytest.CaptureFixture[str], argv: list[str]
-):
+def test_help_of_a_verb_shows_every_setting_with_its_meaning(capsys, argv):
     with pytest.raises(SystemExit) as end:
         main(argv)
 
@@ -142,7 +140,7 @@ def test_help_of_a_verb_shows_every_setting_with_its_meaning(
         (["scale", "/x", "--np", "many"], "invalid int value: 'many'"),
     ],
 )
-def test_a_wrong_command_is_one_message_and_exit_code_2(edl: Run, argv: list[str], named: str):
+def test_a_wrong_command_is_one_message_and_exit_code_2(edl, argv, named):
     code, out, err = edl(*argv)
 
     assert (code, out) == (2, "")
@@ -151,9 +149,7 @@ def test_a_wrong_command_is_one_message_and_exit_code_2(edl: Run, argv: list[str
     assert "Traceback" not in err
 
 
-def test_settings_may_be_flags_with_a_space_as_elasticdl_has_them(
-    edl: Run, launched: list[JobConfig], tmp_path: Path
-):
+def test_settings_may_be_flags_with_a_space_as_elasticdl_has_them(edl, launched, tmp_path):
     settings = [word.split("=", 1) for word in TRAIN]
     as_flags = [word for key, value in settings for word in (f"--{key}", value)]
     more = [
@@ -173,7 +169,7 @@ def test_settings_may_be_flags_with_a_space_as_elasticdl_has_them(
     assert launched[0].data == dict(settings)["data"]
 
 
-def test_debug_shows_the_traceback(edl: Run):
+def test_debug_shows_the_traceback(edl):
     for argv in (["train", "foo", "--debug"], ["--debug", "train", "foo"]):
         code, _, err = edl(*argv)
         assert code == 2
@@ -182,14 +178,14 @@ def test_debug_shows_the_traceback(edl: Run):
 
 
 @pytest.mark.parametrize("verb", ["status", "ledger"])
-def test_a_path_that_the_system_refuses_is_one_message(edl: Run, verb: str):
+def test_a_path_that_the_system_refuses_is_one_message(edl, verb):
     code, out, err = edl(verb, "/tmp/" + "a" * 300)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert "File name too long" in err
 
 
-def test_dry_run_prints_yaml_and_the_plan_and_starts_nothing(edl: Run, launched: list[JobConfig]):
+def test_dry_run_prints_yaml_and_the_plan_and_starts_nothing(edl, launched):
     code, out, _ = edl("train", *TRAIN, "--dry-run", "launch.np=2", "params=a=[1, 2]")
 
     settings = yaml.safe_load(out)
@@ -200,7 +196,7 @@ def test_dry_run_prints_yaml_and_the_plan_and_starts_nothing(edl: Run, launched:
     assert launched == []
 
 
-def test_a_job_runs_and_its_result_is_printed(edl: Run, launched: list[JobConfig]):
+def test_a_job_runs_and_its_result_is_printed(edl, launched):
     code, out, err = edl("train", *TRAIN, "train.epochs=3")
 
     assert code == 0
@@ -209,7 +205,7 @@ def test_a_job_runs_and_its_result_is_printed(edl: Run, launched: list[JobConfig
     assert err == "hello\n"
 
 
-def test_quiet_prints_only_the_result(edl: Run, launched: list[JobConfig]):
+def test_quiet_prints_only_the_result(edl, launched):
     _, out, err = edl("evaluate", "-q", "data=/d", "trained_model=/m")
 
     assert launched[0].task == "evaluate"
@@ -217,7 +213,7 @@ def test_quiet_prints_only_the_result(edl: Run, launched: list[JobConfig]):
     assert err == ""
 
 
-def test_flags_of_the_reference_are_settings(edl: Run, launched: list[JobConfig]):
+def test_flags_of_the_reference_are_settings(edl, launched):
     code, _, _ = edl(
         "train",
         "--model_zoo=/no/zoo",
@@ -232,7 +228,7 @@ def test_flags_of_the_reference_are_settings(edl: Run, launched: list[JobConfig]
     assert launched[0].params == {"hidden_units": [10, 100, 20, 5], "learning_rate": 0.01}
 
 
-def test_a_verb_is_a_module_and_a_line_in_the_table(edl: Run, monkeypatch: pytest.MonkeyPatch):
+def test_a_verb_is_a_module_and_a_line_in_the_table(edl, monkeypatch):
     def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         sys.stdout.write(f"{verb} {argv[0]}\n")
         return 7
@@ -249,9 +245,7 @@ def test_a_verb_is_a_module_and_a_line_in_the_table(edl: Run, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("raised", "code"), [(NotEnoughWorkers("too few"), 6), (KeyboardInterrupt(), 130)]
 )
-def test_an_error_of_the_job_is_its_exit_code(
-    edl: Run, monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int
-):
+def test_an_error_of_the_job_is_its_exit_code(edl, monkeypatch, raised, code):
     class Failing(LocalTarget):
         def launch(
             self, plan: LaunchPlan, *, on_events: object = None, warm: object = None
@@ -266,7 +260,7 @@ def test_an_error_of_the_job_is_its_exit_code(
     assert err.startswith("error: ")
 
 
-def test_prepare_calls_the_data_side(edl: Run, monkeypatch: pytest.MonkeyPatch):
+def test_prepare_calls_the_data_side(edl, monkeypatch):
     def run(config: Any, on_progress: Callable[[int, int, int], None]):
         on_progress(1, 2, 9)
         return data_prepare.PrepareResult(
@@ -282,7 +276,7 @@ def test_prepare_calls_the_data_side(edl: Run, monkeypatch: pytest.MonkeyPatch):
     assert err == "1 of 2 files | 9 records\n"
 
 
-def test_a_dry_run_of_prepare_counts_the_files(edl: Run, tmp_path: Path):
+def test_a_dry_run_of_prepare_counts_the_files(edl, tmp_path):
     for name in ("a", "b"):
         (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "in" / name).write_text(name)
@@ -296,7 +290,7 @@ def test_a_dry_run_of_prepare_counts_the_files(edl: Run, tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_python_calls_and_commands_give_the_same_config(edl: Run, launched: list[JobConfig]):
+def test_python_calls_and_commands_give_the_same_config(edl, launched):
     edl("train", *TRAIN, "train.epochs=3", "launch=mpi", "params=a=[1, 2], b='x'", "overwrite=true")
     same = {"data": "/d/*.recordio", "output": "/o", "model_def": "mnist", "launch": "mpi"}
 
@@ -307,9 +301,7 @@ def test_python_calls_and_commands_give_the_same_config(edl: Run, launched: list
     assert launched == [launched[0]] * 4
 
 
-def test_the_calls_of_the_reference_document(
-    launched: list[JobConfig], monkeypatch: pytest.MonkeyPatch
-):
+def test_the_calls_of_the_reference_document(launched, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
 
     api.train(
@@ -332,15 +324,13 @@ def test_the_calls_of_the_reference_document(
     assert predict.trained_model == "/filestore/tony/my_keras_model"
 
 
-def test_python_calls_take_paths_and_lists_of_them(launched: list[JobConfig]):
+def test_python_calls_take_paths_and_lists_of_them(launched):
     api.evaluate(trained_model=Path("/m"), data=[Path("/d/a"), "/d/b*"])
 
     assert (launched[0].trained_model, launched[0].data) == ("/m", "/d/a,/d/b*")
 
 
-def test_a_python_call_shows_progress_and_tells_its_caller(
-    launched: list[JobConfig], capsys: pytest.CaptureFixture[str]
-):
+def test_a_python_call_shows_progress_and_tells_its_caller(launched, capsys):
     told: list[dict[str, Any]] = []
 
     api.train(model_def="m", data="/d", output="/o", progress=True, on_events=told.extend)
@@ -349,15 +339,13 @@ def test_a_python_call_shows_progress_and_tells_its_caller(
     assert [recorded.event.message for recorded in told] == ["hello"]
 
 
-def test_a_python_call_prints_nothing_of_itself(
-    launched: list[JobConfig], capsys: pytest.CaptureFixture[str]
-):
+def test_a_python_call_prints_nothing_of_itself(launched, capsys):
     api.train(model_def="m", data="/d", output="/o")
 
     assert capsys.readouterr() == ("", "")
 
 
-def test_python_calls_take_text_letter_for_letter(launched: list[JobConfig]):
+def test_python_calls_take_text_letter_for_letter(launched):
     api.predict(data="/d/a b=${x}", trained_model="/m", output="/o", elastic={"max_np": None})
 
     assert launched[0].data == "/d/a b=${x}"
@@ -376,7 +364,7 @@ def test_python_calls_take_text_letter_for_letter(launched: list[JobConfig]):
         ({"params.a": {1, 2}}, "params.a holds a set"),
     ],
 )
-def test_a_wrong_python_call_is_refused(keywords: dict[str, Any], named: str):
+def test_a_wrong_python_call_is_refused(keywords, named):
     with pytest.raises(ConfigError) as error:
         api.train(**{"data": "/d", "output": "/o", "model_def": "m", **keywords})
 
@@ -396,7 +384,7 @@ def test_a_wrong_python_call_is_refused(keywords: dict[str, Any], named: str):
         ),
     ],
 )
-def test_nothing_heavy_is_imported(script: str, allowed: set[str]):
+def test_nothing_heavy_is_imported(script, allowed):
     heavy = {
         "tensorflow",
         "keras",
@@ -427,7 +415,7 @@ def test_the_public_names_are_there():
         edl_horovod.trainn  # noqa: B018
 
 
-def test_the_settings_are_shown_with_where_they_come_from(edl: Run, tmp_path: Path, launched):
+def test_the_settings_are_shown_with_where_they_come_from(edl, tmp_path, launched):
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "x.yaml").write_text("# @package _global_\ntrain: {epochs: 3}\n")
 
@@ -444,7 +432,7 @@ def test_the_settings_are_shown_with_where_they_come_from(edl: Run, tmp_path: Pa
 @pytest.mark.parametrize(
     "words", [["prepare"], ["image", "build"], ["train"], ["evaluate"], ["predict"]]
 )
-def test_every_verb_with_settings_takes_a_first_file(edl: Run, tmp_path: Path, words: list[str]):
+def test_every_verb_with_settings_takes_a_first_file(edl, tmp_path, words):
     starts = {"prepare": "prepare", "image": "image"}
     start = starts.get(words[0], "config")
     (tmp_path / "mine.yaml").write_text(f"defaults: [{start}, _self_]\nmodel_zoo: /theirs\n")
@@ -456,12 +444,12 @@ def test_every_verb_with_settings_takes_a_first_file(edl: Run, tmp_path: Path, w
     assert f"model_zoo: /theirs  # {tmp_path}/mine.yaml\n" in out
 
 
-def test_the_settings_of_a_sweep_are_not_shown(edl: Run):
+def test_the_settings_of_a_sweep_are_not_shown(edl):
     code, _, err = edl("train", "-m", *TRAIN, "train.epochs=1,2", "--cfg=job")
     assert (code, "Leave out -m" in err) == (2, True)
 
 
-def test_the_help_says_when_to_take_which_choice(capsys: pytest.CaptureFixture[str]):
+def test_the_help_says_when_to_take_which_choice(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
 

@@ -1,9 +1,7 @@
-import fcntl
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,32 +25,20 @@ def make_job(job_dir: Path, **changes: Any) -> None:
 
 
 @pytest.fixture
-def job_dir(tmp_path: Path) -> Path:
+def job_dir(tmp_path):
     """The directory of a job that has ended."""
     make_job(tmp_path / "job", launch=LaunchConfig(np=2), elastic=ElasticConfig(min_np=2, max_np=4))
     return tmp_path / "job"
 
 
-@pytest.fixture
-def running(job_dir: Path) -> Iterator[Path]:
-    """The directory of a job whose launcher is this process."""
-    with (job_dir / "launcher.pid").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        stream.write(f"{os.getpid()}\n")
-        stream.flush()
-        yield job_dir
-
-
-def test_scale_rewrites_the_slots_of_this_machine(
-    running: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_scale_rewrites_the_slots_of_this_machine(running, capsys):
     assert main(["scale", str(running), "--np", "3"]) == 0
 
     assert (running / "hosts").read_text() == "localhost:3\n"
     assert capsys.readouterr().out == f"job {running}: 2 -> 3 ranks\n"
 
 
-def test_scale_keeps_other_hosts_and_counts_them(running: Path, capsys: pytest.CaptureFixture[str]):
+def test_scale_keeps_other_hosts_and_counts_them(running, capsys):
     (running / "hosts").write_text("other:2\nlocalhost:1\n")
 
     assert main(["scale", str(running), "--np", "2"]) == 0
@@ -61,7 +47,7 @@ def test_scale_keeps_other_hosts_and_counts_them(running: Path, capsys: pytest.C
     assert "3 on this machine, 2 on other hosts" in capsys.readouterr().err
 
 
-def test_scale_dry_run_changes_nothing(running: Path, capsys: pytest.CaptureFixture[str]):
+def test_scale_dry_run_changes_nothing(running, capsys):
     assert main(["scale", str(running), "--np", "4", "--dry-run"]) == 0
 
     assert (running / "hosts").read_text() == "localhost:2\n"
@@ -69,54 +55,46 @@ def test_scale_dry_run_changes_nothing(running: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("slots", ["0", "1", "5"])
-def test_scale_outside_the_limits_is_refused(
-    running: Path, slots: str, capsys: pytest.CaptureFixture[str]
-):
+def test_scale_outside_the_limits_is_refused(running, slots, capsys):
     assert main(["scale", str(running), "--np", slots]) == 2
 
     assert "between elastic.min_np=2 and 4 ranks" in capsys.readouterr().err
     assert (running / "hosts").read_text() == "localhost:2\n"
 
 
-def test_scale_never_goes_beyond_the_lanes(running: Path, capsys: pytest.CaptureFixture[str]):
+def test_scale_never_goes_beyond_the_lanes(running, capsys):
     make_job(running)
 
     assert main(["scale", str(running), "--np", "33"]) == 2
     assert "between elastic.min_np=1 and 32 ranks" in capsys.readouterr().err
 
 
-def test_scale_of_a_static_ring_is_refused(running: Path, capsys: pytest.CaptureFixture[str]):
+def test_scale_of_a_static_ring_is_refused(running, capsys):
     make_job(running, launch=LaunchConfig(kind="mpi"))
 
     assert main(["scale", str(running), "--np", "2"]) == 2
     assert "launch.kind=mpi" in capsys.readouterr().err
 
 
-def test_logs_of_a_rank_of_a_static_ring_are_in_the_log_of_all(
-    running: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_logs_of_a_rank_of_a_static_ring_are_in_the_log_of_all(running, capsys):
     make_job(running, launch=LaunchConfig(kind="mpi"))
 
     assert main(["logs", str(running), "--rank", "0"]) == 2
     assert "one log" in capsys.readouterr().err
 
 
-def test_scale_of_an_ended_job_is_refused(job_dir: Path, capsys: pytest.CaptureFixture[str]):
+def test_scale_of_an_ended_job_is_refused(job_dir, capsys):
     assert main(["scale", str(job_dir), "--np", "3"]) == 2
     assert "not running" in capsys.readouterr().err
 
 
-def test_a_stop_of_an_ended_job_does_not_say_that_it_waits(
-    job_dir: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_stop_of_an_ended_job_does_not_say_that_it_waits(job_dir, capsys):
     assert main(["stop", str(job_dir)]) == 2
 
     assert capsys.readouterr().err.startswith("error: The job is not running")
 
 
-def test_a_dead_launcher_or_its_reused_number_is_not_running(
-    job_dir: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_dead_launcher_or_its_reused_number_is_not_running(job_dir, capsys):
     dead = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"],
         capture_output=True,
@@ -130,9 +108,7 @@ def test_a_dead_launcher_or_its_reused_number_is_not_running(
 
 
 @pytest.mark.parametrize("verb", [["status"], ["scale", "--dry-run", "--np", "2"]])
-def test_a_directory_without_a_job_is_refused(
-    tmp_path: Path, verb: list[str], capsys: pytest.CaptureFixture[str]
-):
+def test_a_directory_without_a_job_is_refused(tmp_path, verb, capsys):
     assert main([*verb, str(tmp_path)]) == 2
     assert "no config.yaml" in capsys.readouterr().err
 
@@ -153,7 +129,7 @@ def write_events(job_dir: Path, *, is_finished: bool, source: str = "launcher") 
             log.write(event("job", state="finished", task="train"))
 
 
-def test_status_is_a_table(running: Path, capsys: pytest.CaptureFixture[str]):
+def test_status_is_a_table(running, capsys):
     write_events(running, is_finished=False)
 
     assert main(["status", str(running)]) == 0
@@ -171,7 +147,7 @@ def test_status_is_a_table(running: Path, capsys: pytest.CaptureFixture[str]):
     assert lines[-1].split() == ["localhost:2", "warm", "0:00:00"]
 
 
-def test_status_is_json(job_dir: Path, capsys: pytest.CaptureFixture[str]):
+def test_status_is_json(job_dir, capsys):
     write_events(job_dir, is_finished=True)
 
     assert main(["status", str(job_dir), "-o", "json"]) == 0
@@ -182,9 +158,7 @@ def test_status_is_json(job_dir: Path, capsys: pytest.CaptureFixture[str]):
     assert status["output"] == "/o"
 
 
-def test_workers_of_a_job_that_has_ended_are_in_no_ring(
-    job_dir: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_workers_of_a_job_that_has_ended_are_in_no_ring(job_dir, capsys):
     write_events(job_dir, is_finished=True)
 
     assert main(["status", str(job_dir)]) == 0
@@ -194,9 +168,7 @@ def test_workers_of_a_job_that_has_ended_are_in_no_ring(
 
 
 @pytest.mark.parametrize("verb", ["status", "dashboard", "logs", "events", "stop", "resume"])
-def test_a_trained_model_is_told_with_the_directory_of_its_job(
-    job_dir: Path, verb: str, capsys: pytest.CaptureFixture[str]
-):
+def test_a_trained_model_is_told_with_the_directory_of_its_job(job_dir, verb, capsys):
     model = job_dir.with_name("model")
     make_job(model)
     marker.write(model, "trained model", job=str(job_dir))
@@ -208,7 +180,7 @@ def test_a_trained_model_is_told_with_the_directory_of_its_job(
     assert f"The directory of the job that made it is {job_dir}" in message
 
 
-def test_status_of_a_killed_launcher_is_lost(job_dir: Path, capsys: pytest.CaptureFixture[str]):
+def test_status_of_a_killed_launcher_is_lost(job_dir, capsys):
     write_events(job_dir, is_finished=False)
 
     assert main(["status", str(job_dir)]) == 0
@@ -223,7 +195,7 @@ def test_status_of_a_killed_launcher_is_lost(job_dir: Path, capsys: pytest.Captu
     ],
 )
 def test_status_of_a_job_whose_last_events_found_no_room_says_how_it_ended(
-    job_dir: Path, ended: Success | Failure, line: str, capsys: pytest.CaptureFixture[str]
+    job_dir, ended, line, capsys
 ):
     write_events(job_dir, is_finished=False)
     outcome.save(job_dir / "result.json", ended)
@@ -232,9 +204,7 @@ def test_status_of_a_job_whose_last_events_found_no_room_says_how_it_ended(
     assert capsys.readouterr().out.splitlines()[0] == line
 
 
-def test_status_of_a_job_of_plain_horovodrun_says_what_is_known(
-    job_dir: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_status_of_a_job_of_plain_horovodrun_says_what_is_known(job_dir, capsys):
     write_events(job_dir, is_finished=False, source="localhost:0")
 
     assert main(["status", str(job_dir)]) == 0
@@ -245,6 +215,6 @@ def test_status_of_a_job_of_plain_horovodrun_says_what_is_known(
     assert "step       50 of 200" in others
 
 
-def test_status_before_the_first_event(running: Path, capsys: pytest.CaptureFixture[str]):
+def test_status_before_the_first_event(running, capsys):
     assert main(["status", str(running)]) == 0
     assert "task       train" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from edl_horovod.errors import NoCluster
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
@@ -27,7 +27,7 @@ def write(path: Path, current: str = "", **namespaces: str) -> str:
     return str(path)
 
 
-def test_the_usual_kubeconfig_is_found(home: Path):
+def test_the_usual_kubeconfig_is_found(home):
     path = write(home / ".kube" / "config", "a", a="team", b="")
 
     place = find_cluster()
@@ -35,14 +35,14 @@ def test_the_usual_kubeconfig_is_found(home: Path):
     assert (place.kubeconfig, place.context, place.namespace) == (path, "a", "team")
 
 
-def test_a_named_context_and_namespace_come_first(home: Path):
+def test_a_named_context_and_namespace_come_first(home):
     write(home / ".kube" / "config", "a", a="team", b="")
 
     assert find_cluster(context="b").namespace == "default"
     assert find_cluster(context="b", namespace="mine").namespace == "mine"
 
 
-def test_the_variable_may_name_several_files(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_variable_may_name_several_files(home, monkeypatch):
     one = write(home / "one", "a", a="first")
     two = write(home / "two", "b", a="second", b="third")
     monkeypatch.setenv("KUBECONFIG", f"{one}:{home / 'missing'}:{two}")
@@ -53,14 +53,14 @@ def test_the_variable_may_name_several_files(home: Path, monkeypatch: pytest.Mon
     assert find_cluster(context="b").namespace == "third"
 
 
-def test_an_unknown_context_is_told_with_those_there_are(home: Path):
+def test_an_unknown_context_is_told_with_those_there_are(home):
     write(home / ".kube" / "config", "kind", kind="", prod="")
 
     with pytest.raises(NoCluster, match=r"Did you mean 'kind'\?.*Contexts: kind, prod"):
         find_cluster(context="kin")
 
 
-def test_no_current_context_is_told(home: Path):
+def test_no_current_context_is_told(home):
     write(home / ".kube" / "config", "", kind="")
 
     with pytest.raises(NoCluster, match=r"context='', file=.*Contexts: kind"):
@@ -72,7 +72,7 @@ def test_no_kubeconfig_is_told():
         find_cluster()
 
 
-def test_a_kubeconfig_that_is_named_must_be_there(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_kubeconfig_that_is_named_must_be_there(home, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(home / "missing"))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
 
@@ -81,14 +81,14 @@ def test_a_kubeconfig_that_is_named_must_be_there(home: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("text", ["{", "[1, 2]", "contexts: [5]", "contexts: 5", "\x00"])
-def test_a_damaged_kubeconfig_is_told(home: Path, text: str):
+def test_a_damaged_kubeconfig_is_told(home, text):
     (home / ".kube" / "config").write_text(text)
 
     with pytest.raises(NoCluster, match="kubeconfig cannot be read"):
         find_cluster()
 
 
-def test_a_pod_has_its_own(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_pod_has_its_own(home, monkeypatch):
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     (home / "namespace").write_text("team\n")
 

@@ -45,7 +45,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_only_a_ready_staying_pod_with_an_address_is_a_host(case: Case):
+def test_only_a_ready_staying_pod_with_an_address_is_a_host(case):
     pod = pod_of(manifest(meta=case.meta, **case.status))
 
     assert hosts_of([pod], 2) == ({"job-worker-0.u-1": 2} if case.is_host else {})

@@ -45,11 +45,7 @@ class Case:
 
 def quota_of(case):
     status = {"hard": case.hard, "used": case.used}
-    return {
-        "metadata": {"name": "q"},
-        "spec": {"hard": case.hard, **case.more},
-        "status": status,
-    }
+    return {"metadata": {"name": "q"}, "spec": {"hard": case.hard, **case.more}, "status": status}
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,7 @@ def test_empty_cells_are_counted_and_told():
 
 def test_a_vocabulary_has_the_commonest_first_and_ends_where_there_are_too_many():
     assert infer(texts("b", "a", "c", "a"), num_blocks=2).vocabulary == ("a", "b", "c")
-    many = texts(*map(str, range(MAX_VALUES + 1)))
-    assert infer(many, num_blocks=3).vocabulary == ()
+    assert infer(texts(*map(str, range(MAX_VALUES + 1))), num_blocks=3).vocabulary == ()
 
 
 def test_a_column_in_which_every_row_has_another_value_is_told():

@@ -59,7 +59,7 @@ def test_the_files_of_conf_change_no_default():
 @pytest.mark.parametrize(
     "path", sorted(conf_dir().glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}={path.stem}"
 )
-def test_every_file_of_every_group_composes(path: Path):
+def test_every_file_of_every_group_composes(path):
     compose_train(f"{path.parent.name}={path.stem}", "validation_data=/v")
 
 
@@ -141,7 +141,7 @@ def test_every_setting_can_be_set():
         ["params=hidden_units=[10, 100]", "+params.learning_rate=0.01"],
     ],
 )
-def test_all_spellings_of_params_give_the_same_config(overrides: list[str]):
+def test_all_spellings_of_params_give_the_same_config(overrides):
     expected = compose_train("params.hidden_units=[10, 100]", "++params.learning_rate=1e-2")
 
     assert compose_train(*overrides) == expected
@@ -166,7 +166,7 @@ def test_all_spellings_of_params_give_the_same_config(overrides: list[str]):
         ("\\${oc.env:HOME}", "${oc.env:HOME}"),
     ],
 )
-def test_a_param_is_read_as_python_or_hydra_writes_it(typed: str, value: object):
+def test_a_param_is_read_as_python_or_hydra_writes_it(typed, value):
     assert compose_train(f"params.x={typed}").params == {"x": value}
 
 
@@ -221,7 +221,7 @@ def test_a_param_inside_a_param_is_set():
         ("params=x=__import__('os').system('id')", "params cannot be read at character 3"),
     ],
 )
-def test_a_wrong_setting_is_refused_by_name(override: str, named: str):
+def test_a_wrong_setting_is_refused_by_name(override, named):
     with pytest.raises(ConfigError) as error:
         compose_train(override)
 
@@ -244,7 +244,7 @@ text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 
 @settings(max_examples=15)
 @given(text.filter(lambda value: value != "???"))
-def test_any_text_is_taken_letter_for_letter(value: str):
+def test_any_text_is_taken_letter_for_letter(value):
     config = compose_train(f"trained_model=/{value}", f"model_def={value}")
 
     assert config.model_def == value
@@ -276,14 +276,14 @@ def test_any_text_is_taken_letter_for_letter(value: str):
         "a@b",
     ],
 )
-def test_a_path_means_what_the_shell_handed_over(name: str):
+def test_a_path_means_what_the_shell_handed_over(name):
     config = compose("train", [f"data=/d/{name}", f"output=/o/{name}", "model_def=m"])
 
     assert config.data == f"/d/{name}"
     assert config.output == f"/o/{name}"
 
 
-def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_relative_paths_become_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
 
@@ -302,12 +302,7 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
 def test_addresses_stay_as_they_are():
     config = compose(
         "train",
-        [
-            "data=gs://b/*.r,memory://x",
-            "output=/o",
-            "model_zoo=git@host:me/zoo",
-            "model_def=m",
-        ],
+        ["data=gs://b/*.r,memory://x", "output=/o", "model_zoo=git@host:me/zoo", "model_def=m"],
     )
 
     assert config.data == "gs://b/*.r,memory://x"
@@ -315,13 +310,13 @@ def test_addresses_stay_as_they_are():
 
 
 @pytest.mark.parametrize("key", ["output", "job_dir", "trained_model", "init_from"])
-def test_what_is_written_or_read_as_files_is_no_address(key: str):
+def test_what_is_written_or_read_as_files_is_no_address(key):
     # Else it would be a folder of the name "gs:" where the command runs.
     with pytest.raises(ConfigError, match=f"{key} must be a path.*Received: {key}='gs://b/o'"):
         compose_train(f"{key}=gs://b/o")
 
 
-def test_composing_leaves_the_hydra_of_a_program_around_it_alone(tmp_path: Path):
+def test_composing_leaves_the_hydra_of_a_program_around_it_alone(tmp_path):
     (tmp_path / "theirs.yaml").write_text("a: 1\n")
     with hydra.initialize_config_dir(str(tmp_path), version_base="1.3"):
         first, second = compose_train("launch.np=2"), compose_train()
@@ -331,7 +326,7 @@ def test_composing_leaves_the_hydra_of_a_program_around_it_alone(tmp_path: Path)
     assert not GlobalHydra.instance().is_initialized()
 
 
-def test_composing_keeps_the_job_of_a_program_under_hydra_main(tmp_path: Path):
+def test_composing_keeps_the_job_of_a_program_under_hydra_main(tmp_path):
     script = tmp_path / "theirs.py"
     script.write_text(THEIRS)
 
@@ -355,7 +350,7 @@ def test_threads_compose_at_the_same_time():
     assert [config.launch.np for config in found] == list(range(1, 33))
 
 
-def test_a_variable_at_the_start_of_a_path_is_replaced(monkeypatch: pytest.MonkeyPatch):
+def test_a_variable_at_the_start_of_a_path_is_replaced(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.delenv("NOWHERE", raising=False)
 
@@ -405,7 +400,7 @@ def test_the_number_of_processes_is_not_for_mpirun():
         ("launch=kubernetes", "local, mpi"),
     ],
 )
-def test_a_wrong_setting_of_prepare_is_refused_by_name(override: str, named: str):
+def test_a_wrong_setting_of_prepare_is_refused_by_name(override, named):
     with pytest.raises(ConfigError) as error:
         compose_as(PrepareConfig, ["data=/in", "output=/o", "model_def=m", override])
 
@@ -413,7 +408,7 @@ def test_a_wrong_setting_of_prepare_is_refused_by_name(override: str, named: str
 
 
 @pytest.fixture
-def installed(tmp_path: Path) -> Path:
+def installed(tmp_path):
     """A copy of what composing needs as an installed package has it, with conf/ inside."""
     package = tmp_path / "site" / "edl_horovod"
     source = Path(resolved.__file__).parent
@@ -441,13 +436,13 @@ def compose_installed(package: Path, *overrides: str) -> subprocess.CompletedPro
     )
 
 
-def test_conf_is_found_inside_an_installed_package(installed: Path):
+def test_conf_is_found_inside_an_installed_package(installed):
     done = compose_installed(installed, "launch=mpi")
 
     assert done.stdout.split() == [str(installed / "conf"), "mpi"]
 
 
-def test_a_wrong_key_in_a_file_of_conf_is_refused(installed: Path):
+def test_a_wrong_key_in_a_file_of_conf_is_refused(installed):
     (installed / "conf" / "train" / "long.yaml").write_text("epoch: 30\n")
 
     done = compose_installed(installed, "train=long")
@@ -458,7 +453,7 @@ def test_a_wrong_key_in_a_file_of_conf_is_refused(installed: Path):
     assert "It is set in conf/train/long.yaml." in last
 
 
-def test_a_missing_conf_is_named(installed: Path):
+def test_a_missing_conf_is_named(installed):
     shutil.rmtree(installed / "conf")
 
     done = compose_installed(installed)
@@ -478,9 +473,7 @@ def test_all_settings_that_cannot_be_taken_are_told_at_once():
     first, *lines = str(caught.value).splitlines()
     assert first == "5 settings cannot be taken:"
     for line, received in zip(
-        lines,
-        ("epochs=3", "launch=mpy", "train.epochs=[", "'output'", "seed=1"),
-        strict=True,
+        lines, ("epochs=3", "launch=mpy", "train.epochs=[", "'output'", "seed=1"), strict=True
     ):
         assert f"Received: {received}." in line
 

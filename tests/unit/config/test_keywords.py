@@ -46,13 +46,13 @@ def test_a_group_is_chosen_by_its_name():
 
 
 @pytest.mark.parametrize("text", ["${oc.env:HOME}", "'a'", '"a, b"', "a=1", "???", "it's \\ {1}"])
-def test_text_of_a_call_is_used_verbatim(text: str):
+def test_text_of_a_call_is_used_verbatim(text):
     config = composed(model_def=f"x{text}", params={"p": text, "q": [text]})
     assert (config.model_def, config.params) == (f"x{text}", {"p": text, "q": [text]})
 
 
 @pytest.mark.parametrize("value", [0.1, 1, None, True, [1, [2.5]], {"a": {1: "b"}}, -0.0, 1e300])
-def test_a_parameter_keeps_its_type(value: Any):
+def test_a_parameter_keeps_its_type(value):
     (found,) = composed(params={"x": value}).params.values()
     assert (found, type(found)) == (value, type(value))
     assert composed(**{"params.x": value}).params == {"x": value}
@@ -69,10 +69,7 @@ def test_a_number_of_numpy_is_one():
         ({"train": {"epoch": 3}}, "Did you mean 'train.epochs'? Allowed under train"),
         ({"train": 3}, "train must be one of"),
         ({"launch": "mpy"}, "Did you mean 'mpi'?"),
-        (
-            {"train": {"epochs": 1.5}},
-            "must be of type int. Received: train.epochs=1.5",
-        ),
+        ({"train": {"epochs": 1.5}}, "must be of type int. Received: train.epochs=1.5"),
         ({"train": {"epochs": True}}, "train.epochs must be of type int"),
         ({"train": {"epochs": 0}}, "train.epochs must be 1 or more. Received: train.epochs=0."),
         ({"train": {"epochs": {1}}}, "train.epochs must be text, a number"),
@@ -83,7 +80,7 @@ def test_a_number_of_numpy_is_one():
         ({"task": "predict"}, "no setting 'task'"),
     ],
 )
-def test_what_is_wrong_is_told_by_its_key(given: dict[str, Any], told: str):
+def test_what_is_wrong_is_told_by_its_key(given, told):
     with pytest.raises(ConfigError) as error:
         composed(**given)
 

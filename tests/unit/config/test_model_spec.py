@@ -30,7 +30,7 @@ def written(file: Path, content: Any) -> Path:
 
 @pytest.mark.parametrize("name", ["config.yml", "config.json"])
 def test_a_file_of_a_federation_is_a_model_and_its_other_sections_are_named_once(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name, tmp_path, caplog
 ):
     sections = {"model": SECTION, "fusion": {"name": "IterAvg"}, "connection": {}}
 
@@ -45,7 +45,7 @@ def test_a_file_of_a_federation_is_a_model_and_its_other_sections_are_named_once
 
 
 @pytest.mark.parametrize("name", ["spec.yml", "spec.json"])
-def test_a_spec_may_be_a_file_of_its_own(name: str, tmp_path: Path):
+def test_a_spec_may_be_a_file_of_its_own(name, tmp_path):
     written(tmp_path / name, SPEC)
     file = written(tmp_path / "config.yml", {"model": {**SECTION, "spec": name}})
 
@@ -57,9 +57,7 @@ def test_a_spec_may_be_a_file_of_its_own(name: str, tmp_path: Path):
         assert found["model_definition"] == str(tmp_path / "files" / "cnn.pt")
 
 
-def test_the_settings_say_it_inline_with_paths_from_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_settings_say_it_inline_with_paths_from_here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     config = composed(
@@ -89,7 +87,7 @@ def test_python_gives_it_as_a_dict():
     assert config.model["spec"]["model_definition"] == str(Path.cwd() / "files" / "cnn.pt")
 
 
-def test_a_class_in_a_python_file_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_class_in_a_python_file_keeps_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     config = composed(
@@ -101,7 +99,7 @@ def test_a_class_in_a_python_file_keeps_its_name(tmp_path: Path, monkeypatch: py
     assert config.model["spec"]["model_architecture"] == f"{tmp_path}/net.py:Net"
 
 
-def test_a_group_of_the_users_own_is_a_model(tmp_path: Path):
+def test_a_group_of_the_users_own_is_a_model(tmp_path):
     (tmp_path / "model").mkdir()
     written(
         tmp_path / "model" / "cnn.yaml", {**SECTION, "spec": {**SPEC, "optimizer": "optim.SGD"}}
@@ -118,7 +116,7 @@ def test_a_function_is_called_by_nobody_who_composes():
     assert config.model["spec"] == "specs:make"
 
 
-def test_a_key_of_a_federation_inside_the_spec_has_no_effect(caplog: pytest.LogCaptureFixture):
+def test_a_key_of_a_federation_inside_the_spec_has_no_effect(caplog):
     with caplog.at_level(logging.WARNING):
         config = composed(
             *KERAS, "model.spec.model_definition=/a.h5", "model.spec.is_classification=true"
@@ -176,7 +174,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("overrides", "message"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_right_is_told(overrides: list[str], message: str):
+def test_what_cannot_be_right_is_told(overrides, message):
     with pytest.raises(ConfigError, match=message):
         composed(*overrides)
 
@@ -188,7 +186,7 @@ def test_the_framework_of_another_name_is_told_also_where_it_is_the_default():
         )
 
 
-def test_a_file_and_a_section_are_one_too_many(tmp_path: Path):
+def test_a_file_and_a_section_are_one_too_many(tmp_path):
     file = written(tmp_path / "config.yml", {"model": SECTION})
 
     with pytest.raises(ConfigError, match="both describe the model"):
@@ -203,7 +201,7 @@ def test_a_file_and_a_section_are_one_too_many(tmp_path: Path):
         ("data: {}", "no section `model:`"),
     ],
 )
-def test_a_file_without_a_section_is_told(text: str, message: str, tmp_path: Path):
+def test_a_file_without_a_section_is_told(text, message, tmp_path):
     (tmp_path / "config.yml").write_text(text)
 
     with pytest.raises(ConfigError, match=message):
@@ -239,7 +237,7 @@ def test_trust_in_a_model_is_one_of_three():
     ],
 )
 def test_verbs_without_a_model_in_files_say_what_to_do_instead(
-    config_class: Any, needed: list[str], message: str, override: str, tmp_path: Path
+    config_class, needed, message, override, tmp_path
 ):
     with pytest.raises(ConfigError, match=message):
         compose_as(config_class, [*needed, override])

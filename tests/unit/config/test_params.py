@@ -1,5 +1,3 @@
-from typing import Any
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -40,7 +38,7 @@ def test_reference_string_is_read():
         ("a=1,\n  b=2  # as before", {"a": 1, "b": 2}),
     ],
 )
-def test_literals_are_read(text: str, expected: dict[str, Any]):
+def test_literals_are_read(text, expected):
     assert params.parse(text) == expected
 
 
@@ -73,7 +71,7 @@ def test_literals_are_read(text: str, expected: dict[str, Any]):
         ("a='\ud800'", "surrogates"),
     ],
 )
-def test_anything_but_literals_is_refused_with_its_place(text: str, named: str):
+def test_anything_but_literals_is_refused_with_its_place(text, named):
     with pytest.raises(ConfigError) as error:
         params.parse(text)
 
@@ -82,12 +80,12 @@ def test_anything_but_literals_is_refused_with_its_place(text: str, named: str):
 
 
 @given(st.dictionaries(names, literals, max_size=4))
-def test_parse_gives_back_what_format_wrote(given_params: dict[str, Any]):
+def test_parse_gives_back_what_format_wrote(given_params):
     assert params.parse(params.format(given_params)) == given_params
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused(text: str):
+def test_any_text_is_read_or_refused(text):
     try:
         read = params.parse(text)
     except ConfigError:
@@ -98,13 +96,13 @@ def test_any_text_is_read_or_refused(text: str):
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), (1, 2), {1}, b"x", 1j, [object()], {None: 1}, {1.5: 1}]
 )
-def test_a_value_that_is_no_literal_cannot_be_written(value: object):
+def test_a_value_that_is_no_literal_cannot_be_written(value):
     with pytest.raises(ConfigError, match=r"params\.x holds a"):
         params.format({"x": value})
 
 
 @pytest.mark.parametrize("name", ["", "1x", "a-b", "class", "a b", "ﬁ"])
-def test_a_name_that_python_would_not_take_cannot_be_written(name: str):
+def test_a_name_that_python_would_not_take_cannot_be_written(name):
     with pytest.raises(ConfigError, match="cannot name a parameter"):
         params.format({name: 1})
 

@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ def make_config(**changes: Any) -> JobConfig:
     return JobConfig(**{**MINIMAL, **changes})
 
 
-def test_a_file_gives_back_the_config(tmp_path: Path):
+def test_a_file_gives_back_the_config(tmp_path):
     config = make_config(
         output="/o/ü \udcff: # 'x'",
         params={"hidden_units": [10, -1.5, None, True, "on"], "nested": {"1": {2: "yes"}}},
@@ -36,7 +35,7 @@ def test_dicts_give_back_the_config():
     assert resolved.from_dict(resolved.to_dict(config)) == config
 
 
-def test_the_file_is_plain_yaml_in_the_order_of_the_schema(tmp_path: Path):
+def test_the_file_is_plain_yaml_in_the_order_of_the_schema(tmp_path):
     resolved.dump(make_config(), tmp_path / "config.yaml")
 
     values = yaml.safe_load((tmp_path / "config.yaml").read_text())
@@ -45,7 +44,7 @@ def test_the_file_is_plain_yaml_in_the_order_of_the_schema(tmp_path: Path):
     assert values["train"]["batch_size"] == 128
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path):
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
     (tmp_path / "config.yaml").mkdir()
 
     with pytest.raises(OutputError, match=r"config\.yaml"):
@@ -74,9 +73,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path):
         ({"params": {"a-b": 1}}, "cannot name a parameter"),
     ],
 )
-def test_a_wrong_file_is_refused_with_file_and_key(
-    tmp_path: Path, changes: dict[str, Any], named: str
-):
+def test_a_wrong_file_is_refused_with_file_and_key(tmp_path, changes, named):
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({**MINIMAL, **changes}))
 
@@ -95,7 +92,7 @@ def test_a_wrong_file_is_refused_with_file_and_key(
         ("a: !!python/name:os.system x", "not"),
     ],
 )
-def test_a_file_that_holds_no_keys_is_refused(tmp_path: Path, text: str, named: str):
+def test_a_file_that_holds_no_keys_is_refused(tmp_path, text, named):
     path = tmp_path / "config.yaml"
     path.write_text(text)
 
@@ -103,7 +100,7 @@ def test_a_file_that_holds_no_keys_is_refused(tmp_path: Path, text: str, named: 
         resolved.load(path)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         resolved.load(tmp_path / "config.yaml")
 

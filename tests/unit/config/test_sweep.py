@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 
 from edl_horovod.config.compose import compose
@@ -45,7 +43,7 @@ def test_every_combination_is_one_point_and_the_last_setting_changes_fastest():
         ),
     ],
 )
-def test_hydras_grammar_says_the_values(override: str, key: str, values: list[str]):
+def test_hydras_grammar_says_the_values(override, key, values):
     assert chosen(override) == [{key: value} for value in values]
 
 
@@ -60,7 +58,7 @@ def test_hydras_grammar_says_the_values(override: str, key: str, values: list[st
         ('params.x=1,"a\'b\\\\"', {"x": "a'b\\"}),
     ],
 )
-def test_a_parameter_arrives_as_it_was_typed(override: str, value: dict[str, Any]):
+def test_a_parameter_arrives_as_it_was_typed(override, value):
     assert compose("train", expand([*TRAIN, override])[-1].overrides).params == value
 
 
@@ -79,7 +77,7 @@ def test_a_parameter_arrives_as_it_was_typed(override: str, value: dict[str, Any
         (["~data"], "cannot be removed"),
     ],
 )
-def test_a_wrong_sweep_is_refused(overrides: list[str], named: str):
+def test_a_wrong_sweep_is_refused(overrides, named):
     typed = [text for text in TRAIN if not overrides or not overrides[0].startswith("output")]
     with pytest.raises(ConfigError) as error:
         expand([*typed, *overrides])

@@ -1,7 +1,6 @@
 """A user's own directory of settings, as Hydra's users expect it."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ params:
 
 
 @pytest.fixture
-def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def theirs(tmp_path, monkeypatch):
     folder = tmp_path / "conf"
     write(folder / "experiment" / "mnist.yaml", MNIST)
     write(folder / "data_plan" / "seven.yaml", "shuffle: false\nseed: 7\n")
@@ -57,7 +56,7 @@ def refusal(folder: Path, *overrides: str, name: str = "") -> str:
     return str(error.value)
 
 
-def test_an_experiment_chooses_files_of_both_directories_and_sets_keys(theirs: Path):
+def test_an_experiment_chooses_files_of_both_directories_and_sets_keys(theirs):
     config = composed(theirs, "+experiment=mnist", "train.epochs=5", "params.hidden.act=tanh")
 
     assert (config.launch.kind, config.data_plan.shuffle) == ("mpi", False)
@@ -66,14 +65,12 @@ def test_an_experiment_chooses_files_of_both_directories_and_sets_keys(theirs: P
     assert config.params == {"hidden": {"units": [10, 20], "act": "tanh"}}
 
 
-def test_the_directory_may_be_relative_to_the_command(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_directory_may_be_relative_to_the_command(theirs, monkeypatch):
     monkeypatch.chdir(theirs.parent)
     assert composed(Path("conf"), "+experiment=mnist") == composed(theirs, "+experiment=mnist")
 
 
-def test_a_first_file_of_the_user_starts_from_ours(theirs: Path):
+def test_a_first_file_of_the_user_starts_from_ours(theirs):
     write(
         theirs / "mine.yaml",
         "defaults:\n  - config\n  - experiment: mnist\n  - _self_\n  - override launch: mpi\n"
@@ -87,7 +84,7 @@ def test_a_first_file_of_the_user_starts_from_ours(theirs: Path):
     assert composed(theirs, "experiment=mnist", name="mine").train.epochs == 7
 
 
-def test_prepare_and_image_take_the_directory_too(theirs: Path):
+def test_prepare_and_image_take_the_directory_too(theirs):
     write(theirs / "records.yaml", "defaults: [prepare, _self_]\ndata: /in\noutput: /o\n")
     write(theirs / "ours.yaml", "defaults: [image, _self_]\nbase_image: a\nimage_repository: b\n")
 
@@ -98,12 +95,12 @@ def test_prepare_and_image_take_the_directory_too(theirs: Path):
     assert (image.base_image, image.image_repository) == ("a", "b")
 
 
-def test_the_time_is_that_of_the_command(theirs: Path):
+def test_the_time_is_that_of_the_command(theirs):
     config = composed(theirs, "+experiment=mnist", "output=/runs/${now:%Y-%m-%d}")
     assert re.fullmatch(r"/runs/\d{4}-\d\d-\d\d", config.output)
 
 
-def test_all_jobs_of_a_sweep_have_the_same_time(theirs: Path):
+def test_all_jobs_of_a_sweep_have_the_same_time(theirs):
     from edl_horovod.config.compose import compose_sweep
 
     points = [(["+experiment=mnist", "params.t=${now:%f}", f"train.epochs={n}"], {}) for n in "12"]
@@ -111,7 +108,7 @@ def test_all_jobs_of_a_sweep_have_the_same_time(theirs: Path):
     assert first.params["t"] == second.params["t"]
 
 
-def test_values_may_stand_for_others_in_a_command(theirs: Path):
+def test_values_may_stand_for_others_in_a_command(theirs):
     config = composed(
         theirs, "+experiment=mnist", "job_dir=${output}/${HOME}", "params.n=${train.epochs}"
     )
@@ -132,9 +129,7 @@ def test_values_may_stand_for_others_in_a_command(theirs: Path):
         ("data: https://me:s3cr3t@host/x\n", "data holds a password or a token"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_with_the_file(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
-):
+def test_what_is_wrong_in_a_file_is_told_with_the_file(theirs, monkeypatch, text, told):
     monkeypatch.setenv("S3_TOKEN", "s3cr3t")
     head = "# @package _global_\ndefaults: [mnist, _self_]\n"
     write(theirs / "experiment" / "wrong.yaml", head + text)
@@ -146,7 +141,7 @@ def test_what_is_wrong_in_a_file_is_told_with_the_file(
     assert "s3cr3t" not in said
 
 
-def test_a_key_of_a_sweeper_that_does_not_have_it_is_told_with_the_file(theirs: Path):
+def test_a_key_of_a_sweeper_that_does_not_have_it_is_told_with_the_file(theirs):
     head = "# @package _global_\n"
     write(theirs / "experiment" / "wrong.yaml", f"{head}hydra: {{sweeper: {{n_trials: 3}}}}\n")
 
@@ -156,7 +151,7 @@ def test_a_key_of_a_sweeper_that_does_not_have_it_is_told_with_the_file(theirs: 
     assert f"It is set in {theirs}/experiment/wrong.yaml." in said
 
 
-def test_a_file_without_its_package_is_told_what_it_lacks(theirs: Path):
+def test_a_file_without_its_package_is_told_what_it_lacks(theirs):
     write(theirs / "experiment" / "bare.yaml", "train: {epochs: 3}\n")
     assert "Begin the file with the line `# @package _global_`" in refusal(
         theirs, "+experiment=bare"
@@ -175,16 +170,16 @@ def test_a_file_without_its_package_is_told_what_it_lacks(theirs: Path):
         ),
     ],
 )
-def test_a_wrong_choice_is_told_with_the_choices(theirs: Path, override: str, told: str):
+def test_a_wrong_choice_is_told_with_the_choices(theirs, override, told):
     assert told in refusal(theirs, override)
 
 
-def test_a_file_that_is_no_yaml_is_named(theirs: Path):
+def test_a_file_that_is_no_yaml_is_named(theirs):
     write(theirs / "experiment" / "broken.yaml", "train: [1\n")
     assert "broken.yaml" in refusal(theirs, "+experiment=broken")
 
 
-def test_a_file_that_is_not_utf_8_is_named(theirs: Path):
+def test_a_file_that_is_not_utf_8_is_named(theirs):
     file = theirs / "experiment" / "latin.yaml"
     file.write_bytes("# @package _global_\nmodel_def: m\xfc\n".encode("latin-1"))
 
@@ -193,7 +188,7 @@ def test_a_file_that_is_not_utf_8_is_named(theirs: Path):
     assert said == (f"A file of settings is not text in UTF-8. Received: {file}. Save it in UTF-8.")
 
 
-def test_a_choice_that_a_file_misspells_is_told_with_the_choices(theirs: Path):
+def test_a_choice_that_a_file_misspells_is_told_with_the_choices(theirs):
     write(
         theirs / "experiment" / "typo.yaml",
         "# @package _global_\ndefaults:\n  - override /data_plan: sevn\n",
@@ -203,14 +198,14 @@ def test_a_choice_that_a_file_misspells_is_told_with_the_choices(theirs: Path):
     assert "seven" in said
 
 
-def test_first_files_must_exist_and_start_from_ours(theirs: Path):
+def test_first_files_must_exist_and_start_from_ours(theirs):
     write(theirs / "alone.yaml", "data: /d\n")
 
     assert "no file alne.yaml. Did you mean 'alone'?" in refusal(theirs, name="alne")
     assert "Begin it with the line `defaults: [config, _self_]`" in refusal(theirs, name="alone")
 
 
-def test_a_file_that_ours_would_hide_is_refused(theirs: Path):
+def test_a_file_that_ours_would_hide_is_refused(theirs):
     write(theirs / "launch" / "local.yaml", (conf_dir() / "launch" / "local.yaml").read_text())
     composed(theirs, "+experiment=mnist")
     write(theirs / "launch" / "local.yaml", "kind: mpi\n")
@@ -218,18 +213,18 @@ def test_a_file_that_ours_would_hide_is_refused(theirs: Path):
     assert "has the name of a file of edl_horovod" in refusal(theirs, "+experiment=mnist")
 
 
-def test_a_file_that_ours_would_hide_is_found_behind_a_link(theirs: Path, tmp_path: Path):
+def test_a_file_that_ours_would_hide_is_found_behind_a_link(theirs, tmp_path):
     write(tmp_path / "elsewhere" / "local.yaml", "kind: mpi\n")
     (theirs / "launch").symlink_to(tmp_path / "elsewhere")
 
     assert "has the name of a file of edl_horovod" in refusal(theirs, "+experiment=mnist")
 
 
-def test_a_directory_that_is_not_there_is_refused(tmp_path: Path):
+def test_a_directory_that_is_not_there_is_refused(tmp_path):
     assert "does not exist. Received: --config-dir=" in refusal(tmp_path / "none")
 
 
-def test_a_variable_that_is_no_secret_is_taken(theirs: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_variable_that_is_no_secret_is_taken(theirs, monkeypatch):
     monkeypatch.setenv("TOKENIZER", "/t")
     assert composed(theirs, "+experiment=mnist", "params.t=${oc.env:TOKENIZER}").params["t"] == "/t"
 
@@ -256,9 +251,7 @@ def test_a_variable_that_is_no_secret_is_taken(theirs: Path, monkeypatch: pytest
         "output=/o/${oc.env:DB_PASSWORD,none}",
     ],
 )
-def test_a_secret_is_refused_however_it_is_written(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch, override: str
-):
+def test_a_secret_is_refused_however_it_is_written(theirs, monkeypatch, override):
     monkeypatch.setenv("DB_PASSWORD", "s3cr3t")
     monkeypatch.setenv("NAME_OF_IT", "DB_PASSWORD")
     monkeypatch.setenv("READS_IT", "${oc.env:DB_PASSWORD}")
@@ -283,7 +276,7 @@ def test_a_secret_is_refused_however_it_is_written(
         ("output=/o/https://me:s3cr3t@host/a", "output"),
     ],
 )
-def test_a_password_is_refused_where_no_setting_refers_to_anything(override: str, key: str):
+def test_a_password_is_refused_where_no_setting_refers_to_anything(override, key):
     with pytest.raises(ConfigError, match="takes a value that seems to be a secret") as error:
         compose("train", ["model_def=mnist", "data=/records", "output=/o", override])
 
@@ -300,9 +293,7 @@ def test_a_password_is_refused_where_no_setting_refers_to_anything(override: str
         "{a: {x: '${params.b}'}, b: {y: '${params.a}', z: '${oc.env:DB_PASSWORD}'}}",
     ],
 )
-def test_a_secret_in_a_file_is_refused_with_the_file(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch, params: str
-):
+def test_a_secret_in_a_file_is_refused_with_the_file(theirs, monkeypatch, params):
     monkeypatch.setenv("DB_PASSWORD", "s3cr3t")
     head = "# @package _global_\ndefaults: [mnist, _self_]\n"
     write(theirs / "experiment" / "wrong.yaml", f"{head}params: {params}\n")
@@ -314,9 +305,7 @@ def test_a_secret_in_a_file_is_refused_with_the_file(
     assert "s3cr3t" not in said
 
 
-def test_a_secret_among_the_values_of_a_sweep_is_refused(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_secret_among_the_values_of_a_sweep_is_refused(theirs, monkeypatch):
     monkeypatch.setenv("DB_PASSWORD", "s3cr3t")
     write(
         theirs / "grid.yaml",
@@ -330,7 +319,7 @@ def test_a_secret_among_the_values_of_a_sweep_is_refused(
 
 
 @pytest.fixture
-def replaced_env() -> Iterator[None]:
+def replaced_env():
     OmegaConf.register_new_resolver(
         "oc.env", lambda name: f"https://me:{name}@theirs", replace=True
     )
@@ -339,16 +328,14 @@ def replaced_env() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("replaced_env")
-def test_a_resolver_that_a_program_has_replaced_stays_and_its_secrets_are_refused(theirs: Path):
+def test_a_resolver_that_a_program_has_replaced_stays_and_its_secrets_are_refused(theirs):
     said = refusal(theirs, "+experiment=mnist", "params.a=${oc.env:X}")
 
     assert "seems to be a secret" in said
     assert OmegaConf.create({"a": "${oc.env:X}"}).a == "https://me:X@theirs"
 
 
-def test_a_password_for_a_model_zoo_may_come_from_the_environment(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_password_for_a_model_zoo_may_come_from_the_environment(theirs, monkeypatch):
     monkeypatch.setenv("GIT_TOKEN", "s3cr3t")
     zoo = "model_zoo=git+https://me:${oc.env:GIT_TOKEN}@host/zoo@v1"
 
@@ -357,7 +344,7 @@ def test_a_password_for_a_model_zoo_may_come_from_the_environment(
     assert "s3cr3t" not in shown
 
 
-def test_the_settings_are_shown_with_where_they_come_from(theirs: Path):
+def test_the_settings_are_shown_with_where_they_come_from(theirs):
     lines = describe(
         "train",
         ["+experiment=mnist", "params.x=1", "train.batch_size=32"],
@@ -391,19 +378,19 @@ def test_a_value_with_several_lines_is_shown_in_one():
 
 
 @pytest.mark.parametrize("quoted", ['"a=1, b=2"', "'a=1, b=2'", "a=1, b=2"])
-def test_params_are_read_with_quotes_of_hydra_and_without(theirs: Path, quoted: str):
+def test_params_are_read_with_quotes_of_hydra_and_without(theirs, quoted):
     config = composed(theirs, "+experiment=mnist", f"params={quoted}")
     assert (config.params["a"], config.params["b"]) == (1, 2)
 
 
 @pytest.mark.parametrize("quoted", ['"/a b/*.csv"', "'/a b/*.csv'", "/a b/*.csv"])
 @pytest.mark.parametrize("key", ["data", "output", "trained_model", "model_zoo"])
-def test_text_is_read_with_quotes_of_hydra_and_without(theirs: Path, key: str, quoted: str):
+def test_text_is_read_with_quotes_of_hydra_and_without(theirs, key, quoted):
     config = composed(theirs, "+experiment=mnist", f"{key}={quoted}")
     assert getattr(config, key) == "/a b/*.csv"
 
 
-def test_a_sweep_goes_over_experiments_and_takes_values_of_files(theirs: Path):
+def test_a_sweep_goes_over_experiments_and_takes_values_of_files(theirs):
     write(
         theirs / "grid.yaml",
         "defaults: [config, _self_]\n"
@@ -434,7 +421,7 @@ def test_a_sweep_goes_over_experiments_and_takes_values_of_files(theirs: Path):
         ("hydra.sweeper.params={train.epochs: 1}", r"Write key=a,b\."),
     ],
 )
-def test_a_command_gives_values_of_a_sweep_to_the_setting_itself(override: str, hint: str):
+def test_a_command_gives_values_of_a_sweep_to_the_setting_itself(override, hint):
     with pytest.raises(ConfigError, match=hint):
         expand([override])
 
@@ -448,7 +435,7 @@ def test_a_command_gives_values_of_a_sweep_to_the_setting_itself(override: str, 
     ],
 )
 def test_values_of_a_sweep_in_a_file_are_a_dict_with_dots_in_its_keys(
-    theirs: Path, sweeper: str, params: str, told: str
+    theirs, sweeper, params, told
 ):
     write(
         theirs / "grid.yaml",
@@ -464,9 +451,7 @@ CHOICES = sorted(conf_dir().glob("*/*.yaml"))
 
 
 @pytest.mark.parametrize("file", CHOICES, ids=lambda file: f"{file.parent.name}={file.stem}")
-def test_every_choice_says_when_to_take_it_and_shows_in_a_dry_run(
-    file: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_every_choice_says_when_to_take_it_and_shows_in_a_dry_run(file, capsys):
     job = ["model_def=m", "data=/data/d", "validation_data=/data/v", "output=/data/o"]
     choice = f"{file.parent.name}={file.stem}"
     if file.parent.name == "kubernetes":

@@ -154,6 +154,17 @@ class Job:
     def hosts(self, **wanted):
         hosts.write(self.dir / "hosts", wanted)
 
+    async def __aenter__(self):
+        await self.start()
+
+    async def __aexit__(self, *_):
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, NotEnoughWorkers):
+            await self.task
+        for worker in self.workers:
+            worker.hang_up()
+        self.log.close()
+
     async def start(self):
         self.log = events.EventLog(self.dir / "events.jsonl", "coordinator")
         self.coordinator = Coordinator(self.settings, self.log)
@@ -189,6 +200,15 @@ class Job:
         """A worker that has called; `more` goes into its greeting."""
         return await self.fake(slot, host).connect(**more)
 
+    async def ring_of(self, *places):
+        """Workers in a formed ring, one of each place: a slot of this host, or another host."""
+        workers = []
+        for place in places:
+            at = (0, place) if isinstance(place, str) else (place,)
+            workers.append(await self.worker(*at))
+        await self.ring(*workers)
+        return workers
+
     def saved(self):
         return json.loads(self.file.read_text())
 
@@ -222,29 +242,15 @@ class Job:
         async with asyncio.timeout(LIMIT_SECONDS):
             return await self.task
 
-    async def close(self):
-        self.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, NotEnoughWorkers):
-            await self.task
-        for worker in self.workers:
-            worker.hang_up()
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "job(**settings): the settings of the test's job")
 
 
 @pytest.fixture
-def play(tmp_path):
-    """Run a scenario, an async function of a started job."""
-
-    def run(scenario, **settings):
-        job = Job(tmp_path, **settings)
-
-        async def whole():
-            await job.start()
-            try:
-                await scenario(job)
-            finally:
-                await job.close()
-
-        asyncio.run(whole())
-        job.log.close()
-
-    return run
+def job(tmp_path, request):
+    """A job, which is started with the test; the nearest marks `job` have its settings."""
+    settings = {}
+    for mark in request.node.iter_markers("job"):
+        settings = mark.kwargs | settings
+    return Job(tmp_path, **settings)

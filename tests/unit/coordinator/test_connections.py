@@ -30,21 +30,14 @@ class Connection:
         self.is_aborted = True
 
 
-def test_up_to_the_limit_nobody_goes():
-    unauthenticated = UnauthenticatedConnections(3)
-    callers = [Connection("a") for _ in range(3)]
-    for connection in callers:
-        unauthenticated.enter(connection)
-    assert not any(c.is_aborted for c in callers)
-
-
-def test_above_it_the_oldest_goes():
-    unauthenticated = UnauthenticatedConnections(2)
+@pytest.mark.parametrize(("most", "num_aborted"), [(4, 0), (2, 2)])
+def test_above_the_limit_the_oldest_go(most, num_aborted):
+    unauthenticated = UnauthenticatedConnections(most)
     callers = [Connection("a") for _ in range(4)]
     for connection in callers:
         unauthenticated.enter(connection)
-    assert [c.is_aborted for c in callers] == [True, True, False, False]
-    assert len(unauthenticated) == 2
+    assert [c.is_aborted for c in callers] == [number < num_aborted for number in range(4)]
+    assert len(unauthenticated) == most
 
 
 def test_who_opens_many_pushes_out_only_his_own():
@@ -75,8 +68,7 @@ def test_a_connection_that_is_gone_already_has_no_address():
 
 
 @pytest.mark.parametrize(
-    ("open_files", "most"),
-    [(1024, 128), (8192, 1000), (resource.RLIM_INFINITY, 1000)],
+    ("open_files", "most"), [(1024, 128), (8192, 1000), (resource.RLIM_INFINITY, 1000)]
 )
 def test_there_are_fewer_where_few_files_may_be_open(monkeypatch, open_files, most):
     monkeypatch.setattr(wire.resource, "getrlimit", lambda _: (open_files, open_files))

@@ -295,8 +295,7 @@ def test_what_is_no_coordinator_is_called_again(membership, coordinator, answer)
 
 @pytest.mark.parametrize("bad", [b"noise\n", b"\xff\n"])
 def test_a_forged_line_ends_the_connection_and_not_the_worker(membership, coordinator, bad):
-    call = trained(membership, coordinator)
-    call.connection.sendall(bad)
+    trained(membership, coordinator).connection.sendall(bad)
     assert coordinator.accept().hello["generation"] == 1
 
 
@@ -325,8 +324,7 @@ def test_a_place_said_again_ends_the_connection_and_is_not_taken(membership, coo
 
 
 def test_a_message_without_its_fields_does_not_deafen_the_worker(membership, coordinator):
-    call = trained(membership, coordinator)
-    call.send("change")
+    trained(membership, coordinator).send("change")
     assert coordinator.accept().hello["generation"] == 1
 
 
@@ -345,8 +343,7 @@ def test_a_coordinator_that_never_proves_itself_is_given_up(membership, coordina
 @pytest.mark.parametrize("membership", [{"quiet_seconds": 0.1}], indirect=True)
 def test_a_coordinator_that_is_quiet_is_called_again(membership, coordinator):
     call = trained(membership, coordinator)
-    again = coordinator.accept()
-    assert again.hello["generation"] == 1
+    assert coordinator.accept().hello["generation"] == 1
     assert call.ends()
 
 

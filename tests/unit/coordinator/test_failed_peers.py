@@ -3,6 +3,8 @@
 import asyncio
 import time
 
+import pytest
+
 from edl_horovod.coordinator.decide import Candidate
 from edl_horovod.coordinator.settings import Timings
 from edl_horovod.coordinator.workers import FailedPeers, Worker, suspects
@@ -29,32 +31,28 @@ def waits(job):
     return [e for e in job.events("worker") if e.state == "waiting"]
 
 
-def test_of_two_hosts_that_cannot_reach_each_other_one_trains(play):
-    async def scenario(job):
-        first, second = job.fake(0, "a"), job.fake(0, "b")
-        part(first, second)
-        await first.connect()
-        await second.connect()
-        await job.ring(first)
-        assert waits(job)[0].worker == "b:0"
-        # It is tried again, and comes in once the network is mended.
-        del first.formed, second.formed
-        await job.ring(first, second)
-
-    play(scenario, num_start=2, wanted={"a": 1, "b": 1})
+@pytest.mark.job(num_start=2, wanted={"a": 1, "b": 1})
+async def test_of_two_hosts_that_cannot_reach_each_other_one_trains(job):
+    first, second = job.fake(0, "a"), job.fake(0, "b")
+    part(first, second)
+    await first.connect()
+    await second.connect()
+    await job.ring(first)
+    assert waits(job)[0].worker == "b:0"
+    # It is tried again, and comes in once the network is mended.
+    del first.formed, second.formed
+    await job.ring(first, second)
 
 
-def test_a_host_that_was_left_out_wrongly_comes_back_and_the_other_is_tried_ever_less(play):
-    async def scenario(job):
-        workers = [job.fake(0, host) for host in "abc"]
-        part(*workers[:2])
-        for worker in workers:
-            await worker.connect()
-        await job.ring(workers[0], workers[2])
-        await job.hold(lambda: sum(not is_formed for _, is_formed in job.generations()) <= 8, 1.0)
-        assert waits(job)[-1].worker == "b:0"
-
-    play(scenario, num_start=3, wanted={"a": 1, "b": 1, "c": 1})
+@pytest.mark.job(num_start=3, wanted={"a": 1, "b": 1, "c": 1})
+async def test_a_host_that_was_left_out_wrongly_comes_back_and_the_other_is_tried_ever_less(job):
+    workers = [job.fake(0, host) for host in "abc"]
+    part(*workers[:2])
+    for worker in workers:
+        await worker.connect()
+    await job.ring(workers[0], workers[2])
+    await job.hold(lambda: sum(not is_formed for _, is_formed in job.generations()) <= 8, 1.0)
+    assert waits(job)[-1].worker == "b:0"
 
 
 class Member(Worker):
@@ -67,11 +65,7 @@ class Member(Worker):
 
 def test_each_wait_is_twice_the_one_before_however_little_the_failures_cost(tmp_path):
     first, second = (
-        Member(
-            Candidate(worker=host, host=host, slot=0, order=order),
-            is_ready=True,
-            step=order,
-        )
+        Member(Candidate(worker=host, host=host, slot=0, order=order), is_ready=True, step=order)
         for order, host in enumerate("12")
     )
     waits = []

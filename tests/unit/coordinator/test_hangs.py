@@ -1,6 +1,5 @@
 """Who hangs, and why: from what the workers say of themselves."""
 
-import functools
 from dataclasses import dataclass, field
 
 import pytest
@@ -8,7 +7,9 @@ import pytest
 from edl_horovod.coordinator.messages import Pong
 from edl_horovod.coordinator.workers import Report, find_hung
 
+QUICK = {"ping_seconds": 0.05, "dead_seconds": 0.6, "silence_seconds": 0.3}
 STALL = 300.0
+pytestmark = pytest.mark.job(timings=QUICK)
 
 
 def report(name, doing, seconds, phase="step 7"):
@@ -83,112 +84,90 @@ def reports(worker, state, seconds):
     worker.report = {"doing": state, "phase": "step 7", "seconds": seconds}
 
 
-@pytest.fixture
-def play_quickly(play):
-    timings = {"ping_seconds": 0.05, "dead_seconds": 0.6, "silence_seconds": 0.3}
-    return functools.partial(play, timings=timings)
-
-
 def hung(job):
     return [(e.worker, e.pid) for e in job.events("worker") if e.state == "hung"]
 
 
-def test_a_rank_that_lets_the_others_wait_is_told_to_end(play_quickly):
-    async def scenario(job):
-        first, second = await job.worker(0), await job.worker(1, pid=77)
-        await job.ring(first, second)
-        reports(first, "waits", 300)
-        reports(second, "works", 301)
-        await job.until(lambda: not second.is_connected)
-        (message,) = [m for m in second.heard if m["kind"] == "end"]
-        assert "while 1 other waited for it" in message["reason"]
-        await job.ring(first)
-        assert hung(job) == [("localhost:1", 77)]
-
-    play_quickly(scenario, num_start=2)
+@pytest.mark.job(num_start=2)
+async def test_a_rank_that_lets_the_others_wait_is_told_to_end(job):
+    first, second = await job.worker(0), await job.worker(1, pid=77)
+    await job.ring(first, second)
+    reports(first, "waits", 300)
+    reports(second, "works", 301)
+    await job.until(lambda: not second.is_connected)
+    (message,) = [m for m in second.heard if m["kind"] == "end"]
+    assert "while 1 other waited for it" in message["reason"]
+    await job.ring(first)
+    assert hung(job) == [("localhost:1", 77)]
 
 
-def test_one_that_does_not_end_is_said_to_hang_once_and_never_invited(play_quickly):
-    async def scenario(job):
-        first, second = await job.worker(0), await job.worker(1)
-        second.ignores |= {"end", "change"}
-        await job.ring(first, second)
-        reports(first, "waits", 300)
-        reports(second, "works", 301)
-        await job.until(lambda: "end" in second.kinds())
-        reports(first, "unwatched", 0)
-        first.ready()  # As when the collective breaks.
-        await job.ring(first)
-        second.ready()
-        third = await job.worker(2)
-        await job.ring(first, third)
-        assert len(hung(job)) == second.kinds().count("end") == 1
-
-    play_quickly(scenario, num_start=2, forming_seconds=0.1)
+@pytest.mark.job(num_start=2, forming_seconds=0.1)
+async def test_one_that_does_not_end_is_said_to_hang_once_and_never_invited(job):
+    first, second = await job.worker(0), await job.worker(1)
+    second.ignores |= {"end", "change"}
+    await job.ring(first, second)
+    reports(first, "waits", 300)
+    reports(second, "works", 301)
+    await job.until(lambda: "end" in second.kinds())
+    reports(first, "unwatched", 0)
+    first.ready()  # As when the collective breaks.
+    await job.ring(first)
+    second.ready()
+    third = await job.worker(2)
+    await job.ring(first, third)
+    assert len(hung(job)) == second.kinds().count("end") == 1
 
 
-def test_what_was_said_of_an_earlier_ring_counts_no_more(play_quickly):
-    async def scenario(job):
-        first, second = await job.worker(0), await job.worker(1)
-        await job.ring(first, second)
-        third = await job.worker(2)
-        await job.ring(first, second, third)
-        for worker in (first, second, third):
-            reports(worker, "waits", 300)
-            worker.report["generation"] = 1
-        num_pings = first.num_pings
-        await job.hold(lambda: not hung(job), 0.3)
-        assert first.num_pings > num_pings + 1
-
-    play_quickly(scenario, num_start=2)
+@pytest.mark.job(num_start=2)
+async def test_what_was_said_of_an_earlier_ring_counts_no_more(job):
+    first, second = await job.ring_of(0, 1)
+    third = await job.worker(2)
+    await job.ring(first, second, third)
+    for worker in (first, second, third):
+        reports(worker, "waits", 300)
+        worker.report["generation"] = 1
+    num_pings = first.num_pings
+    await job.hold(lambda: not hung(job), 0.3)
+    assert first.num_pings > num_pings + 1
 
 
-def test_one_that_nobody_waits_for_is_asked_once_where_it_is(play_quickly):
-    async def scenario(job):
-        first = await job.worker(0)
-        await job.ring(first)
-        reports(first, "works", 301)
-        await job.until(lambda: "dump" in first.kinds())
-        number = len(first.heard)
-        second = await job.worker(1)
-        await job.ring(first, second)
-        assert first.kinds()[:number].count("dump") == 1
-        assert not hung(job)
-        (event,) = job.events("log")
-        assert "localhost:0" in event.message
-        assert "step 7" in event.message
-
-    play_quickly(scenario)
+async def test_one_that_nobody_waits_for_is_asked_once_where_it_is(job):
+    (first,) = await job.ring_of(0)
+    reports(first, "works", 301)
+    await job.until(lambda: "dump" in first.kinds())
+    number = len(first.heard)
+    second = await job.worker(1)
+    await job.ring(first, second)
+    assert first.kinds()[:number].count("dump") == 1
+    assert not hung(job)
+    (event,) = job.events("log")
+    assert "localhost:0" in event.message
+    assert "step 7" in event.message
 
 
-def test_a_silent_member_is_said_to_hang_once_the_ring_goes_on_without_it(play_quickly):
-    async def scenario(job):
-        first, second = await job.worker(0), await job.worker(1, pid=78)
-        await job.ring(first, second)
-        second.ignores |= {"ping", "change"}
-        await job.ring(first, least_generation=2)
-        await job.until(lambda: hung(job))
-        assert hung(job) == [("localhost:1", 78)]
-        # Stopped for long, but not killed: it may come back.
-        second.ignores.clear()
-        second.ready()
-        await job.ring(first, second)
-
-    play_quickly(scenario, num_start=2)
+@pytest.mark.job(num_start=2)
+async def test_a_silent_member_is_said_to_hang_once_the_ring_goes_on_without_it(job):
+    first, second = await job.worker(0), await job.worker(1, pid=78)
+    await job.ring(first, second)
+    second.ignores |= {"ping", "change"}
+    await job.ring(first, least_generation=2)
+    await job.until(lambda: hung(job))
+    assert hung(job) == [("localhost:1", 78)]
+    # Stopped for long, but not killed: it may come back.
+    second.ignores.clear()
+    second.ready()
+    await job.ring(first, second)
 
 
-def test_the_only_member_is_waited_for_however_silent(play_quickly):
-    async def scenario(job):
-        first = await job.worker(0)
-        await job.ring(first)
-        first.ignores |= {"ping", "change"}
-        await job.until(lambda: any(e.state == "waiting" for e in job.events("job")))
-        num_unanswered = 1.2 / job.settings.timings.ping_seconds
-        num_pings = first.num_pings
-        await job.until(lambda: first.num_pings > num_pings + num_unanswered)
-        assert not hung(job)
-        first.ignores.clear()
-        first.ready()
-        await job.ring(first)
-
-    play_quickly(scenario, wait_seconds=60.0)
+@pytest.mark.job(wait_seconds=60.0)
+async def test_the_only_member_is_waited_for_however_silent(job):
+    (first,) = await job.ring_of(0)
+    first.ignores |= {"ping", "change"}
+    await job.until(lambda: any(e.state == "waiting" for e in job.events("job")))
+    num_unanswered = 1.2 / job.settings.timings.ping_seconds
+    num_pings = first.num_pings
+    await job.until(lambda: first.num_pings > num_pings + num_unanswered)
+    assert not hung(job)
+    first.ignores.clear()
+    first.ready()
+    await job.ring(first)

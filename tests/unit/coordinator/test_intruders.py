@@ -101,89 +101,73 @@ async def assert_unimpressed(job, first):
 
 
 @pytest.mark.parametrize("kind", FORGED)
-def test_messages_without_the_secret(play, kind):
-    async def scenario(job):
-        first = await job.worker(0)
-        await job.ring(first)
-        stranger = job.fake(0, secret=b"guessed")
-        stranger.name = first.name
-        await stranger.connect()
-        stranger.send(kind, **FORGED[kind])
-        await job.until(lambda: not stranger.is_connected)
-        await assert_unimpressed(job, first)
-
-    play(scenario)
+async def test_messages_without_the_secret(job, kind):
+    (first,) = await job.ring_of(0)
+    stranger = job.fake(0, secret=b"guessed")
+    stranger.name = first.name
+    await stranger.connect()
+    stranger.send(kind, **FORGED[kind])
+    await job.until(lambda: not stranger.is_connected)
+    await assert_unimpressed(job, first)
 
 
-def test_what_a_worker_once_said_said_again(play):
+async def test_what_a_worker_once_said_said_again(job):
     """All lines of a real worker's connection, recorded and sent anew."""
 
-    async def scenario(job):
-        first = await job.worker(0)
-        await job.ring(first)
-        spied = await job.worker(1)
-        await job.ring(first, spied)
-        spied.hang_up()
-        await job.ring(first, least_generation=3)
-        num_generations = len(job.generations())
-        reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
-        writer.write(spied.said)
-        assert await reader.readline()  # Its greeting has another nonce.
-        assert await reader.read() == b""
-        writer.close()
-        assert len(job.generations()) == num_generations
-        await job.ring(first, await job.worker(1))
-
-    play(scenario)
+    (first,) = await job.ring_of(0)
+    spied = await job.worker(1)
+    await job.ring(first, spied)
+    spied.hang_up()
+    await job.ring(first, least_generation=3)
+    num_generations = len(job.generations())
+    reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
+    writer.write(spied.said)
+    assert await reader.readline()  # Its greeting has another nonce.
+    assert await reader.read() == b""
+    writer.close()
+    assert len(job.generations()) == num_generations
+    await job.ring(first, await job.worker(1))
 
 
 @pytest.mark.parametrize("nonce", ["", "x" * 32, "0" * 31, "0" * 33, "a:c:0:{}", "0" * 60_000])
-def test_a_nonce_that_is_none(play, nonce):
+async def test_a_nonce_that_is_none(job, nonce):
     """It becomes a part of what the codes cover: even with the secret only a nonce is taken."""
 
-    async def scenario(job):
-        first = await job.worker(0)
-        await job.ring(first)
-        reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
-        server_nonce = (await reader.readline()).decode().split()[1]
-        channel = Channel(
-            job.settings.secret, server_nonce=server_nonce, client_nonce=nonce, is_server=False
-        )
-        hello = {"kind": "hello", "worker": "w", "host": "localhost", "slot": 1, "generation": 0}
-        writer.write(greeting(nonce) + channel.seal({**hello, "is_ready": True}))
-        with contextlib.suppress(ConnectionError):
-            assert await reader.read() == b""
-        writer.close()
-        await assert_unimpressed(job, first)
-
-    play(scenario)
+    (first,) = await job.ring_of(0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
+    server_nonce = (await reader.readline()).decode().split()[1]
+    channel = Channel(
+        job.settings.secret, server_nonce=server_nonce, client_nonce=nonce, is_server=False
+    )
+    hello = {"kind": "hello", "worker": "w", "host": "localhost", "slot": 1, "generation": 0}
+    writer.write(greeting(nonce) + channel.seal({**hello, "is_ready": True}))
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read() == b""
+    writer.close()
+    await assert_unimpressed(job, first)
 
 
 @pytest.mark.parametrize("slot", [float("inf"), float("nan"), 1e400, 10**30, -1, 10**7, 1.5, "1"])
-def test_a_slot_that_is_none(play, caplog, slot):
+async def test_a_slot_that_is_none(job, caplog, slot):
     """Even with the secret only a slot is taken."""
 
-    async def scenario(job):
-        first = await job.worker(0)
-        await job.ring(first)
-        reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
-        nonces = {"server_nonce": (await reader.readline()).decode().split()[1]}
-        nonces["client_nonce"] = "0" * 32
-        channel = Channel(job.settings.secret, **nonces, is_server=False)
-        hello = {"kind": "hello", "worker": "w", "host": "localhost", "slot": slot}
-        hello |= {"generation": 0, "is_ready": True, "step": -1, "pid": 1}
-        # As another program would seal it: ours makes null of what is no number.
-        body = json.dumps(hello)
-        code = channel._code("c", 0, body)
-        writer.write(greeting("0" * 32) + f"{code} {body}\n".encode())
-        with contextlib.suppress(ConnectionError):
-            async with asyncio.timeout(5):
-                assert await reader.read() == b""
-        writer.close()
-        await assert_unimpressed(job, first)
-        assert "connection refused" in caplog.text
-
-    play(scenario)
+    (first,) = await job.ring_of(0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
+    nonces = {"server_nonce": (await reader.readline()).decode().split()[1]}
+    nonces["client_nonce"] = "0" * 32
+    channel = Channel(job.settings.secret, **nonces, is_server=False)
+    hello = {"kind": "hello", "worker": "w", "host": "localhost", "slot": slot}
+    hello |= {"generation": 0, "is_ready": True, "step": -1, "pid": 1}
+    # As another program would seal it: ours makes null of what is no number.
+    body = json.dumps(hello)
+    code = channel._code("c", 0, body)
+    writer.write(greeting("0" * 32) + f"{code} {body}\n".encode())
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+    writer.close()
+    await assert_unimpressed(job, first)
+    assert "connection refused" in caplog.text
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
@@ -191,72 +175,57 @@ HALVES = {"nothing": b"", "much and no end": b"x" * (MAX_LINE_BYTES - 1)}
 
 
 @pytest.mark.parametrize("data", HALVES.values(), ids=HALVES.keys())
-def test_thousands_of_half_open_connections(play, few_files, resident_bytes, data):
-    async def scenario(job):
-        first = await job.worker(0)
-        await job.ring(first)
-        before = resident_bytes()
-        async with half_open(job.port, NUM_HALF_OPEN, data):
-            began = time.monotonic()
-            await assert_unimpressed(job, first)
-            seconds = time.monotonic() - began
-            assert (
-                len(job.coordinator._server.listener.unauthenticated) <= workers.MAX_UNAUTHENTICATED
-            )
-            assert resident_bytes() - before < MAX_GROWTH_BYTES
-            assert seconds < 20
-
-    play(scenario)
-
-
-def test_a_connection_that_proves_nothing_is_ended(play):
-    async def scenario(job):
-        first = await job.worker(0)
-        await job.ring(first)
-        reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
-        await reader.readline()
+async def test_thousands_of_half_open_connections(job, few_files, resident_bytes, data):
+    (first,) = await job.ring_of(0)
+    before = resident_bytes()
+    async with half_open(job.port, NUM_HALF_OPEN, data):
         began = time.monotonic()
-        with contextlib.suppress(ConnectionError):
-            for byte in b"edl 0123456789abcdef":  # Always something, and never enough.
-                writer.write(bytes([byte]))
-                await writer.drain()
-                with contextlib.suppress(TimeoutError):
-                    if await asyncio.wait_for(reader.read(1), 0.05) == b"":
-                        break
-        assert time.monotonic() - began < 1.0
-        writer.close()
         await assert_unimpressed(job, first)
-
-    play(scenario, timings={"hello_seconds": 0.2})
-
-
-def test_strangers_cannot_fill_the_log(play, caplog):
-    async def scenario(job):
-        first = await job.worker(0)
-        await job.ring(first)
-        for _ in range(100):
-            _, writer = await asyncio.open_connection("127.0.0.1", job.port)
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
-            writer.close()
-        await assert_unimpressed(job, first)
-        assert caplog.text.count("refused") == 1
-
-    play(scenario)
+        seconds = time.monotonic() - began
+        unauthenticated = job.coordinator._server.listener.unauthenticated
+        assert len(unauthenticated) <= workers.MAX_UNAUTHENTICATED
+        assert resident_bytes() - before < MAX_GROWTH_BYTES
+        assert seconds < 20
 
 
-def test_who_only_knocks_is_not_worth_a_line(play, caplog):
-    async def scenario(job):
-        first = await job.worker(0)
-        await job.ring(first)
+@pytest.mark.job(timings={"hello_seconds": 0.2})
+async def test_a_connection_that_proves_nothing_is_ended(job):
+    (first,) = await job.ring_of(0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
+    await reader.readline()
+    began = time.monotonic()
+    with contextlib.suppress(ConnectionError):
+        for byte in b"edl 0123456789abcdef":  # Always something, and never enough.
+            writer.write(bytes([byte]))
+            await writer.drain()
+            with contextlib.suppress(TimeoutError):
+                if await asyncio.wait_for(reader.read(1), 0.05) == b"":
+                    break
+    assert time.monotonic() - began < 1.0
+    writer.close()
+    await assert_unimpressed(job, first)
+
+
+async def test_strangers_cannot_fill_the_log(job, caplog):
+    (first,) = await job.ring_of(0)
+    for _ in range(100):
         _, writer = await asyncio.open_connection("127.0.0.1", job.port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
         writer.close()
-        await assert_unimpressed(job, first)
-        assert "refused" not in caplog.text
-
-    play(scenario)
+    await assert_unimpressed(job, first)
+    assert caplog.text.count("refused") == 1
 
 
-def test_a_rendezvous_that_strangers_know_of(play, few_files):
+async def test_who_only_knocks_is_not_worth_a_line(job, caplog):
+    (first,) = await job.ring_of(0)
+    _, writer = await asyncio.open_connection("127.0.0.1", job.port)
+    writer.close()
+    await assert_unimpressed(job, first)
+    assert "refused" not in caplog.text
+
+
+@pytest.mark.job(num_start=2, forming_seconds=8.0)
+async def test_a_rendezvous_that_strangers_know_of(job, few_files):
     """They can reach its port while a ring forms; without the token they cannot use it."""
 
     async def ask(port, text):
@@ -266,23 +235,20 @@ def test_a_rendezvous_that_strangers_know_of(play, few_files):
         writer.close()
         return answer
 
-    async def scenario(job):
-        first, second = job.fake(0), job.fake(1)
-        first.ignores = second.ignores = {"form"}
-        await first.connect()
-        await second.connect()
-        await job.until(lambda: first.place and second.place)
-        port, token = first.place["rendezvous_port"], first.place["rendezvous_token"]
-        assert token == second.place["rendezvous_token"]
-        put = "PUT /{}/global/0 HTTP/1.1\r\nContent-Length: 3\r\n\r\nbad"
-        assert await ask(port, put.format("global").encode()) == b""
-        assert await ask(port, put.format("0" * 32).encode()) == b""
-        async with half_open(port, 1500, b"PUT /"):
-            assert b"200 OK" in await ask(port, put.format(f"{token}:0").encode())
-            get = f"GET /{token}:0/global/0 HTTP/1.1\r\n\r\n"
-            assert (await ask(port, get.encode())).endswith(b"bad")
-        first.formed()
-        second.formed()
-        await job.ring(first, second)
-
-    play(scenario, num_start=2, forming_seconds=8.0)
+    first, second = job.fake(0), job.fake(1)
+    first.ignores = second.ignores = {"form"}
+    await first.connect()
+    await second.connect()
+    await job.until(lambda: first.place and second.place)
+    port, token = first.place["rendezvous_port"], first.place["rendezvous_token"]
+    assert token == second.place["rendezvous_token"]
+    put = "PUT /{}/global/0 HTTP/1.1\r\nContent-Length: 3\r\n\r\nbad"
+    assert await ask(port, put.format("global").encode()) == b""
+    assert await ask(port, put.format("0" * 32).encode()) == b""
+    async with half_open(port, 1500, b"PUT /"):
+        assert b"200 OK" in await ask(port, put.format(f"{token}:0").encode())
+        get = f"GET /{token}:0/global/0 HTTP/1.1\r\n\r\n"
+        assert (await ask(port, get.encode())).endswith(b"bad")
+    first.formed()
+    second.formed()
+    await job.ring(first, second)

@@ -34,7 +34,7 @@ def named(text: str) -> Name:
 
 
 @pytest.fixture
-def candidates() -> list[Candidate]:
+def candidates():
     Name.compared.clear()
     return [
         Candidate(worker=named(f"worker-{n}"), host=named(f"host-{n // 2}"), slot=n % 2, order=n)
@@ -42,7 +42,7 @@ def candidates() -> list[Candidate]:
     ]
 
 
-def test_members_are_chosen_without_comparing_all_with_all(candidates: list[Candidate]):
+def test_members_are_chosen_without_comparing_all_with_all(candidates):
     wanted = {named(f"host-{n}"): 2 for n in range(NUM // 2)}
     current = tuple(named(f"worker-{n}") for n in range(NUM))
 
@@ -52,14 +52,14 @@ def test_members_are_chosen_without_comparing_all_with_all(candidates: list[Cand
     assert Name.compared["=="] <= FEW_EACH * NUM
 
 
-def test_ranks_are_dealt_without_comparing_all_with_all(candidates: list[Candidate]):
+def test_ranks_are_dealt_without_comparing_all_with_all(candidates):
     places = assign_ranks(candidates, **RING)
 
     assert [place.cross_rank for place in places] == [n // 2 for n in range(NUM)]
     assert Name.compared["=="] <= FEW_EACH * NUM
 
 
-def test_two_workers_are_not_compared_by_their_state(candidates: list[Candidate]):
+def test_two_workers_are_not_compared_by_their_state(candidates):
     one, other = (Worker(candidates[0]) for _ in range(2))
 
     assert one != other

@@ -32,118 +32,92 @@ async def get(server, key):
     return await ask(server.port, f"GET /{server.token}:0{key} HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
-def with_server(scenario, *, wait_seconds=5.0):
-    async def run():
-        async with asyncio.timeout(10), Rendezvous("127.0.0.1", wait_seconds=wait_seconds) as it:
-            return await scenario(it)
-
-    return asyncio.run(run())
-
-
-def test_a_value_comes_back():
-    async def scenario(server):
-        assert await put(server, "/global/0", b"\0address\n") == (200, b"")
-        return await get(server, "/global/0")
-
-    assert with_server(scenario) == (200, b"\0address\n")
-
-
-def test_a_get_waits_for_its_put():
-    async def scenario(server):
-        waiting = [asyncio.create_task(get(server, "/global/1")) for _ in range(20)]
-        await put(server, "/global/0", b"another")
-        await get(server, "/global/0")
-        assert not any(task.done() for task in waiting)
-        await put(server, "/global/1", b"it")
-        return await asyncio.gather(*waiting)
-
-    assert with_server(scenario) == [(200, b"it")] * 20
-
-
-def test_a_key_that_never_comes_is_404_after_the_wait():
-    async def scenario(server):
-        began = time.monotonic()
-        status = (await get(server, "/global/9"))[0]
-        return status, time.monotonic() - began
-
-    status, seconds = with_server(scenario, wait_seconds=0.1)
-    assert status == 404
-    assert seconds >= 0.1
-
-
-def test_abandoned_answers_all_who_wait_at_once_with_nothing():
-    async def scenario(server):
-        waiting = [asyncio.create_task(get(server, "/global/9")) for _ in range(3)]
-        await put(server, "/global/0", b"there")
-        began = time.monotonic()
-        await server.abandon()
-        answers = await asyncio.gather(*waiting)
-        assert time.monotonic() - began < 2.0
-        return [*answers, await get(server, "/global/0")]
-
-    assert with_server(scenario, wait_seconds=8.0) == [(200, b"")] * 4
-
-
 async def exchange(server, rank, size, parts, scope="/global"):
     head = f"POST /{server.token}:0{scope}/{rank}/{size} HTTP/1.1\r\n"
     return await ask(server.port, f"{head}Content-Length: {len(parts)}\r\n\r\n", body=parts)
 
 
+async def lonely(server, scope):
+    """An exchange that nobody completes."""
+    return await exchange(server, 0, 2, b"x", scope)
+
+
+@pytest.fixture
+def wait_seconds():
+    return 5.0
+
+
+@pytest.fixture
+def server(wait_seconds):
+    return Rendezvous("127.0.0.1", wait_seconds=wait_seconds)
+
+
+async def test_a_value_comes_back(server):
+    assert await put(server, "/global/0", b"\0address\n") == (200, b"")
+    assert await get(server, "/global/0") == (200, b"\0address\n")
+
+
+async def test_a_get_waits_for_its_put(server):
+    waiting = [asyncio.create_task(get(server, "/global/1")) for _ in range(20)]
+    await put(server, "/global/0", b"another")
+    await get(server, "/global/0")
+    assert not any(task.done() for task in waiting)
+    await put(server, "/global/1", b"it")
+    assert await asyncio.gather(*waiting) == [(200, b"it")] * 20
+
+
+@pytest.mark.parametrize("wait_seconds", [0.2])
+@pytest.mark.parametrize(("ask_for", "status"), [(get, 404), (lonely, 408)])
+async def test_what_never_comes_is_answered_after_the_wait(server, wait_seconds, ask_for, status):
+    began = time.monotonic()
+    assert (await ask_for(server, "/global/9"))[0] == status
+    assert time.monotonic() - began >= wait_seconds
+
+
+@pytest.mark.parametrize("wait_seconds", [8.0])
+async def test_abandoned_answers_all_who_wait_at_once_with_nothing(server):
+    waiting = [asyncio.create_task(get(server, "/global/9")) for _ in range(3)]
+    await put(server, "/global/0", b"there")
+    began = time.monotonic()
+    await server.abandon()
+    answers = await asyncio.gather(*waiting)
+    assert time.monotonic() - began < 2.0
+    assert [*answers, await get(server, "/global/0")] == [(200, b"")] * 4
+
+
 @pytest.mark.parametrize("size", [2, 3, 8])
-def test_each_member_gets_what_the_others_have_for_it(size):
+async def test_each_member_gets_what_the_others_have_for_it(server, size):
     def part(giver, taker):
         return f"{giver}>{taker};".encode()
 
     def others(rank):
         return [other for other in range(size) if other != rank]
 
-    async def scenario(server):
-        return await asyncio.gather(
-            *(
-                exchange(server, rank, size, b"".join(part(rank, o) for o in others(rank)))
-                for rank in reversed(range(size))
-            )
-        )
-
-    answers = with_server(scenario)
-    for rank, answer in zip(reversed(range(size)), answers, strict=True):
+    given = {rank: b"".join(part(rank, o) for o in others(rank)) for rank in reversed(range(size))}
+    exchanges = (exchange(server, rank, size, parts) for rank, parts in given.items())
+    answers = await asyncio.gather(*exchanges)
+    for rank, answer in zip(given, answers, strict=True):
         assert answer == (200, b"".join(part(other, rank) for other in others(rank)))
 
 
-def test_an_exchange_waits_for_all_and_may_be_asked_for_again():
-    async def scenario(server):
-        first = asyncio.create_task(exchange(server, 0, 3, b"0102"))
-        second = asyncio.create_task(exchange(server, 1, 3, b"1012"))
-        other = await asyncio.gather(*(exchange(server, r, 2, b"xy", "/local_a") for r in (0, 1)))
-        assert other == [(200, b"xy")] * 2
-        assert not first.done()
-        assert not second.done()
-        answers = [await exchange(server, 2, 3, b"2021"), await first, await second]
-        return [*answers, await exchange(server, 0, 3, b"0102")]
-
+async def test_an_exchange_waits_for_all_and_may_be_asked_for_again(server):
+    first = asyncio.create_task(exchange(server, 0, 3, b"0102"))
+    second = asyncio.create_task(exchange(server, 1, 3, b"1012"))
+    other = await asyncio.gather(*(exchange(server, r, 2, b"xy", "/local_a") for r in (0, 1)))
+    assert other == [(200, b"xy")] * 2
+    assert not first.done()
+    assert not second.done()
+    answers = [await exchange(server, 2, 3, b"2021"), await first, await second]
     told = [b"0212", b"1020", b"0121", b"1020"]
-    assert with_server(scenario) == [(200, found) for found in told]
+    assert [*answers, await exchange(server, 0, 3, b"0102")] == [(200, found) for found in told]
 
 
-def test_an_exchange_that_nobody_completes_ends_after_the_wait():
-    async def scenario(server):
-        began = time.monotonic()
-        status = (await exchange(server, 0, 2, b"x"))[0]
-        return status, time.monotonic() - began
-
-    status, seconds = with_server(scenario, wait_seconds=0.2)
-    assert status == 408
-    assert seconds >= 0.2
-
-
-def test_an_exchange_ends_at_once_where_the_ring_is_given_up():
-    async def scenario(server):
-        waiting = asyncio.create_task(exchange(server, 0, 2, b"x"))
-        await hold(lambda: not waiting.done(), 0.05)
-        await server.abandon()
-        return [(await waiting)[0], (await exchange(server, 1, 2, b"x"))[0]]
-
-    assert with_server(scenario, wait_seconds=60.0) == [410, 410]
+@pytest.mark.parametrize("wait_seconds", [60.0])
+async def test_an_exchange_ends_at_once_where_the_ring_is_given_up(server):
+    waiting = asyncio.create_task(exchange(server, 0, 2, b"x"))
+    await hold(lambda: not waiting.done(), 0.05)
+    await server.abandon()
+    assert [(await waiting)[0], (await exchange(server, 1, 2, b"x"))[0]] == [410, 410]
 
 
 BAD_EXCHANGES = {
@@ -158,18 +132,15 @@ BAD_EXCHANGES = {
 
 
 @pytest.mark.parametrize(("path", "parts"), BAD_EXCHANGES.values(), ids=BAD_EXCHANGES.keys())
-def test_an_exchange_that_does_not_fit_is_refused(path, parts):
-    async def scenario(server):
-        there = asyncio.create_task(exchange(server, 0, 2, b"x", "/there"))
-        await hold(lambda: not there.done(), 0.05)
-        head = f"POST /{server.token}:0{path} HTTP/1.1\r\nContent-Length: {len(parts)}\r\n\r\n"
-        status, _ = await ask(server.port, head, body=parts)
-        assert await exchange(server, 1, 2, b"y", "/there") == (200, b"x")
-        assert await there == (200, b"y")
-        return status
-
+async def test_an_exchange_that_does_not_fit_is_refused(server, path, parts):
+    there = asyncio.create_task(exchange(server, 0, 2, b"x", "/there"))
+    await hold(lambda: not there.done(), 0.05)
+    head = f"POST /{server.token}:0{path} HTTP/1.1\r\nContent-Length: {len(parts)}\r\n\r\n"
+    status, _ = await ask(server.port, head, body=parts)
+    assert await exchange(server, 1, 2, b"y", "/there") == (200, b"x")
+    assert await there == (200, b"y")
     # A path that is none is not answered.
-    assert with_server(scenario) in (0, 400)
+    assert status in (0, 400)
 
 
 def is_refused(port):
@@ -177,20 +148,13 @@ def is_refused(port):
         return client.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
 
 
-def test_it_answers_for_a_while_after_its_end_and_then_no_more():
-    async def scenario():
-        async with Rendezvous("127.0.0.1", wait_seconds=5.0, linger_seconds=0.3) as server:
-            port, waiting = server.port, asyncio.create_task(exchange(server, 0, 2, b"x"))
-            await put(server, "/global/0", b"there")
-        answers = [
-            (await waiting)[0],
-            (await get(server, "/global/0")),
-            await put(server, "/a", b""),
-        ]
-        await until(lambda: is_refused(port))
-        return answers
-
-    assert asyncio.run(scenario()) == [410, (200, b""), (200, b"")]
+async def test_it_answers_for_a_while_after_its_end_and_then_no_more():
+    async with Rendezvous("127.0.0.1", wait_seconds=5.0, linger_seconds=0.3) as server:
+        port, waiting = server.port, asyncio.create_task(exchange(server, 0, 2, b"x"))
+        await put(server, "/global/0", b"there")
+    assert (await waiting)[0] == 410
+    assert await get(server, "/global/0") == await put(server, "/a", b"") == (200, b"")
+    await until(lambda: is_refused(port))
 
 
 def test_its_port_closes_with_an_event_loop_that_ends_right_after_the_ring_formed():
@@ -218,23 +182,18 @@ def test_its_port_closes_with_an_event_loop_that_ends_while_the_ring_forms():
     assert is_refused(server.port)
 
 
-def test_delete_is_answered():
-    async def scenario(server):
-        return await ask(server.port, f"DELETE /{server.token}:0/global/0 HTTP/1.1\r\n\r\n")
-
-    assert with_server(scenario) == (200, b"")
+async def test_delete_is_answered(server):
+    request = f"DELETE /{server.token}:0/global/0 HTTP/1.1\r\n\r\n"
+    assert await ask(server.port, request) == (200, b"")
 
 
 @pytest.mark.parametrize("first", ["global", "x" * 32, "", ":0", "%00"])
-def test_without_the_token_nothing_is_read_or_written(first):
-    async def scenario(server):
-        await put(server, "/global/0", b"a member's")
-        head = f"PUT /{first}/global/0 HTTP/1.1\r\nContent-Length: 3\r\n\r\n"
-        assert await ask(server.port, head, body=b"bad") == (0, b"")
-        assert await ask(server.port, f"GET /{first}/global/0 HTTP/1.1\r\n\r\n") == (0, b"")
-        return await get(server, "/global/0")
-
-    assert with_server(scenario) == (200, b"a member's")
+async def test_without_the_token_nothing_is_read_or_written(server, first):
+    await put(server, "/global/0", b"a member's")
+    head = f"PUT /{first}/global/0 HTTP/1.1\r\nContent-Length: 3\r\n\r\n"
+    assert await ask(server.port, head, body=b"bad") == (0, b"")
+    assert await ask(server.port, f"GET /{first}/global/0 HTTP/1.1\r\n\r\n") == (0, b"")
+    assert await get(server, "/global/0") == (200, b"a member's")
 
 
 def test_each_generation_has_its_own_token():
@@ -254,61 +213,47 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
-def test_garbage_does_not_stop_it(garbage):
-    async def scenario(server):
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(garbage.replace(b"TOKEN", server.token.encode()))
-        with contextlib.suppress(ConnectionError):  # Refused before all of it was read.
-            await reader.read()
-        writer.close()
-        await put(server, "/a/key", b"value")
-        return await get(server, "/a/key")
-
-    assert with_server(scenario, wait_seconds=0.2) == (200, b"value")
+@pytest.mark.parametrize("wait_seconds", [0.2])
+async def test_garbage_does_not_stop_it(server, garbage):
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(garbage.replace(b"TOKEN", server.token.encode()))
+    with contextlib.suppress(ConnectionError):  # Refused before all of it was read.
+        await reader.read()
+    writer.close()
+    await put(server, "/a/key", b"value")
+    assert await get(server, "/a/key") == (200, b"value")
 
 
-def test_half_open_and_broken_connections_do_not_stop_it():
-    async def scenario(server):
-        half = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(50)]
-        for number, (_, writer) in enumerate(half):
-            head = f"PUT /{server.token}/b HTTP/1.1\r\nContent-Length: 100\r\n\r\nonly a part"
-            writer.write(head.encode()[: 2 * number])
-            if number % 2:
-                writer.close()
-        await put(server, "/a/key", b"value")
-        answer = await get(server, "/a/key")
-        for _, writer in half:
+async def test_half_open_and_broken_connections_do_not_stop_it(server):
+    half = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(50)]
+    for number, (_, writer) in enumerate(half):
+        head = f"PUT /{server.token}/b HTTP/1.1\r\nContent-Length: 100\r\n\r\nonly a part"
+        writer.write(head.encode()[: 2 * number])
+        if number % 2:
             writer.close()
-        return answer
-
-    assert with_server(scenario) == (200, b"value")
-
-
-def test_a_body_above_the_limit_is_refused_unread():
-    async def scenario(server):
-        path = f"/{server.token}/a/b"
-        head = f"PUT {path} HTTP/1.1\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n"
-        return (await ask(server.port, head))[0]
-
-    assert with_server(scenario) == 413
+    await put(server, "/a/key", b"value")
+    answer = await get(server, "/a/key")
+    for _, writer in half:
+        writer.close()
+    assert answer == (200, b"value")
 
 
-def test_values_in_all_are_bounded_and_an_overwritten_one_counts_once():
+async def test_a_body_above_the_limit_is_refused_unread(server):
+    path = f"/{server.token}/a/b"
+    head = f"PUT {path} HTTP/1.1\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n"
+    assert (await ask(server.port, head))[0] == 413
+
+
+async def test_values_in_all_are_bounded_and_an_overwritten_one_counts_once(server):
     value = b"12345678" * (MAX_BODY_BYTES // 8)
     num_values = forming.MAX_TOTAL_BYTES // len(value)
-
-    async def scenario(server):
-        keys = ["key"] * 3 + list(range(num_values))
-        answers = [await put(server, f"/a/{key}", value) for key in keys]
-        return [status for status, _ in answers], await get(server, "/a/key")
-
-    assert with_server(scenario) == ([200] * (2 + num_values) + [507], (200, value))
+    keys = ["key"] * 3 + list(range(num_values))
+    answers = [(await put(server, f"/a/{key}", value))[0] for key in keys]
+    assert answers == [200] * (2 + num_values) + [507]
+    assert await get(server, "/a/key") == (200, value)
 
 
-def test_keys_are_bounded(monkeypatch):
+async def test_keys_are_bounded(server, monkeypatch):
     monkeypatch.setattr(forming, "MAX_KEYS", 2)
-
-    async def scenario(server):
-        return [(await put(server, f"/a/{key}", b""))[0] for key in (0, 1, 2, 1)]
-
-    assert with_server(scenario) == [200, 200, 507, 200]
+    answers = [(await put(server, f"/a/{key}", b""))[0] for key in (0, 1, 2, 1)]
+    assert answers == [200, 200, 507, 200]

@@ -1,5 +1,7 @@
 """The coordinator follows the policy: rings grow while it pays, and the others stay warm."""
 
+import pytest
+
 from edl_horovod.job.events import line_of
 from tests.job_events import recorded
 
@@ -19,38 +21,31 @@ class Clock:
                 log.write(line_of(step))
 
 
-def test_a_ring_that_does_not_pay_is_taken_back_and_its_worker_stays_warm(play):
-    async def scenario(job):
-        clock = Clock(job, lambda _size: 100.0)
-        old = await job.worker(0)
-        new = await job.worker(1)
-        await job.ring(old)
-        clock.train(1, 10)
-        await job.ring(old, new, least_generation=2)
-        clock.train(2, 10)
-        await job.ring(old, least_generation=3)
-        assert new.is_ready
-        assert [e.limit for e in job.events("autoscale")] == [2, 1]
-        assert "an added one brings 0%" in job.events("generation")[-1].reason
-
-    play(scenario, timings={"events_poll_seconds": 0.01}, autoscale=True)
+@pytest.mark.job(timings={"events_poll_seconds": 0.01}, autoscale=True)
+async def test_a_ring_that_does_not_pay_is_taken_back_and_its_worker_stays_warm(job):
+    clock = Clock(job, lambda _size: 100.0)
+    old = await job.worker(0)
+    new = await job.worker(1)
+    await job.ring(old)
+    clock.train(1, 10)
+    await job.ring(old, new, least_generation=2)
+    clock.train(2, 10)
+    await job.ring(old, least_generation=3)
+    assert new.is_ready
+    assert [e.limit for e in job.events("autoscale")] == [2, 1]
+    assert "an added one brings 0%" in job.events("generation")[-1].reason
 
 
-def test_a_ring_that_pays_takes_all_step_by_step(play):
-    async def scenario(job):
-        clock = Clock(job, lambda size: 100.0 * size)
-        workers = [await job.worker(slot) for slot in range(4)]
-        for size in (1, 2, 3, 4):
-            await job.ring(*workers[:size], least_generation=size)
-            clock.train(size, 10)
-        assert [e.limit for e in job.events("autoscale")] == [2, 3, 4]
-
-    play(scenario, timings={"events_poll_seconds": 0.01}, autoscale=True, max_np=4)
+@pytest.mark.job(timings={"events_poll_seconds": 0.01}, autoscale=True, max_np=4)
+async def test_a_ring_that_pays_takes_all_step_by_step(job):
+    clock = Clock(job, lambda size: 100.0 * size)
+    workers = [await job.worker(slot) for slot in range(4)]
+    for size in (1, 2, 3, 4):
+        await job.ring(*workers[:size], least_generation=size)
+        clock.train(size, 10)
+    assert [e.limit for e in job.events("autoscale")] == [2, 3, 4]
 
 
-def test_without_it_a_ring_takes_all_at_once(play):
-    async def scenario(job):
-        workers = [await job.worker(slot) for slot in range(3)]
-        await job.ring(*workers, least_generation=1)
-
-    play(scenario)
+async def test_without_it_a_ring_takes_all_at_once(job):
+    workers = [await job.worker(slot) for slot in range(3)]
+    await job.ring(*workers, least_generation=1)

@@ -14,8 +14,7 @@ def channels(secret=SECRET, client_secret=SECRET):
     server_nonce, client_nonce = new_nonce(), new_nonce()
     nonces = {"server_nonce": server_nonce, "client_nonce": client_nonce}
     server = Channel(secret, **nonces, is_server=True)
-    client = Channel(client_secret, **nonces, is_server=False)
-    return server, client
+    return server, Channel(client_secret, **nonces, is_server=False)
 
 
 def test_messages_arrive_as_sent_in_both_directions():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edl_horovod.displays.terminal import LiveDisplay, PlainDisplay, facts, prepare_events
 from edl_horovod.displays.text import notable
-from edl_horovod.job.events import Event, Recorded
+from edl_horovod.job.events import Recorded
 from edl_horovod.job.state import JobState, advance, summarize
 from tests.job_events import event, recorded
 
@@ -70,7 +70,7 @@ def test_time_left_is_not_guessed_over_a_reset():
 
 
 @given(st.lists(st.sampled_from(["step", "reset", "progress", "evaluation"]), max_size=8))
-def test_a_long_row_of_steps_adds_up_to_what_each_one_does(kinds: list[str]):
+def test_a_long_row_of_steps_adds_up_to_what_each_one_does(kinds):
     fields = {
         "step": lambda n: step(n, float(n)),
         "reset": lambda n: recorded(
@@ -147,11 +147,11 @@ def test_plain_lines_tell_every_notable_event():
         (event("generation", generation=1, size=2, members=[], reason=""), ""),
     ],
 )
-def test_notable_events(one: Event, line: str):
+def test_notable_events(one, line):
     assert notable(one) == line
 
 
-def test_the_live_display_shows_bar_and_notable_lines(capsys: pytest.CaptureFixture[str]):
+def test_the_live_display_shows_bar_and_notable_lines(capsys):
     with LiveDisplay() as display:
         display([step(10, 0.0), step(20, 10.0), recorded("log", message="hello [red]")])
 

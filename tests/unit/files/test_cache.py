@@ -4,9 +4,6 @@ import fcntl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
-import pytest
 
 from edl_horovod.files import cache
 from edl_horovod.files.cache import one_builder
@@ -16,7 +13,7 @@ def quiet(_: str) -> None:
     pass
 
 
-def test_one_at_a_time_and_the_file_goes(tmp_path: Path) -> None:
+def test_one_at_a_time_and_the_file_goes(tmp_path):
     path = tmp_path / "folder" / "lock"
     inside, most = 0, 0
     counting = threading.Lock()
@@ -38,7 +35,7 @@ def test_one_at_a_time_and_the_file_goes(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
     path = tmp_path / "lock"
     path.touch()
     with one_builder([path], quiet, doing="builds") as number:
@@ -46,7 +43,7 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_the_first_place_that_can_be_written_is_taken(tmp_path: Path) -> None:
+def test_the_first_place_that_can_be_written_is_taken(tmp_path):
     (tmp_path / "file").touch()
     locks = [tmp_path / "file" / "lock", tmp_path / "good" / "lock", tmp_path / "better" / "lock"]
     with one_builder(locks, quiet, doing="builds") as number:
@@ -55,11 +52,9 @@ def test_the_first_place_that_can_be_written_is_taken(tmp_path: Path) -> None:
         assert number == 1  # None: every process builds.
 
 
-def test_a_wait_is_told_and_bounded_and_leaves_the_lock_to_its_holder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache, "LONGEST_WAIT_SECONDS", 0.2)
-    monkeypatch.setattr(cache, "_TELL_SECONDS", 0.05)
+def test_a_wait_is_told_and_bounded_and_leaves_the_lock_to_its_holder(tmp_path, monkeypatch):
+    for name, seconds in (("LONGEST_WAIT_SECONDS", 0.2), ("_TELL_SECONDS", 0.05)):
+        monkeypatch.setattr(cache, name, seconds)
     path, told = tmp_path / "lock", []
     with path.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -69,7 +64,7 @@ def test_a_wait_is_told_and_bounded_and_leaves_the_lock_to_its_holder(
     assert "Another process builds" in told[0]
 
 
-def test_without_locks_everybody_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_everybody_builds(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError("No locks available")
 

@@ -22,7 +22,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
+def old(tmp_path):
     """An earlier result, made as all are."""
     output = tmp_path / "output"
     with staged(output, overwrite=False) as folder:
@@ -31,7 +31,7 @@ def old(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def old_file(tmp_path: Path) -> Path:
+def old_file(tmp_path):
     output = tmp_path / "new.recordio"
     with staged(output, overwrite=False, is_file=True) as file:
         file.write_text("old")
@@ -43,31 +43,31 @@ def schema_of(file: Path) -> Path:
     return file.with_name(f"{file.name}.schema.json")
 
 
-def test_a_new_output_and_an_empty_folder_are_accepted(tmp_path: Path):
+def test_a_new_output_and_an_empty_folder_are_accepted(tmp_path):
     check_output(tmp_path / "new", False)
     check_output(tmp_path, False)
 
 
-def test_an_earlier_result_is_refused_unless_it_may_be_overwritten(old: Path):
+def test_an_earlier_result_is_refused_unless_it_may_be_overwritten(old):
     check_output(old, True)
     with pytest.raises(OutputError, match="overwrite=true"):
         check_output(old, False)
 
 
 @pytest.mark.parametrize("is_file", [False, True])
-def test_somebody_s_file_is_refused_even_to_be_overwritten(tmp_path: Path, is_file: bool):
+def test_somebody_s_file_is_refused_even_to_be_overwritten(tmp_path, is_file):
     (tmp_path / "x.recordio").write_text("mine")
     with pytest.raises(OutputError, match=r"x\.recordio"):
         check_output(tmp_path / "x.recordio", True, is_file=is_file)
 
 
-def test_a_file_of_predictions_may_be_overwritten(old_file: Path):
+def test_a_file_of_predictions_may_be_overwritten(old_file):
     check_output(old_file, True, is_file=True)
     with pytest.raises(OutputError, match="overwrite=true"):
         check_output(old_file, False, is_file=True)
 
 
-def test_a_file_that_took_the_place_of_our_predictions_is_refused(old_file: Path):
+def test_a_file_that_took_the_place_of_our_predictions_is_refused(old_file):
     old_file.unlink()
     old_file.write_text("mine")
     with pytest.raises(OutputError) as error:
@@ -76,7 +76,7 @@ def test_a_file_that_took_the_place_of_our_predictions_is_refused(old_file: Path
 
 
 @pytest.mark.parametrize("others", ["schema", "link"])
-def test_what_is_beside_a_file_or_in_its_place_is_not_destroyed_either(tmp_path: Path, others: str):
+def test_what_is_beside_a_file_or_in_its_place_is_not_destroyed_either(tmp_path, others):
     output = tmp_path / "new.recordio"
     if others == "schema":
         schema_of(output).write_text("mine")
@@ -87,14 +87,14 @@ def test_what_is_beside_a_file_or_in_its_place_is_not_destroyed_either(tmp_path:
     assert error.value.received == {"output": output}
 
 
-def test_a_folder_that_we_did_not_write_is_never_replaced(tmp_path: Path):
+def test_a_folder_that_we_did_not_write_is_never_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(OutputError, match="did not write"):
         check_output(tmp_path, True)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 99, "kind": "x"}'])
-def test_a_marker_that_says_nothing_proves_nothing(tmp_path: Path, text: str):
+def test_a_marker_that_says_nothing_proves_nothing(tmp_path, text):
     (tmp_path / marker.NAME).write_text(text)
     with pytest.raises(OutputError, match="did not write"):
         check_output(tmp_path, True)
@@ -102,7 +102,7 @@ def test_a_marker_that_says_nothing_proves_nothing(tmp_path: Path, text: str):
 
 @pytest.mark.parametrize("name", ["zoo/notes.txt", "zoo/mine/notes.txt"])
 @pytest.mark.parametrize("is_link", [False, True])
-def test_what_was_put_deep_into_a_result_is_not_lost(tmp_path: Path, name: str, is_link: bool):
+def test_what_was_put_deep_into_a_result_is_not_lost(tmp_path, name, is_link):
     output = tmp_path / "output"
     with staged(output, overwrite=False) as folder:
         (folder / "zoo").mkdir()
@@ -117,13 +117,13 @@ def test_what_was_put_deep_into_a_result_is_not_lost(tmp_path: Path, name: str, 
         check_output(output, overwrite=True)
 
 
-def test_what_python_keeps_beside_the_modules_of_a_result_may_go(old: Path):
+def test_what_python_keeps_beside_the_modules_of_a_result_may_go(old):
     (old / "zoo" / "__pycache__").mkdir(parents=True)
     (old / "zoo" / "__pycache__" / "model.cpython-311.pyc").touch()
     check_output(old, overwrite=True)
 
 
-def test_the_output_appears_with_everything_in_it(tmp_path: Path):
+def test_the_output_appears_with_everything_in_it(tmp_path):
     output = tmp_path / "deep" / "output"
     with staged(output, overwrite=False) as folder:
         (folder / "metrics.json").write_text("{}")
@@ -137,7 +137,7 @@ def test_the_output_appears_with_everything_in_it(tmp_path: Path):
     }
 
 
-def test_an_older_output_is_replaced_whole(old: Path):
+def test_an_older_output_is_replaced_whole(old):
     with staged(old, overwrite=True) as folder:
         (folder / "metrics.json").write_text("{}")
         assert (old / "old.recordio").read_text() == "old"
@@ -146,7 +146,7 @@ def test_an_older_output_is_replaced_whole(old: Path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_a_failure_in_the_middle_leaves_the_older_output_and_nothing_else(old: Path, error):
+def test_a_failure_in_the_middle_leaves_the_older_output_and_nothing_else(old, error):
     def fail(folder: Path) -> None:
         (folder / "metrics.json").write_text("{}")
         raise error
@@ -158,7 +158,7 @@ def test_a_failure_in_the_middle_leaves_the_older_output_and_nothing_else(old: P
     assert names(old.parent) == ["output"]
 
 
-def test_an_output_that_appears_meanwhile_is_not_replaced(tmp_path: Path):
+def test_an_output_that_appears_meanwhile_is_not_replaced(tmp_path):
     output = tmp_path / "output"
 
     def finish_first() -> None:
@@ -173,7 +173,7 @@ def test_an_output_that_appears_meanwhile_is_not_replaced(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["output", "output.recordio"])
-def test_a_job_replaces_its_own_output_and_no_other_job_s(tmp_path: Path, name: str):
+def test_a_job_replaces_its_own_output_and_no_other_job_s(tmp_path, name):
     output, is_file = tmp_path / name, name.endswith(".recordio")
 
     def write(text: str, job: str) -> None:
@@ -193,7 +193,7 @@ def test_a_job_replaces_its_own_output_and_no_other_job_s(tmp_path: Path, name: 
     assert written() == "again"
 
 
-def test_an_output_that_cannot_be_made_is_an_output_error(tmp_path: Path):
+def test_an_output_that_cannot_be_made_is_an_output_error(tmp_path):
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(OutputError, match="cannot be written"),
@@ -202,7 +202,7 @@ def test_an_output_that_cannot_be_made_is_an_output_error(tmp_path: Path):
         pass
 
 
-def test_a_folder_filled_elsewhere_takes_the_output_s_place(old: Path, tmp_path: Path):
+def test_a_folder_filled_elsewhere_takes_the_output_s_place(old, tmp_path):
     publish = functools.partial(output_dir.publish, kind=KIND, old=tmp_path / "made.old")
     made = tmp_path / "made"
     made.mkdir()
@@ -214,14 +214,14 @@ def test_a_folder_filled_elsewhere_takes_the_output_s_place(old: Path, tmp_path:
     assert names(tmp_path) == ["output"]
 
 
-def test_what_cannot_be_published_says_why(tmp_path: Path):
+def test_what_cannot_be_published_says_why(tmp_path):
     with pytest.raises(OutputError, match=r"cannot be written.*No such file"):
         output_dir.publish(
             tmp_path / "nowhere", tmp_path / "new", KIND, overwrite=False, old=tmp_path / "old"
         )
 
 
-def test_a_file_appears_with_what_was_made_beside_it(tmp_path: Path):
+def test_a_file_appears_with_what_was_made_beside_it(tmp_path):
     output = tmp_path / "deep" / "new.recordio"
     with staged(output, overwrite=False, is_file=True) as file:
         file.write_text("records")
@@ -232,7 +232,7 @@ def test_a_file_appears_with_what_was_made_beside_it(tmp_path: Path):
     assert names(output.parent) == [of_marker, "new.recordio", "new.recordio.schema.json"]
 
 
-def test_an_older_file_is_replaced_with_what_was_beside_it(old_file: Path):
+def test_an_older_file_is_replaced_with_what_was_beside_it(old_file):
     with staged(old_file, overwrite=True, is_file=True) as file:
         file.write_text("records")
     assert old_file.read_text() == "records"
@@ -240,7 +240,7 @@ def test_an_older_file_is_replaced_with_what_was_beside_it(old_file: Path):
     check_output(old_file, True, is_file=True)
 
 
-def test_a_file_that_fails_leaves_the_older_one(old_file: Path):
+def test_a_file_that_fails_leaves_the_older_one(old_file):
     before = names(old_file.parent)
 
     def fail(file: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_file_that_fails_leaves_the_older_one(old_file: Path):
 
 @pytest.mark.parametrize("num_done", range(5))
 def test_whoever_is_lost_while_a_file_is_put_in_its_place_another_one_can(
-    old_file: Path, monkeypatch: pytest.MonkeyPatch, num_done: int
+    old_file, monkeypatch, num_done
 ):
     """A leader that is lost is followed by another one, which must not be refused."""
     left, replace, unlink = [num_done], Path.replace, Path.unlink
@@ -291,7 +291,7 @@ def test_whoever_is_lost_while_a_file_is_put_in_its_place_another_one_can(
     assert schema_of(old_file).read_text() == "new"
 
 
-def test_a_folder_of_predictions_may_become_a_file(tmp_path: Path):
+def test_a_folder_of_predictions_may_become_a_file(tmp_path):
     output = tmp_path / "new.recordio"
     with staged(output, overwrite=False) as folder:
         (folder / "part-0.recordio").write_text("old")
@@ -326,7 +326,7 @@ def make(output: Path, *, overwrite: bool = False) -> None:
         (folder / "metrics.json").write_text("{}")
 
 
-def test_what_a_killed_process_left_goes_with_the_next_result(tmp_path: Path):
+def test_what_a_killed_process_left_goes_with_the_next_result(tmp_path):
     left = killed_while_it_works(tmp_path / "output")
     of_another = killed_while_it_works(tmp_path / "output2")
     assert left.is_dir()
@@ -345,7 +345,7 @@ def test_what_a_killed_process_left_goes_with_the_next_result(tmp_path: Path):
         "output.old-7",
     ],
 )
-def test_a_folder_whose_name_looks_like_ours_stays(old: Path, name: str):
+def test_a_folder_whose_name_looks_like_ours_stays(old, name):
     backup = old.with_name(name)
     old.rename(backup)
     before = {path: path.read_bytes() for path in backup.iterdir()}
@@ -353,7 +353,7 @@ def test_a_folder_whose_name_looks_like_ours_stays(old: Path, name: str):
     assert {path: path.read_bytes() for path in backup.iterdir()} == before
 
 
-def test_the_folder_of_a_second_job_that_lives_stays(tmp_path: Path):
+def test_the_folder_of_a_second_job_that_lives_stays(tmp_path):
     with staged(tmp_path / "output", overwrite=True) as folder:
         (folder / "half").write_text("of the second job")
         make(tmp_path / "output")
@@ -361,7 +361,7 @@ def test_the_folder_of_a_second_job_that_lives_stays(tmp_path: Path):
 
 
 @pytest.mark.parametrize("change", ["host", "boot", "kind", "name", "renamed", "link"])
-def test_what_is_not_provably_of_a_dead_process_of_this_machine_stays(tmp_path: Path, change: str):
+def test_what_is_not_provably_of_a_dead_process_of_this_machine_stays(tmp_path, change):
     left = killed_while_it_works(tmp_path / "output")
     said = marker.read(left / marker.NAME)
     assert said is not None
@@ -379,9 +379,7 @@ def test_what_is_not_provably_of_a_dead_process_of_this_machine_stays(tmp_path: 
     assert left.is_dir()
 
 
-def test_where_nothing_can_be_locked_nobody_is_known_to_be_dead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_where_nothing_can_be_locked_nobody_is_known_to_be_dead(tmp_path, monkeypatch):
     monkeypatch.setattr(marker, "_try_to_lock", lambda _: False)
     with marker.work_folder(tmp_path / "output") as folder:
         monkeypatch.undo()
@@ -389,9 +387,7 @@ def test_where_nothing_can_be_locked_nobody_is_known_to_be_dead(
         assert folder.is_dir()
 
 
-def test_names_of_folders_to_work_in_fit_where_the_longest_output_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_names_of_folders_to_work_in_fit_where_the_longest_output_does(tmp_path, monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "h" * 64)
     monkeypatch.setattr(os, "getpid", lambda: 4_194_304)
     make(tmp_path / ("x" * output_dir.MAX_NAME_BYTES))

@@ -14,7 +14,7 @@ DIGEST = "sha256:" + "ab" * 32
 
 
 @pytest.fixture
-def zoo(tmp_path: Path) -> Path:
+def zoo(tmp_path):
     folder = tmp_path / "My Zoo"
     (folder / "deep").mkdir(parents=True)
     (folder / "requirements.txt").write_text("a==1\n")

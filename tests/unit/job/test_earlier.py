@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,7 +93,7 @@ def test_how_to_go_on_is_said_where_there_is_a_checkpoint(job_dir, tmp_path_fact
 
 
 @pytest.fixture
-def job(tmp_path: Path):
+def job(tmp_path):
     """The settings of a job whose checkpoints of steps 10 and 20 have 32 lanes, with more."""
     facts = json.dumps({"train.batch_size": 128, "data_plan.lanes": 32})
     (tmp_path / "checkpoints").mkdir()
@@ -119,9 +118,7 @@ def test_the_lanes_of_the_checkpoint_are_kept(job, larger):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [("resume=never",), ("data_plan.lanes=16",), ("train.batch_size=256",), ()],
-    ids=str,
+    "settings", [("resume=never",), ("data_plan.lanes=16",), ("train.batch_size=256",), ()], ids=str
 )
 def test_settings_stay_as_they_are_where_nothing_is_to_be_kept(job, settings):
     config = job(*settings)
@@ -142,16 +139,14 @@ def test_a_ring_that_does_not_fit_the_kept_lanes_is_refused_and_told_why(job):
 
 
 def test_a_largest_ring_beyond_the_lanes_is_told(job, caplog):
-    plan = LocalTarget().plan(job("elastic.max_np=64"))
-    assert plan.config.data_plan.lanes == 32
+    assert LocalTarget().plan(job("elastic.max_np=64")).config.data_plan.lanes == 32
     assert "elastic.max_np=64, but the ring can have at most 32 ranks" in caplog.text
 
 
 def test_a_ring_of_64_needs_no_further_setting(caplog):
     check_start(
         compose(
-            "train",
-            ["data=d", "model_def=m", "output=/o", "launch.np=64", "train.batch_size=4096"],
+            "train", ["data=d", "model_def=m", "output=/o", "launch.np=64", "train.batch_size=4096"]
         )
     )
     assert caplog.text == ""

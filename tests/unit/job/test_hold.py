@@ -165,10 +165,7 @@ def test_a_launcher_that_comes_as_another_one_ends_holds_nothing_that_a_third_on
             lock(file, how)
 
         monkeypatch.setattr(fcntl, "flock", lock_late)
-        with (
-            pytest.raises(ConfigError, match="Another job runs"),
-            held(plan, is_takeover=False),
-        ):
+        with pytest.raises(ConfigError, match="Another job runs"), held(plan, is_takeover=False):
             pass
 
 
@@ -201,8 +198,5 @@ def test_why_the_directory_cannot_be_written_is_told_with_its_own_hint(
         raise error
 
     monkeypatch.setattr(hosts, "write", fail)
-    with (
-        pytest.raises(OutputError, match=hint),
-        held(plan, is_takeover=False),
-    ):
+    with pytest.raises(OutputError, match=hint), held(plan, is_takeover=False):
         pass

@@ -1,12 +1,11 @@
 """The log file of a process."""
 
 import logging
-from pathlib import Path
 
 from edl_horovod.job import events, log
 
 
-def test_a_full_disk_loses_lines_and_ends_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_loses_lines_and_ends_nothing(tmp_path):
     path = tmp_path / "launcher.log"
     path.symlink_to("/dev/full")
 
@@ -14,7 +13,7 @@ def test_a_full_disk_loses_lines_and_ends_nothing(tmp_path: Path) -> None:
         logging.getLogger("edl_horovod.test").warning("lost")
 
 
-def test_warnings_about_the_result_are_events_once_a_job(tmp_path: Path) -> None:
+def test_warnings_about_the_result_are_events_once_a_job(tmp_path):
     path = tmp_path / "events.jsonl"
     for worker in ("host:0", "host:1"):
         with events.EventLog(path, worker) as file, log.warnings_as_events(file):

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,7 @@ def say(job: JobDir, state: str) -> None:
 
 
 @pytest.fixture
-def client() -> Iterator[Client]:
+def client():
     with Client() as client:
         yield client
 
@@ -78,14 +77,14 @@ class Launcher:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[JobDir]:
+def running(tmp_path):
     job = make_job(tmp_path / "running")
     launcher = Launcher(job)
     yield job
     launcher.end()
 
 
-def test_list_has_a_row_for_each_job_below_a_folder(tmp_path: Path, client: Client) -> None:
+def test_list_has_a_row_for_each_job_below_a_folder(tmp_path, client):
     make_job(tmp_path / "models" / "a.job", state="finished")
     make_job(tmp_path / "models" / "b.job")
     make_job(tmp_path / "1" / "2" / "3" / "4" / "too-deep.job")
@@ -100,14 +99,14 @@ def test_list_has_a_row_for_each_job_below_a_folder(tmp_path: Path, client: Clie
     assert {(row.place, row.step, row.total_steps) for row in rows} == {("", 5, 20)}
 
 
-def test_status_is_what_the_events_add_up_to(running: JobDir, client: Client) -> None:
+def test_status_is_what_the_events_add_up_to(running, client):
     status = client.status(running.path)
 
     assert (status.state, status.progress.step, status.is_at_rest) == ("running", 5, False)
     assert str(status) == "running, 2 ranks"
 
 
-def test_logs_are_the_launchers_and_the_workers(tmp_path: Path, client: Client) -> None:
+def test_logs_are_the_launchers_and_the_workers(tmp_path, client):
     job = make_job(tmp_path / "job", state="finished").path
 
     lines = [(line.source, line.text) for line in client.logs(job, tail=1)]
@@ -123,7 +122,7 @@ def test_logs_are_the_launchers_and_the_workers(tmp_path: Path, client: Client) 
         client.logs(job, rank=2)
 
 
-def test_followed_logs_end_with_the_job(tmp_path: Path, client: Client) -> None:
+def test_followed_logs_end_with_the_job(tmp_path, client):
     job = make_job(tmp_path / "job")
     launcher = Launcher(job)
     lines = client.logs(job.path, worker="worker-0", follow=True)
@@ -139,7 +138,7 @@ def test_followed_logs_end_with_the_job(tmp_path: Path, client: Client) -> None:
     assert [line.text for line in lines] == ["half a line"]
 
 
-def test_events_are_marked_with_who_said_them(tmp_path: Path, client: Client) -> None:
+def test_events_are_marked_with_who_said_them(tmp_path, client):
     job = make_job(tmp_path / "job", state="finished").path
 
     events = list(client.events(job))
@@ -163,9 +162,7 @@ def test_events_are_marked_with_who_said_them(tmp_path: Path, client: Client) ->
         ("failed", "ended"),
     ],
 )
-def test_wait_ends_when_the_state_is_reached(
-    tmp_path: Path, client: Client, state: str, condition: str
-) -> None:
+def test_wait_ends_when_the_state_is_reached(tmp_path, client, state, condition):
     job = make_job(tmp_path / "job", state=state)
     launcher = Launcher(job)
 
@@ -177,13 +174,7 @@ def test_wait_ends_when_the_state_is_reached(
 
 
 @pytest.mark.parametrize("name", ["job", "models/mnist.job"])
-def test_wait_gives_a_job_the_time_to_start(
-    tmp_path: Path,
-    client: Client,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    name: str,
-) -> None:
+def test_wait_gives_a_job_the_time_to_start(tmp_path, client, monkeypatch, caplog, name):
     """Also where its name may be that of one in a cluster, as long as it is not there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KUBECONFIG", os.devnull)
@@ -202,9 +193,7 @@ def test_wait_gives_a_job_the_time_to_start(
     assert status.state == "finished"
 
 
-def test_wait_for_a_job_that_never_starts_ends(
-    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_for_a_job_that_never_starts_ends(tmp_path, client, monkeypatch):
     monkeypatch.setattr(waiting, "START_SECONDS", 0.1)
     (tmp_path / "other").mkdir()
     for name in ("nowhere", "other"):
@@ -212,7 +201,7 @@ def test_wait_for_a_job_that_never_starts_ends(
             client.wait(tmp_path / name)
 
 
-def test_wait_says_why_it_gives_up(running: JobDir, client: Client) -> None:
+def test_wait_says_why_it_gives_up(running, client):
     with pytest.raises(TimedOut, match="its state is running, 2 ranks"):
         client.wait(running.path, timeout_seconds=0)
     say(running, "failed")
@@ -223,7 +212,7 @@ def test_wait_says_why_it_gives_up(running: JobDir, client: Client) -> None:
         client.wait(running.path, "done")
 
 
-def test_a_stop_asks_the_launcher_and_waits_for_its_end(tmp_path: Path, client: Client) -> None:
+def test_a_stop_asks_the_launcher_and_waits_for_its_end(tmp_path, client):
     job = make_job(tmp_path / "job")
     launcher = Launcher(job)
     client.stop(job.path, is_dry_run=True)
@@ -244,7 +233,7 @@ def test_a_stop_asks_the_launcher_and_waits_for_its_end(tmp_path: Path, client: 
         client.stop(job.path)
 
 
-def test_a_stop_of_a_job_that_has_ended_would_lose_nothing(tmp_path: Path, client: Client) -> None:
+def test_a_stop_of_a_job_that_has_ended_would_lose_nothing(tmp_path, client):
     job = make_job(tmp_path / "job", checkpoint=NEVER, state="finished")
 
     assert client.loss_at_stop(job.path) == ""
@@ -252,7 +241,7 @@ def test_a_stop_of_a_job_that_has_ended_would_lose_nothing(tmp_path: Path, clien
         client.stop(job.path)
 
 
-def test_a_stop_that_would_lose_steps_must_be_meant(tmp_path: Path, client: Client) -> None:
+def test_a_stop_that_would_lose_steps_must_be_meant(tmp_path, client):
     job = make_job(tmp_path / "job", checkpoint=NEVER)
     launcher = Launcher(job)
 
@@ -267,8 +256,8 @@ def test_a_stop_that_would_lose_steps_must_be_meant(tmp_path: Path, client: Clie
 
 @pytest.mark.parametrize(("kind", "warnings"), [("local", 0), ("mpi", 1)])
 def test_a_stop_of_a_static_ring_says_that_it_saves_nothing(
-    tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture, kind: str, warnings: int
-) -> None:
+    tmp_path, client, caplog, kind, warnings
+):
     job = make_job(tmp_path / "job")
     config = job.read_config()
     resolved.dump(replace(config, launch=replace(config.launch, kind=kind)), job.config)
@@ -292,9 +281,7 @@ class Recorder(LocalTarget):
 
 
 @pytest.mark.parametrize("state", ["suspended", "failed", ""])
-def test_resume_launches_the_job_again_from_its_checkpoint(
-    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch, state: str
-) -> None:
+def test_resume_launches_the_job_again_from_its_checkpoint(tmp_path, client, monkeypatch, state):
     recorder = Recorder()
     monkeypatch.setitem(TARGETS, "local", lambda: recorder)
     job = make_job(tmp_path / "job", state=state)
@@ -309,16 +296,14 @@ def test_resume_launches_the_job_again_from_its_checkpoint(
     assert (config.resume, config.job_dir) == ("auto", str(job.path))
 
 
-def test_what_runs_or_has_finished_is_not_resumed(
-    tmp_path: Path, running: JobDir, client: Client
-) -> None:
+def test_what_runs_or_has_finished_is_not_resumed(tmp_path, running, client):
     with pytest.raises(ConfigError, match="is running"):
         client.resume(running.path)
     with pytest.raises(ConfigError, match="has finished"):
         client.resume(make_job(tmp_path / "done", state="finished").path)
 
 
-def test_delete_removes_a_jobs_directory_and_nothing_else(tmp_path: Path, client: Client) -> None:
+def test_delete_removes_a_jobs_directory_and_nothing_else(tmp_path, client):
     job = make_job(tmp_path / "job", state="finished")
 
     assert str(job.path) in client.delete(job.path, is_dry_run=True)
@@ -328,9 +313,7 @@ def test_delete_removes_a_jobs_directory_and_nothing_else(tmp_path: Path, client
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_provably_an_ended_jobs_is_not_deleted(
-    tmp_path: Path, running: JobDir, client: Client
-) -> None:
+def test_what_is_not_provably_an_ended_jobs_is_not_deleted(tmp_path, running, client):
     with pytest.raises(ConfigError, match="is running"):
         client.delete(running.path)
     with_more = make_job(tmp_path / "with-more", state="finished")
@@ -355,16 +338,14 @@ def test_what_is_not_provably_an_ended_jobs_is_not_deleted(
     assert len(list(tmp_path.iterdir())) == 6
 
 
-def test_a_dashboard_listens_until_it_is_closed(running: JobDir, client: Client) -> None:
+def test_a_dashboard_listens_until_it_is_closed(running, client):
     with client.dashboard(running.path) as dashboard:
         assert dashboard.url.startswith("http://127.0.0.1:")
         assert not dashboard.is_public
 
 
 @pytest.mark.parametrize("place", ["checkpoints/mine/thesis.txt", "logs/notes.txt"])
-def test_what_is_not_the_jobs_is_found_below_it_too(
-    tmp_path: Path, client: Client, place: str
-) -> None:
+def test_what_is_not_the_jobs_is_found_below_it_too(tmp_path, client, place):
     job = make_job(tmp_path / "m.job", state="finished")
     mine = job.path / place
     mine.parent.mkdir(parents=True, exist_ok=True)
@@ -376,7 +357,7 @@ def test_what_is_not_the_jobs_is_found_below_it_too(
     assert mine.read_text() == "mine"
 
 
-def test_what_a_link_leads_to_stays(tmp_path: Path, client: Client) -> None:
+def test_what_a_link_leads_to_stays(tmp_path, client):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "step-000000001.safetensors").write_text("good")
@@ -387,7 +368,7 @@ def test_what_a_link_leads_to_stays(tmp_path: Path, client: Client) -> None:
     assert (elsewhere / "step-000000001.safetensors").exists()
 
 
-def test_what_a_killed_writer_left_is_the_jobs(tmp_path: Path, client: Client) -> None:
+def test_what_a_killed_writer_left_is_the_jobs(tmp_path, client):
     job = make_job(tmp_path / "m.job", state="finished")
     (job.path / ".config.yaml.0a0a0a0a.partial").touch()
     client.delete(job.path)
@@ -395,17 +376,16 @@ def test_what_a_killed_writer_left_is_the_jobs(tmp_path: Path, client: Client) -
 
 
 def test_the_current_folder_is_deleted_by_its_name_and_no_name_is_refused(
-    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = make_job(tmp_path / "m.job", state="finished")
-    monkeypatch.chdir(job.path)
+    tmp_path, client, monkeypatch
+):
+    monkeypatch.chdir(make_job(tmp_path / "m.job", state="finished").path)
     with pytest.raises(ConfigError, match="A job needs a name"):
         client.delete("")
     client.delete(".")
     assert os.listdir(tmp_path) == []
 
 
-def test_ranks_without_a_launcher_keep_the_directory(tmp_path: Path, client: Client) -> None:
+def test_ranks_without_a_launcher_keep_the_directory(tmp_path, client):
     job = make_job(tmp_path / "m.job", state="failed")
     with job.in_use():
         with pytest.raises(ConfigError, match="is running"):
@@ -426,9 +406,7 @@ def test_ranks_without_a_launcher_keep_the_directory(tmp_path: Path, client: Cli
     client.delete(job.path)
 
 
-def test_a_worker_that_waits_to_be_launched_keeps_the_directory(
-    tmp_path: Path, client: Client
-) -> None:
+def test_a_worker_that_waits_to_be_launched_keeps_the_directory(tmp_path, client):
     job = JobDir(tmp_path / "m.job")
     job.claim()
     EventLog(job.events, "localhost:0").close()
@@ -437,24 +415,22 @@ def test_a_worker_that_waits_to_be_launched_keeps_the_directory(
 
 
 @pytest.mark.parametrize("number", ["1", "99999999999999999999", "rubbish"])
-def test_a_number_alone_is_no_running_launcher(tmp_path: Path, client: Client, number: str) -> None:
+def test_a_number_alone_is_no_running_launcher(tmp_path, client, number):
     job = make_job(tmp_path / "m.job")
     job.launcher_pid.write_text(number)
     assert client.status(job.path).state == "lost"
 
 
-def test_a_launcher_of_another_machine_is_known_by_its_lock(
-    running: JobDir, client: Client
-) -> None:
+def test_a_launcher_of_another_machine_is_known_by_its_lock(running, client):
     running.launcher_pid.write_text("4194399")
     assert client.status(running.path).state == "running"
 
 
-def test_a_stopped_job_has_ended(tmp_path: Path, client: Client) -> None:
+def test_a_stopped_job_has_ended(tmp_path, client):
     job = make_job(tmp_path / "m.job", state="suspended")
     assert client.wait(job.path, "ended", timeout_seconds=5) is not None
 
 
-def test_list_refuses_what_is_no_folder(tmp_path: Path, client: Client) -> None:
+def test_list_refuses_what_is_no_folder(tmp_path, client):
     with pytest.raises(ConfigError, match="no such folder"):
         client.list([tmp_path / "nothing"])

@@ -52,23 +52,21 @@ class RecordingTarget(LaunchTarget[JobConfig, JobResult]):
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def said(monkeypatch):
     """What the target was asked, which `launch.kind=recording` finds."""
     said: list[str] = []
     monkeypatch.setitem(TARGETS, "recording", lambda: RecordingTarget(said))
     return said
 
 
-def test_a_target_of_the_table_launches_jobs_from_python(said: list[str]) -> None:
+def test_a_target_of_the_table_launches_jobs_from_python(said):
     result = edl_horovod.train(launch={"kind": "recording", "np": 3}, **TRAIN)
 
     assert said == ["plan 3 ranks", "launch train"]
     assert (result.output, result.steps) == ("/o", 3)
 
 
-def test_a_target_of_the_table_launches_and_describes_jobs_of_the_command(
-    said: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_target_of_the_table_launches_and_describes_jobs_of_the_command(said, capsys):
     from edl_horovod.cli.main import main
 
     words = ["train", "launch.kind=recording", *(f"{key}={TRAIN[key]}" for key in TRAIN)]
@@ -79,9 +77,7 @@ def test_a_target_of_the_table_launches_and_describes_jobs_of_the_command(
     assert said == ["plan 2 ranks", "plan 1 ranks", "launch train"]
 
 
-def test_the_verbs_find_the_jobs_of_a_target_of_the_table(
-    said: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verbs_find_the_jobs_of_a_target_of_the_table(said, capsys):
     from edl_horovod.cli.main import main
 
     assert main(["scale", "tape:7", "--np", "4"]) == 0
@@ -90,19 +86,19 @@ def test_the_verbs_find_the_jobs_of_a_target_of_the_table(
     assert capsys.readouterr().out == "job tape:7: 1 -> 4 ranks\n"
 
 
-def test_options_of_a_launch_target_that_reads_none_are_refused(said: list[str]) -> None:
+def test_options_of_a_launch_target_that_reads_none_are_refused(said):
     with pytest.raises(ConfigError, match=r"launch\.options"):
         edl_horovod.train(launch={"kind": "recording", "options": {"color": "red"}}, **TRAIN)
 
     assert said == []
 
 
-def test_a_job_that_is_submitted_is_no_part_of_something_that_runs_here() -> None:
+def test_a_job_that_is_submitted_is_no_part_of_something_that_runs_here():
     with pytest.raises(ConfigError, match="submitted"):
         edl_horovod.train(launch={"kind": "kubernetes"}, **TRAIN)
 
 
-def test_jobs_of_this_machine_are_found_without_the_package_for_clusters() -> None:
+def test_jobs_of_this_machine_are_found_without_the_package_for_clusters():
     script = "import sys; sys.modules['kubernetes'] = None; from edl_horovod.launch import target"
     script += "; [target.find(kind) for kind in target.TARGETS]"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -1,5 +1,4 @@
 import functools
-from pathlib import Path
 
 import pytest
 
@@ -48,7 +47,7 @@ def test_a_type_error_inside_the_function_stays_what_it_is():
         call_declared(function, {})
 
 
-def test_an_error_of_user_code_names_the_line_in_the_users_file(tmp_path: Path):
+def test_an_error_of_user_code_names_the_line_in_the_users_file(tmp_path):
     file = tmp_path / "model.py"
     file.write_text("def make():\n    return 1 / 0\n")
     values = {}
@@ -65,7 +64,7 @@ def test_an_error_of_user_code_names_the_line_in_the_users_file(tmp_path: Path):
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_an_optimizer_of_tf_train_is_answered_with_its_replacement(tmp_path: Path):
+def test_an_optimizer_of_tf_train_is_answered_with_its_replacement(tmp_path):
     missing = "module 'tensorflow._api.v2.train' has no attribute 'GradientDescentOptimizer'"
     with (
         pytest.raises(UserCodeError, match=r"use one of Keras 3, such as keras\.optimizers\.SGD$"),
@@ -74,7 +73,7 @@ def test_an_optimizer_of_tf_train_is_answered_with_its_replacement(tmp_path: Pat
         raise AttributeError(missing)
 
 
-def test_what_a_layer_said_is_told_without_what_keras_says_around_it(tmp_path: Path):
+def test_what_a_layer_said_is_told_without_what_keras_says_around_it(tmp_path):
     around = (
         "Exception encountered when calling M.call().\n\n\x1b[1m{}\x1b[0m\n\nArguments received"
     )
@@ -85,7 +84,7 @@ def test_what_a_layer_said_is_told_without_what_keras_says_around_it(tmp_path: P
         raise ValueError(around.format("no x"))
 
 
-def test_of_a_graph_its_error_is_told_and_no_frames(tmp_path: Path):
+def test_of_a_graph_its_error_is_told_and_no_frames(tmp_path):
     told = (
         'Graph execution error:\n\n  File "a.py", line 3, in f\n\nShapes: [2] vs. [3]\n'
         "\t [[{{node gradient_tape/sub}}]] [Op:__inference_step_592]"
@@ -97,6 +96,6 @@ def test_of_a_graph_its_error_is_told_and_no_frames(tmp_path: Path):
         raise OSError(told)
 
 
-def test_our_own_errors_pass_user_code_unchanged(tmp_path: Path):
+def test_our_own_errors_pass_user_code_unchanged(tmp_path):
     with pytest.raises(ConfigError, match=r"^ours$"), user_code("Making it", root=tmp_path):
         raise ConfigError("ours")

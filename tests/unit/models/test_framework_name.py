@@ -84,12 +84,12 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_imports_of_the_file_say_it(tmp_path: Path, case: Case) -> None:
+def test_the_imports_of_the_file_say_it(tmp_path, case):
     zoo = write(tmp_path, case.files)
     assert framework_name(job(zoo, model_def=case.model_def)) == case.expected
 
 
-def test_a_zoo_of_one_file_has_no_siblings(tmp_path: Path) -> None:
+def test_a_zoo_of_one_file_has_no_siblings(tmp_path):
     write(tmp_path, {"net.py": "import torch, base\n" + MODEL, "base.py": "import keras"})
     assert framework_name(job(tmp_path / "net.py", model_def="")) == "torch"
 
@@ -97,7 +97,7 @@ def test_a_zoo_of_one_file_has_no_siblings(tmp_path: Path) -> None:
 BOTH = {"net.py": "import base\nimport torch\n" + MODEL, "base.py": "import keras"}
 
 
-def test_a_file_that_imports_both_needs_the_setting(tmp_path: Path) -> None:
+def test_a_file_that_imports_both_needs_the_setting(tmp_path):
     zoo = write(tmp_path, BOTH)
     with pytest.raises(ConfigError, match=r"framework") as found:
         framework_name(job(zoo))
@@ -110,21 +110,21 @@ def test_a_file_that_imports_both_needs_the_setting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model_def", ["regressor.DNN", "classifier.LinearModel"])
-def test_the_models_of_tables_are_those_of_keras_unless_somebody_says_torch(model_def: str) -> None:
+def test_the_models_of_tables_are_those_of_keras_unless_somebody_says_torch(model_def):
     assert framework_name(job(zoo_dir(), model_def=model_def)) == "keras"
     chosen = job(zoo_dir(), "framework=torch", model_def=model_def)
     assert framework_name(chosen) == "torch"
     assert other_framework(chosen) == ""
 
 
-def test_the_setting_counts_and_what_the_file_imports_is_known_to_differ(tmp_path: Path) -> None:
+def test_the_setting_counts_and_what_the_file_imports_is_known_to_differ(tmp_path):
     config = job(write(tmp_path, CASES["torch"].files), "framework=keras")
     assert framework_name(config) == "keras"
     assert other_framework(config) == "torch"
     assert other_framework(replace(config, framework="torch")) == ""
 
 
-def test_a_setting_of_the_other_framework_is_refused_when_the_file_is_known(tmp_path: Path) -> None:
+def test_a_setting_of_the_other_framework_is_refused_when_the_file_is_known(tmp_path):
     config = job(write(tmp_path, CASES["keras"].files), "train.onnx=true")
     with pytest.raises(ConfigError, match=r"train.onnx .*is for framework=torch"):
         with_framework(config)
@@ -133,13 +133,12 @@ def test_a_setting_of_the_other_framework_is_refused_when_the_file_is_known(tmp_
 
 
 @pytest.mark.parametrize("kind", ["local", "mpi"])
-def test_a_job_here_has_it_in_its_settings(tmp_path: Path, kind: str) -> None:
+def test_a_job_here_has_it_in_its_settings(tmp_path, kind):
     zoo = write(tmp_path, CASES["torch"].files)
-    plan = find(kind).plan(job(zoo, f"launch={kind}"))
-    assert plan.config.framework == "torch"
+    assert find(kind).plan(job(zoo, f"launch={kind}")).config.framework == "torch"
 
 
-def test_a_dry_run_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_shows_it(tmp_path, capsys):
     zoo = write(tmp_path / "zoo", CASES["torch"].files)
     (tmp_path / "d.csv").write_text("x\n1\n")
     words = [f"model_zoo={zoo}", "model_def=net", f"data={tmp_path}/d.csv"]
@@ -147,7 +146,7 @@ def test_a_dry_run_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "\nframework: torch\n" in capsys.readouterr().out
 
 
-def test_a_job_in_a_cluster_has_it_where_its_image_is_made_here(tmp_path: Path) -> None:
+def test_a_job_in_a_cluster_has_it_where_its_image_is_made_here(tmp_path):
     zoo = write(tmp_path, CASES["torch"].files)
     parts = ("base_image=host/base:1", "image_repository=host/zoo")
     assert image.as_if_built(job(zoo, *parts)).framework == "torch"
@@ -157,14 +156,14 @@ def test_a_job_in_a_cluster_has_it_where_its_image_is_made_here(tmp_path: Path) 
     assert with_framework(replace(given, model_zoo=str(zoo))).framework == "torch"
 
 
-def test_a_trained_model_says_its_own(tmp_path: Path) -> None:
+def test_a_trained_model_says_its_own(tmp_path):
     (tmp_path / "trained_model.pb").write_bytes(TrainedModel(framework="torch").SerializeToString())
     for task, more in (("evaluate", []), ("predict", [f"output={tmp_path}/out"])):
         config = compose(task, [f"trained_model={tmp_path}", "data=d", *more])
         assert with_framework(config).framework == "torch"
 
 
-def test_each_job_of_a_sweep_has_that_of_its_model(tmp_path: Path) -> None:
+def test_each_job_of_a_sweep_has_that_of_its_model(tmp_path):
     from edl_horovod.config.sweep import expand
     from edl_horovod.sweeps.run import make_plan
 
@@ -175,9 +174,7 @@ def test_each_job_of_a_sweep_has_that_of_its_model(tmp_path: Path) -> None:
     assert [config.framework for config in plan.configs] == ["torch", "keras"]
 
 
-def test_a_zoo_in_git_says_it_when_it_is_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zoo_in_git_says_it_when_it_is_fetched(tmp_path, monkeypatch):
     from edl_horovod.models.git_zoo import ensure_local
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

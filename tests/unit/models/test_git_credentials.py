@@ -68,7 +68,7 @@ class PrivateHandler(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch) -> Iterator[PrivateServer]:
+def server(tmp_path, monkeypatch):
     repository, cert = tmp_path / "models", tmp_path / "cert"
     cert.mkdir()
     certificates.make(cert)
@@ -101,7 +101,7 @@ def server(tmp_path: Path, monkeypatch) -> Iterator[PrivateServer]:
             thread.join()
 
 
-def test_no_process_list_shows_the_password_of_a_zoo(server: PrivateServer):
+def test_no_process_list_shows_the_password_of_a_zoo(server):
     zoo = ensure_local(server.url(f"me:{TYPED}@"))
 
     assert (zoo.path / "mnist.py").read_text() == "x = 1\n"
@@ -111,7 +111,7 @@ def test_no_process_list_shows_the_password_of_a_zoo(server: PrivateServer):
     assert not [command for command in server.commands if TOKEN in command]
 
 
-def test_a_password_is_written_nowhere(server: PrivateServer, tmp_path: Path, caplog):
+def test_a_password_is_written_nowhere(server, tmp_path, caplog):
     helper = f"[credential]\nhelper = store --file={tmp_path}/stored\n"
     (tmp_path / "gitconfig").write_text(helper)
     with caplog.at_level(0):
@@ -122,21 +122,21 @@ def test_a_password_is_written_nowhere(server: PrivateServer, tmp_path: Path, ca
     assert TOKEN not in f"{zoo} {caplog.text}"
 
 
-def test_a_wrong_password_is_told_without_it(server: PrivateServer):
+def test_a_wrong_password_is_told_without_it(server):
     with pytest.raises(ConfigError, match=r"cannot be read: .*Authentication failed") as error:
         ensure_local(server.url(f"me:{TOKEN}-of-yesterday@"))
     assert TOKEN not in str(error.value)
     assert f"me:{TOKEN}-of-yesterday" in server.logins()
 
 
-def test_a_helper_of_the_users_own_gives_the_password_of_a_user(server: PrivateServer, tmp_path):
+def test_a_helper_of_the_users_own_gives_the_password_of_a_user(server, tmp_path):
     shell = f"!f() {{ echo username=me; echo 'password={PASSWORD}'; }}; f"
     (tmp_path / "gitconfig").write_text(f'[credential]\nhelper = "{shell}"\n')
     assert ensure_local(server.url("me@")).commit
     assert f"me:{PASSWORD}" in server.logins()
 
 
-def test_what_the_environment_tells_git_beside_it_still_counts(server: PrivateServer, monkeypatch):
+def test_what_the_environment_tells_git_beside_it_still_counts(server, monkeypatch):
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "http.extraHeader")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "X-Team: vision")

@@ -60,13 +60,13 @@ def served_over_http(repository: Repository) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return git_zoo.cache()
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Repository:
+def repository(tmp_path):
     path = tmp_path / "models"
     path.mkdir()
     made = Repository(path)
@@ -123,7 +123,7 @@ def test_urls_that_cannot_be_meant_are_refused(text, named):
 
 
 @pytest.mark.parametrize("kind", ["branch", "tag", "annotated tag", "commit", "short", "HEAD"])
-def test_every_kind_of_ref_gives_its_commit(repository: Repository, kind):
+def test_every_kind_of_ref_gives_its_commit(repository, kind):
     commit = repository.commit("first = 1\n")
     repository.git("tag", "light")
     repository.git("tag", "-a", "heavy", "-m", "a tag")
@@ -141,7 +141,7 @@ def test_every_kind_of_ref_gives_its_commit(repository: Repository, kind):
     assert not zoo.path.joinpath(".git").exists()
 
 
-def test_without_a_ref_the_commit_of_the_default_branch_is_taken_and_told(repository: Repository):
+def test_without_a_ref_the_commit_of_the_default_branch_is_taken_and_told(repository):
     repository.commit("x = 1\n")
     repository.git("switch", "-q", "-c", "other")
     commit = repository.commit("x = 2\n")
@@ -153,7 +153,7 @@ def test_without_a_ref_the_commit_of_the_default_branch_is_taken_and_told(reposi
     assert (zoo.source, zoo.commit) == (f"{url}@HEAD", commit)
 
 
-def test_a_branch_that_moved_gives_its_new_commit(repository: Repository):
+def test_a_branch_that_moved_gives_its_new_commit(repository):
     first = ensure_local(repository.url(repository.commit("x = 1\n")))
     repository.commit("x = 2\n")
 
@@ -164,7 +164,7 @@ def test_a_branch_that_moved_gives_its_new_commit(repository: Repository):
     assert second.commit == repository.git("rev-parse", "HEAD") != first.commit
 
 
-def test_a_commit_that_was_fetched_needs_no_repository(repository: Repository):
+def test_a_commit_that_was_fetched_needs_no_repository(repository):
     url = repository.url(repository.commit("x = 1\n"))
     first = ensure_local(url)
     shutil.rmtree(repository.path)
@@ -172,7 +172,7 @@ def test_a_commit_that_was_fetched_needs_no_repository(repository: Repository):
     assert ensure_local(url) == first
 
 
-def test_two_jobs_at_once_share_what_both_fetched(repository: Repository, cache: Path):
+def test_two_jobs_at_once_share_what_both_fetched(repository, cache):
     commit = repository.commit("x = 1\n")
     url = repository.url("main")
     code = (
@@ -191,7 +191,7 @@ def test_two_jobs_at_once_share_what_both_fetched(repository: Repository, cache:
 
 
 @pytest.mark.parametrize("ref", ["trunk", "abcdef12", "refs/pull/7/head"])
-def test_an_unknown_ref_is_named_with_what_there_is(repository: Repository, ref, cache: Path):
+def test_an_unknown_ref_is_named_with_what_there_is(repository, ref, cache):
     repository.commit("x = 1\n")
     repository.git("tag", "v1")
     with pytest.raises(ConfigError, match=rf"no branch, tag or commit '{ref}'.*HEAD, main, v1"):
@@ -199,13 +199,13 @@ def test_an_unknown_ref_is_named_with_what_there_is(repository: Repository, ref,
     assert not [path for folder in cache.iterdir() for path in folder.iterdir()]
 
 
-def test_an_unknown_subdirectory_is_named_with_what_there_is(repository: Repository):
+def test_an_unknown_subdirectory_is_named_with_what_there_is(repository):
     repository.commit("x = 1\n")
     with pytest.raises(ConfigError, match=r"has no 'zo'.*At its root: zoo\. Did you mean 'zoo'"):
         ensure_local(repository.url("main") + "#subdirectory=zo")
 
 
-def test_a_link_out_of_the_repository_is_no_zoo(repository: Repository, tmp_path: Path):
+def test_a_link_out_of_the_repository_is_no_zoo(repository, tmp_path):
     (repository.path / "out").symlink_to(tmp_path)
     repository.commit("x = 1\n")
     with pytest.raises(ConfigError, match="has no 'out'"):
@@ -238,7 +238,7 @@ def test_no_git_says_so(monkeypatch):
         fetch(GitZoo("https://host/a", "main"))
 
 
-def test_submodules_are_missed_aloud(repository: Repository, caplog):
+def test_submodules_are_missed_aloud(repository, caplog):
     (repository.path / ".gitmodules").write_text("")
     repository.commit("x = 1\n")
     with caplog.at_level(logging.WARNING):
@@ -246,13 +246,13 @@ def test_submodules_are_missed_aloud(repository: Repository, caplog):
     assert "submodules" in caplog.text
 
 
-def test_the_repository_of_a_git_hook_around_us_is_left_alone(repository: Repository, monkeypatch):
+def test_the_repository_of_a_git_hook_around_us_is_left_alone(repository, monkeypatch):
     commit = repository.commit("x = 1\n")
     monkeypatch.setenv("GIT_DIR", "/no/such/place")
     assert ensure_local(repository.url("main")).path.name == commit
 
 
-def test_prepare_takes_its_function_from_git(repository: Repository, tmp_path: Path):
+def test_prepare_takes_its_function_from_git(repository, tmp_path):
     repository.commit("def prepare_data_for_a_single_file(filename):\n    return b'x'\n")
     (tmp_path / "input").write_text("")
 
@@ -266,7 +266,7 @@ def test_prepare_takes_its_function_from_git(repository: Repository, tmp_path: P
     assert result.num_records == 1
 
 
-def test_a_repository_is_fetched_over_http(repository: Repository):
+def test_a_repository_is_fetched_over_http(repository):
     commit = repository.commit("x = 1\n")
     with served_over_http(repository) as url:
         zoo = ensure_local(f"{url}@{commit}")
@@ -277,9 +277,7 @@ def test_a_repository_is_fetched_over_http(repository: Repository):
 @pytest.mark.parametrize("kind", ["tags", "heads"])
 @pytest.mark.parametrize("server", ["of single commits", "of whole repositories"])
 @pytest.mark.parametrize("spelling", [str.lower, str.upper])
-def test_a_full_hash_is_that_commit_whatever_else_is_called_so(
-    repository: Repository, kind, server, spelling
-):
+def test_a_full_hash_is_that_commit_whatever_else_is_called_so(repository, kind, server, spelling):
     pinned = repository.commit("x = 'pinned'\n")
     other = repository.commit("x = 'other'\n")
     repository.git("update-ref", f"refs/{kind}/{spelling(pinned)}", other)
@@ -295,7 +293,7 @@ def test_a_full_hash_is_that_commit_whatever_else_is_called_so(
 
 
 @pytest.mark.parametrize("kind", ["tags", "heads"])
-def test_a_hash_that_only_a_name_is_like_is_no_commit(repository: Repository, kind, cache: Path):
+def test_a_hash_that_only_a_name_is_like_is_no_commit(repository, kind, cache):
     other = repository.commit("x = 'other'\n")
     name = "0123456789" * 4
     repository.git("update-ref", f"refs/{kind}/{name}", other)
@@ -304,7 +302,7 @@ def test_a_hash_that_only_a_name_is_like_is_no_commit(repository: Repository, ki
     assert not [path for folder in cache.iterdir() for path in folder.iterdir()]
 
 
-def test_the_hash_of_a_tag_object_is_no_commit(repository: Repository):
+def test_the_hash_of_a_tag_object_is_no_commit(repository):
     commit = repository.commit("x = 1\n")
     repository.git("tag", "-a", "v1", "-m", "a tag")
     tag = repository.git("rev-parse", "v1")

@@ -1,6 +1,3 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from edl_horovod.errors import UserCodeError
@@ -41,7 +38,7 @@ def keyword_only(*, outputs, labels):
     [released, earlier, keras_style, nameless, half_named, with_param, keyword_only],
     ids=lambda function: function.__name__,
 )
-def test_a_loss_gets_its_values_whatever_it_calls_them(function: Callable[..., Any]):
+def test_a_loss_gets_its_values_whatever_it_calls_them(function):
     adapted = with_roles(function, LOSS_ROLES, label="loss")
 
     assert call_declared(adapted, {"outputs": "out", "labels": "lab"}) == ("lab", "out")
@@ -61,7 +58,7 @@ def test_one_of_the_values_is_enough():
         (lambda mode, data: (mode, data), ("m", "d")),
     ],
 )
-def test_a_feed_gets_what_it_takes(function: Callable[..., Any], expected: object):
+def test_a_feed_gets_what_it_takes(function, expected):
     assert with_roles(function, DATASET_ROLES, label="feed")("d", "m", None) == expected
 
 

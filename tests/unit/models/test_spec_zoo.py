@@ -46,7 +46,7 @@ def asks(one, two):
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cnn.pt").write_text("values")
@@ -109,7 +109,7 @@ def test_what_is_in_the_zoo_is_what_the_spec_said():
     assert str(Path.cwd()) not in (zoo / "model_of_spec.json").read_text()
 
 
-def test_the_same_content_is_the_same_zoo_and_another_is_another(tmp_path: Path):
+def test_the_same_content_is_the_same_zoo_and_another_is_another(tmp_path):
     first = spec_zoo.with_zoo(config()).model_zoo
     assert spec_zoo.with_zoo(config()).model_zoo == first
 
@@ -126,7 +126,7 @@ def test_settings_with_their_zoo_are_not_made_again():
     assert spec_zoo.with_zoo(made) is made
 
 
-def test_a_folder_is_copied_whole(tmp_path: Path):
+def test_a_folder_is_copied_whole(tmp_path):
     (tmp_path / "saved" / "variables").mkdir(parents=True)
     (tmp_path / "saved" / "variables" / "index").write_text("i")
 
@@ -135,7 +135,7 @@ def test_a_folder_is_copied_whole(tmp_path: Path):
     assert (zoo / "model_of_spec_files/model_definition/saved/variables/index").is_file()
 
 
-def test_files_of_one_name_are_kept_apart(tmp_path: Path):
+def test_files_of_one_name_are_kept_apart(tmp_path):
     objects = []
     for name in ("a", "b"):
         (tmp_path / "model_zoo" / name).mkdir(parents=True)
@@ -148,7 +148,7 @@ def test_files_of_one_name_are_kept_apart(tmp_path: Path):
     assert (first.path.read_text(), second.path.read_text()) == ("a = 1\n", "b = 1\n")
 
 
-def test_code_comes_with_what_it_imports_from_beside_it(tmp_path: Path):
+def test_code_comes_with_what_it_imports_from_beside_it(tmp_path):
     own = tmp_path / "model_zoo"
     own.mkdir()
     (own / "net.py").write_text("import os\nfrom layers import Wide\n")
@@ -174,7 +174,7 @@ def test_a_file_that_is_not_there_is_told():
         spec_zoo.with_zoo(config(model_definition="no.pt"))
 
 
-def test_code_outside_of_the_model_zoo_needs_trust(tmp_path: Path):
+def test_code_outside_of_the_model_zoo_needs_trust(tmp_path):
     (tmp_path / "net.py").write_text("")
     architecture = {"model_definition": "", "model_architecture": "net.py:Net"}
 
@@ -186,7 +186,7 @@ def test_code_outside_of_the_model_zoo_needs_trust(tmp_path: Path):
     spec_zoo.with_zoo(config(f"model_zoo={tmp_path}", **architecture))
 
 
-def test_a_link_out_of_the_model_zoo_is_not_in_it(tmp_path: Path):
+def test_a_link_out_of_the_model_zoo_is_not_in_it(tmp_path):
     (tmp_path / "net.py").write_text("")
     (tmp_path / "model_zoo").mkdir()
     (tmp_path / "model_zoo" / "net.py").symlink_to(tmp_path / "net.py")
@@ -196,9 +196,7 @@ def test_a_link_out_of_the_model_zoo_is_not_in_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["make", "plain"])
-def test_a_trusted_function_returns_the_spec(
-    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
+def test_a_trusted_function_returns_the_spec(name, tmp_path, capfd):
     (tmp_path / "making.py").write_text(FUNCTION)
     (tmp_path / "making.pt").write_text("values")
 
@@ -208,7 +206,7 @@ def test_a_trusted_function_returns_the_spec(
     assert capfd.readouterr().out == ""
 
 
-def test_a_function_runs_untrusted_only_from_the_model_zoo(tmp_path: Path):
+def test_a_function_runs_untrusted_only_from_the_model_zoo(tmp_path):
     (tmp_path / "making.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w')\n{FUNCTION}")
 
     with pytest.raises(ConfigError, match=r"is code.*trust=model"):
@@ -229,14 +227,14 @@ def test_a_function_runs_untrusted_only_from_the_model_zoo(tmp_path: Path):
         ("absent", "has no attribute 'absent'"),
     ],
 )
-def test_a_function_that_returns_no_spec_is_told(name: str, message: str, tmp_path: Path):
+def test_a_function_that_returns_no_spec_is_told(name, message, tmp_path):
     (tmp_path / "making.py").write_text(FUNCTION)
 
     with pytest.raises((ConfigError, UserCodeError), match=message):
         spec_zoo.with_zoo(of_function(name, "trust=model"))
 
 
-def test_a_function_of_the_users_zoo_comes_along(tmp_path: Path):
+def test_a_function_of_the_users_zoo_comes_along(tmp_path):
     own = tmp_path / "model_zoo"
     own.mkdir()
     (own / "rows.py").write_text("def feed(records, mode): ...\n")
@@ -269,7 +267,7 @@ def test_a_sweep_knows_the_result_of_a_model_in_files():
     assert result_settings(now) != result_settings(config(model_name="another"))
 
 
-def test_an_output_may_not_replace_the_models_files(tmp_path: Path):
+def test_an_output_may_not_replace_the_models_files(tmp_path):
     found = compose(
         "train",
         [

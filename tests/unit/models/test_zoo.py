@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("imports_end_with_the_test")
 
 
 @pytest.fixture
-def write(tmp_path: Path):
+def write(tmp_path):
     def write(name: str, text: str) -> Path:
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def write(tmp_path: Path):
 
 
 @pytest.fixture
-def load(tmp_path: Path):
+def load(tmp_path):
     def load(model_def: str, **params: object):
         return load_spec(str(tmp_path), model_def, params=params)
 
@@ -148,7 +148,7 @@ def test_a_name_that_is_not_dotted_is_refused(model_def, load):
         load(model_def)
 
 
-def test_a_zoo_that_is_no_directory_is_refused(tmp_path: Path):
+def test_a_zoo_that_is_no_directory_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="model_zoo="):
         load_spec(str(tmp_path / "none"), "a", params={})
 
@@ -242,7 +242,7 @@ def test_a_missing_package_points_to_the_requirements(write, load):
         load("mnist")
 
 
-def test_a_file_runs_once_however_it_is_reached(write, load, tmp_path: Path):
+def test_a_file_runs_once_however_it_is_reached(write, load, tmp_path):
     text = f"with open({str(tmp_path / 'runs')!r}, 'a') as runs:\n    runs.write('x')\n"
     write("fintech/base.py", text + SPEC.format(name="Base"))
     write("fintech/credit.py", "import base\nimport fintech.base\n\nclass Credit(base.Base): ...\n")
@@ -253,7 +253,7 @@ def test_a_file_runs_once_however_it_is_reached(write, load, tmp_path: Path):
     assert isinstance(credit.spec, type(again.spec))
 
 
-def test_siblings_of_two_zoos_are_not_mixed(write, tmp_path: Path):
+def test_siblings_of_two_zoos_are_not_mixed(write, tmp_path):
     for zoo in ("one", "two"):
         write(f"{zoo}/helpers.py", f"name_of_zoo = {zoo!r}\n")
         write(f"{zoo}/mnist.py", "from helpers import name_of_zoo\n" + SPEC.format(name="Mnist"))
@@ -312,21 +312,21 @@ def test_a_param_that_the_framework_gives_is_refused(write, load):
         load("mnist", outputs=3)
 
 
-def test_the_context_reaches_the_constructor(write, tmp_path: Path):
+def test_the_context_reaches_the_constructor(write, tmp_path):
     text = SPEC + "    def __init__(self, context):\n        self.context = context\n"
     write("mnist.py", text.format(name="Mnist"))
     loaded = load_spec(str(tmp_path), "mnist", params={}, context={"worker_id": "w1"})
     assert loaded.spec.context == {"worker_id": "w1"}
 
 
-def test_definitions_are_listed_without_running_anything(write, tmp_path: Path):
+def test_definitions_are_listed_without_running_anything(write, tmp_path):
     write("base.py", "raise RuntimeError\n" + NO_MODEL.format(name="Base"))
     write("mnist/mnist.py", "class Mnist(base.Base):\n    def create_model(self): ...\n")
     write("broken.py", "class (\n")
     assert list_definitions(tmp_path) == ["mnist.mnist.Mnist"]
 
 
-def test_parameters_are_listed_with_those_of_the_bases(write, tmp_path: Path):
+def test_parameters_are_listed_with_those_of_the_bases(write, tmp_path):
     write("base.py", "raise RuntimeError\n" + SPEC.format(name="Base"))
     methods = "def create_model(self, *, depth=1): ...\n    def layer(self, width): ..."
     write("mnist.py", f"class Mnist(base.Base):\n    {methods}\n")
@@ -345,20 +345,20 @@ def test_parameters_are_listed_with_those_of_the_bases(write, tmp_path: Path):
     ],
     ids=["any name", "a base elsewhere", "two models"],
 )
-def test_files_that_do_not_tell_the_parameters(write, tmp_path: Path, text):
+def test_files_that_do_not_tell_the_parameters(write, tmp_path, text):
     write("base.py", SPEC.format(name="Base"))
     write("mnist.py", text)
     assert list_parameters(tmp_path, "mnist") is None
 
 
-def test_a_function_is_found_beside_a_spec_or_alone(write, tmp_path: Path):
+def test_a_function_is_found_beside_a_spec_or_alone(write, tmp_path):
     write("mnist.py", SPEC.format(name="Mnist") + "\ndef prepare(filename):\n    return b''\n")
     write("alone/prepare.py", "def prepare(filename):\n    return b'x'\n")
     assert load_function(str(tmp_path), "mnist.Mnist", "prepare")("f") == b""
     assert load_function(str(tmp_path), "alone", "prepare")("f") == b"x"
 
 
-def test_a_missing_function_is_named(write, tmp_path: Path):
+def test_a_missing_function_is_named(write, tmp_path):
     write("mnist.py", SPEC.format(name="Mnist"))
     with pytest.raises(UserCodeError, match=r"mnist\.py has no function 'prepare'"):
         load_function(str(tmp_path), "mnist", "prepare")

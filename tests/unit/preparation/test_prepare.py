@@ -65,12 +65,12 @@ class InlinePool:
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_waiting_for_the_disk(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
-def inputs(tmp_path: Path) -> Path:
+def inputs(tmp_path):
     folder = tmp_path / "in"
     for name in "abc":
         (folder / name).mkdir(parents=True)
@@ -82,7 +82,7 @@ def inputs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def config(tmp_path: Path, inputs: Path):
+def config(tmp_path, inputs):
     def config(**settings) -> PrepareConfig:
         defaults = {
             "data": str(inputs),
@@ -119,7 +119,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_every_file_of_a_folder_gives_its_record(prepare, tmp_path: Path):
+def test_every_file_of_a_folder_gives_its_record(prepare, tmp_path):
     result = prepare(records_per_shard=12)
     names = [f"part-{number:05d}-00000.recordio" for number in range(3)]
     assert result.files == [str(tmp_path / "out" / name) for name in names]
@@ -136,9 +136,7 @@ def test_each_shard_holds_every_class(prepare):
             assert {record[:1] for record in reader} == {b"a", b"b", b"c"}
 
 
-def test_an_index_lies_beside_large_output_and_spares_a_job_the_scan(
-    prepare, inputs: Path, tmp_path: Path
-):
+def test_an_index_lies_beside_large_output_and_spares_a_job_the_scan(prepare, inputs, tmp_path):
     for file in inputs.rglob("*.txt"):
         file.write_text(file.name * 50_000)
     for overwrite in (False, True):
@@ -160,13 +158,13 @@ def test_an_index_lies_beside_large_output_and_spares_a_job_the_scan(
         Reader.open(str(tmp_path / "out"))
 
 
-def test_without_shuffle_the_order_is_that_of_the_names(prepare, tmp_path: Path):
+def test_without_shuffle_the_order_is_that_of_the_names(prepare, tmp_path):
     prepare(shuffle=False, records_per_shard=7)
     expected = [f"{name}/{number}".encode() for name in "abc" for number in range(10)]
     assert records_of(tmp_path / "out") == expected
 
 
-def test_a_file_may_give_several_records_or_none(prepare, inputs: Path, tmp_path: Path):
+def test_a_file_may_give_several_records_or_none(prepare, inputs, tmp_path):
     for file in inputs.glob("*/*"):
         file.write_text("none")
     (inputs / "a" / "0.txt").write_text("many")
@@ -176,7 +174,7 @@ def test_a_file_may_give_several_records_or_none(prepare, inputs: Path, tmp_path
     assert records_of(tmp_path / "out") == [f"{name}:{part}".encode() for part in range(3)]
 
 
-def test_progress_counts_files_and_records(prepare, inputs: Path):
+def test_progress_counts_files_and_records(prepare, inputs):
     (inputs / "a" / "0.txt").write_text("many")
     reports = []
     prepare(lambda *counts: reports.append(counts))
@@ -184,7 +182,7 @@ def test_progress_counts_files_and_records(prepare, inputs: Path):
     assert reports[-1] == (30, 30, 32)
 
 
-def test_bad_files_end_the_run_and_are_named(prepare, inputs: Path, tmp_path: Path):
+def test_bad_files_end_the_run_and_are_named(prepare, inputs, tmp_path):
     for number in range(10):
         (inputs / "a" / f"{number}.txt").write_text("bad")
     (inputs / "b" / "0.txt").write_text("text")
@@ -198,7 +196,7 @@ def test_bad_files_end_the_run_and_are_named(prepare, inputs: Path, tmp_path: Pa
 
 
 def test_a_file_that_ends_the_run_is_reported_once_and_a_skipped_one_is_logged(
-    prepare, inputs: Path, caplog: pytest.LogCaptureFixture
+    prepare, inputs, caplog
 ):
     (inputs / "a" / "0.txt").write_text("bad")
     with pytest.raises(DataError, match="not an image"):
@@ -208,9 +206,7 @@ def test_a_file_that_ends_the_run_is_reported_once_and_a_skipped_one_is_logged(
     assert [f"{inputs}/a/0.txt" in message for message in caplog.messages] == [True]
 
 
-def test_a_released_function_is_given_the_open_file_and_its_name(
-    prepare, inputs: Path, tmp_path: Path
-):
+def test_a_released_function_is_given_the_open_file_and_its_name(prepare, inputs, tmp_path):
     (tmp_path / "zoo" / "texts.py").write_text(
         "def prepare_data_for_a_single_file(file_object, filename):\n"
         "    yield filename.rpartition('/')[2].encode() + b' ' + file_object.read()\n"
@@ -220,7 +216,7 @@ def test_a_released_function_is_given_the_open_file_and_its_name(
     assert records_of(tmp_path / "out") == expected
 
 
-def test_bad_files_are_skipped_and_listed(prepare, inputs: Path, tmp_path: Path):
+def test_bad_files_are_skipped_and_listed(prepare, inputs, tmp_path):
     (inputs / "a" / "0.txt").write_text("bad")
     (inputs / "b" / "0.txt").write_text("text")
     result = prepare(bad_files="skip", max_bad_files=2)
@@ -233,7 +229,7 @@ def test_bad_files_are_skipped_and_listed(prepare, inputs: Path, tmp_path: Path)
     assert result.bad_files == str(tmp_path / "out.bad_files.jsonl")
 
 
-def test_more_bad_files_than_may_be_end_the_run_until_the_bound_is_raised(prepare, inputs: Path):
+def test_more_bad_files_than_may_be_end_the_run_until_the_bound_is_raised(prepare, inputs):
     for name in "abc":
         (inputs / name / "0.txt").write_text("bad")
     with pytest.raises(DataError, match=r"max_bad_files=2"):
@@ -243,7 +239,7 @@ def test_more_bad_files_than_may_be_end_the_run_until_the_bound_is_raised(prepar
     assert len(prepare.groups) < 6
 
 
-def test_bad_files_that_an_earlier_run_left_out_end_a_strict_one(prepare, inputs: Path):
+def test_bad_files_that_an_earlier_run_left_out_end_a_strict_one(prepare, inputs):
     (inputs / "a" / "0.txt").write_text("bad")
     settings = {"shuffle": False, "files_per_group": 10}
     with pytest.raises(JobFailed):
@@ -253,9 +249,7 @@ def test_bad_files_that_an_earlier_run_left_out_end_a_strict_one(prepare, inputs
     assert prepare.groups == []
 
 
-def test_finished_groups_are_reused_after_a_bad_file_was_repaired(
-    prepare, inputs: Path, tmp_path: Path
-):
+def test_finished_groups_are_reused_after_a_bad_file_was_repaired(prepare, inputs, tmp_path):
     (inputs / "a" / "0.txt").write_text("bad")
     with pytest.raises(DataError, match="the same command") as caught:
         prepare(shuffle=False, files_per_group=5, data=f"{inputs}/b,{inputs}/a")
@@ -267,14 +261,14 @@ def test_finished_groups_are_reused_after_a_bad_file_was_repaired(
     assert sorted(os.listdir(tmp_path)) == ["in", "out", "zoo"]
 
 
-def test_no_record_at_all_is_an_error(prepare, inputs: Path, tmp_path: Path):
+def test_no_record_at_all_is_an_error(prepare, inputs, tmp_path):
     (inputs / "a" / "0.txt").write_text("none")
     with pytest.raises(DataError, match="no record"):
         prepare(data=f"{inputs}/a/0.txt")
     assert sorted(os.listdir(tmp_path)) == ["in", "zoo"]
 
 
-def test_an_existing_output_is_replaced_only_when_asked(prepare, inputs: Path, tmp_path: Path):
+def test_an_existing_output_is_replaced_only_when_asked(prepare, inputs, tmp_path):
     prepare(records_per_shard=10)
     with pytest.raises(OutputError, match="overwrite=true"):
         prepare()
@@ -283,7 +277,7 @@ def test_an_existing_output_is_replaced_only_when_asked(prepare, inputs: Path, t
 
 
 @pytest.mark.parametrize("error", [JobFailed("A process was killed."), KeyboardInterrupt()])
-def test_a_continued_run_gives_the_same_bytes(prepare, tmp_path: Path, error):
+def test_a_continued_run_gives_the_same_bytes(prepare, tmp_path, error):
     prepare(output=str(tmp_path / "whole"), files_per_group=4)
     with pytest.raises((JobFailed, Interrupted), match="3 of 8 groups of files are done"):
         prepare(files_per_group=4, fail_after=3, error=error)
@@ -299,9 +293,7 @@ def test_a_continued_run_gives_the_same_bytes(prepare, tmp_path: Path, error):
     assert not (tmp_path / "out.partial").exists()
 
 
-def test_a_group_whose_line_was_cut_short_or_whose_shard_is_gone_is_done_again(
-    prepare, tmp_path: Path
-):
+def test_a_group_whose_line_was_cut_short_or_whose_shard_is_gone_is_done_again(prepare, tmp_path):
     with pytest.raises(JobFailed):
         prepare(files_per_group=4, fail_after=4, error=JobFailed("x"))
     lines = tmp_path / "out.partial" / "groups.jsonl"
@@ -323,7 +315,7 @@ def test_a_group_whose_line_was_cut_short_or_whose_shard_is_gone_is_done_again(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_earlier_run_that_does_not_match_is_replaced_only_on_request(
-    prepare, inputs: Path, tmp_path: Path, change, detail
+    prepare, inputs, tmp_path, change, detail
 ):
     with pytest.raises(JobFailed):
         prepare(files_per_group=4, fail_after=7, error=JobFailed("x"))
@@ -348,7 +340,7 @@ def test_overwrite_goes_on_with_an_interrupted_run_that_fits(prepare):
     assert prepare.groups == [3, 4, 5, 6, 7]
 
 
-def test_a_partial_folder_of_somebody_else_is_left_alone(prepare, tmp_path: Path):
+def test_a_partial_folder_of_somebody_else_is_left_alone(prepare, tmp_path):
     for name in ("thesis.tex", "manifest.json", "shards/thesis.tex"):
         file = tmp_path / "out.partial" / name
         file.parent.mkdir(parents=True)
@@ -359,7 +351,7 @@ def test_a_partial_folder_of_somebody_else_is_left_alone(prepare, tmp_path: Path
         shutil.rmtree(tmp_path / "out.partial")
 
 
-def test_what_was_put_into_a_partial_folder_of_ours_is_left_alone(prepare, tmp_path: Path):
+def test_what_was_put_into_a_partial_folder_of_ours_is_left_alone(prepare, tmp_path):
     with pytest.raises(JobFailed):
         prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
     (tmp_path / "out.partial" / "thesis.tex").write_text("mine")
@@ -368,7 +360,7 @@ def test_what_was_put_into_a_partial_folder_of_ours_is_left_alone(prepare, tmp_p
     assert (tmp_path / "out.partial" / "thesis.tex").read_text() == "mine"
 
 
-def test_the_older_output_of_a_killed_run_stays_until_there_is_a_new_one(prepare, tmp_path: Path):
+def test_the_older_output_of_a_killed_run_stays_until_there_is_a_new_one(prepare, tmp_path):
     with pytest.raises(JobFailed):
         prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
     old = tmp_path / "out.partial" / "old" / "part-00000-00000.recordio"
@@ -381,7 +373,7 @@ def test_the_older_output_of_a_killed_run_stays_until_there_is_a_new_one(prepare
     assert not old.exists()
 
 
-def test_it_is_left_alone_by_a_run_that_goes_on_to_its_end_too(prepare, tmp_path: Path):
+def test_it_is_left_alone_by_a_run_that_goes_on_to_its_end_too(prepare, tmp_path):
     with pytest.raises(JobFailed):
         prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
     partial = tmp_path / "out.partial"
@@ -412,7 +404,7 @@ def test_it_is_left_alone_by_a_run_that_goes_on_to_its_end_too(prepare, tmp_path
     ],
 )
 def test_an_output_that_is_or_holds_or_lies_in_what_is_read_is_refused(
-    prepare, inputs: Path, tmp_path: Path, data: str, output: str, monkeypatch
+    prepare, inputs, tmp_path, data, output, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "list.txt").write_text("in/a/1.txt\n")
@@ -431,7 +423,7 @@ def test_an_output_that_is_or_holds_or_lies_in_what_is_read_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["job", "prepare run"])
-def test_an_output_where_a_job_or_a_command_works_is_refused(prepare, tmp_path: Path, kind: str):
+def test_an_output_where_a_job_or_a_command_works_is_refused(prepare, tmp_path, kind):
     marker.claim(tmp_path / "m.job", kind, received="job_dir='m.job'")
     with pytest.raises(OutputError, match=r"lies in .*m\.job, a work folder of a job.*output="):
         prepare(output=str(tmp_path / "m.job" / "logs" / "records"))
@@ -439,14 +431,14 @@ def test_an_output_where_a_job_or_a_command_works_is_refused(prepare, tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["mine", '{"path": "a"}\n', "[1]\n"])
-def test_a_file_in_the_place_of_the_list_of_bad_files_is_left_alone(prepare, tmp_path: Path, text):
+def test_a_file_in_the_place_of_the_list_of_bad_files_is_left_alone(prepare, tmp_path, text):
     (tmp_path / "out.bad_files.jsonl").write_text(text)
     with pytest.raises(OutputError, match=r"out\.bad_files\.jsonl.*output="):
         prepare(overwrite=True)
     assert (tmp_path / "out.bad_files.jsonl").read_text() == text
 
 
-def test_there_are_as_many_files_as_the_data_needs(prepare, inputs: Path, tmp_path: Path):
+def test_there_are_as_many_files_as_the_data_needs(prepare, inputs, tmp_path):
     for number in range(200):
         (inputs / "a" / f"x{number}.txt").write_text(str(number))
     result = prepare(shuffle=False)
@@ -467,7 +459,7 @@ def test_two_runs_of_one_output_are_kept_apart(prepare):
     prepare(meddle)
 
 
-def test_a_dry_run_says_what_would_be_done_and_changes_nothing(prepare, config, tmp_path: Path):
+def test_a_dry_run_says_what_would_be_done_and_changes_nothing(prepare, config, tmp_path):
     assert describe(config(files_per_group=4)) == [
         "input files: 30 (0.0 MiB)",
         "groups: 8 of about 4 files",
@@ -482,7 +474,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(prepare, config, 
 
 
 def test_a_list_may_name_files_that_are_not_there_only_if_they_may_be_skipped(
-    prepare, inputs: Path, tmp_path: Path
+    prepare, inputs, tmp_path
 ):
     list_file = tmp_path / "list.txt"
     list_file.write_text(f"{inputs}/a/1.txt\n\n{inputs}/gone.txt\n{inputs}/a/2.txt\n")
@@ -493,7 +485,7 @@ def test_a_list_may_name_files_that_are_not_there_only_if_they_may_be_skipped(
     assert records_of(tmp_path / "out") == [b"a/1", b"a/2"]
 
 
-def test_the_model_code_may_be_one_file_or_in_git(prepare, tmp_path: Path, monkeypatch):
+def test_the_model_code_may_be_one_file_or_in_git(prepare, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     repository = tmp_path / "zoo"
     git = ("git", "-C", str(repository), "-c", "user.name=t", "-c", "user.email=t@example.org")
@@ -506,7 +498,7 @@ def test_the_model_code_may_be_one_file_or_in_git(prepare, tmp_path: Path, monke
     assert contents(tmp_path / "file") == contents(tmp_path / "plain")
 
 
-def test_a_model_that_is_not_there_is_said_before_anything_starts(prepare, tmp_path: Path):
+def test_a_model_that_is_not_there_is_said_before_anything_starts(prepare, tmp_path):
     with pytest.raises(UserCodeError, match="does not define 'text'"):
         prepare(model_def="text")
     assert sorted(os.listdir(tmp_path)) == ["in", "zoo"]

@@ -26,7 +26,7 @@ def records(filename):
 
 
 @pytest.fixture
-def settings(tmp_path: Path):
+def settings(tmp_path):
     def settings(**given) -> GroupSettings:
         (tmp_path / "zoo").mkdir(exist_ok=True)
         (tmp_path / "zoo" / "words.py").write_text(FUNCTION)
@@ -47,7 +47,7 @@ def settings(tmp_path: Path):
 
 
 @pytest.fixture
-def group(tmp_path: Path):
+def group(tmp_path):
     def group(*texts: str) -> Group:
         files = [tmp_path / f"{number}.txt" for number in range(len(texts))]
         for file, text in zip(files, texts, strict=True):
@@ -62,7 +62,7 @@ def read(tmp_path: Path, shard: Shard) -> list[bytes]:
         return [record[:1] for record in reader]
 
 
-def test_shards_are_bounded_by_records_across_files(settings, group, tmp_path: Path):
+def test_shards_are_bounded_by_records_across_files(settings, group, tmp_path):
     done = prepare_group(settings(records_per_shard=2), group("a b c", "", "d e"))
     names = [f"part-00007-{number:05d}.recordio" for number in range(3)]
     assert [(shard.name, shard.num_records) for shard in done.shards] == [
@@ -70,11 +70,7 @@ def test_shards_are_bounded_by_records_across_files(settings, group, tmp_path: P
     ]
     with Reader.open(str(tmp_path / names[0])) as reader:
         assert done.shards[0].num_bytes == sum(map(len, reader))
-    assert [read(tmp_path, shard) for shard in done.shards] == [
-        [b"a", b"b"],
-        [b"c", b"d"],
-        [b"e"],
-    ]
+    assert [read(tmp_path, shard) for shard in done.shards] == [[b"a", b"b"], [b"c", b"d"], [b"e"]]
     assert (done.num_records, done.num_files, done.num_empty) == (5, 3, 1)
 
 
@@ -110,7 +106,7 @@ def test_the_file_at_hand_is_told_before_it_is_prepared(settings, group):
     assert told == [(0, 0), (1, 2), (2, 2)]
 
 
-def test_the_digest_covers_what_the_model_file_imports_and_nothing_else(settings, tmp_path: Path):
+def test_the_digest_covers_what_the_model_file_imports_and_nothing_else(settings, tmp_path):
     given = settings()
 
     def digest() -> str:
@@ -124,7 +120,7 @@ def test_the_digest_covers_what_the_model_file_imports_and_nothing_else(settings
     assert digest() != before
 
 
-def test_a_missing_function_is_an_error_of_the_model_file(settings, group, tmp_path: Path):
+def test_a_missing_function_is_an_error_of_the_model_file(settings, group, tmp_path):
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "empty.py").write_text("")
     with pytest.raises(UserCodeError, match=r"empty\.py has no function"):

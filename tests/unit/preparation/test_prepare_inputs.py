@@ -10,7 +10,7 @@ from edl_horovod.preparation.inputs import cut, find
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     for name in ("a/1", "a/2", "b/c/3", ".hidden", ".git/x"):
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -22,11 +22,11 @@ def names(data: str, folder: Path, *, shuffle: bool = False) -> list[str]:
     return [os.path.relpath(path, folder) for path in find(data, shuffle=shuffle).paths]
 
 
-def test_a_folder_means_its_files_at_any_depth_but_no_hidden_ones(folder: Path):
+def test_a_folder_means_its_files_at_any_depth_but_no_hidden_ones(folder):
     assert names(str(folder), folder) == ["a/1", "a/2", "b/c/3"]
 
 
-def test_links_are_followed_but_not_in_circles(folder: Path):
+def test_links_are_followed_but_not_in_circles(folder):
     (folder / "b" / "up").symlink_to(folder)
     (folder / "linked").symlink_to(folder / "a" / "1")
     (folder / "gone").symlink_to(folder / "nowhere")
@@ -42,11 +42,11 @@ def test_links_are_followed_but_not_in_circles(folder: Path):
         ("{0}/b, {0}/a/2,{0}/a/*", ["b/c/3", "a/2", "a/1"]),
     ],
 )
-def test_globs_and_several_parts_each_file_once(folder: Path, data: str, expected: list[str]):
+def test_globs_and_several_parts_each_file_once(folder, data, expected):
     assert names(data.format(folder), folder) == expected
 
 
-def test_a_list_is_taken_as_it_is(folder: Path, tmp_path: Path):
+def test_a_list_is_taken_as_it_is(folder, tmp_path):
     listed = tmp_path / "list.txt"
     listed.write_bytes(f"{folder}/b/c/3\r\n\n{folder}/a/1\n{folder}/a, 1\n".encode() + b"/\xff\n")
     found = find(f"@{listed}", shuffle=False)
@@ -61,7 +61,7 @@ def test_a_list_is_taken_as_it_is(folder: Path, tmp_path: Path):
     assert len(found.digest_of_paths()) == 64
 
 
-def test_the_shuffled_order_depends_on_the_files_alone(folder: Path, tmp_path: Path):
+def test_the_shuffled_order_depends_on_the_files_alone(folder, tmp_path):
     for number in range(50):
         (folder / f"{number:02d}").write_text("")
     listed = tmp_path / "list.txt"
@@ -71,7 +71,7 @@ def test_the_shuffled_order_depends_on_the_files_alone(folder: Path, tmp_path: P
     assert once.paths != sorted(once.paths)
 
 
-def test_digests_tell_what_changed(folder: Path):
+def test_digests_tell_what_changed(folder):
     before = find(str(folder), shuffle=False)
     (folder / "a" / "2").write_text("longer than before")
     after = find(str(folder), shuffle=False)
@@ -91,7 +91,7 @@ def test_digests_tell_what_changed(folder: Path):
         ("s3://bucket/images", "s3://bucket"),
     ],
 )
-def test_what_names_nothing_is_refused(folder: Path, data: str, detail: str):
+def test_what_names_nothing_is_refused(folder, data, detail):
     with pytest.raises(DataError, match=detail):
         find(data.format(folder), shuffle=True)
 
@@ -103,7 +103,7 @@ def test_what_names_nothing_is_refused(folder: Path, data: str, detail: str):
     bytes_per_shard=st.integers(1, 10 << 20),
 )
 def test_groups_cover_every_file_once_and_keep_their_bounds(
-    sizes: list[int], files_per_group: int, records_per_shard: int, bytes_per_shard: int
+    sizes, files_per_group, records_per_shard, bytes_per_shard
 ):
     starts = cut(
         sizes,
@@ -133,7 +133,7 @@ def test_groups_cover_every_file_once_and_keep_their_bounds(
     ],
 )
 def test_groups_are_about_a_shard_or_as_many_as_keep_a_machine_busy(
-    num_files: int, file_bytes: int, num_groups: int
+    num_files, file_bytes, num_groups
 ):
     starts = cut(
         [file_bytes] * num_files,

@@ -15,7 +15,7 @@ from edl_horovod.records.sources.recordio import Codec, Writer
     bytes_per_shard=st.integers(300, 1000),
 )
 def test_files_keep_the_order_and_their_bounds_and_no_two_would_fit_into_one(
-    sizes: list[tuple[int, int]], records_per_shard: int, bytes_per_shard: int
+    sizes, records_per_shard, bytes_per_shard
 ):
     shards = [
         Shard(name=str(number), num_records=records, num_bytes=num_bytes)

@@ -1,7 +1,5 @@
 """What the tests of records start from."""
 
-from pathlib import Path
-
 import pytest
 
 from edl_horovod.records.index_store import SMALL_BYTES
@@ -9,14 +7,14 @@ from tests.records import NUMBERED_BYTES, write_numbered
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """A cache of their own, which is not there yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "edl_horovod" / "indexes"
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     """Three files, as large together as what an index is kept for."""
     folder = tmp_path / "data"
     folder.mkdir()
@@ -27,6 +25,6 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Path:
+def job(tmp_path):
     """A folder that is not there yet."""
     return tmp_path / "job" / "index"

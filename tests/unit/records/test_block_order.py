@@ -36,9 +36,7 @@ def make(
     data=st.data(),
 )
 @settings(max_examples=200)
-def test_any_positions_hold_the_records_of_their_blocks(
-    counts: list[int], group: int, seed: int, data: st.DataObject
-) -> None:
+def test_any_positions_hold_the_records_of_their_blocks(counts, group, seed, data):
     order, expected = make(np.array(counts, np.int64), seed, group)
     for _ in range(4):
         first = data.draw(st.integers(0, sum(counts)))
@@ -46,15 +44,14 @@ def test_any_positions_hold_the_records_of_their_blocks(
         assert order.ids(first, stop).tolist() == expected[first:stop].tolist()
 
 
-def test_positions_over_several_groups() -> None:
+def test_positions_over_several_groups():
     counts = np.random.default_rng(0).integers(1, 5, 40 * GROUP_BLOCKS + 7)
     order, expected = make(counts, 1)
     assert np.array_equal(order.ids(0, len(expected)), expected)
 
 
-def test_ten_million_blocks_take_little_memory_and_begin_at_once() -> None:
-    num_blocks = 10_000_000
-    counts = np.full(num_blocks, 1000, np.int64)
+def test_ten_million_blocks_take_little_memory_and_begin_at_once():
+    counts = np.full(10_000_000, 1000, np.int64)
     counts[::3] = 997
     plan = DataPlan(
         block_starts=np.cumsum(counts) - counts,
@@ -80,20 +77,20 @@ def test_ten_million_blocks_take_little_memory_and_begin_at_once() -> None:
 
 @given(n=SIZES, seed=st.lists(st.integers(0, 2**32), min_size=1, max_size=3))
 @settings(max_examples=300)
-def test_each_number_stands_at_one_place(n: int, seed: list[int]) -> None:
+def test_each_number_stands_at_one_place(n, seed):
     shuffled = Permutation(n, np.random.default_rng(seed))(np.arange(n))
     assert np.array_equal(np.sort(shuffled), np.arange(n))
 
 
 @given(n=SIZES, seed=st.integers(0, 100), data=st.data())
 @settings(max_examples=100)
-def test_places_may_be_asked_for_in_any_order(n: int, seed: int, data: st.DataObject) -> None:
+def test_places_may_be_asked_for_in_any_order(n, seed, data):
     places = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=20)), np.int64)
     permutation = Permutation(n, np.random.default_rng(seed))
     assert np.array_equal(permutation(places), permutation(np.arange(n))[places])
 
 
-def test_a_permutation_of_many_numbers_needs_little_memory_and_is_one() -> None:
+def test_a_permutation_of_many_numbers_needs_little_memory_and_is_one():
     n = 10**10
     tracemalloc.start()
     permutation = Permutation(n, np.random.default_rng(1))
@@ -106,7 +103,7 @@ def test_a_permutation_of_many_numbers_needs_little_memory_and_is_one() -> None:
     assert len(np.unique(found)) == len(places)
 
 
-def test_every_number_is_as_likely_at_every_place() -> None:
+def test_every_number_is_as_likely_at_every_place():
     n, num_seeds = 12, 6000
     shuffles = [Permutation(n, np.random.default_rng(s))(np.arange(n)) for s in range(num_seeds)]
     table = np.stack(shuffles)
@@ -116,11 +113,10 @@ def test_every_number_is_as_likely_at_every_place() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 180
 
 
-def test_neighbours_are_parted() -> None:
+def test_neighbours_are_parted():
     n = 100_000
     shuffled = Permutation(n, np.random.default_rng(3))(np.arange(n))
-    correlation = np.corrcoef(shuffled[:-1], shuffled[1:])[0, 1]
-    assert abs(correlation) < 0.015
+    assert abs(np.corrcoef(shuffled[:-1], shuffled[1:])[0, 1]) < 0.015
     # As many neighbours stay neighbours as by chance: one, or few.
     assert np.count_nonzero(np.abs(np.diff(shuffled)) == 1) < 12
     runs = np.diff(shuffled) > 0

@@ -25,18 +25,12 @@ def write(path: str | Path, records: Sequence[bytes], *, chunk_bytes: int = 1 <<
             writer.write(record)
 
 
-FILES = st.lists(
-    st.lists(st.binary(max_size=12), max_size=25),
-    min_size=1,
-    max_size=5,
-).filter(any)
+FILES = st.lists(st.lists(st.binary(max_size=12), max_size=25), min_size=1, max_size=5).filter(any)
 
 
 @settings(max_examples=60)
 @given(files=FILES, chunk_bytes=st.integers(1, 60))
-def test_ids_count_records_in_the_order_of_sorted_files(
-    files: list[list[bytes]], chunk_bytes: int
-) -> None:
+def test_ids_count_records_in_the_order_of_sorted_files(files, chunk_bytes):
     records = [record for file in files for record in file]
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, f"{n}.recordio") for n in range(len(files))]
@@ -66,7 +60,7 @@ def test_ids_count_records_in_the_order_of_sorted_files(
             assert first_ids[paths.index(path)] + before + slot == record_id
 
 
-def test_blocks_are_chunks_and_parts_of_chunks_with_many_records(tmp_path: Path) -> None:
+def test_blocks_are_chunks_and_parts_of_chunks_with_many_records(tmp_path):
     write(tmp_path / "a.recordio", [b""] * 10_000)
     write(tmp_path / "b.recordio", [b"x" * 10] * 5, chunk_bytes=30)
     write(tmp_path / "c.recordio", [b""] * MAX_BLOCK_RECORDS)
@@ -78,7 +72,7 @@ def test_blocks_are_chunks_and_parts_of_chunks_with_many_records(tmp_path: Path)
     assert index.block_starts.tolist() == [0, 4096, 8192, 10_000, 10_002, 10_004, 10_005]
 
 
-def test_arrays_are_read_only(tmp_path: Path) -> None:
+def test_arrays_are_read_only(tmp_path):
     write(tmp_path / "a.recordio", [b"a"])
     index = Index.open(str(tmp_path))
 
@@ -87,7 +81,7 @@ def test_arrays_are_read_only(tmp_path: Path) -> None:
             array[0] = 1
 
 
-def test_empty_file_among_others_holds_no_ids(tmp_path: Path) -> None:
+def test_empty_file_among_others_holds_no_ids(tmp_path):
     write(tmp_path / "a.recordio", [])
     write(tmp_path / "b.recordio", [b"b"])
     write(tmp_path / "c.recordio", [])
@@ -98,37 +92,37 @@ def test_empty_file_among_others_holds_no_ids(tmp_path: Path) -> None:
     assert [file.num_chunks for file in index.files] == [0, 1, 0]
 
 
-def test_no_records_at_all_is_an_error(tmp_path: Path) -> None:
+def test_no_records_at_all_is_an_error(tmp_path):
     write(tmp_path / "a.recordio", [])
     with pytest.raises(DataError, match="1 files"):
         Index.open(str(tmp_path))
 
 
-def test_file_given_twice_is_an_error(tmp_path: Path) -> None:
+def test_file_given_twice_is_an_error(tmp_path):
     path = str(tmp_path / "a.recordio")
     write(path, [b"a"])
     with pytest.raises(DataError, match="given twice"):
         Index.open([path, path])
 
 
-def test_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_missing_file_is_an_error_that_names_it(tmp_path):
     with pytest.raises(DataError, match=r"gone\.recordio cannot be opened: No such file"):
         Index.open([str(tmp_path / "gone.recordio")])
 
 
-def test_folder_given_as_a_file_is_an_error(tmp_path: Path) -> None:
+def test_folder_given_as_a_file_is_an_error(tmp_path):
     with pytest.raises(DataError, match="Is a directory"):
         Index.open([str(tmp_path)])
 
 
-def test_locate_out_of_range_is_an_index_error(tmp_path: Path) -> None:
+def test_locate_out_of_range_is_an_index_error(tmp_path):
     write(tmp_path / "a.recordio", [b"a"])
     with pytest.raises(IndexError, match="these go from 1 to 1"):
         Index.open(str(tmp_path)).locate([1])
 
 
 @pytest.fixture
-def indexed(tmp_path: Path) -> Path:
+def indexed(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     write(folder / "a.recordio", [b"one", b"two"])
@@ -136,7 +130,7 @@ def indexed(tmp_path: Path) -> Path:
     return folder
 
 
-def test_fingerprint_is_the_same_for_a_copy_elsewhere(indexed: Path) -> None:
+def test_fingerprint_is_the_same_for_a_copy_elsewhere(indexed):
     copy = indexed.parent / "copy"
     shutil.copytree(indexed, copy)
 
@@ -160,21 +154,21 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("case", CHANGES, ids=lambda case: case.name)
-def test_fingerprint_differs_when_the_data_does(indexed: Path, case: Change) -> None:
+def test_fingerprint_differs_when_the_data_does(indexed, case):
     before = Index.open(str(indexed)).fingerprint
     write(indexed / case.file, case.records)
 
     assert Index.open(str(indexed)).fingerprint != before
 
 
-def test_fingerprint_differs_when_a_file_is_renamed(indexed: Path) -> None:
+def test_fingerprint_differs_when_a_file_is_renamed(indexed):
     before = Index.open(str(indexed)).fingerprint
     (indexed / "b.recordio").rename(indexed / "c.recordio")
 
     assert Index.open(str(indexed)).fingerprint != before
 
 
-def test_index_reads_headers_only(tmp_path: Path) -> None:
+def test_index_reads_headers_only(tmp_path):
     # A file of 3 GB that has no payload on the disk: reading it would take seconds.
     path = tmp_path / "sparse.recordio"
     with path.open("wb") as file:

@@ -46,24 +46,20 @@ def count_scans(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> list[s
     return scanned
 
 
-def test_it_is_kept_beside_the_data_where_that_may_be_written(
-    data: Path, job: Path, cache: Path
-) -> None:
+def test_it_is_kept_beside_the_data_where_that_may_be_written(data, job, cache):
     Index.open(str(data), folder=job)
     assert len(indexes(data)) == 1
     assert not job.exists()
     assert not cache.exists()
 
 
-def test_without_a_job_nothing_is_written(data: Path, cache: Path) -> None:
+def test_without_a_job_nothing_is_written(data, cache):
     Index.open(str(data))
     assert not indexes(data)
     assert not cache.exists()
 
 
-def test_a_directory_of_ours_gets_nothing_that_it_does_not_list(
-    data: Path, job: Path, cache: Path
-) -> None:
+def test_a_directory_of_ours_gets_nothing_that_it_does_not_list(data, job, cache):
     marker.write(data, "prepared records")
     Index.open(str(data), folder=job)
     assert not indexes(data)[1:]  # The marker alone.
@@ -91,7 +87,7 @@ def in_process(do: Callable[[], None]) -> None:
 
 
 @pytest.fixture
-def read_only(data: Path, tmp_path: Path) -> Path:
+def read_only(data, tmp_path):
     """The data, where only its owner may write, for a user who is not the owner."""
     for folder in (tmp_path, *tmp_path.parents):
         if not folder.stat().st_mode & 1:
@@ -103,8 +99,8 @@ def read_only(data: Path, tmp_path: Path) -> Path:
 
 
 def test_data_that_may_not_be_written_has_its_index_with_the_job_and_in_the_cache(
-    read_only: Path, job: Path, cache: Path
-) -> None:
+    read_only, job, cache
+):
     for folder in (job.parent, cache.parent.parent):
         folder.mkdir(parents=True)
         folder.chmod(0o777)
@@ -121,16 +117,14 @@ def test_data_that_may_not_be_written_has_its_index_with_the_job_and_in_the_cach
     assert not another.exists()
 
 
-def test_where_nothing_may_be_written_the_files_are_scanned(
-    read_only: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_may_be_written_the_files_are_scanned(read_only, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     as_another_user(read_only, tmp_path / "file" / "index")
     assert not indexes(read_only)
 
 
-def test_a_full_disk_costs_the_index_and_nothing_else(data: Path, tmp_path: Path) -> None:
+def test_a_full_disk_costs_the_index_and_nothing_else(data, tmp_path):
     def open_with_little_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         assert Index.open(str(data), folder=tmp_path / "job").num_records == NUM_RECORDS
@@ -174,9 +168,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
-def test_only_a_changed_file_is_indexed_again_with_a_message(
-    data: Path, job: Path, monkeypatch: pytest.MonkeyPatch, change: Change
-) -> None:
+def test_only_a_changed_file_is_indexed_again_with_a_message(data, job, monkeypatch, change):
     Index.open(str(data), folder=job)
     change.make(data / "b.recordio")
     scanned, messages = count_scans(monkeypatch), []
@@ -196,9 +188,7 @@ def test_only_a_changed_file_is_indexed_again_with_a_message(
     assert len(scanned) == 4
 
 
-def test_a_damaged_file_of_the_same_size_and_time_is_an_error_and_no_other_records(
-    data: Path, job: Path
-) -> None:
+def test_a_damaged_file_of_the_same_size_and_time_is_an_error_and_no_other_records(data, job):
     Index.open(str(data), folder=job)
     path = data / "b.recordio"
     content = bytearray(path.read_bytes())
@@ -208,16 +198,14 @@ def test_a_damaged_file_of_the_same_size_and_time_is_an_error_and_no_other_recor
         Index.open(str(data), folder=job)
 
 
-def test_a_changed_chunk_within_a_file_is_an_error_when_it_is_read(data: Path, job: Path) -> None:
+def test_a_changed_chunk_within_a_file_is_an_error_when_it_is_read(data, job):
     Index.open(str(data), folder=job)
     change_a_chunk(data / "b.recordio", 3)
     with pytest.raises(DataError, match=r"b\.recordio: chunk 3 at .* the checksum"):
         numbers(data, folder=job)
 
 
-def test_csv_files_are_known_by_their_rows(
-    tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_csv_files_are_known_by_their_rows(tmp_path, job, monkeypatch):
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text("x,y\n" + "1,2\n" * (SMALL_BYTES // 4))
     Index.open(f"{tmp_path}/*.csv", folder=job)
@@ -234,9 +222,7 @@ def _open_at_once(data: str, job: str, barrier: "multiprocessing.Barrier", found
     found.put((index.fingerprint, index.num_records))
 
 
-def test_processes_of_two_jobs_that_start_together_leave_one_whole_index(
-    data: Path, tmp_path: Path
-) -> None:
+def test_processes_of_two_jobs_that_start_together_leave_one_whole_index(data, tmp_path):
     context = multiprocessing.get_context("fork")
     barrier, found = context.Barrier(6), context.Queue()
     processes = [
@@ -255,9 +241,7 @@ def test_processes_of_two_jobs_that_start_together_leave_one_whole_index(
     assert len(indexes(data)) == 1  # No lock and no part of a file is left.
 
 
-def test_the_cache_forgets_what_no_job_has_used_for_long(
-    data: Path, job: Path, cache: Path
-) -> None:
+def test_the_cache_forgets_what_no_job_has_used_for_long(data, job, cache):
     cache.mkdir(parents=True)
     long_ago = time.time() - (CACHE_DAYS + 1) * 24 * 3600
     for name, content in (("old", b"EDLINDX1 and more"), ("foreign", b"somebody's")):
@@ -274,7 +258,7 @@ def test_the_cache_forgets_what_no_job_has_used_for_long(
     assert len(left) == 2
 
 
-def test_an_index_in_use_stays_in_the_cache(data: Path, job: Path, cache: Path) -> None:
+def test_an_index_in_use_stays_in_the_cache(data, job, cache):
     marker.write(data, "prepared records")
     Index.open(str(data), folder=job)
     shutil.rmtree(job)
@@ -284,7 +268,7 @@ def test_an_index_in_use_stays_in_the_cache(data: Path, job: Path, cache: Path) 
     assert cached.stat().st_mtime > time.time() - 3600
 
 
-def test_a_long_scan_says_how_far_it_is(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_scan_says_how_far_it_is(data, monkeypatch):
     monkeypatch.setattr(index_store, "TELL_SECONDS", 0.02)
     count_scans(monkeypatch, seconds=0.1)
     messages: list[str] = []
@@ -292,7 +276,7 @@ def test_a_long_scan_says_how_far_it_is(data: Path, monkeypatch: pytest.MonkeyPa
     assert any("1 of 3 files, 10 chunks" in message for message in messages)
 
 
-def test_copies_share_nothing_and_mapped_arrays_are_shared(data: Path, job: Path) -> None:
+def test_copies_share_nothing_and_mapped_arrays_are_shared(data, job):
     made, mapped = Index.open(str(data), folder=job), Index.open(str(data), folder=job)
     for index in (made, mapped):
         # Also who has made the index maps it, instead of keeping arrays of its own.

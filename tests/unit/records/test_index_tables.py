@@ -34,7 +34,7 @@ def spoil(path: Path) -> None:
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def test_what_one_process_found_another_one_does_not_scan_for(data: Path, job: Path) -> None:
+def test_what_one_process_found_another_one_does_not_scan_for(data, job):
     scanned = Index.open(str(data), folder=job)
     with Reader.open(str(data), folder=job) as reader:
         mapped = reader.index
@@ -54,7 +54,7 @@ def test_what_one_process_found_another_one_does_not_scan_for(data: Path, job: P
     assert Index.open(str(data)).fingerprint == scanned.fingerprint
 
 
-def test_what_an_index_says_of_a_chunk_is_checked_when_it_is_read(data: Path, job: Path) -> None:
+def test_what_an_index_says_of_a_chunk_is_checked_when_it_is_read(data, job):
     Index.open(str(data), folder=job)
     path = data / "a.recordio"
     stat, content = path.stat(), bytearray(path.read_bytes())
@@ -89,7 +89,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
-def test_files_that_have_changed_are_scanned_again(data: Path, job: Path, change: Change) -> None:
+def test_files_that_have_changed_are_scanned_again(data, job, change):
     before = Index.open(str(data), folder=job).fingerprint
     change.make(data)
     now = Index.open(str(data), folder=job)
@@ -97,13 +97,13 @@ def test_files_that_have_changed_are_scanned_again(data: Path, job: Path, change
     assert now.num_records == Index.open(str(data), folder=job).num_records
 
 
-def test_an_index_is_for_the_settings_that_it_was_made_with(data: Path, job: Path) -> None:
+def test_an_index_is_for_the_settings_that_it_was_made_with(data, job):
     Index.open(str(data), folder=job)
     with pytest.raises(DataError, match="too large"):
         Index.open(str(data), folder=job, max_chunk_bytes=NUMBERED_BYTES)
 
 
-def test_an_index_of_csv_files_keeps_their_headers(tmp_path: Path, job: Path) -> None:
+def test_an_index_of_csv_files_keeps_their_headers(tmp_path, job):
     (tmp_path / "a.csv").write_text("x,y\n" + "1,2\n" * (SMALL_BYTES // 4))
     scanned = Index.open(str(tmp_path / "a.csv"), folder=job)
     mapped = Index.open(str(tmp_path / "a.csv"), folder=job)
@@ -123,9 +123,7 @@ def test_an_index_of_csv_files_keeps_their_headers(tmp_path: Path, job: Path) ->
     ],
     ids=["empty", "no start", "cut short", "another version", "a wrong bit", "no JSON"],
 )
-def test_a_damaged_index_is_passed_over_and_written_again(
-    data: Path, job: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
-) -> None:
+def test_a_damaged_index_is_passed_over_and_written_again(data, job, caplog, damage):
     fingerprint = Index.open(str(data), folder=job).fingerprint
     (file,) = data.glob(".*.index")
     whole = file.read_bytes()
@@ -135,14 +133,14 @@ def test_a_damaged_index_is_passed_over_and_written_again(
     assert file.read_bytes() == whole
 
 
-def test_small_data_needs_no_index(tmp_path: Path, job: Path) -> None:
+def test_small_data_needs_no_index(tmp_path, job):
     write_numbered(tmp_path / "a.recordio", range(2))
     Index.open(str(tmp_path), folder=job)
     assert not job.exists()
     assert not list(tmp_path.glob(".*"))
 
 
-def test_an_index_beside_its_files_moves_with_them_and_is_none_of_them(data: Path) -> None:
+def test_an_index_beside_its_files_moves_with_them_and_is_none_of_them(data):
     fingerprint = Index.open(str(data), folder=data).fingerprint
     copy = data.parent / "copy"
     shutil.copytree(data, copy)
@@ -158,9 +156,7 @@ def test_an_index_beside_its_files_moves_with_them_and_is_none_of_them(data: Pat
             Index.open(f"{folder}/a*")  # It is of both files, and of no fewer.
 
 
-def test_of_processes_that_start_together_one_scans(
-    data: Path, job: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_of_processes_that_start_together_one_scans(data, job, caplog):
     spoil(data / "a.recordio")
     with ThreadPoolExecutor(4) as pool:
         opened = [pool.submit(Index.open, str(data), damaged="skip", folder=job) for _ in range(4)]
@@ -236,12 +232,7 @@ def change_checksum(chunks: NDArray[Any]) -> None:
         (change_checksum, "fingerprint"),
     ],
 )
-def test_an_index_that_no_scan_gives_is_passed_over(
-    data: Path,
-    caplog: pytest.LogCaptureFixture,
-    change: Callable[[NDArray[Any]], None],
-    why: str,
-) -> None:
+def test_an_index_that_no_scan_gives_is_passed_over(data, caplog, change, why):
     path = index_beside(data)
     scanned = Index.open(str(data))
     edit(path, change)
@@ -253,9 +244,7 @@ def test_an_index_that_no_scan_gives_is_passed_over(
     assert any(why in message for message in ignored_indexes(caplog))
 
 
-def test_an_index_of_chunks_of_several_blocks_is_taken(
-    tmp_path: Path, job: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_index_of_chunks_of_several_blocks_is_taken(tmp_path, job, caplog):
     with Writer(tmp_path / "a.recordio", codec=Codec.NONE, chunk_bytes=8 << 20) as writer:
         for _ in range(3 * MAX_BLOCK_RECORDS):
             writer.write(bytes(SMALL_BYTES // MAX_BLOCK_RECORDS // 2))
@@ -268,9 +257,7 @@ def test_an_index_of_chunks_of_several_blocks_is_taken(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
-def test_what_is_no_regular_file_is_no_index(
-    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
+def test_what_is_no_regular_file_is_no_index(data, tmp_path, caplog, kind):
     path = index_beside(data)
     elsewhere = path.rename(tmp_path / "elsewhere")
     if kind == "pipe":
@@ -290,9 +277,8 @@ def test_what_is_no_regular_file_is_no_index(
 
 
 @pytest.mark.root
-def test_an_index_of_a_stranger_is_no_index(data: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = index_beside(data)
-    os.chown(path, 12345, -1)
+def test_an_index_of_a_stranger_is_no_index(data, caplog):
+    os.chown(index_beside(data), 12345, -1)
     Index.open(str(data))
     assert any("12345" in message for message in ignored_indexes(caplog))
     caplog.clear()

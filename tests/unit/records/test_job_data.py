@@ -1,7 +1,5 @@
 """The plan of a job fits the memory of its readers."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -16,7 +14,7 @@ RECORD_BYTES, NUM_RECORDS, CHUNK_BYTES = 4000, 3000, 1 << 14
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.SNAPPY])
 def test_each_chunk_is_read_about_once_an_epoch_however_large_the_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec
+    tmp_path, monkeypatch, codec
 ):
     # A third of the data, and a tenth of what windows of 1,024 records would take.
     monkeypatch.setattr(job_data, "CACHE_BYTES", 4 << 20)
@@ -33,7 +31,7 @@ def test_each_chunk_is_read_about_once_an_epoch_however_large_the_records(
             reader, config.data_plan, global_batch=batch, num_lanes=32, is_training=True
         )
         load = reader.load_chunk
-        monkeypatch.setattr(reader, "load_chunk", lambda n: loaded.append(n) or load(n))
+        reader.load_chunk = lambda n: loaded.append(n) or load(n)
         order = plan.order(0)
         for step in range(plan.steps_per_epoch):
             reader.read(order.records(step, range(plan.num_lanes)))
@@ -42,7 +40,7 @@ def test_each_chunk_is_read_about_once_an_epoch_however_large_the_records(
     assert len(loaded) < 1.5 * reader.index.num_chunks
 
 
-def test_nothing_is_read_for_an_order_that_is_not_shuffled(tmp_path: Path):
+def test_nothing_is_read_for_an_order_that_is_not_shuffled(tmp_path):
     with Writer(tmp_path / "a.recordio") as writer:
         writer.write(b"a record")
     content = bytearray((tmp_path / "a.recordio").read_bytes())
@@ -58,9 +56,7 @@ def test_nothing_is_read_for_an_order_that_is_not_shuffled(tmp_path: Path):
 
 
 @pytest.mark.parametrize("batching", ["global", "per_rank"])
-def test_the_preset_of_ordered_records_takes_them_in_the_order_of_their_files(
-    tmp_path: Path, batching: str
-):
+def test_the_preset_of_ordered_records_takes_them_in_the_order_of_their_files(tmp_path, batching):
     for name in ("a", "b"):
         with Writer(tmp_path / f"{name}.recordio", chunk_bytes=100) as writer:
             for number in range(40):

@@ -19,20 +19,23 @@ from edl_horovod.records.plan import (
 )
 
 
-@st.composite
-def plans(draw):
+def plan_of(draw, **sizes):
     counts = np.array(draw(st.lists(st.integers(1, 40), min_size=1, max_size=12)), np.int64)
-    starts = np.cumsum(counts) - counts
-    num_lanes = draw(st.integers(1, 9))
     return DataPlan(
-        block_starts=starts,
+        block_starts=np.cumsum(counts) - counts,
         block_counts=counts,
-        global_batch=num_lanes * draw(st.integers(1, 7)),
-        num_lanes=num_lanes,
         seed=draw(st.integers(0, 5)),
         window=draw(st.integers(1, 50)),
         is_shuffled=draw(st.booleans()),
+        **sizes,
     )
+
+
+@st.composite
+def plans(draw):
+    num_lanes = draw(st.integers(1, 9))
+    batch = num_lanes * draw(st.integers(1, 7))
+    return plan_of(draw, global_batch=batch, num_lanes=num_lanes)
 
 
 def ring_records(plan, order, step, size):
@@ -149,16 +152,8 @@ def test_filled_steps_are_those_in_which_the_lanes_have_records(plan, data):
 
 @st.composite
 def growing_plans(draw):
-    counts = np.array(draw(st.lists(st.integers(1, 40), min_size=1, max_size=12)), np.int64)
-    return DataPlan(
-        block_starts=np.cumsum(counts) - counts,
-        block_counts=counts,
-        rank_batch=draw(st.integers(1, 9)),
-        num_lanes=draw(st.integers(1, 13)),
-        seed=draw(st.integers(0, 5)),
-        window=draw(st.integers(1, 50)),
-        is_shuffled=draw(st.booleans()),
-    )
+    sizes = {"rank_batch": draw(st.integers(1, 9)), "num_lanes": draw(st.integers(1, 13))}
+    return plan_of(draw, **sizes)
 
 
 @given(growing_plans(), st.lists(st.tuples(st.integers(1, 13), st.integers(1, 6)), min_size=1))

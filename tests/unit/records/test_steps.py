@@ -42,7 +42,7 @@ class Columns(Numbers):
 
 
 @pytest.fixture
-def plan() -> DataPlan:
+def plan():
     return DataPlan(
         block_starts=np.array([0, 10, 20]),
         block_counts=np.array([10, 10, 5]),
@@ -57,7 +57,7 @@ def expected(plan: DataPlan, step: int) -> list[int]:
     return plan.order(epoch).records(within, LANES).tolist()
 
 
-def test_a_run_reads_its_steps_and_says_which_records_they_hold(plan: DataPlan) -> None:
+def test_a_run_reads_its_steps_and_says_which_records_they_hold(plan):
     records = StepRecords(Numbers(set()), plan)
     records.restart(LANES, 2, 2 * plan.steps_per_epoch)
 
@@ -74,9 +74,7 @@ def test_a_run_reads_its_steps_and_says_which_records_they_hold(plan: DataPlan) 
 
 
 @pytest.mark.parametrize("damaged", [set(), {17}])
-def test_columns_of_several_steps_are_read_together(
-    plan: DataPlan, damaged: set[int], monkeypatch
-) -> None:
+def test_columns_of_several_steps_are_read_together(plan, damaged, monkeypatch):
     monkeypatch.setattr("edl_horovod.records.steps.QUICK_READ_SECONDS", 60.0)
     source = Columns(damaged)
     records = StepRecords(source, plan)
@@ -100,7 +98,7 @@ def test_columns_of_several_steps_are_read_together(
         assert source.num_reads < num_steps / 2
 
 
-def test_an_iterator_takes_a_run_once_and_reads_nothing_of_a_former_one(plan: DataPlan) -> None:
+def test_an_iterator_takes_a_run_once_and_reads_nothing_of_a_former_one(plan):
     records = StepRecords(Numbers(set()), plan)
     records.restart(LANES, 0, 5)
     former, _ = records.take_run(1)
@@ -115,9 +113,8 @@ def test_an_iterator_takes_a_run_once_and_reads_nothing_of_a_former_one(plan: Da
     assert records.take_run(1) == (records.run_number, 4)
 
 
-def test_a_failure_is_kept_for_its_step_until_the_next_run(plan: DataPlan) -> None:
-    damaged = expected(plan, 1)[0]
-    records = StepRecords(Numbers({damaged}), plan)
+def test_a_failure_is_kept_for_its_step_until_the_next_run(plan):
+    records = StepRecords(Numbers({expected(plan, 1)[0]}), plan)
     records.restart(LANES, 0, plan.steps_per_epoch)
     run, _ = records.take_run(1)
     records.read(run, 0)
@@ -130,7 +127,7 @@ def test_a_failure_is_kept_for_its_step_until_the_next_run(plan: DataPlan) -> No
     assert records.failure_of(1) is None
 
 
-def test_only_the_restart_that_was_expected_and_succeeded_is_done() -> None:
+def test_only_the_restart_that_was_expected_and_succeeded_is_done():
     made: list[tuple[range, int, int]] = []
 
     def restart(lanes: range, first: int, last: int, _: StepSpans | None) -> None:

@@ -19,9 +19,13 @@ class TwoCounters(Counters):
 class Ring:
     """The collectives of one rank, mostly the first; the others' counters and values are given."""
 
-    def __init__(self, *others, values=(), breaks_after=None, rank=0):
-        self._others, self._values, self._left = others, values, breaks_after
+    def __init__(self, *others, rank=0, **more):
         self._rank = rank
+        self.become(*others, **more)
+
+    def become(self, *others, values=(), breaks_after=None):
+        """Have other members from now on."""
+        self._others, self._values, self._left = others, values, breaks_after
         self.roots, self.sent, self.differing = [], [], []
 
     @property
@@ -134,10 +138,8 @@ def test_a_broken_rank_takes_the_values_of_one_that_begins():
     state = state_of(ring, OURS, Counters())
     with pytest.raises(CollectiveFailed):
         state.sync(ring.world)
-    newcomers = Ring([NEVER, -1], values=THEIRS)
-    newcomers.variables = ring.variables
-    state._collectives = newcomers
-    state.sync(newcomers.world)
+    ring.become([NEVER, -1], values=THEIRS)
+    state.sync(ring.world)
     assert values_of(state) == THEIRS
     assert state.step == 0
 
@@ -169,18 +171,12 @@ class Saved:
         return {"step": self.step, "evaluated_step": 10} if after < self.step else None
 
 
-def test_what_is_saved_is_taken_where_it_is_ahead_of_all_ranks():
-    counters = TwoCounters(step=5)
+@pytest.mark.parametrize(("step", "synced"), [(5, (12, 10)), (13, (13, NEVER))])
+def test_what_is_saved_is_taken_where_it_is_ahead_of_all_ranks(step, synced):
+    counters = TwoCounters(step=step)
     ring = Ring([7, 3, 12])
     RingState({}, counters, ring, durable=Saved()).sync(ring.world)
-    assert (counters.step, counters.evaluated_step) == (12, 10)
-
-
-def test_what_is_saved_is_left_where_a_rank_is_ahead_of_it():
-    counters = TwoCounters(step=13)
-    ring = Ring([7, 3, 12])
-    RingState({}, counters, ring, durable=Saved()).sync(ring.world)
-    assert (counters.step, counters.evaluated_step) == (13, NEVER)
+    assert (counters.step, counters.evaluated_step) == synced
 
 
 def test_what_was_read_from_a_checkpoint_is_read_again_where_a_sync_breaks():

@@ -76,8 +76,7 @@ def test_every_changed_byte_is_found(tmp_path):
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
 def test_a_file_that_is_cut_off_is_refused(tmp_path, share):
     path = tmp_path / "a"
-    size = write(path)
-    os.truncate(path, int(size * share))
+    os.truncate(path, int(write(path) * share))
     with pytest.raises(DamagedFile):
         read_tensors(path)
 

@@ -13,12 +13,7 @@ from edl_horovod.config.sweep import Search
 from edl_horovod.sql.attributes import sort_attributes
 from edl_horovod.sql.models import About, ModelColumn, StoredModel
 from edl_horovod.sql.parser import parse
-from edl_horovod.sql.planning import (
-    check_kinds,
-    plan_evaluation,
-    plan_prediction,
-    plan_training,
-)
+from edl_horovod.sql.planning import check_kinds, plan_evaluation, plan_prediction, plan_training
 from edl_horovod.sql.statements import StatementError
 from tests.statement_errors import reason
 

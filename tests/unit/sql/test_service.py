@@ -90,33 +90,27 @@ def test_secrets_are_not_in_representations():
     assert "hidden" not in repr((access, ListenAddress(certificate=b"a", key=b"hidden")))
 
 
-def test_calls_of_a_session_keep_their_order():
-    async def run():
-        sessions, began = Sessions(1, end=print), []
+async def test_calls_of_a_session_keep_their_order():
+    sessions, began = Sessions(1, end=print), []
 
-        async def call(number):
-            async with sessions.turn("one"):
-                began.append(number)
-                await asyncio.sleep(0)
-                assert began[-1] == number
-
-        await asyncio.gather(*(call(number) for number in range(5)))
-        return began
-
-    assert asyncio.run(run()) == list(range(5))
-
-
-def test_a_session_that_has_ended_makes_room():
-    async def run():
-        sessions = Sessions(1, end=print)
+    async def call(number):
         async with sessions.turn("one"):
-            with pytest.raises(CallFailed, match="1 session"):
-                async with sessions.turn("two"):
-                    pass
-        async with sessions.turn("two"):
-            return True
+            began.append(number)
+            await asyncio.sleep(0)
+            assert began[-1] == number
 
-    assert asyncio.run(run())
+    await asyncio.gather(*(call(number) for number in range(5)))
+    assert began == list(range(5))
+
+
+async def test_a_session_that_has_ended_makes_room():
+    sessions = Sessions(1, end=print)
+    async with sessions.turn("one"):
+        with pytest.raises(CallFailed, match="1 session"):
+            async with sessions.turn("two"):
+                pass
+    async with sessions.turn("two"):
+        pass
 
 
 @dataclasses.dataclass
@@ -127,33 +121,27 @@ class Process:
 
 
 @pytest.mark.parametrize(("most", "seconds"), [(1, 60), (2, 0)])
-def test_a_session_that_ends_between_its_calls_tells_its_client_once(most, seconds):
-    async def run():
-        ended = []
-        sessions = Sessions(most, end=ended.append, idle_seconds=seconds)
-        async with sessions.turn("one") as session:
-            session.process = Process()
-        await asyncio.sleep(0.01)
-        async with sessions.turn("two"):
-            assert ended == [Process()]
-        with pytest.raises(CallFailed, match="the open transaction") as error:
-            async with sessions.turn("one"):
-                pass
-        async with sessions.turn("one") as session:
-            assert session.process is None
-        return error.value.code
-
-    assert asyncio.run(run()) == "ABORTED"
-
-
-def test_a_session_that_waits_keeps_its_process():
-    async def run():
-        sessions = Sessions(2, end=print, idle_seconds=60)
-        async with sessions.turn("one") as session:
-            session.process = Process()
-        async with sessions.turn("two"):
+async def test_a_session_that_ends_between_its_calls_tells_its_client_once(most, seconds):
+    ended = []
+    sessions = Sessions(most, end=ended.append, idle_seconds=seconds)
+    async with sessions.turn("one") as session:
+        session.process = Process()
+    await asyncio.sleep(0.01)
+    async with sessions.turn("two"):
+        assert ended == [Process()]
+    with pytest.raises(CallFailed, match="the open transaction") as error:
+        async with sessions.turn("one"):
             pass
-        async with sessions.turn("one") as session:
-            return session.process
+    assert error.value.code == "ABORTED"
+    async with sessions.turn("one") as session:
+        assert session.process is None
 
-    assert asyncio.run(run()) == Process()
+
+async def test_a_session_that_waits_keeps_its_process():
+    sessions = Sessions(2, end=print, idle_seconds=60)
+    async with sessions.turn("one") as session:
+        session.process = Process()
+    async with sessions.turn("two"):
+        pass
+    async with sessions.turn("one") as session:
+        assert session.process == Process()

@@ -35,8 +35,8 @@ def a_job(folder: Path, **more: str) -> JobConfig:
 )
 @NEEDS_KERAS
 def test_a_job_here_without_what_its_workers_import_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...], told: str
-) -> None:
+    tmp_path, monkeypatch, missing, told
+):
     for package in missing:
         monkeypatch.setitem(sys.modules, package, None)
     config = a_job(tmp_path)
@@ -50,9 +50,7 @@ def test_a_job_here_without_what_its_workers_import_starts_nothing(
     assert list(tmp_path.iterdir()) == [Path(config.data)]
 
 
-def test_a_job_whose_half_of_horovod_was_not_built_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_whose_half_of_horovod_was_not_built_starts_nothing(tmp_path, monkeypatch):
     entry = replace(FRAMEWORKS["torch"], packages=("numpy",), horovod="horovod.mxnet")
     monkeypatch.setitem(FRAMEWORKS, "torch", entry)
     config = a_job(tmp_path, framework="torch")
@@ -66,9 +64,7 @@ def test_a_job_whose_half_of_horovod_was_not_built_starts_nothing(
 
 
 @pytest.mark.parametrize("by_file", [False, True])
-def test_a_backend_of_keras_without_a_ring_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_file: bool
-) -> None:
+def test_a_backend_of_keras_without_a_ring_is_one_sentence(tmp_path, monkeypatch, by_file):
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     if by_file:
         (tmp_path / "keras.json").write_text('{"backend": "torch"}')
@@ -89,14 +85,12 @@ def test_a_backend_of_keras_without_a_ring_is_one_sentence(
     "variables", [{}, {"KERAS_BACKEND": "tensorflow"}, {"KERAS_BACKEND": "tensorflow", "X": ""}]
 )
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"backend": "tensorflow"}'])
-def test_keras_on_tensorflow_is_taken(tmp_path: Path, variables: dict[str, str], text: str) -> None:
+def test_keras_on_tensorflow_is_taken(tmp_path, variables, text):
     (tmp_path / "keras.json").write_text(text)
     FRAMEWORKS["keras"].check_environment({**variables, "KERAS_HOME": str(tmp_path)})
 
 
-def test_a_trained_model_needs_its_own_framework_whatever_the_setting_says(
-    tmp_path: Path,
-) -> None:
+def test_a_trained_model_needs_its_own_framework_whatever_the_setting_says(tmp_path):
     written = TrainedModel(framework="torch").SerializeToString()
     (tmp_path / "trained_model.pb").write_bytes(written)
     config = JobConfig(task="evaluate", data=str(tmp_path), trained_model=str(tmp_path))

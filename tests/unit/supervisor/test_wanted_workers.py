@@ -1,7 +1,5 @@
 """How many workers a launcher keeps for what the hosts file wants."""
 
-from pathlib import Path
-
 import pytest
 
 from edl_horovod.config.compose import compose
@@ -20,16 +18,26 @@ class Slots:
 
 
 @pytest.fixture
-def wanted(tmp_path: Path):
-    """How many workers are kept for a number of slots, of a job with more settings."""
+def keep(tmp_path):
+    """Keep workers for what the hosts file of a job, with more settings, wants; returns them."""
+    slots, file = Slots(), hosts.HostsFile(tmp_path / "hosts")
 
-    def ask(num_slots: int, *settings: str) -> int:
+    def keep_them(*settings):
         words = ["data=/d", "model_def=m", f"output={tmp_path}/out", f"job_dir={tmp_path}"]
         plan = LocalTarget().plan(compose("train", [*words, *settings]))
-        hosts.write(tmp_path / "hosts", {"localhost": num_slots})
-        slots = Slots()
-        job._keep_slots(plan, hosts.HostsFile(tmp_path / "hosts"), slots)
+        job._keep_slots(plan, file, slots)
         return slots.num_wanted
+
+    return keep_them
+
+
+@pytest.fixture
+def wanted(tmp_path, keep):
+    """How many workers are kept for a number of slots."""
+
+    def ask(num_slots, *settings):
+        hosts.write(tmp_path / "hosts", {"localhost": num_slots})
+        return keep(*settings)
 
     return ask
 
@@ -49,22 +57,14 @@ def test_lanes_bound_a_job_without_a_largest_ring(wanted):
     assert wanted(5000, "data_plan.lanes=16", "train.batch_size=64") == 16
 
 
-def test_what_is_wrong_is_said_once(tmp_path, caplog):
-    words = ["data=/d", "model_def=m", f"output={tmp_path}/out", f"job_dir={tmp_path}"]
-    plan = LocalTarget().plan(compose("train", words))
-    hosts.write(tmp_path / "hosts", {"localhost": 5000})
-    file = hosts.HostsFile(tmp_path / "hosts")
-    for _ in range(3):
-        job._keep_slots(plan, file, Slots())
+def test_what_is_wrong_is_said_once(wanted, keep, caplog):
+    wanted(5000)
+    for _ in range(2):
+        keep()
     assert caplog.text.count("wants 5000") == 1
 
 
-def test_a_file_that_cannot_be_read_changes_nothing(tmp_path):
-    words = ["data=/d", "model_def=m", f"output={tmp_path}/out", f"job_dir={tmp_path}"]
-    plan = LocalTarget().plan(compose("train", words))
-    hosts.write(tmp_path / "hosts", {"localhost": 2})
-    file, slots = hosts.HostsFile(tmp_path / "hosts"), Slots()
-    job._keep_slots(plan, file, slots)
+def test_a_file_that_cannot_be_read_changes_nothing(wanted, keep, tmp_path):
+    wanted(2)
     (tmp_path / "hosts").write_text("localhost\n")
-    job._keep_slots(plan, file, slots)
-    assert slots.num_wanted == 2
+    assert keep() == 2

@@ -29,16 +29,15 @@ def near_a_tenth(config: JobConfig) -> dict[str, float]:
 
 
 @pytest.fixture
-def trainings(monkeypatch: pytest.MonkeyPatch) -> Trainings:
+def trainings(monkeypatch):
     return Trainings.in_place(monkeypatch, metrics=near_a_tenth)
 
 
 @pytest.fixture
-def edl(capsys: pytest.CaptureFixture[str], tmp_path: Path, trainings: Trainings) -> Run:
+def edl(capsys, tmp_path, trainings):
     def run(*argv: str) -> tuple[int, str, str]:
         job = ["model_def=m", "data=/d", "validation_data=/v", f"output={tmp_path}/s"]
-        code = main(["train", "-m", *job, *SEARCH, *argv])
-        return code, *capsys.readouterr()
+        return main(["train", "-m", *job, *SEARCH, *argv]), *capsys.readouterr()
 
     return run
 
@@ -48,7 +47,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
     return jobs
 
 
-def test_it_runs_as_many_jobs_as_asked_and_names_the_best(edl, trainings, tmp_path: Path):
+def test_it_runs_as_many_jobs_as_asked_and_names_the_best(edl, trainings, tmp_path):
     code, out, _ = edl(RATE)
 
     assert code == 0
@@ -59,7 +58,7 @@ def test_it_runs_as_many_jobs_as_asked_and_names_the_best(edl, trainings, tmp_pa
     assert [row["state"] for row in rows(tmp_path)] == ["finished"] * 6
 
 
-def test_the_same_command_goes_on_after_an_interrupt(edl, trainings, tmp_path: Path):
+def test_the_same_command_goes_on_after_an_interrupt(edl, trainings, tmp_path):
     trainings.end_with(Interrupted("ctrl-c"), at=3)
     assert edl(RATE)[0] == 130
     interrupted = trainings.rates[-1]
@@ -74,13 +73,13 @@ def test_the_same_command_goes_on_after_an_interrupt(edl, trainings, tmp_path: P
     assert len(trainings.rates) == 7
 
 
-def test_more_trials_go_on_from_the_earlier_ones(edl, trainings, tmp_path: Path):
+def test_more_trials_go_on_from_the_earlier_ones(edl, trainings, tmp_path):
     edl(RATE)
     edl(RATE, "hydra.sweeper.n_trials=8")
     assert len(trainings.rates) == 8
 
 
-def test_a_failed_job_ends_no_search_and_is_tried_again(edl, trainings, tmp_path: Path):
+def test_a_failed_job_ends_no_search_and_is_tried_again(edl, trainings, tmp_path):
     trainings.end_with(DataError("no file"), at=2)
 
     assert edl(RATE)[0] == 1
@@ -90,7 +89,7 @@ def test_a_failed_job_ends_no_search_and_is_tried_again(edl, trainings, tmp_path
     assert trainings.rates[6:] == [failed]
 
 
-def test_choices_and_ranges_are_searched_too(edl, trainings, tmp_path: Path):
+def test_choices_and_ranges_are_searched_too(edl, trainings, tmp_path):
     code, _, _ = edl(
         "params.act=choice(relu,ta nh)", "train.epochs=range(2,9,3)", "launch.np=interval(1,2)"
     )
@@ -102,7 +101,7 @@ def test_choices_and_ranges_are_searched_too(edl, trainings, tmp_path: Path):
         assert row["chosen"]["params.act"] in ("relu", r"ta\ nh")
 
 
-def test_a_dry_run_shows_what_is_searched(edl, trainings, tmp_path: Path):
+def test_a_dry_run_shows_what_is_searched(edl, trainings, tmp_path):
     code, out, _ = edl(RATE, "--dry-run")
 
     assert (code, trainings.rates) == (0, [])
@@ -123,7 +122,7 @@ def test_a_dry_run_shows_what_is_searched(edl, trainings, tmp_path: Path):
         (["train.epochs=1,many"], "train.epochs must be of type int"),
     ],
 )
-def test_a_wrong_search_is_refused(edl, trainings, words: list[str], told: str):
+def test_a_wrong_search_is_refused(edl, trainings, words, told):
     code, _, err = edl(RATE, *words)
 
     assert code in (1, 2)
@@ -142,9 +141,7 @@ def test_a_wrong_search_is_refused(edl, trainings, words: list[str], told: str):
         ([RATE, "hydra.sweeper.direction=minimize"], "direction='maximize', now 'minimize'"),
     ],
 )
-def test_a_study_goes_on_with_its_own_settings_alone(
-    edl, trainings, tmp_path: Path, words: list[str], told: str
-):
+def test_a_study_goes_on_with_its_own_settings_alone(edl, trainings, tmp_path, words, told):
     edl(RATE)
     before = (tmp_path / "s" / "sweep.json").read_text()
 
@@ -156,7 +153,7 @@ def test_a_study_goes_on_with_its_own_settings_alone(
     assert (tmp_path / "s" / "sweep.json").read_text() == before
 
 
-def test_overwrite_begins_a_new_study(edl, trainings, tmp_path: Path):
+def test_overwrite_begins_a_new_study(edl, trainings, tmp_path):
     edl(RATE)
     code, _, _ = edl(
         "train.learning_rate=interval(2,3)", "hydra.sweeper.n_trials=4", "overwrite=true"
@@ -175,7 +172,7 @@ def test_a_study_s_settings_may_be_spelled_in_another_way(edl, trainings):
     assert (code, len(trainings.rates)) == (0, 6)
 
 
-def test_the_time_in_a_folder_s_name_is_that_of_the_search(edl, trainings, tmp_path: Path):
+def test_the_time_in_a_folder_s_name_is_that_of_the_search(edl, trainings, tmp_path):
     now = "${now:%H-%M-%S-%f}"
     code, _, _ = edl(RATE, f"output={tmp_path}/at-{now}", f"job_dir={tmp_path}/jobs-{now}")
 
@@ -186,7 +183,7 @@ def test_the_time_in_a_folder_s_name_is_that_of_the_search(edl, trainings, tmp_p
     assert len(list(job_dir.glob("learning_rate=*/events.jsonl"))) == 6
 
 
-def test_a_password_is_not_searched(edl, trainings, tmp_path: Path):
+def test_a_password_is_not_searched(edl, trainings, tmp_path):
     zoos = ",".join(f"git+https://me:s3cr3t@host/{name}@main" for name in "ab")
     code, out, err = edl(f"model_zoo={zoos}")
 
@@ -204,7 +201,7 @@ def test_a_password_is_not_searched(edl, trainings, tmp_path: Path):
         (["launch=kubernetes"], "submit jobs one by one"),
     ],
 )
-def test_a_dry_run_checks_what_a_search_does(edl, tmp_path: Path, words: list[str], told: str):
+def test_a_dry_run_checks_what_a_search_does(edl, tmp_path, words, told):
     code, out, err = edl(RATE, *words, "--dry-run")
 
     assert (code, out) == (2, "")
@@ -212,7 +209,7 @@ def test_a_dry_run_checks_what_a_search_does(edl, tmp_path: Path, words: list[st
     assert not (tmp_path / "s").exists()
 
 
-def test_values_that_look_alike_in_a_name_have_their_own_jobs(edl, trainings, tmp_path: Path):
+def test_values_that_look_alike_in_a_name_have_their_own_jobs(edl, trainings, tmp_path):
     code, _, _ = edl("params.units=choice([10,20],[[10],20],plain)", "hydra.sweeper.n_trials=12")
 
     assert code == 0

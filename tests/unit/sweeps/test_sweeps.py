@@ -3,7 +3,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,12 @@ RATES = "train.learning_rate=0.1,0.2,0.3"
 
 
 @pytest.fixture
-def trainings(monkeypatch: pytest.MonkeyPatch) -> Trainings:
+def trainings(monkeypatch):
     return Trainings.in_place(monkeypatch)
 
 
 @pytest.fixture
-def edl(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+def edl(capsys, tmp_path):
     def run(*argv: str) -> tuple[int, str, str]:
         code = main(["train", "-m", "model_def=m", "data=/d", f"output={tmp_path}/s", *argv])
         return code, *capsys.readouterr()
@@ -39,7 +38,7 @@ def states(folder: Path) -> list[str]:
     return [job["state"] for job in json.loads((folder / "s" / "sweep.json").read_text())["jobs"]]
 
 
-def test_each_job_has_its_folder_and_its_row(edl, trainings, tmp_path: Path):
+def test_each_job_has_its_folder_and_its_row(edl, trainings, tmp_path):
     code, out, err = edl(RATES)
 
     assert code == 0
@@ -53,7 +52,7 @@ def test_each_job_has_its_folder_and_its_row(edl, trainings, tmp_path: Path):
     assert "job 2 of 3: train.learning_rate=0.2\ntrained with 0.2\n" in err
 
 
-def test_the_table_is_kept_as_json_and_csv(edl, trainings, tmp_path: Path):
+def test_the_table_is_kept_as_json_and_csv(edl, trainings, tmp_path):
     edl(RATES)
 
     jobs = json.loads((tmp_path / "s" / "sweep.json").read_text())["jobs"]
@@ -64,7 +63,7 @@ def test_the_table_is_kept_as_json_and_csv(edl, trainings, tmp_path: Path):
     assert rows[0]["metrics.accuracy"] == "0.5"
 
 
-def test_the_loss_in_a_row_is_of_the_step_that_its_metrics_are_of(edl, trainings, tmp_path: Path):
+def test_the_loss_in_a_row_is_of_the_step_that_its_metrics_are_of(edl, trainings, tmp_path):
     """As of the best step, whose weights a training that stops early may restore."""
     trainings.later_metrics = {"accuracy": 0.4}
 
@@ -74,7 +73,7 @@ def test_the_loss_in_a_row_is_of_the_step_that_its_metrics_are_of(edl, trainings
     assert (jobs[1]["loss"], jobs[1]["metrics"]) == (0.2, {"accuracy": 0.5})
 
 
-def test_a_failed_job_does_not_stop_the_others(edl, trainings, tmp_path: Path):
+def test_a_failed_job_does_not_stop_the_others(edl, trainings, tmp_path):
     trainings.errors = {0.1: DataError("no file"), 0.2: DataError("no file")}
 
     code, out, err = edl(RATES)
@@ -98,7 +97,7 @@ def test_an_interrupt_ends_the_sweep_and_shows_the_table(edl, trainings, tmp_pat
     assert "0.3                  waiting" in out
 
 
-def test_the_same_sweep_again_does_only_what_is_not_finished(edl, trainings, tmp_path: Path):
+def test_the_same_sweep_again_does_only_what_is_not_finished(edl, trainings, tmp_path):
     trainings.errors = {0.2: DataError("no file")}
     edl(RATES)
     trainings.errors = {}
@@ -111,14 +110,14 @@ def test_the_same_sweep_again_does_only_what_is_not_finished(edl, trainings, tmp
     assert out.splitlines()[1].split()[:4] == ["0.1", "earlier", "0.1", "0.5"]
 
 
-def test_a_wider_sweep_finds_the_earlier_results(edl, trainings, tmp_path: Path):
+def test_a_wider_sweep_finds_the_earlier_results(edl, trainings, tmp_path):
     edl(RATES)
     edl("train.learning_rate=0.05,0.1,0.2")
 
     assert trainings.rates == [0.1, 0.2, 0.3, 0.05]
 
 
-def test_a_model_zoo_in_git_is_the_same_if_its_url_is(edl, trainings, tmp_path: Path):
+def test_a_model_zoo_in_git_is_the_same_if_its_url_is(edl, trainings, tmp_path):
     url = "git+https://me:secret@host/zoo@v1"
     edl(RATES, f"model_zoo={url}")
     for file in (tmp_path / "s").glob("*/config.yaml"):
@@ -134,7 +133,7 @@ def test_a_model_zoo_in_git_is_the_same_if_its_url_is(edl, trainings, tmp_path: 
     assert "model_zoo='git+https://host/zoo@v1', now 'git+https://host/zoo@v2'" in err
 
 
-def test_the_password_of_a_zoo_is_in_no_name_and_no_table(tmp_path: Path):
+def test_the_password_of_a_zoo_is_in_no_name_and_no_table(tmp_path):
     zoos = ",".join(f"git+https://me:s3cr3t@host/{name}@main" for name in "ab")
     typed = [f"model_zoo={zoos}", "model_def=m", "data=d", f"output={tmp_path}"]
     plan = make_plan(expand(typed))
@@ -145,7 +144,7 @@ def test_the_password_of_a_zoo_is_in_no_name_and_no_table(tmp_path: Path):
     assert "s3cr3t" not in repr(plan.jobs)
 
 
-def test_overwrite_trains_all_again(edl, trainings, tmp_path: Path):
+def test_overwrite_trains_all_again(edl, trainings, tmp_path):
     edl(RATES)
     code, _, _ = edl(RATES, "overwrite=true")
 
@@ -163,7 +162,7 @@ class Model(ElasticDLSpec):
 
 
 @pytest.fixture
-def inputs(tmp_path: Path) -> dict[str, Path]:
+def inputs(tmp_path):
     """What a job reads, by what is in it."""
     files = {
         "model": tmp_path / "zoo" / "mine.py",
@@ -183,7 +182,7 @@ def inputs(tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.fixture
-def sweep(edl, inputs, tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+def sweep(edl, inputs, tmp_path):
     def run(*argv: str) -> tuple[int, str, str]:
         read = {"model_zoo": "zoo", "data": "d", "validation_data": "v", "init_from": "first"}
         given = [f"{key}={tmp_path}/{name}" for key, name in read.items()]
@@ -211,9 +210,7 @@ def change(file: Path) -> None:
         ("start", "init_from"),
     ],
 )
-def test_results_of_another_model_or_of_other_data_are_refused(
-    sweep, inputs, trainings, name: str, key: str
-):
+def test_results_of_another_model_or_of_other_data_are_refused(sweep, inputs, trainings, name, key):
     assert sweep()[0] == 0
     change(inputs[name])
     code, _, err = sweep()
@@ -242,7 +239,7 @@ def test_a_file_of_data_that_comes_or_goes_is_a_change(sweep, inputs, trainings)
 
 
 @pytest.mark.parametrize("name", ["another model", "notes"])
-def test_what_a_model_does_not_read_may_change(sweep, inputs, trainings, name: str):
+def test_what_a_model_does_not_read_may_change(sweep, inputs, trainings, name):
     sweep()
     change(inputs[name])
     assert sweep()[0] == 0
@@ -268,7 +265,7 @@ def test_a_change_while_a_job_runs_is_noticed(sweep, inputs, trainings):
     assert "learning_rate=0.1 " in err or "learning_rate=0.2 " in err
 
 
-def test_a_result_of_which_nobody_knows_what_it_read_is_refused(sweep, trainings, tmp_path: Path):
+def test_a_result_of_which_nobody_knows_what_it_read_is_refused(sweep, trainings, tmp_path):
     sweep()
     (tmp_path / "s" / "inputs.json").unlink()
     code, _, err = sweep()
@@ -285,7 +282,7 @@ def test_results_of_other_settings_are_refused_before_the_first_job(edl, trainin
     assert "train.epochs=1, now 3" in err
 
 
-def test_a_wrong_value_of_the_last_job_is_found_before_the_first(edl, trainings, tmp_path: Path):
+def test_a_wrong_value_of_the_last_job_is_found_before_the_first(edl, trainings, tmp_path):
     code, _, err = edl("train.epochs=1,2,many")
 
     assert (code, trainings.rates) == (2, [])
@@ -293,14 +290,14 @@ def test_a_wrong_value_of_the_last_job_is_found_before_the_first(edl, trainings,
     assert not (tmp_path / "s").exists()
 
 
-def test_jobs_of_a_cluster_are_refused_before_anything_is_written(edl, trainings, tmp_path: Path):
+def test_jobs_of_a_cluster_are_refused_before_anything_is_written(edl, trainings, tmp_path):
     code, _, err = edl(RATES, "launch=kubernetes")
 
     assert (code, "submit jobs one by one" in err) == (ConfigError.exit_code, True)
     assert not (tmp_path / "s").exists()
 
 
-def test_dry_run_lists_the_jobs(edl, trainings, tmp_path: Path):
+def test_dry_run_lists_the_jobs(edl, trainings, tmp_path):
     code, out, _ = edl(RATES, "params.hidden=[10],[20]", "--dry-run")
 
     assert (code, trainings.rates) == (0, [])
@@ -326,7 +323,7 @@ def test_dry_run_lists_the_jobs(edl, trainings, tmp_path: Path):
         ),
     ],
 )
-def test_names_are_readable(overrides: list[str], names: list[str]):
+def test_names_are_readable(overrides, names):
     given = ["data=/d", "output=/o", *overrides]
     if not any(text.startswith("model_def") for text in given):
         given.append("model_def=m")
@@ -352,7 +349,7 @@ def test_a_job_dir_holds_one_directory_a_job():
     assert [config.job_dir for config in plan.configs] == ["/j/epochs=1", "/j/epochs=2"]
 
 
-def test_a_trained_model_is_no_folder_for_a_sweep(edl, tmp_path: Path):
+def test_a_trained_model_is_no_folder_for_a_sweep(edl, tmp_path):
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "trained_model.pb").touch()
 
@@ -362,7 +359,7 @@ def test_a_trained_model_is_no_folder_for_a_sweep(edl, tmp_path: Path):
     assert "this is a trained model" in err
 
 
-def test_from_python(trainings, tmp_path: Path):
+def test_from_python(trainings, tmp_path):
     trainings.errors = {0.2: DataError("no file")}
     seen: list[Any] = []
 
@@ -383,7 +380,7 @@ def test_from_python(trainings, tmp_path: Path):
     assert callable(edl_horovod.sweep)
 
 
-def test_from_python_an_interrupt_is_raised(trainings, tmp_path: Path):
+def test_from_python_an_interrupt_is_raised(trainings, tmp_path):
     trainings.errors = {0.2: Interrupted("ctrl-c")}
 
     with pytest.raises(Interrupted, match=r"sweep\.json lists the finished jobs; repeat the call"):
@@ -395,13 +392,13 @@ def test_from_python_an_interrupt_is_raised(trainings, tmp_path: Path):
 
 
 @pytest.mark.parametrize("values", ["0.1,0.2", 0.1, []])
-def test_from_python_a_sweep_takes_lists_of_values(values: Any, tmp_path: Path):
+def test_from_python_a_sweep_takes_lists_of_values(values, tmp_path):
     with pytest.raises(ConfigError):
         edl_horovod.sweep({"train": values}, model_def="m", data="/d", output=tmp_path / "s")
 
 
 @pytest.mark.parametrize("name", ["sweep.csv", "sweep.json", "notes.txt"])
-def test_a_folder_that_is_not_a_sweep_s_is_left_alone(edl, trainings, tmp_path: Path, name: str):
+def test_a_folder_that_is_not_a_sweep_s_is_left_alone(edl, trainings, tmp_path, name):
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / name).write_text("mine")
     code, _, err = edl(RATES, "overwrite=true")
@@ -413,7 +410,7 @@ def test_a_folder_that_is_not_a_sweep_s_is_left_alone(edl, trainings, tmp_path: 
 
 
 @pytest.mark.parametrize("what", ["data", "model_zoo"])
-def test_a_sweep_does_not_write_where_its_jobs_read(edl, trainings, tmp_path: Path, what: str):
+def test_a_sweep_does_not_write_where_its_jobs_read(edl, trainings, tmp_path, what):
     (tmp_path / "s").mkdir()
     code, _, err = edl(RATES, f"{what}={tmp_path}/s")
 
@@ -421,7 +418,7 @@ def test_a_sweep_does_not_write_where_its_jobs_read(edl, trainings, tmp_path: Pa
     assert f"output is the path of {what}, which could be overwritten" in err
 
 
-def test_a_sweep_s_name_that_is_too_long_is_told(edl, trainings, tmp_path: Path):
+def test_a_sweep_s_name_that_is_too_long_is_told(edl, trainings, tmp_path):
     code, _, err = edl(RATES, f"output={tmp_path}/{'x' * 260}")
 
     assert (code, trainings.rates) == (7, [])

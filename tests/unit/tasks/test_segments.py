@@ -56,7 +56,7 @@ def test_every_output_is_there_once_and_in_order_after_any_rings(tmp_path_factor
     assert found == list(range(records))
 
 
-def test_what_a_broken_ring_wrote_is_left_out(tmp_path: Path):
+def test_what_a_broken_ring_wrote_is_left_out(tmp_path):
     segments, plan = make(tmp_path, records=100, lanes=4, batch=4)
     for segment in range(segments.num_segments):
         write_as_rank(segments, plan, segment, 1, 3)  # Of a ring of 3 that was lost.
@@ -65,7 +65,7 @@ def test_what_a_broken_ring_wrote_is_left_out(tmp_path: Path):
     assert [int(r) for r in segments.in_order([2] * segments.num_segments)] == list(range(100))
 
 
-def test_more_lanes_than_files_may_be_open_are_dealt_in_passes(tmp_path: Path):
+def test_more_lanes_than_files_may_be_open_are_dealt_in_passes(tmp_path):
     lanes = 2 * module.LANES_AT_ONCE + 1
     segments, plan = make(tmp_path, records=4 * lanes, lanes=lanes, batch=lanes)
     for segment in range(segments.num_segments):
@@ -73,7 +73,7 @@ def test_more_lanes_than_files_may_be_open_are_dealt_in_passes(tmp_path: Path):
     assert [int(r) for r in segments.in_order([1] * segments.num_segments)] == [*range(4 * lanes)]
 
 
-def test_each_file_is_opened_once(tmp_path: Path, monkeypatch):
+def test_each_file_is_opened_once(tmp_path, monkeypatch):
     segments, plan = make(tmp_path, records=2000, lanes=8, batch=8)
     for segment in range(segments.num_segments):
         write_as_rank(segments, plan, segment, 0, 1)
@@ -88,14 +88,14 @@ def test_each_file_is_opened_once(tmp_path: Path, monkeypatch):
     assert len(opened) == len(set(opened)) == segments.num_segments
 
 
-def test_a_file_that_is_missing_is_named(tmp_path: Path):
+def test_a_file_that_is_missing_is_named(tmp_path):
     segments, plan = make(tmp_path, records=20, lanes=2, batch=2)
     write_as_rank(segments, plan, 0, 0, 1)
     with pytest.raises(DataError, match=r"00000001-0000-of-0001\.recordio cannot be opened"):
         list(segments.in_order([1, 1]))
 
 
-def test_discarded_segments_are_gone_with_what_a_lost_leader_left(tmp_path: Path):
+def test_discarded_segments_are_gone_with_what_a_lost_leader_left(tmp_path):
     segments, plan = make(tmp_path, records=20, lanes=2, batch=2)
     write_as_rank(segments, plan, 0, 0, 1)
     (tmp_path / "segments.done" / "lanes-1").mkdir(parents=True)

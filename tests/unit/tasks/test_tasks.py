@@ -108,8 +108,7 @@ def test_steps_and_epochs_are_counted_where_the_batch_grows(run, tmp_path):
         "validation_data=numbers:30",
         "debug.ledger=true",
     ]
-    trained = run("train", "model_def=line", "framework=numpy", *settings)
-    assert trained.steps == 3 * 4
+    assert run("train", "model_def=line", "framework=numpy", *settings).steps == 3 * 4
     found = [each.event for each in events.read(tmp_path / "events.jsonl")]
     evaluated = [event.step for event in found if event.kind == "evaluation"]
     assert evaluated == [4, 8, 12]

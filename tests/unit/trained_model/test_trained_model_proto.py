@@ -79,7 +79,7 @@ def test_a_reader_of_the_reference_reads_our_parameters():
     assert np.array_equal(np.frombuffer(tensor.content, "<f4").reshape(tensor.dim), values)
 
 
-def test_the_generated_files_are_those_of_the_proto(tmp_path: Path):
+def test_the_generated_files_are_those_of_the_proto(tmp_path):
     if importlib.util.find_spec("grpc_tools") is None:
         pytest.skip("grpcio-tools is not installed")
     source = "edl_horovod/proto/trained_model.proto"

@@ -39,13 +39,7 @@ def source(tmp_path, data):
 def adapted(source, folder, loaded):
     plan = plan_of(source, DataConfig(), num_lanes=1, is_training=False, global_batch=64)
     told = []
-    adapt(
-        loaded,
-        source,
-        folder,
-        told.append,
-        examples=lambda: all_examples(source, plan, loaded),
-    )
+    adapt(loaded, source, folder, told.append, examples=lambda: all_examples(source, plan, loaded))
     return told
 
 
@@ -115,8 +109,7 @@ def test_the_example_of_the_page_works(width):
     random = np.random.default_rng(1)
     age, size = (random.normal(3, 2, shape).astype(np.float32) for shape in (40, (40, width)))
     features = {"text": np.array(["a word"] * 40), "age": age, "size": size}
-    examples = tf.data.Dataset.from_tensor_slices((features, age)).batch(8)
-    value = spec.adapt(examples)
+    value = spec.adapt(tf.data.Dataset.from_tensor_slices((features, age)).batch(8))
     spec.adapted = json.loads(json.dumps(value, default=lambda array: array.tolist()))
     for layer, values in zip(spec.create_model(), (age[:, None], size), strict=True):
         normal = np.asarray(layer(values))

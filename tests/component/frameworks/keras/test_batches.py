@@ -1,7 +1,6 @@
 """Batches of Keras: errors in pipelines, padding to lengths, and maps that run inline."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,7 @@ Pipeline = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
 @pytest.fixture
-def stream(tmp_path: Path):
+def stream(tmp_path):
     """A stream of `id`, `x` and `y` through a pipeline of these lines."""
 
     def make(parse: str, made: str = "return dataset.map(parse)") -> KerasBatches:
@@ -266,7 +265,7 @@ def _run(pipeline: Pipeline, *, is_inlined: bool) -> tuple[list[Any], int]:
     ],
     ids=["map", "filter", "two maps", "python", "ragged"],
 )
-def test_maps_without_control_flow_run_inline(pipeline: Pipeline, num_maps: int) -> None:
+def test_maps_without_control_flow_run_inline(pipeline, num_maps):
     elements, num_set = _run(pipeline, is_inlined=True)
     assert num_set == num_maps
     assert elements == _run(pipeline, is_inlined=False)[0]
@@ -283,7 +282,7 @@ def test_maps_without_control_flow_run_inline(pipeline: Pipeline, num_maps: int)
     ],
     ids=["cond", "while_loop", "map_fn", "tf.function", "autograph"],
 )
-def test_control_flow_is_left_to_the_thread_pool(function: Callable[..., Any]) -> None:
+def test_control_flow_is_left_to_the_thread_pool(function):
     elements, num_set = _run(lambda records: records.map(function), is_inlined=True)
     assert num_set == 0
     assert len(elements) == len(RECORDS)

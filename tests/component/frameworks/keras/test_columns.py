@@ -78,8 +78,7 @@ def test_a_record_is_a_dict_of_its_columns_once_each(stream, at_once):
 
 
 def test_the_shapes_of_columns_are_known_when_the_graph_is_built(stream):
-    batches = stream("dataset.map(lambda row: {'pair': row['pair']})")
-    features, _ = batches.element_spec
+    features, _ = stream("dataset.map(lambda row: {'pair': row['pair']})").element_spec
     assert features["pair"].shape.as_list() == [None, 2]
     assert features["pair"].dtype == tf.float32
 

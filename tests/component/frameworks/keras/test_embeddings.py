@@ -6,8 +6,7 @@ from tests.fitting import assert_same_weights, by_fit, by_us, loaded_with, steps
 
 
 def data():
-    random = np.random.default_rng(3)
-    rows = random.integers(0, 50, (96, 1)).astype(np.int32)
+    rows = np.random.default_rng(3).integers(0, 50, (96, 1)).astype(np.int32)
     return rows, rows.astype(np.float32) / 50
 
 

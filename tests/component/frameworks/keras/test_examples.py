@@ -8,15 +8,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
-from tests.fitting import (
-    BATCH,
-    SPEC,
-    assert_same_weights,
-    by_fit,
-    by_us,
-    examples,
-    loaded_with,
-)
+from tests.fitting import BATCH, SPEC, assert_same_weights, by_fit, by_us, examples, loaded_with
 from tests.zoo import own
 
 WEIGHT = tf.TensorSpec((None,), tf.float32)

@@ -75,8 +75,7 @@ def test_old_arguments_of_optimizers_become_todays(tmp_path, name, settings, exp
 
 def test_a_decay_is_the_schedule_that_it_was(tmp_path):
     path = compiled(tmp_path, "SGD", {"lr": 0.5, "momentum": 0.0, "decay": 0.1, "nesterov": False})
-    optimizer = made(file_model(path)).optimizer
-    schedule = optimizer._learning_rate
+    schedule = made(file_model(path)).optimizer._learning_rate
     for step in (0, 1, 10):
         assert float(schedule(step)) == pytest.approx(0.5 / (1 + 0.1 * step))
 

@@ -113,8 +113,7 @@ def test_layers_and_their_optimizer_are_written(loaded, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("symbol", "message"),
-    [("Unbuilt", r"keras\.Input"), ("Own", "Received: .*Twice")],
+    ("symbol", "message"), [("Unbuilt", r"keras\.Input"), ("Own", "Received: .*Twice")]
 )
 def test_what_a_file_cannot_hold_is_told(loaded, symbol, message, tmp_path):
     with pytest.raises(UserCodeError, match=message):

@@ -12,16 +12,7 @@ import pytest
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.file_models import spec_of
-from tests.keras_files import (
-    COMPILED,
-    arrays,
-    dense,
-    file_model,
-    layer,
-    made,
-    sequential,
-    write_h5,
-)
+from tests.keras_files import COMPILED, arrays, dense, file_model, layer, made, sequential, write_h5
 
 WEIGHTS = {"dense_1": arrays(1, kernel=(4, 3), bias=(3,))}
 FIRST = dense("dense_1", 3, batch_input_shape=[None, 4])

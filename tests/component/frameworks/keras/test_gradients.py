@@ -5,12 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_horovod.frameworks.keras.gradients import (
-    add_over_parts,
-    are_usable,
-    clip,
-    unique_rows,
-)
+from edl_horovod.frameworks.keras.gradients import add_over_parts, are_usable, clip, unique_rows
 from edl_horovod.frameworks.keras.graph import inlined
 from edl_horovod.frameworks.step_options import StepOptions
 

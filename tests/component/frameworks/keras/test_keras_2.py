@@ -98,8 +98,7 @@ def test_vectors_of_sparse_ids_are_combined_and_their_gradient_is_of_rows(combin
         vectors = layer(ids)
     table = layer.embeddings.numpy()
     np.testing.assert_allclose(vectors, [(table[1] + table[3]) / by, [0, 0]], rtol=1e-6)
-    gradient = tape.gradient(vectors, layer.embeddings.value)
-    assert isinstance(gradient, tf.IndexedSlices)
+    assert isinstance(tape.gradient(vectors, layer.embeddings.value), tf.IndexedSlices)
     np.testing.assert_allclose(layer(tf.RaggedTensor.from_sparse(ids)), vectors)
 
 
@@ -176,8 +175,7 @@ def test_functions_of_tensorflow_take_symbolic_tensors():
     outputs = {"total": tf.sigmoid(total - 10.0), "squares": tf.reshape(backend, (-1,))}
     # Keras calls a product with a number sparse.
     outputs["half"] = tf.reduce_sum(0.5 * stacked, axis=1)
-    model = keras.Model(x, outputs)
-    made = model(np.float32([[1, -1, 1, 1]]))
+    made = keras.Model(x, outputs)(np.float32([[1, -1, 1, 1]]))
     np.testing.assert_allclose(made["total"], [[1 / (1 + np.exp(10 - 12 - 3))]], rtol=1e-5)
     np.testing.assert_allclose(made["squares"], [4.0])
     np.testing.assert_allclose(made["half"], [6.0])

@@ -27,10 +27,7 @@ CASES = {
     "BinaryIoU": (lambda: keras.metrics.BinaryIoU(), BINARY),
     "F1Score": (lambda: keras.metrics.F1Score(average="macro"), ONE_HOT),
     "FalseNegatives": (lambda: keras.metrics.FalseNegatives(), BINARY),
-    "MeanIoU": (
-        lambda: keras.metrics.MeanIoU(num_classes=3, sparse_y_pred=False),
-        CLASSES,
-    ),
+    "MeanIoU": (lambda: keras.metrics.MeanIoU(num_classes=3, sparse_y_pred=False), CLASSES),
     "Precision": (lambda: keras.metrics.Precision(), BINARY),
     "PrecisionAtRecall": (lambda: keras.metrics.PrecisionAtRecall(0.5), BINARY),
     "R2Score": (lambda: keras.metrics.R2Score(), REAL),

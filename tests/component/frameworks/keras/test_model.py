@@ -18,14 +18,12 @@ class NoConfig(keras.Model):
 
 def test_variables_of_one_path_get_numbers_and_each_is_there_once():
     variables = [SimpleNamespace(path=path, value=object()) for path in ("a", "b", "a", "a")]
-    named = by_name([*variables, variables[0]])
-    assert list(named) == ["a", "b", "a:1", "a:2"]
+    assert list(by_name([*variables, variables[0]])) == ["a", "b", "a:1", "a:2"]
 
 
 def test_a_model_that_keras_cannot_save_is_left_out_with_a_warning(tmp_path, caplog):
     spec = SimpleNamespace(create_model=NoConfig)
     loaded = SimpleNamespace(label="NoConfig", zoo=tmp_path, spec=spec)
-    model = KerasModel(loaded, tf.TensorSpec((None, 4)))
-    model.save(tmp_path)
+    KerasModel(loaded, tf.TensorSpec((None, 4))).save(tmp_path)
     assert not (tmp_path / "model.keras").exists()
     assert "has no model.keras" in caplog.text

@@ -136,8 +136,7 @@ def test_convolutions_and_old_batch_normalisations(tmp_path, data_format):
 
 
 def lstm_outputs(x, kernel, recurrent, bias, gate):
-    units = recurrent.shape[0]
-    h = c = np.zeros((len(x), units))
+    h = c = np.zeros((len(x), recurrent.shape[0]))
     for t in range(x.shape[1]):
         i, f, g, o = np.split(x[:, t] @ kernel + h @ recurrent + bias, 4, axis=1)
         c = gate(f) * c + gate(i) * np.tanh(g)

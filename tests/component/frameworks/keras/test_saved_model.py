@@ -94,8 +94,7 @@ def test_an_archive_of_keras_2(tmp_path):
 
 def test_how_it_was_compiled_is_read(tmp_path):
     varied(pictures()).save(tmp_path / "saved", save_format="tf")
-    model = made(file_model(tmp_path / "saved"))
-    assert type(model.optimizer).__name__ == "RMSprop"
+    assert type(made(file_model(tmp_path / "saved")).optimizer).__name__ == "RMSprop"
     found = summarize(file_model(tmp_path / "saved"))
     assert found.kind.startswith("SavedModel of Keras 2")
     assert {each.kind: each.num_parameters for each in found.layers}["Dense"] == 3 * 36 + 3
@@ -165,8 +164,7 @@ def test_a_program_of_another_type_of_numbers_is_given_that_type(tmp_path):
 
 def test_a_class_of_its_own_trains_as_it_is(tmp_path):
     theirs, files = saved(tmp_path)
-    ours = made(files)
-    close(predicted(ours, X), theirs(tf.constant(X)).numpy())
+    close(predicted(made(files), X), theirs(tf.constant(X)).numpy())
     labels = np.ones((3, 2), np.float32)
     theirs.fit(X, labels, batch_size=3, epochs=2, verbose=0)
     element_spec = (tf.TensorSpec((None, 8, 8, 2)), tf.TensorSpec((None, 2)))

@@ -8,14 +8,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras import graph
 from edl_horovod.frameworks.keras.callbacks import Trainable
 from edl_horovod.frameworks.keras.step import KerasStep
-from tests.fitting import (
-    SPEC,
-    assert_same_weights,
-    by_fit,
-    examples,
-    loaded_with,
-    steps_over,
-)
+from tests.fitting import SPEC, assert_same_weights, by_fit, examples, loaded_with, steps_over
 from tests.zoo.frozen import free
 
 

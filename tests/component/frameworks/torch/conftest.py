@@ -81,10 +81,7 @@ def run(tmp_path, monkeypatch, watched):
             done.losses[done.work.state.step + 1] = sums.loss
 
         watched.before_step, watched.after_step = before_step, after_step
-        with (
-            EventLog(tmp_path / "events.jsonl", "test") as log,
-            make_warm(config, log, ME) as work,
-        ):
+        with EventLog(tmp_path / "events.jsonl", "test") as log, make_warm(config, log, ME) as work:
             done.work = work
             done.step = watched.made_step
             with contextlib.suppress(Dismissed):

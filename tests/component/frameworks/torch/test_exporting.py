@@ -1,6 +1,6 @@
 """A trained model as programs that run without its code: torch.export and ONNX."""
 
-import importlib.util
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -82,10 +82,7 @@ def test_a_model_that_cannot_be_exported_is_trained_all_the_same(run, tmp_path, 
 
 
 def test_a_missing_exporter_is_told_before_training(run, monkeypatch, tmp_path):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "onnxscript" else found(name)
-    )
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(MissingDependency, match=r"onnxscript.*\[onnx\]"):
         run("train", FORMATS[1])
     assert not Path(tmp_path, "job-out").exists()

@@ -402,8 +402,7 @@ def test_files_of_own_classes_come_along(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model_def", "message"),
-    [("imports.Net", "line.py"), ("lazy", "create_model of .*lazy")],
+    ("model_def", "message"), [("imports.Net", "line.py"), ("lazy", "create_model of .*lazy")]
 )
 def test_what_files_cannot_hold_is_told(zoo, model_def, message):
     with pytest.raises(UserCodeError, match=message):

@@ -17,7 +17,15 @@ from edl_horovod.frameworks.torch.running import ModuleRunner
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from tests.specs import with_methods
-from tests.torch_ring import CPU, NO_OPTIONS, Meeting, make_step, state_of, train_in_ring
+from tests.torch_ring import (
+    CPU,
+    NO_OPTIONS,
+    Meeting,
+    batches_of_sines,
+    make_step,
+    state_of,
+    train_in_ring,
+)
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS, STEPS_PER_EPOCH = 12, 9, 4
@@ -59,10 +67,8 @@ class Regression(LightningModule):
 
 
 def batches(num_steps=STEPS):
-    random = torch.Generator().manual_seed(7)
-    for _ in range(num_steps):
-        x = torch.randn(BATCH, 4, generator=random)
-        yield Batch(x, torch.sin(x.sum(1, keepdim=True)), BATCH)
+    for batch in batches_of_sines(num_steps, BATCH):
+        yield Batch(batch.features["x"], batch.labels, BATCH)
 
 
 def share(batch, rank, size):

@@ -220,8 +220,7 @@ def test_outputs_keep_their_classes(kind):
         Batch(torch.randn(BATCH, 4, generator=random), torch.arange(BATCH) % 3, BATCH)
         for _ in range(STEPS)
     ]
-    loaded = with_parts(lambda: Net(4, 3), loss, metrics)
-    state, sums = in_ring(loaded, data, 2)
+    state, sums = in_ring(with_parts(lambda: Net(4, 3), loss, metrics), data, 2)
     torch.manual_seed(3)
     module = Net(4, 3)
     optimizer = torch.optim.Adam(module.parameters(), 0.05)
@@ -257,8 +256,7 @@ def test_features_go_to_forward_as_its_signature_has_it(features):
     loaded = with_parts(lambda: kind(4, 1), squares)
     _, sums = in_ring(loaded, [Batch(given, torch.ones(BATCH, 1), BATCH)], 1)
     torch.manual_seed(3)
-    outputs = nn.Linear(4, 1)(left + right)
-    loss = squares(outputs, torch.ones(BATCH, 1))
+    loss = squares(nn.Linear(4, 1)(left + right), torch.ones(BATCH, 1))
     assert sums[0].loss == pytest.approx(loss.item(), rel=1e-6)
 
 

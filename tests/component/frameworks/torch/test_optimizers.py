@@ -16,7 +16,7 @@ from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from tests.specs import with_methods
-from tests.torch_ring import make_step, state_of
+from tests.torch_ring import batches_of_sines, make_step, state_of
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS = 12, 12
@@ -49,10 +49,7 @@ SCHEDULES = {
 
 
 def batches(num_steps=STEPS):
-    random = torch.Generator().manual_seed(7)
-    for _ in range(num_steps):
-        x = torch.randn(BATCH, 4, generator=random)
-        yield Batch({"x": x}, torch.sin(x.sum(1, keepdim=True)), BATCH)
+    return batches_of_sines(num_steps, BATCH)
 
 
 def load(create_optimizer):
@@ -113,8 +110,7 @@ def test_every_optimizer_makes_the_steps_of_a_loop_of_ones_own(maker):
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("num_before", [0, 1, 7])
 def test_what_an_optimizer_keeps_goes_on_elsewhere(maker, num_before):
-    loaded = load(lambda model: maker(model.parameters()))
-    assert_goes_on_elsewhere(loaded, num_before)
+    assert_goes_on_elsewhere(load(lambda model: maker(model.parameters())), num_before)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
@@ -136,8 +132,7 @@ SPARSE = ["adagrad", "momentum", "sgd", "sparse adam"]
 @pytest.mark.parametrize("kind", SPARSE)
 def test_sparse_gradients_are_those_of_a_loop_of_ones_own(kind, scales_loss):
     loaded = load_spec(ZOO, "torch_sparse", params={"kind": kind})
-    options = StepOptions(scales_loss=scales_loss)
-    step = by_us(loaded, options=options)
+    step = by_us(loaded, options=StepOptions(scales_loss=scales_loss))
     assert_same_weights(step, by_hand(loaded), rtol=2e-5, atol=1e-6)
 
 
@@ -381,7 +376,7 @@ def test_a_learning_rate_that_nothing_takes_is_refused():
         make_step(loaded, EXAMPLE, learning_rate=0.5)
 
 
-def watched_steps(step, monkeypatch):
+def watched_steps(step):
     """How many gradients each step of the optimizer is given."""
     counts, original = [], step.optimizer.step
 
@@ -390,14 +385,14 @@ def watched_steps(step, monkeypatch):
         counts.append(sum(each.grad is not None for each in held))
         return original()
 
-    monkeypatch.setattr(step.optimizer, "step", counted)
+    step.optimizer.step = counted
     return counts
 
 
-def test_what_is_kept_is_made_for_one_parameter_after_the_other(monkeypatch):
+def test_what_is_kept_is_made_for_one_parameter_after_the_other():
     step = make_step(load(lambda model: MAKERS["adam"](model.parameters())), EXAMPLE)
     num_parameters = len(list(step.optimizer.param_groups[0]["params"]))
-    counts = watched_steps(step, monkeypatch)
+    counts = watched_steps(step)
     for batch in batches(2):
         step.step(batch, wants_change=False, is_alone=True, salt=0)
     assert counts == [1] * num_parameters + [0, num_parameters]

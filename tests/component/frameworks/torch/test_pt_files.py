@@ -83,8 +83,7 @@ def of_an_extension(command):
 
 def in_a_persistent_id(command):
     reduced = b"cposix\nsystem\nX" + struct.pack("<I", len(command)) + command.encode() + b"\x85R"
-    storage = b"X\x07\x00\x00\x00storage"
-    return b"\x80\x02(" + storage + reduced + b"tQ."
+    return b"\x80\x02(" + b"X\x07\x00\x00\x00storage" + reduced + b"tQ."
 
 
 def in_a_hook(command):
@@ -148,8 +147,7 @@ def test_nothing_of_a_harmful_file_runs(make, wrap, tmp_path):
     if not content.startswith(b"\x80") and wrap is not in_archive:
         content = b"\x80\x02" + content
     file.write_bytes(wrap(content))
-    found = file_models.summarize(FileModel(name="x", definition=file))
-    assert found.unsafe
+    assert file_models.summarize(FileModel(name="x", definition=file)).unsafe
     with pytest.raises(UserCodeError, match=r"would run .*trust=model"):
         load_pt(file)
     kind = file_models.spec_of(FileModel(name="x", definition=file))

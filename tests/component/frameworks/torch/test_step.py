@@ -13,7 +13,15 @@ from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from tests.specs import with_methods
-from tests.torch_ring import NO_OPTIONS, Meeting, make_step, part_of, state_of, train_in_ring
+from tests.torch_ring import (
+    NO_OPTIONS,
+    Meeting,
+    batches_of_sines,
+    make_step,
+    part_of,
+    state_of,
+    train_in_ring,
+)
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS = 12, 8
@@ -21,10 +29,7 @@ EXAMPLE = Batch({"x": torch.ones(2, 4)}, torch.ones(2, 1), 2)
 
 
 def batches(num_steps=STEPS):
-    random = torch.Generator().manual_seed(7)
-    for _ in range(num_steps):
-        x = torch.randn(BATCH, 4, generator=random)
-        yield Batch({"x": x}, torch.sin(x.sum(1, keepdim=True)), BATCH)
+    return batches_of_sines(num_steps, BATCH)
 
 
 def load(**params):
@@ -261,8 +266,7 @@ class Counting(nn.Linear):
 
 
 def test_a_buffer_that_changes_only_later_is_refused():
-    loaded = with_methods(load(), create_model=Counting)
-    step = make_step(loaded, EXAMPLE)
+    step = make_step(with_methods(load(), create_model=Counting), EXAMPLE)
     (batch,) = batches(1)
     step.step(batch, wants_change=False, is_alone=True, salt=0)
     batch.features["x"][0, 0] = 2e3
@@ -487,9 +491,7 @@ def test_what_is_no_model_to_train_is_refused(create_model, message):
     # Its optimizer is made of what there is.
     tensor = nn.Parameter(torch.ones(1))
     loaded = with_methods(
-        load(),
-        create_model=create_model,
-        create_optimizer=lambda: torch.optim.SGD([tensor], 0.1),
+        load(), create_model=create_model, create_optimizer=lambda: torch.optim.SGD([tensor], 0.1)
     )
     with pytest.raises(UserCodeError, match=message):
         make_step(loaded, EXAMPLE)

@@ -60,7 +60,7 @@ CASES = {
 
         def set_extra_state(self, state):
             raise AssertionError
-        """,
+        """
     ),
     "a state_dict of its own": Case(
         init="self._register_state_dict_hook(lambda *given: given[1].update(author='me'))",

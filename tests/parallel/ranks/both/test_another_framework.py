@@ -8,7 +8,6 @@ import pytest
 from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
-from edl_horovod.ring import state as ring_state
 from edl_horovod.ring.state import Counters, RingState
 from tests import numpy_framework
 from tests.parallel.agreement import assert_same_everywhere
@@ -25,16 +24,16 @@ def part(step, rank, size):
 
 
 @pytest.fixture
-def make_step(framework, monkeypatch):
+def make_step(framework):
     """A step of a line on the collectives of this ring, of 200 columns."""
-    monkeypatch.setattr(numpy_framework.FRAMEWORK, "collectives", framework.collectives)
+    on_ring = numpy_framework.Framework(framework.collectives)
 
     def make(**settings):
         loaded = load_spec(ZOO, "line", params={})
         loaded.spec.create_model = lambda: np.zeros((200, 1))
         loaded.spec.create_optimizer = lambda lr=0.1: (lr, 0.5)
         config = TrainConfig(batch_size=40, **settings)
-        return numpy_framework.FRAMEWORK.step(loaded, part(0, 0, 1), config)
+        return on_ring.step(loaded, part(0, 0, 1), config)
 
     return make
 
@@ -58,14 +57,11 @@ def test_a_ring_gets_what_one_rank_gets(world, make_step, compression):
     np.testing.assert_allclose(ours, whole, atol=tolerance, rtol=0)
 
 
+@pytest.mark.parametrize("small_slices", [200], indirect=True)
 @pytest.mark.parametrize("compression", ["none", "bf16"])
 def test_a_newcomer_is_given_the_state_while_steps_go_on(
-    world, make_step, framework, monkeypatch, compression
+    world, make_step, framework, small_slices, compression
 ):
-    monkeypatch.setattr(ring_state, "_LEAST_STREAMED_BYTES", 1)
-    monkeypatch.setattr(ring_state, "_SLICE_BYTES", 300)
-    for name in ("FIRST_BYTES", "_LEAST_BYTES", "_MOST_BYTES"):
-        monkeypatch.setattr(ring_state, name, 200)
     step, counters = make_step(compression=compression), Counters()
     if world.is_leader:
         counters.step = 4

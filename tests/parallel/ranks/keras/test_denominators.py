@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.fitting import (
-    BATCH,
-    assert_same_weights,
-    by_fit,
-    by_us,
-    loaded_with,
-)
+from tests.fitting import BATCH, assert_same_weights, by_fit, by_us, loaded_with
 from tests.parallel.agreement import assert_same_everywhere
 from tests.zoo import masked
 
@@ -20,8 +14,7 @@ SOON = ("ignoring_masked", "divided", "two_masks")
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [it if it in SOON else pytest.param(it, marks=pytest.mark.long) for it in masked.MODELS],
+    "kind", [it if it in SOON else pytest.param(it, marks=pytest.mark.long) for it in masked.MODELS]
 )
 def test_a_loss_with_its_own_divisor_is_that_of_fit(world, kind, caplog):
     data = masked.data(kind, NUM_EXAMPLES)

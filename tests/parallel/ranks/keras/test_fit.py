@@ -3,15 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.fitting import (
-    BATCH,
-    STEPS,
-    assert_same_weights,
-    by_fit,
-    by_us,
-    loaded_with,
-    own_data,
-)
+from tests.fitting import BATCH, STEPS, assert_same_weights, by_fit, by_us, loaded_with, own_data
 from tests.parallel.agreement import assert_same_everywhere
 from tests.zoo import own, texts
 from tests.zoo.fitted import OPTIMIZERS

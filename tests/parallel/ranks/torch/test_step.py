@@ -13,24 +13,14 @@ import torch
 
 from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.torch.ring import FRAMEWORK
-from edl_horovod.frameworks.world import World
 from edl_horovod.models.zoo import load_spec
-from edl_horovod.records.index import Index
-from edl_horovod.records.plan import DataPlan
-from edl_horovod.records.reader import Reader
 from edl_horovod.spec import Mode
-from edl_horovod.tasks.evaluate import Evaluator
-from tests.parallel.agreement import UNWATCHED, assert_same_everywhere
-from tests.records import write_records
-
-ZOO = str(Path(__file__).parents[3] / "zoo")
-ALONE = World(rank=0, size=1, generation=1)
-NUM_RECORDS, BATCH, LANES, STEPS = 100, 24, 6, 9
+from tests.parallel import side
+from tests.parallel.agreement import assert_same_everywhere
+from tests.parallel.side import ALONE, BATCH, KEEP_EVERY, LANES, ZOO, assert_as_alone
 
 
-class Side:
-    """One way to train: as a rank of the ring, or as one process on everything."""
-
+class Side(side.Side):
     def __init__(
         self,
         world,
@@ -40,66 +30,20 @@ class Side:
         model="torch_tiny",
         **params,
     ):
-        scratch = Path(os.environ["RING_SCRATCH"]) / f"data-{os.environ['HOROVOD_RANK']}"
-        index = Index.open(write_records(scratch, NUM_RECORDS))
-        self.world = world
-        self.plan = DataPlan(
-            block_starts=index.block_starts,
-            block_counts=index.block_counts,
-            global_batch=BATCH,
-            num_lanes=LANES,
-            window=16,
-            is_shuffled=mode is Mode.TRAINING,
-        )
+        super().__init__(world, mode)
         FRAMEWORK.begin(slot=0, seed=3)
         FRAMEWORK.use_precision(precision)
         loaded = load_spec(ZOO, model, params=params)
-        self.stream = FRAMEWORK.batches(Reader(index), self.plan, loaded, mode, prefetch=2)
-        self.trainer = FRAMEWORK.step(
-            loaded,
-            self.stream.element_spec,
-            TrainConfig(batch_size=BATCH, bucket_bytes=100, precision=precision, **(config or {})),
-        )
-
-    def train(self, steps=STEPS):
-        lanes = self.world.lanes(LANES)
-        self.stream.restart(lanes, 0, steps)
-        return [self.step(self.stream.next_batch()) for _ in range(steps)]
-
-    def step(self, batch, *, wants_change=False):
-        lanes = self.world.lanes(LANES)
-        is_alone = self.world.is_alone
-        return self.trainer.step(
-            batch, wants_change=wants_change, is_alone=is_alone, salt=lanes.start
-        )
-
-    def weights(self):
-        return [variable.numpy() for variable in self.trainer.variables.values()]
+        self.stream = FRAMEWORK.batches(self.reader, self.plan, loaded, mode, prefetch=2)
+        settings = {"bucket_bytes": 100, "precision": precision, **(config or {})}
+        config = TrainConfig(batch_size=BATCH, **settings)
+        self.trainer = FRAMEWORK.step(loaded, self.stream.element_spec, config)
 
 
-def assert_as_alone(world, tolerance=1e-4, **settings):
-    ring = Side(world, **settings)
-    in_ring = ring.train()
-    assert_same_everywhere(ring.weights())
-    if not world.is_leader:
-        return None
-    single = Side(ALONE, **settings)
-    alone = single.train()
-    for ours, theirs in zip(in_ring, alone, strict=True):
-        assert ours.num_examples == theirs.num_examples
-        assert ours.loss == pytest.approx(theirs.loss, rel=tolerance, nan_ok=True)
-        assert ours.metrics == pytest.approx(theirs.metrics, rel=tolerance, nan_ok=True)
-    for ours, theirs in zip(ring.weights(), single.weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance / 100)
-    return single
-
-
-# keep_every=1: ranks of 3 hold equal parts, but not in the tail. 7: most ranks hold nothing in
-# some steps. 60: whole steps hold nothing.
-@pytest.mark.parametrize("keep_every", [1, 7, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("keep_every", KEEP_EVERY)
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
 def test_ring_gives_the_weights_of_one_process(world, keep_every, kind):
-    assert_as_alone(world, keep_every=keep_every, kind=kind)
+    assert_as_alone(Side, world, keep_every=keep_every, kind=kind)
 
 
 # Bounds are for the ring's mean gradient, not for a rank's; parts are cut of a rank's examples.
@@ -109,7 +53,7 @@ def test_ring_gives_the_weights_of_one_process(world, keep_every, kind):
     ids=["norm", "value", "parts"],
 )
 def test_shaped_gradients_are_those_of_one_process(world, config):
-    assert_as_alone(world, keep_every=7, config=config)
+    assert_as_alone(Side, world, keep_every=7, config=config)
 
 
 def test_compiled_steps_are_those_of_one_process_that_does_not_compile(world, monkeypatch):
@@ -135,7 +79,7 @@ def test_compiled_steps_are_those_of_one_process_that_does_not_compile(world, mo
 
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 def test_autocast_and_loss_scale_are_the_rings(world, precision):
-    single = assert_as_alone(world, 2e-2, keep_every=7, kind="SGD", precision=precision)
+    single = assert_as_alone(Side, world, 2e-2, keep_every=7, kind="SGD", precision=precision)
     if single is not None and precision == "mixed_float16":
         assert single.trainer.variables["loss_scale"].numpy()[1] > 0
 
@@ -145,7 +89,7 @@ def test_autocast_and_loss_scale_are_the_rings(world, precision):
 @pytest.mark.parametrize("kind", ["adagrad", "momentum", "sparse adam"])
 def test_sparse_gradients_are_those_of_one_process(world, precision, kind):
     settings = {"model": "torch_sparse", "kind": kind, "precision": precision}
-    assert_as_alone(world, 1e-4 if precision == "float32" else 2e-2, keep_every=7, **settings)
+    assert_as_alone(Side, world, 1e-4 if precision == "float32" else 2e-2, keep_every=7, **settings)
 
 
 def test_a_step_that_float16_cannot_hold_is_left_out_everywhere(world):
@@ -165,45 +109,33 @@ def test_batch_norm_and_dropout_are_each_ranks_own_and_the_state_is_one(world):
     assert ring.trainer.variables["norm.num_batches_tracked"].numpy() > 0
 
 
-@pytest.mark.parametrize("keep_every", [1, 7, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("keep_every", KEEP_EVERY)
 def test_batch_norm_over_all_ranks_is_that_of_one_process(world, keep_every):
     """With a plain optimizer: Adam would magnify the rounding errors of a bias without a use."""
     model = {"batch_norm": True, "keep_every": keep_every, "kind": "SGD"}
-    assert_as_alone(world, 1e-5, config={"batch_norm": "synchronized"}, **model)
+    assert_as_alone(Side, world, 1e-5, config={"batch_norm": "synchronized"}, **model)
 
 
 @pytest.mark.parametrize("model", ["torch_tiny", "torch_steep"])
 def test_a_bad_loss_or_gradient_on_one_rank_changes_no_weights_anywhere(world, model):
     ring = Side(world, model=model, bad_id=5)
-    per_epoch = ring.plan.steps_per_epoch
-    order = ring.plan.order(0)
-    bad_step = next(s for s in range(per_epoch) if 5 in order.records(s, range(LANES)))
-    ring.train(bad_step)
-    before = ring.trainer.variables["hidden.weight"].numpy()
-    ring.stream.restart(world.lanes(LANES), bad_step, bad_step + 1)
-    assert not ring.step(ring.stream.next_batch()).is_finite
-    np.testing.assert_array_equal(ring.trainer.variables["hidden.weight"].numpy(), before)
+    sums, before = ring.train_to_bad_record(5)
+    assert not sums.is_finite
+    place = list(ring.trainer.variables).index("hidden.weight")
+    np.testing.assert_array_equal(ring.weights()[place], before[place])
 
 
 @pytest.mark.world_size(2, 3)
 def test_one_rank_that_knows_of_a_change_tells_all(world):
     ring = Side(world)
     ring.stream.restart(world.lanes(LANES), 0, 1)
-    is_last = world.rank == world.size - 1
-    assert ring.step(ring.stream.next_batch(), wants_change=is_last).wants_change
+    assert ring.step(wants_change=world.rank == world.size - 1).wants_change
 
 
 def test_evaluation_is_that_of_one_process(world):
-    def metrics(on):
-        side = Side(on, Mode.EVALUATION, keep_every=7)
-        evaluation = side.trainer.model.evaluation(side.stream.element_spec)
-        evaluator = Evaluator(evaluation, side.stream, side.plan, FRAMEWORK.collectives)
-        evaluator.restart(on, 0)
-        sums = evaluator.local_sums(evaluator.num_steps, UNWATCHED)
-        return evaluator.metrics(evaluator.over_ring(sums, on))
-
-    ours = metrics(world)
+    ours, _ = Side(world, Mode.EVALUATION, keep_every=7).evaluate()
     assert_same_everywhere(list(ours.values()))
     if world.is_leader:
-        assert ours == pytest.approx(metrics(ALONE), rel=1e-6)
+        theirs, _ = Side(ALONE, Mode.EVALUATION, keep_every=7).evaluate()
+        assert ours == pytest.approx(theirs, rel=1e-6)
         assert torch.is_grad_enabled()

@@ -6,40 +6,10 @@ import pytest
 from edl_horovod.frameworks.torch.ring import FRAMEWORK
 from edl_horovod.ring.state import Counters, RingState
 from tests.parallel.agreement import assert_same_everywhere
-from tests.parallel.ranks.torch.test_step import LANES, Side
+from tests.parallel.ranks.torch.test_step import Side
+from tests.parallel.side import LANES, Spread
 
 KINDS = ["SGD", "Adam", "NAdam", "Adafactor"]
-
-
-class Spread(Side):
-    """Ranks of a ring with the newcomers among them, which have no lanes until they have all."""
-
-    def __init__(self, world, newcomers, steps=4, **params):
-        super().__init__(world, batch_norm=True, **params)
-        holders = [rank for rank in range(world.size) if rank not in newcomers]
-        self.counters = Counters()
-        self.state = RingState(
-            self.trainer.variables,
-            self.counters,
-            FRAMEWORK.collectives,
-            groups=self.trainer.groups,
-            join_share=0.5,
-        )
-        self.go(holders, range(steps))
-        if world.rank in newcomers:
-            for name, variable in self.trainer.variables.items():
-                if not name.startswith("optimizer/") and name != "random":
-                    variable.assign(np.full_like(variable.numpy(), world.rank))
-        else:
-            self.counters.step = steps
-
-    def go(self, holders, steps):
-        part = self.world.among(holders)
-        if part is not None:
-            self.stream.restart(part.lanes(LANES), steps.start, steps.stop)
-        for _ in steps:
-            batch = self.stream.next_batch() if part is not None else None
-            self.trainer.step(batch, wants_change=False, is_alone=False, salt=0)
 
 
 pytestmark = pytest.mark.usefixtures("small_slices")
@@ -47,23 +17,12 @@ pytestmark = pytest.mark.usefixtures("small_slices")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_newcomers_have_the_bits_of_the_others_when_all_has_come(world, kind):
-    newcomers = range(1, world.size)
-    side = Spread(world, newcomers, kind=kind)
-    assert side.trainer.groups
-    side.state.sync(world, may_stream=True)
-    assert side.state.is_whole == (world.rank not in newcomers)
-    num_slices = 0
-    while side.state.is_streaming:
-        side.go([0], range(side.state.step, side.state.step + 1))
-        side.state.commit()
-        side.state.stream_on(hurries=False)
-        num_slices += 1
-    assert num_slices > 3
-    assert side.state.own_step == 4 + num_slices
-    assert_same_everywhere(side.weights())
-    first = 4 + num_slices
-    side.go(side.state.holders(world), range(first, first + 3))
-    assert_same_everywhere(side.weights())
+    side = Spread(Side(world, batch_norm=True, kind=kind), range(1, world.size))
+    if not world.is_leader:
+        for name, variable in side.trainer.variables.items():
+            if not name.startswith("optimizer/") and name != "random":
+                variable.assign(np.full_like(variable.numpy(), world.rank))
+    side.assert_newcomers_get_the_bits_of_the_others()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,7 +39,7 @@ def test_a_newcomer_that_has_made_no_step_takes_all_at_once(world, kind):
     assert_same_everywhere(side.weights())
     side.stream.restart(world.lanes(LANES), 3, 6)
     for _ in range(3):
-        side.step(side.stream.next_batch())
+        side.step()
     assert_same_everywhere(side.weights())
 
 

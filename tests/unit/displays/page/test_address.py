@@ -20,7 +20,7 @@ from edl_horovod.errors import ConfigError
         socket.gethostname(),
     ],
 )
-def test_addresses_and_own_names_are_ours(header: str):
+def test_addresses_and_own_names_are_ours(header):
     assert address.is_name_of_ours(header, "Me.example")
 
 
@@ -39,7 +39,7 @@ def test_addresses_and_own_names_are_ours(header: str):
         "1.2.3",
     ],
 )
-def test_other_names_are_not(header: str):
+def test_other_names_are_not(header):
     assert not address.is_name_of_ours(header, "127.0.0.1")
 
 
@@ -60,7 +60,7 @@ def test_a_port_that_is_taken_is_named():
         ("no such host", 0, "--host=no such host"),
     ],
 )
-def test_where_one_cannot_listen_is_said(host: str, port: int, said: str):
+def test_where_one_cannot_listen_is_said(host, port, said):
     with pytest.raises(ConfigError) as error:
         address.listen(host, port)
 

@@ -97,7 +97,7 @@ def _page_of(text: str, *, in_cluster: bool) -> _Parsed:
 @example(text="</title><!--", in_cluster=True)
 @example(text="{{ 7 * 7 }}{% raw %}", in_cluster=False)
 @example(text="\ud800", in_cluster=True)
-def test_no_text_breaks_out_of_the_page(text: str, in_cluster: bool):
+def test_no_text_breaks_out_of_the_page(text, in_cluster):
     assert _page_of(text, in_cluster=in_cluster).tags == _page_of("x", in_cluster=in_cluster).tags
 
 
@@ -140,7 +140,7 @@ def test_a_line_of_stairs_keeps_each_value_until_the_next():
 
 
 @given(st.lists(st.tuples(FINITE, FINITE), max_size=20))
-def test_a_chart_stays_in_its_field(points: list[tuple[float, float]]):
+def test_a_chart_stays_in_its_field(points):
     chart = draw("t", points, x_text=str, y_text=str)
 
     if len({x for x, _ in points}) < 2:

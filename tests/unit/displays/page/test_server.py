@@ -28,7 +28,7 @@ def test_many_readers_share_one_look():
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def at_once(monkeypatch):
     """Let each reader have a look of its own."""
     monkeypatch.setattr(server, "LEAST_SECONDS", 0.0)
 

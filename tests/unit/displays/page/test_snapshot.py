@@ -9,7 +9,7 @@ from edl_horovod.displays.page.snapshot import Series
 
 
 @given(count=st.integers(0, 3000), limit=st.integers(2, 50))
-def test_a_curve_keeps_its_ends_and_thins_evenly(count: int, limit: int):
+def test_a_curve_keeps_its_ends_and_thins_evenly(count, limit):
     series = Series(limit)
     for x in range(count):
         series.add(x, -x)
@@ -27,7 +27,7 @@ def test_a_curve_keeps_its_ends_and_thins_evenly(count: int, limit: int):
 
 
 @given(count=st.integers(1, 500), back=st.integers(0, 500))
-def test_steps_that_are_done_again_take_the_place_of_the_old_ones(count: int, back: int):
+def test_steps_that_are_done_again_take_the_place_of_the_old_ones(count, back):
     series = Series(20)
     for x in range(count):
         series.add(x, 1.0)

@@ -31,7 +31,7 @@ def write_steps(job_dir: Path, *numbers: int) -> None:
             log.write(step(number).event)
 
 
-def test_a_job_that_is_not_there_yet_is_shown_once_it_is(tmp_path: Path):
+def test_a_job_that_is_not_there_yet_is_shown_once_it_is(tmp_path):
     source = DirectorySource(JobDir(tmp_path / "job"))
 
     missing = source.snapshot()
@@ -47,13 +47,13 @@ def test_a_job_that_is_not_there_yet_is_shown_once_it_is(tmp_path: Path):
     assert there.loss == ((1, 1.0), (2, 0.5))
 
 
-def test_a_file_in_the_place_of_a_job_is_no_job(tmp_path: Path):
+def test_a_file_in_the_place_of_a_job_is_no_job(tmp_path):
     (tmp_path / "job").write_text("")
 
     assert DirectorySource(JobDir(tmp_path / "job")).snapshot().http_status == 404
 
 
-def test_only_what_was_added_is_read_again(tmp_path: Path):
+def test_only_what_was_added_is_read_again(tmp_path):
     make_job(tmp_path)
     write_steps(tmp_path, *range(1, 100))
     source = DirectorySource(JobDir(tmp_path))
@@ -70,7 +70,7 @@ def test_only_what_was_added_is_read_again(tmp_path: Path):
     assert [x for x, _ in source.snapshot().loss] == list(range(1, 101))
 
 
-def test_a_torn_line_is_passed_over(tmp_path: Path):
+def test_a_torn_line_is_passed_over(tmp_path):
     make_job(tmp_path)
     write_steps(tmp_path, 1)
     source = DirectorySource(JobDir(tmp_path))
@@ -83,7 +83,7 @@ def test_a_torn_line_is_passed_over(tmp_path: Path):
     assert [x for x, _ in source.snapshot().loss] == [1, 3]
 
 
-def test_a_job_that_begins_anew_in_the_directory_is_a_new_one(tmp_path: Path):
+def test_a_job_that_begins_anew_in_the_directory_is_a_new_one(tmp_path):
     make_job(tmp_path)
     write_steps(tmp_path, 5)
     source = DirectorySource(JobDir(tmp_path))
@@ -95,7 +95,7 @@ def test_a_job_that_begins_anew_in_the_directory_is_a_new_one(tmp_path: Path):
     assert [x for x, _ in source.snapshot().loss] == [1, 2, 3, 4]
 
 
-def test_an_event_that_lacks_a_field_hurts_nothing(tmp_path: Path):
+def test_an_event_that_lacks_a_field_hurts_nothing(tmp_path):
     make_job(tmp_path)
     write_steps(tmp_path, 1)
     with (tmp_path / "events.jsonl").open("a") as stream:
@@ -122,7 +122,7 @@ def test_only_changes_of_the_ring_are_kept():
     assert history.ring.points == ((1.0, 2), (3.0, 3), (5.0, 1))
 
 
-def test_the_curve_of_the_ring_of_a_job_that_is_over_ends_with_the_job(tmp_path: Path):
+def test_the_curve_of_the_ring_of_a_job_that_is_over_ends_with_the_job(tmp_path):
     make_job(tmp_path)
     source = DirectorySource(JobDir(tmp_path))
     path = tmp_path / "events.jsonl"
@@ -140,7 +140,7 @@ def test_the_curve_of_the_ring_of_a_job_that_is_over_ends_with_the_job(tmp_path:
     assert "1:01:" not in shown
 
 
-def test_the_curve_of_the_ring_of_a_job_that_runs_extends_until_now(tmp_path: Path):
+def test_the_curve_of_the_ring_of_a_job_that_runs_extends_until_now(tmp_path):
     history = History()
     history.add(recorded("step", time.time() - 600, size=2, step=1))
     snapshot = JobSnapshot(time=time.time(), state=history.state, ring=history.ring.points)

@@ -1,16 +1,15 @@
 """An S3 server for the tests of remote files."""
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from edl_horovod.records.files import remote
-from tests.s3_server import S3Server, serve
+from tests.s3_server import serve
 
 
 @pytest.fixture(autouse=True)
-def own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_settings(monkeypatch):
     """No settings of whoever runs the tests, no waiting, no connection of another test."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))]:
         monkeypatch.delenv(name)
@@ -24,13 +23,13 @@ def own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[S3Server]:
+def running():
     with serve() as server:
         yield server
 
 
 @pytest.fixture
-def s3(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+def s3(running, monkeypatch):
     for name, value in running.environment.items():
         monkeypatch.setenv(name, value)
     running.requests.clear()

@@ -37,7 +37,7 @@ def read_headers(file: InputFile, *, chunk_bytes: int, num_chunks: int) -> None:
         assert len(file.read_at(number * chunk_bytes, num_bytes=20)) == 20
 
 
-def test_headers_of_small_chunks_come_by_large_reads() -> None:
+def test_headers_of_small_chunks_come_by_large_reads():
     file = Sparse(1024 << 16)
 
     read_headers(ReadAhead(file), chunk_bytes=1 << 16, num_chunks=1024)
@@ -46,7 +46,7 @@ def test_headers_of_small_chunks_come_by_large_reads() -> None:
     assert max(file.reads) == MAX_WINDOW_BYTES
 
 
-def test_headers_of_large_chunks_come_alone() -> None:
+def test_headers_of_large_chunks_come_alone():
     file = Sparse(100 << 20)
 
     read_headers(ReadAhead(file), chunk_bytes=1 << 20, num_chunks=100)
@@ -55,7 +55,7 @@ def test_headers_of_large_chunks_come_alone() -> None:
     assert sum(file.reads) < 5 << 20
 
 
-def test_small_file_is_one_read() -> None:
+def test_small_file_is_one_read():
     file = Sparse(30_000)
 
     read_headers(ReadAhead(file), chunk_bytes=1000, num_chunks=30)
@@ -77,7 +77,7 @@ class Text(Sparse):
     data=st.binary(min_size=1, max_size=300),
     wanted=st.lists(st.tuples(st.integers(0, 299), st.integers(0, 400)), max_size=20),
 )
-def test_bytes_are_those_of_the_file(data: bytes, wanted: list[tuple[int, int]]) -> None:
+def test_bytes_are_those_of_the_file(data, wanted):
     file = ReadAhead(Text(data))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edl_horovod.records.files.input_file.FIRST_WINDOW_BYTES", 16)

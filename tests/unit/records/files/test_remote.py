@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.patterns import expand
 from edl_horovod.records.sources.recordio import Codec, Writer
-from tests.s3_server import BUCKET, S3Server
+from tests.s3_server import BUCKET
 
 RECORDS = [b"record %d" % n for n in range(90)]
 LOGIN = "Basic bWU6cHc="
@@ -42,7 +41,7 @@ def write(path: Path, records: list[bytes], *, chunk_bytes: int = 200) -> bytes:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Three files of 30 records each."""
     for number, name in enumerate(sorted(NAMES)):
         write(tmp_path / "data" / name, RECORDS[number * 30 : number * 30 + 30])
@@ -50,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def uploaded(s3: S3Server, folder: Path) -> S3Server:
+def uploaded(s3, folder):
     for name in NAMES:
         s3.put(f"data/{name}", (folder / name).read_bytes())
     s3.put("data/deep/other.recordio", (folder / NAMES[0]).read_bytes())
@@ -59,7 +58,7 @@ def uploaded(s3: S3Server, folder: Path) -> S3Server:
     return s3
 
 
-def test_records_of_s3_are_those_of_the_disk(uploaded: S3Server, folder: Path) -> None:
+def test_records_of_s3_are_those_of_the_disk(uploaded, folder):
     with Reader.open("s3://bucket/data/*.recordio") as reader:
         assert [file.path for file in reader.index.files] == [
             f"s3://bucket/data/{name}" for name in sorted(NAMES)
@@ -92,13 +91,13 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize("case", PATTERNS, ids=lambda case: case.name)
-def test_expand_on_s3(uploaded: S3Server, case: Pattern) -> None:
+def test_expand_on_s3(uploaded, case):
     found = expand(case.pattern)
 
     assert found == [f"s3://bucket/data/{name}" for name in case.found]
 
 
-def test_expand_sees_what_was_added_since(uploaded: S3Server) -> None:
+def test_expand_sees_what_was_added_since(uploaded):
     assert len(expand("s3://bucket/data/train-*")) == 2
     uploaded.put("data/train-2.recordio", b"")
     try:
@@ -107,7 +106,7 @@ def test_expand_sees_what_was_added_since(uploaded: S3Server) -> None:
         fsspec.filesystem("s3", skip_instance_cache=True).rm("bucket/data/train-2.recordio")
 
 
-def test_reading_a_record_fetches_its_chunk_alone(s3: S3Server, tmp_path: Path) -> None:
+def test_reading_a_record_fetches_its_chunk_alone(s3, tmp_path):
     records = [bytes([n]) * (1 << 20) for n in range(8)]
     data = write(tmp_path / "large.recordio", records, chunk_bytes=1 << 20)
     s3.put("large.recordio", data)
@@ -123,7 +122,7 @@ def test_reading_a_record_fetches_its_chunk_alone(s3: S3Server, tmp_path: Path) 
     assert sum(fetched) < len(data) / 6
 
 
-def test_index_of_many_small_chunks_costs_few_requests(s3: S3Server, tmp_path: Path) -> None:
+def test_index_of_many_small_chunks_costs_few_requests(s3, tmp_path):
     data = write(tmp_path / "many.recordio", [bytes(1000)] * 8000, chunk_bytes=8 << 10)
     s3.put("many.recordio", data)
     s3.requests.clear()
@@ -134,21 +133,16 @@ def test_index_of_many_small_chunks_costs_few_requests(s3: S3Server, tmp_path: P
     assert len(s3.gets("many.recordio")) == 3
 
 
-def test_threads_read_what_one_thread_reads(uploaded: S3Server) -> None:
+def test_threads_read_what_one_thread_reads(uploaded):
     batches = np.random.default_rng(0).integers(0, 90, size=(40, 20))
 
-    with (
-        Reader.open("s3://bucket/data", cache_bytes=500) as reader,
-        ThreadPoolExecutor(8) as pool,
-    ):
+    with Reader.open("s3://bucket/data", cache_bytes=500) as reader, ThreadPoolExecutor(8) as pool:
         found = list(pool.map(reader.read, batches))
 
     assert found == [[RECORDS[i] for i in batch] for batch in batches]
 
 
-def test_passing_trouble_is_tried_again_and_told(
-    uploaded: S3Server, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_passing_trouble_is_tried_again_and_told(uploaded, caplog):
     file = open_input("s3://bucket/data/train-0.recordio")
     uploaded.faults[:] = [(503, "SlowDown"), (500, "InternalError")]
 
@@ -161,7 +155,7 @@ def test_passing_trouble_is_tried_again_and_told(
     ]
 
 
-def test_lasting_trouble_ends_after_a_few_tries(uploaded: S3Server) -> None:
+def test_lasting_trouble_ends_after_a_few_tries(uploaded):
     file = open_input("s3://bucket/data/train-0.recordio")
     uploaded.faults[:] = [(503, "SlowDown")] * 50
 
@@ -171,7 +165,7 @@ def test_lasting_trouble_ends_after_a_few_tries(uploaded: S3Server) -> None:
     assert len(uploaded.requests) == remote.NUM_TRIES
 
 
-def test_refusal_is_not_tried_again(uploaded: S3Server) -> None:
+def test_refusal_is_not_tried_again(uploaded):
     file = open_input("s3://bucket/data/train-0.recordio")
     uploaded.faults[:] = [(403, "AccessDenied")]
 
@@ -182,7 +176,7 @@ def test_refusal_is_not_tried_again(uploaded: S3Server) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["s3://bucket/data/*", "s3://bucket/data/train-0.recordio"])
-def test_forbidden_place_says_so(uploaded: S3Server, pattern: str) -> None:
+def test_forbidden_place_says_so(uploaded, pattern):
     uploaded.faults[:] = [(403, "AccessDenied")] * 9
 
     with pytest.raises(DataError, match="403"):
@@ -190,7 +184,7 @@ def test_forbidden_place_says_so(uploaded: S3Server, pattern: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["s3://no-bucket/data/*", "s3://no-bucket/data/x.recordio"])
-def test_missing_bucket_says_so(s3: S3Server, pattern: str) -> None:
+def test_missing_bucket_says_so(s3, pattern):
     with pytest.raises(DataError, match=r"bucket of s3://no-bucket/.*404"):
         expand(pattern)
 
@@ -212,17 +206,17 @@ NO_MATCHES = [
 
 
 @pytest.mark.parametrize("case", NO_MATCHES, ids=lambda case: case.pattern)
-def test_missing_file_says_what_is_there(uploaded: S3Server, case: NoMatch) -> None:
+def test_missing_file_says_what_is_there(uploaded, case):
     with pytest.raises(DataError, match=case.message):
         expand(case.pattern)
 
 
-def test_file_that_goes_away_says_so(uploaded: S3Server) -> None:
+def test_file_that_goes_away_says_so(uploaded):
     with pytest.raises(DataError, match=r"s3://bucket/data/gone .*404"):
         open_input("s3://bucket/data/gone").read_at(0, num_bytes=4)
 
 
-def test_silent_server_is_a_time_out(uploaded: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_is_a_time_out(uploaded, monkeypatch):
     monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"read_timeout": 0.05}})
     uploaded.stall_seconds = 0.3
 
@@ -230,9 +224,7 @@ def test_silent_server_is_a_time_out(uploaded: S3Server, monkeypatch: pytest.Mon
         expand("s3://bucket/data/*")
 
 
-def test_endpoint_without_a_server_cannot_be_reached(
-    s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endpoint_without_a_server_cannot_be_reached(s3, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
@@ -244,9 +236,7 @@ def test_endpoint_without_a_server_cannot_be_reached(
 
 
 @pytest.mark.parametrize("profile", [None, "no-such-profile"])
-def test_missing_credentials_say_where_to_put_them(
-    s3: S3Server, monkeypatch: pytest.MonkeyPatch, profile: str | None
-) -> None:
+def test_missing_credentials_say_where_to_put_them(s3, monkeypatch, profile):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     if profile:
@@ -265,7 +255,7 @@ def test_missing_credentials_say_where_to_put_them(
         ("s3://bucket/x", "fsspec", "s3"),
     ],
 )
-def test_missing_extra_is_named(pattern: str, module: str, extra: str) -> None:
+def test_missing_extra_is_named(pattern, module, extra):
     program = (
         "import sys; sys.modules[sys.argv[2]] = None\n"
         "from edl_horovod.records.sources.patterns import expand\n"
@@ -280,7 +270,7 @@ def test_missing_extra_is_named(pattern: str, module: str, extra: str) -> None:
     assert f"run pip install -c constraints.txt '.[{extra}]'" in printed
 
 
-def test_local_data_needs_no_file_system_library(folder: Path) -> None:
+def test_local_data_needs_no_file_system_library(folder):
     program = (
         "import sys\n"
         "from edl_horovod.records.reader import Reader\n"
@@ -291,7 +281,7 @@ def test_local_data_needs_no_file_system_library(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", program, str(folder)], timeout=60, check=True)
 
 
-def test_memory(folder: Path) -> None:
+def test_memory(folder):
     system = fsspec.filesystem("memory")
     system.put(str(folder), "/place", recursive=True)
     try:
@@ -301,9 +291,7 @@ def test_memory(folder: Path) -> None:
         system.rm("/place", recursive=True)
 
 
-def test_damage_is_left_out_as_on_the_disk(
-    s3: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damage_is_left_out_as_on_the_disk(s3, tmp_path, caplog):
     data = bytearray(write(tmp_path / "x.recordio", RECORDS))
     data[300] ^= 1
     (tmp_path / "x.recordio").write_bytes(data)
@@ -316,7 +304,7 @@ def test_damage_is_left_out_as_on_the_disk(
     assert ours.tables.chunks.tolist() == local.tables.chunks.tolist()
 
 
-def test_object_that_changed_is_not_taken_for_the_old_one(uploaded: S3Server) -> None:
+def test_object_that_changed_is_not_taken_for_the_old_one(uploaded):
     uploaded.put("changing.recordio", b"")
     with Reader.open("s3://bucket/data/train-0.recordio") as reader:
         original = open_input("s3://bucket/data/train-0.recordio")
@@ -330,7 +318,7 @@ def test_object_that_changed_is_not_taken_for_the_old_one(uploaded: S3Server) ->
 
 
 @pytest.fixture
-def google(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def google(folder, monkeypatch):
     """An emulator of Google Cloud Storage that holds the records in `bucket/data`."""
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
@@ -350,7 +338,7 @@ def google(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("google")
-def test_google_cloud_storage() -> None:
+def test_google_cloud_storage():
     with Reader.open("gs://bucket/data/*.recordio") as reader:
         assert [file.path for file in reader.index.files] == [
             f"gs://bucket/data/{name}" for name in sorted(NAMES)
@@ -363,7 +351,7 @@ def test_google_cloud_storage() -> None:
         expand("gs://no-bucket/data/*")
 
 
-def test_http_reads_ranges(uploaded: S3Server) -> None:
+def test_http_reads_ranges(uploaded):
     urls = [f"{uploaded.url}/{BUCKET}/data/{name}" for name in sorted(NAMES)]
 
     with Reader.open(",".join(urls)) as reader:
@@ -371,7 +359,7 @@ def test_http_reads_ranges(uploaded: S3Server) -> None:
 
 
 @pytest.fixture
-def plain_http(folder: Path) -> Iterator[str]:
+def plain_http(folder):
     """A server that knows no ranges, and refuses what is called secret."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
@@ -406,14 +394,9 @@ def plain_http(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("secret", "403"),
-        ("none", "404"),
-        ("broken", "5xx"),
-    ],
+    ("name", "message"), [("secret", "403"), ("none", "404"), ("broken", "5xx")]
 )
-def test_http_failures_differ(plain_http: str, name: str, message: str) -> None:
+def test_http_failures_differ(plain_http, name, message):
     file = open_input(f"{plain_http}/{name}")
 
     with pytest.raises(DataError, match=message):
@@ -422,26 +405,22 @@ def test_http_failures_differ(plain_http: str, name: str, message: str) -> None:
         assert file.size_bytes
 
 
-def test_http_server_without_ranges_is_refused(plain_http: str) -> None:
+def test_http_server_without_ranges_is_refused(plain_http):
     with pytest.raises(DataError, match="whole file"):
         open_input(f"{plain_http}/train-0.recordio").read_at(5, num_bytes=4)
 
 
-def test_folder_over_http_is_refused(plain_http: str) -> None:
+def test_folder_over_http_is_refused(plain_http):
     with pytest.raises(DataError, match=r"folder cannot be listed over HTTP"):
         expand(f"{plain_http}/")
 
 
-def test_headers_of_fsspecs_own_configuration_reach_a_server(
-    plain_http: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_of_fsspecs_own_configuration_reach_a_server(plain_http, monkeypatch):
     monkeypatch.setitem(conf, "http", {"client_kwargs": {"headers": {"Authorization": LOGIN}}})
     assert open_input(f"{plain_http}/private").size_bytes == 4
 
 
-def test_a_netrc_file_gives_the_password_of_a_server(
-    plain_http: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_netrc_file_gives_the_password_of_a_server(plain_http, tmp_path, monkeypatch):
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password pw\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -449,6 +428,6 @@ def test_a_netrc_file_gives_the_password_of_a_server(
     assert open_input(f"{plain_http}/private").size_bytes == 4
 
 
-def test_a_private_file_is_refused_without_a_password(plain_http: str) -> None:
+def test_a_private_file_is_refused_without_a_password(plain_http):
     with pytest.raises(DataError, match=r"\(403\)|credentials"):
         assert open_input(f"{plain_http}/private").size_bytes

@@ -25,7 +25,7 @@ def write(folder: Path, number: int, first: int, *, chunk_bytes: int = 100) -> P
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     folder = tmp_path / "prepared"
     folder.mkdir()
     for number in range(NUM_FILES):
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def uploaded(s3: S3Server, folder: Path) -> S3Server:
+def uploaded(s3, folder):
     for path in folder.iterdir():
         s3.put(f"indexed/{path.name}", path.read_bytes())
     s3.requests.clear()
@@ -42,7 +42,7 @@ def uploaded(s3: S3Server, folder: Path) -> S3Server:
 
 
 @pytest.fixture
-def with_index(uploaded: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+def with_index(uploaded, folder, monkeypatch):
     """As `edl prepare` leaves it, and a copy to the store makes of it: with other times."""
     monkeypatch.setattr(index_store, "SMALL_BYTES", 0)
     Index.open(str(folder), folder=folder)
@@ -57,8 +57,8 @@ def requests_for_files(s3: S3Server) -> list[str]:
 
 
 def test_with_an_index_a_file_costs_one_request_at_most_before_the_first_step(
-    with_index: S3Server, folder: Path, tmp_path: Path
-) -> None:
+    with_index, folder, tmp_path
+):
     names = [f"part-{number:02}.recordio" for number in range(NUM_FILES)]
 
     index = Index.open(PATTERN, folder=tmp_path / "job")
@@ -70,9 +70,7 @@ def test_with_an_index_a_file_costs_one_request_at_most_before_the_first_step(
     assert not index.block_starts.flags.owndata  # Fetched once, and mapped from the job's folder.
 
 
-def test_other_ranks_and_later_jobs_ask_for_nothing_but_the_listing(
-    uploaded: S3Server, tmp_path: Path
-) -> None:
+def test_other_ranks_and_later_jobs_ask_for_nothing_but_the_listing(uploaded, tmp_path):
     first = Index.open(PATTERN, folder=tmp_path / "job")
     for folder in (tmp_path / "job", tmp_path / "another job"):
         uploaded.requests.clear()
@@ -84,8 +82,8 @@ def test_other_ranks_and_later_jobs_ask_for_nothing_but_the_listing(
 
 
 def test_only_a_file_that_was_uploaded_again_is_indexed_again_with_a_message(
-    uploaded: S3Server, folder: Path, tmp_path: Path
-) -> None:
+    uploaded, folder, tmp_path
+):
     Index.open(PATTERN, folder=tmp_path / "job")
     changed = write(folder, 3, 9000)
     uploaded.put(f"indexed/{changed.name}", changed.read_bytes())
@@ -100,9 +98,7 @@ def test_only_a_file_that_was_uploaded_again_is_indexed_again_with_a_message(
     assert changed.name in messages[0]
 
 
-def test_an_uploaded_index_of_other_files_is_not_believed(
-    with_index: S3Server, folder: Path, tmp_path: Path
-) -> None:
+def test_an_uploaded_index_of_other_files_is_not_believed(with_index, folder, tmp_path):
     changed = write(folder, 5, 7000)  # Of the same size, and other chunks.
     with_index.put(f"indexed/{changed.name}", changed.read_bytes())
     longer = write(folder, 6, 0, chunk_bytes=1000)
@@ -115,9 +111,7 @@ def test_an_uploaded_index_of_other_files_is_not_believed(
     assert "2 of 12" in messages[0]
 
 
-def test_a_file_that_is_not_an_index_is_ignored(
-    with_index: S3Server, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_is_not_an_index_is_ignored(with_index, folder, tmp_path, caplog):
     (index,) = folder.glob(".*.index")
     with_index.put(f"indexed/{index.name}", b"<html>no such page</html>")
     assert Index.open(PATTERN, folder=tmp_path / "job").num_records == 50 * NUM_FILES

@@ -62,21 +62,21 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("case", TEXTS, ids=lambda case: case.name)
-def test_rows(tmp_path: Path, case: Text) -> None:
+def test_rows(tmp_path, case):
     path = tmp_path / "x.csv"
     path.write_bytes(case.data)
 
     assert read(path) == list(case.records)
 
 
-def test_first_line_is_a_record_without_a_header(tmp_path: Path) -> None:
+def test_first_line_is_a_record_without_a_header(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(b"1,2\n3,4\n")
 
     assert read(path, header=False) == [b"1,2", b"3,4"]
 
 
-def test_header_is_known_and_no_record(tmp_path: Path) -> None:
+def test_header_is_known_and_no_record(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(b"a,b\r\n1,2\r\n")
 
@@ -86,7 +86,7 @@ def test_header_is_known_and_no_record(tmp_path: Path) -> None:
     assert [chunk.num_records for chunk in chunks.chunks] == [1]
 
 
-def test_header_of_numbers_is_refused(tmp_path: Path) -> None:
+def test_header_of_numbers_is_refused(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(b"1,2.5\n3,4\n")
 
@@ -94,7 +94,7 @@ def test_header_of_numbers_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
-def test_different_headers_are_refused(tmp_path: Path) -> None:
+def test_different_headers_are_refused(tmp_path):
     (tmp_path / "1.csv").write_bytes(b"a,b\n1,2\n")
     (tmp_path / "2.csv").write_bytes(b"b,a\n1,2\n")
 
@@ -102,7 +102,7 @@ def test_different_headers_are_refused(tmp_path: Path) -> None:
         Index.open(str(tmp_path))
 
 
-def test_formats_do_not_mix(tmp_path: Path) -> None:
+def test_formats_do_not_mix(tmp_path):
     (tmp_path / "1.csv").write_bytes(b"a,b\n1,2\n")
     with Writer(tmp_path / "2.recordio") as writer:
         writer.write(b"x")
@@ -112,7 +112,7 @@ def test_formats_do_not_mix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["x.csv.gz", "s3://b/x.CSV.zst", "http://h/x.csv.bz2?version=1"])
-def test_compressed_csv_is_refused(path: str) -> None:
+def test_compressed_csv_is_refused(path):
     with pytest.raises(DataError, match="compressed CSV"):
         format_of([path])
 
@@ -125,7 +125,7 @@ def test_compressed_csv_is_refused(path: str) -> None:
         (b"PK\x03\x04rest", "spreadsheet"),
     ],
 )
-def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes, what: str) -> None:
+def test_what_is_no_text_is_refused(tmp_path, data, what):
     path = tmp_path / "x.csv"
     path.write_bytes(data)
 
@@ -176,7 +176,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_damage_names_file_and_byte(tmp_path: Path, case: Damage) -> None:
+def test_damage_names_file_and_byte(tmp_path, case):
     path = tmp_path / "x.csv"
     path.write_bytes(case.data)
 
@@ -185,9 +185,7 @@ def test_damage_names_file_and_byte(tmp_path: Path, case: Damage) -> None:
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_damaged_lines_are_skipped_on_request(
-    tmp_path: Path, case: Damage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_lines_are_skipped_on_request(tmp_path, case, caplog):
     path = tmp_path / "x.csv"
     path.write_bytes(case.data)
 
@@ -198,7 +196,7 @@ def test_damaged_lines_are_skipped_on_request(
     assert "data_plan.damaged=skip" in caplog.text
 
 
-def test_damaged_header_is_an_error_even_if_damage_is_skipped(tmp_path: Path) -> None:
+def test_damaged_header_is_an_error_even_if_damage_is_skipped(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(b'a",b\n1,2\n')
 
@@ -206,7 +204,7 @@ def test_damaged_header_is_an_error_even_if_damage_is_skipped(tmp_path: Path) ->
         read(path, damaged="skip")
 
 
-def test_row_without_an_end_is_not_read_for_ever(tmp_path: Path) -> None:
+def test_row_without_an_end_is_not_read_for_ever(tmp_path):
     path, row = tmp_path / "x.csv", b"5," + b"6" * 100_000
     rows = [row] * (MAX_ROW_BYTES // len(row) + 1)
     path.write_bytes(b'a,b\n1,2\n"3,4\n' + b"".join(row + b"\n" for row in rows))
@@ -216,7 +214,7 @@ def test_row_without_an_end_is_not_read_for_ever(tmp_path: Path) -> None:
     assert read(path, damaged="skip") == [b"1,2", *rows]
 
 
-def test_file_that_changed_since_is_an_error(tmp_path: Path) -> None:
+def test_file_that_changed_since_is_an_error(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(b"a,b\n1,2\n3,4\n")
     index = Index.open([str(path)])
@@ -226,7 +224,7 @@ def test_file_that_changed_since_is_an_error(tmp_path: Path) -> None:
         reader.read([0])
 
 
-def test_large_file_is_chunks_of_whole_rows(tmp_path: Path) -> None:
+def test_large_file_is_chunks_of_whole_rows(tmp_path):
     rows = [b'%d,"text, and\nmore ""%d""",%s' % (n, n, b"x" * (n % 300)) for n in range(40_000)]
     path = tmp_path / "x.csv"
     path.write_bytes(b"\r\n".join([b"id,text,more", *rows]))
@@ -242,7 +240,7 @@ def test_large_file_is_chunks_of_whole_rows(tmp_path: Path) -> None:
         assert reader.read(ids) == [rows[i] for i in ids]
 
 
-def test_row_larger_than_a_read_is_one_record(tmp_path: Path) -> None:
+def test_row_larger_than_a_read_is_one_record(tmp_path):
     row = b'"' + b"long\n" * (1 << 20) + b'",1'
     path = tmp_path / "x.csv"
     path.write_bytes(b"a,b\n" + row + b"\n2,3\n")
@@ -282,13 +280,8 @@ def chunked_rows(data: bytes, *, read_bytes: int, chunk_bytes: int) -> list[byte
     chunk_bytes=st.integers(1, 60),
 )
 def test_what_the_csv_module_writes_is_read_row_by_row(
-    rows: list[list[str]],
-    quoting: int,
-    line_end: str,
-    delimiter: str,
-    read_bytes: int,
-    chunk_bytes: int,
-) -> None:
+    rows, quoting, line_end, delimiter, read_bytes, chunk_bytes
+):
     stream = io.StringIO(newline="")
     csv.writer(stream, quoting=quoting, lineterminator=line_end, delimiter=delimiter).writerows(
         rows
@@ -330,9 +323,7 @@ def has_misplaced_quote(text: str) -> bool:
     read_bytes=st.integers(1, 70),
     chunk_bytes=st.integers(1, 70),
 )
-def test_any_text_is_refused_or_cut_as_the_csv_module_does(
-    text: str, read_bytes: int, chunk_bytes: int
-) -> None:
+def test_any_text_is_refused_or_cut_as_the_csv_module_does(text, read_bytes, chunk_bytes):
     if has_misplaced_quote(text):
         with pytest.raises(DataError, match="quote at byte"):
             chunked_rows(text.encode(), read_bytes=read_bytes, chunk_bytes=chunk_bytes)
@@ -344,7 +335,7 @@ def test_any_text_is_refused_or_cut_as_the_csv_module_does(
 
 @settings(max_examples=300)
 @given(data=st.binary(max_size=80), is_end=st.booleans())
-def test_any_bytes_give_whole_rows(data: bytes, is_end: bool) -> None:
+def test_any_bytes_give_whole_rows(data, is_end):
     rows = find_rows(data, is_end=is_end)
 
     assert (np.diff([0, *rows.ends]) > 0).all()
@@ -355,7 +346,7 @@ def test_any_bytes_give_whole_rows(data: bytes, is_end: bool) -> None:
 
 @settings(max_examples=200)
 @given(text=st.text(alphabet='a,"\n', max_size=60))
-def test_leaving_damage_out_ends_and_keeps_sound_lines(text: str) -> None:
+def test_leaving_damage_out_ends_and_keeps_sound_lines(text):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "x.csv")
         path.write_text(f"first,row\n{text}\n")

@@ -15,5 +15,5 @@ from edl_horovod.records.sources.formats import file_format
         ("a.parquet", "Parquet"),
     ],
 )
-def test_the_end_of_a_name_says_the_format(path: str, name: str) -> None:
+def test_the_end_of_a_name_says_the_format(path, name):
     assert file_format(path).name == name

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from edl_horovod.records.sources.patterns import expand
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path):
     for name in ("b.recordio", "a.recordio", "sub/c.recordio", "sub/deep/d.recordio", "notes.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -34,11 +33,7 @@ PATTERNS = [
     Pattern("folder", "{0}", ("a.recordio", "b.recordio", "odd,[name].recordio")),
     Pattern("list, each once", "{0}/b.recordio, {0}/[ab].recordio", ("a.recordio", "b.recordio")),
     Pattern("one file spelt twice", "{0}/a.recordio,{0}/sub/../a.recordio", ("a.recordio",)),
-    Pattern(
-        "across folders",
-        "{0}/sub/**/*.recordio",
-        ("sub/c.recordio", "sub/deep/d.recordio"),
-    ),
+    Pattern("across folders", "{0}/sub/**/*.recordio", ("sub/c.recordio", "sub/deep/d.recordio")),
     Pattern("glob of folders", "{0}/s*", ("sub/c.recordio",)),
     Pattern("name like a pattern", "{0}/odd,[name].recordio", ("odd,[name].recordio",)),
     Pattern("file scheme", "file://{0}/sub", ("sub/c.recordio",)),
@@ -46,7 +41,7 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize("case", PATTERNS, ids=lambda case: case.name)
-def test_expand(tree: Path, case: Pattern) -> None:
+def test_expand(tree, case):
     found = expand(case.pattern.format(tree))
 
     assert [os.path.relpath(path, tree) for path in found] == list(case.names)
@@ -64,25 +59,19 @@ NO_MATCHES = [
     NoMatch("no such folder", "{0}/sbu/*.recordio", r"nearest .*Did you mean 'sub'\?"),
     NoMatch("glob", "{0}/train-*.recordio", r"No data file matches '.*/train-\*\.recordio'"),
     NoMatch("one of a list", "{0}/a.recordio,{0}/missing", r"No data file matches '.*/missing'"),
-    NoMatch(
-        "folder without files",
-        "{0}/empty",
-        r"'.*/empty', is empty.*\.recordio, \.csv, ",
-    ),
+    NoMatch("folder without files", "{0}/empty", r"'.*/empty', is empty.*\.recordio, \.csv, "),
     NoMatch("nothing", " , ", "pattern=' , '"),
     NoMatch("unknown scheme", "gss://bucket/x", r"one of file://, s3://.*Did you mean 'gs'\?"),
 ]
 
 
 @pytest.mark.parametrize("case", NO_MATCHES, ids=lambda case: case.name)
-def test_expand_without_a_match_says_what_is_there(tree: Path, case: NoMatch) -> None:
+def test_expand_without_a_match_says_what_is_there(tree, case):
     with pytest.raises(DataError, match=case.message):
         expand(case.pattern.format(tree))
 
 
-def test_expand_of_a_relative_pattern_names_the_present_folder(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expand_of_a_relative_pattern_names_the_present_folder(tree, monkeypatch):
     monkeypatch.chdir(tree)
 
     assert expand("a.recordio") == ["a.recordio"]

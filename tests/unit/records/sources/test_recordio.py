@@ -78,7 +78,7 @@ GOLDEN_PAYLOADS = {
 
 
 @pytest.mark.parametrize("name", GOLDEN_PAYLOADS)
-def test_reads_golden_bytes(tmp_path: Path, name: str) -> None:
+def test_reads_golden_bytes(tmp_path, name):
     codec, payload = GOLDEN_PAYLOADS[name]
     chunk = golden_chunk(payload, codec=codec, num_records=len(RECORDS))
     path = tmp_path / "golden.recordio"
@@ -90,7 +90,7 @@ def test_reads_golden_bytes(tmp_path: Path, name: str) -> None:
         assert reader.read([7]) == [b"third record"]
 
 
-def test_reads_the_literal_bytes_of_a_one_record_file(tmp_path: Path) -> None:
+def test_reads_the_literal_bytes_of_a_one_record_file(tmp_path):
     path = tmp_path / "golden.recordio"
     path.write_bytes(bytes.fromhex("04030201 335de166 00000000 07000000 01000000 03000000 616263"))
 
@@ -99,7 +99,7 @@ def test_reads_the_literal_bytes_of_a_one_record_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_writes_the_20_byte_header(tmp_path: Path, codec: Codec) -> None:
+def test_writes_the_20_byte_header(tmp_path, codec):
     path = tmp_path / "out.recordio"
     with Writer(path, codec=codec) as writer:
         for record in RECORDS:
@@ -121,7 +121,7 @@ def test_writes_the_20_byte_header(tmp_path: Path, codec: Codec) -> None:
     assert raw == framed(RECORDS)
 
 
-def test_writes_one_snappy_stream_per_chunk(tmp_path: Path) -> None:
+def test_writes_one_snappy_stream_per_chunk(tmp_path):
     path = tmp_path / "out.recordio"
     with Writer(path, codec=Codec.SNAPPY, chunk_bytes=100_000) as writer:
         for _ in range(30):
@@ -137,7 +137,7 @@ def test_writes_one_snappy_stream_per_chunk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_same_records_make_the_same_file(tmp_path: Path, codec: Codec) -> None:
+def test_same_records_make_the_same_file(tmp_path, codec):
     for name in ("a", "b"):
         with Writer(tmp_path / name, codec=codec) as writer:
             writer.write(b"x" * 1000)
@@ -153,9 +153,7 @@ def test_same_records_make_the_same_file(tmp_path: Path, codec: Codec) -> None:
     cache_bytes=st.sampled_from([0, 500, 1 << 20]),
     data=st.data(),
 )
-def test_any_records_round_trip_in_any_order(
-    records: list[bytes], codec: Codec, chunk_bytes: int, cache_bytes: int, data: st.DataObject
-) -> None:
+def test_any_records_round_trip_in_any_order(records, codec, chunk_bytes, cache_bytes, data):
     ids = data.draw(st.lists(st.integers(0, len(records) - 1), max_size=100))
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "x.recordio")
@@ -173,9 +171,7 @@ def test_any_records_round_trip_in_any_order(
 
 @settings(max_examples=30)
 @given(sizes=st.lists(st.integers(0, 400), min_size=1, max_size=40), chunk=st.integers(4, 1000))
-def test_chunks_hold_at_most_chunk_bytes_unless_one_record_is_larger(
-    sizes: list[int], chunk: int
-) -> None:
+def test_chunks_hold_at_most_chunk_bytes_unless_one_record_is_larger(sizes, chunk):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "x.recordio")
         with Writer(path, codec=Codec.NONE, chunk_bytes=chunk) as writer:
@@ -187,7 +183,7 @@ def test_chunks_hold_at_most_chunk_bytes_unless_one_record_is_larger(
         assert sum(c.num_records for c in chunks) == len(sizes)
 
 
-def test_records_of_equal_length_and_records_of_any_length_split_alike(tmp_path: Path) -> None:
+def test_records_of_equal_length_and_records_of_any_length_split_alike(tmp_path):
     # The first has a stride; the second has the same total size but another length inside.
     even = [b"aaaa", b"bbbb", b"cccc"]
     uneven = [b"aaaa", b"bbb", b"ccccc"]
@@ -199,7 +195,7 @@ def test_records_of_equal_length_and_records_of_any_length_split_alike(tmp_path:
             assert list(reader) == records
 
 
-def test_file_without_records_is_empty_and_valid(tmp_path: Path) -> None:
+def test_file_without_records_is_empty_and_valid(tmp_path):
     path = tmp_path / "empty.recordio"
     with Writer(path):
         pass
@@ -209,7 +205,7 @@ def test_file_without_records_is_empty_and_valid(tmp_path: Path) -> None:
     assert read_chunks(str(path), damaged="skip").chunks == ()
 
 
-def test_accepts_buffers_that_the_caller_changes_afterwards(tmp_path: Path) -> None:
+def test_accepts_buffers_that_the_caller_changes_afterwards(tmp_path):
     buffer = bytearray(b"before")
     with Writer(tmp_path / "x") as writer:
         writer.write(buffer)
@@ -220,14 +216,14 @@ def test_accepts_buffers_that_the_caller_changes_afterwards(tmp_path: Path) -> N
         assert list(reader) == [b"before", b"view"]
 
 
-def test_text_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_text_is_refused_and_leaves_nothing(tmp_path):
     with pytest.raises(TypeError), Writer(tmp_path / "x") as writer:
         writer.write("text")  # type: ignore[arg-type]  # the mistake itself
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_oversize_record_is_refused(tmp_path: Path) -> None:
+def test_oversize_record_is_refused(tmp_path):
     with Writer(tmp_path / "x", codec=Codec.NONE) as writer:
         writer.write(b"kept")
         with pytest.raises(DataError, match=r"smaller than 33554432 bytes\. Received: 33554432"):
@@ -239,14 +235,14 @@ def test_oversize_record_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk_bytes", [0, -1, (32 << 20) + 1])
-def test_chunk_bytes_out_of_bounds_is_refused(tmp_path: Path, chunk_bytes: int) -> None:
+def test_chunk_bytes_out_of_bounds_is_refused(tmp_path, chunk_bytes):
     with pytest.raises(ConfigError, match=f"Received: chunk_bytes={chunk_bytes}"):
         Writer(tmp_path / "x", chunk_bytes=chunk_bytes)
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_exception_in_the_with_block_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_exception_in_the_with_block_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "x.recordio"
     path.write_bytes(b"old")
 
@@ -263,7 +259,7 @@ def test_exception_in_the_with_block_leaves_the_old_file_and_nothing_else(tmp_pa
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_abort_leaves_nothing_and_close_after_it_does_nothing(tmp_path: Path) -> None:
+def test_abort_leaves_nothing_and_close_after_it_does_nothing(tmp_path):
     writer = Writer(tmp_path / "x")
     writer.write(b"a")
     writer.abort()
@@ -274,7 +270,7 @@ def test_abort_leaves_nothing_and_close_after_it_does_nothing(tmp_path: Path) ->
         writer.write(b"b")
 
 
-def test_close_twice_and_abort_after_close_keep_the_file(tmp_path: Path) -> None:
+def test_close_twice_and_abort_after_close_keep_the_file(tmp_path):
     writer = Writer(tmp_path / "x")
     writer.write(b"a")
     writer.close()
@@ -284,7 +280,7 @@ def test_close_twice_and_abort_after_close_keep_the_file(tmp_path: Path) -> None
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
 
 
-def test_file_has_its_name_only_once_it_is_complete(tmp_path: Path) -> None:
+def test_file_has_its_name_only_once_it_is_complete(tmp_path):
     writer = Writer(tmp_path / "x", chunk_bytes=1)
     writer.write(b"a")
     writer.write(b"b")
@@ -294,7 +290,7 @@ def test_file_has_its_name_only_once_it_is_complete(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
 
 
-def test_crash_leaves_the_old_file(tmp_path: Path) -> None:
+def test_crash_leaves_the_old_file(tmp_path):
     path = tmp_path / "x.recordio"
     with Writer(path) as writer:
         writer.write(b"old")
@@ -325,20 +321,17 @@ BAD_TARGETS = [
 
 
 @pytest.mark.parametrize("case", BAD_TARGETS, ids=lambda case: case.name)
-def test_target_that_cannot_be_written_is_an_output_error(tmp_path: Path, case: BadTarget) -> None:
+def test_target_that_cannot_be_written_is_an_output_error(tmp_path, case):
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder").mkdir()
-    with (
-        pytest.raises(OutputError, match=case.message),
-        Writer(tmp_path / case.path) as writer,
-    ):
+    with pytest.raises(OutputError, match=case.message), Writer(tmp_path / case.path) as writer:
         writer.write(b"a")
 
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "folder"]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_full_disk_is_an_output_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_full_disk_is_an_output_error_and_leaves_nothing(tmp_path):
     # The temporary name is taken by a link to a device that is always full.
     partial = tmp_path / f".x.{os.getpid()}.partial"
     partial.symlink_to("/dev/full")
@@ -349,7 +342,7 @@ def test_full_disk_is_an_output_error_and_leaves_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("ids", [[-1], [3], [0, 1, 2, 3], [2**62]])
-def test_record_id_out_of_range_is_an_index_error(tmp_path: Path, ids: list[int]) -> None:
+def test_record_id_out_of_range_is_an_index_error(tmp_path, ids):
     with Writer(tmp_path / "x") as writer:
         for record in (b"a", b"b", b"c"):
             writer.write(record)
@@ -361,7 +354,7 @@ def test_record_id_out_of_range_is_an_index_error(tmp_path: Path, ids: list[int]
         reader.read(ids)
 
 
-def test_record_ids_that_are_no_integers_are_refused(tmp_path: Path) -> None:
+def test_record_ids_that_are_no_integers_are_refused(tmp_path):
     with Writer(tmp_path / "x") as writer:
         writer.write(b"a")
 
@@ -369,7 +362,7 @@ def test_record_ids_that_are_no_integers_are_refused(tmp_path: Path) -> None:
         reader.read(np.array([0.5]))
 
 
-def test_closed_reader_refuses_to_read(tmp_path: Path) -> None:
+def test_closed_reader_refuses_to_read(tmp_path):
     with Writer(tmp_path / "x") as writer:
         writer.write(b"a")
     reader = Reader.open(str(tmp_path / "x"))
@@ -380,7 +373,7 @@ def test_closed_reader_refuses_to_read(tmp_path: Path) -> None:
         reader.read([0])
 
 
-def test_threads_read_what_one_thread_reads(tmp_path: Path) -> None:
+def test_threads_read_what_one_thread_reads(tmp_path):
     records = [bytes([n % 251]) * (n % 97) for n in range(3000)]
     for part in range(3):
         with Writer(tmp_path / f"{part}.recordio", chunk_bytes=2000) as writer:
@@ -394,7 +387,7 @@ def test_threads_read_what_one_thread_reads(tmp_path: Path) -> None:
     assert found == [[records[i] for i in batch] for batch in batches]
 
 
-def test_damaged_chunk_raises_in_every_thread_that_waits_for_it(tmp_path: Path) -> None:
+def test_damaged_chunk_raises_in_every_thread_that_waits_for_it(tmp_path):
     with Writer(tmp_path / "x", codec=Codec.NONE) as writer:
         writer.write(b"a" * 100_000)
     data = bytearray((tmp_path / "x").read_bytes())
@@ -407,7 +400,7 @@ def test_damaged_chunk_raises_in_every_thread_that_waits_for_it(tmp_path: Path) 
     assert all(isinstance(error, DataError) for error in errors)
 
 
-def test_pool_keeps_few_files_open(tmp_path: Path) -> None:
+def test_pool_keeps_few_files_open(tmp_path):
     paths = [str(tmp_path / str(n)) for n in range(20)]
     for path in paths:
         Path(path).write_text(path)
@@ -422,7 +415,7 @@ def test_pool_keeps_few_files_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_equal_records_with_zeros_at_their_end_are_kept_whole(tmp_path: Path) -> None:
+def test_equal_records_with_zeros_at_their_end_are_kept_whole(tmp_path):
     records = [np.int32(n).tobytes() for n in range(300)]
     with Writer(tmp_path / "a.recordio", chunk_bytes=512) as writer:
         for one in records:
@@ -432,7 +425,7 @@ def test_equal_records_with_zeros_at_their_end_are_kept_whole(tmp_path: Path) ->
         assert all(type(one) is bytes for one in reader)
 
 
-def test_chunks_that_a_step_lacks_are_decoded_side_by_side(tmp_path: Path) -> None:
+def test_chunks_that_a_step_lacks_are_decoded_side_by_side(tmp_path):
     with Writer(tmp_path / "x", chunk_bytes=1) as writer:
         writer.write(b"one")
         writer.write(b"two")
@@ -447,7 +440,7 @@ def test_chunks_that_a_step_lacks_are_decoded_side_by_side(tmp_path: Path) -> No
         assert reader.read([1, 0]) == [b"two", b"one"]
 
 
-def test_memory_counts_what_lies_between_records() -> None:
+def test_memory_counts_what_lies_between_records():
     starts, ends = np.array([0]), np.array([1])
 
     records = FlatRecords(b"x" + b"\n" * 1000, starts, ends)

@@ -99,7 +99,7 @@ def is_made_of_whole_chunks(codec: Codec, data: bytes) -> bool:
 
 @settings(max_examples=400)
 @given(mutations())
-def test_changed_bytes_give_an_error_or_the_written_records(changed: tuple[Codec, bytes]) -> None:
+def test_changed_bytes_give_an_error_or_the_written_records(changed):
     codec, data = changed
     assume(not is_made_of_whole_chunks(codec, data))
     try:
@@ -111,9 +111,7 @@ def test_changed_bytes_give_an_error_or_the_written_records(changed: tuple[Codec
 
 @settings(max_examples=400)
 @given(mutations())
-def test_skip_gives_whole_good_chunks_in_order_and_counts_the_rest(
-    changed: tuple[Codec, bytes],
-) -> None:
+def test_skip_gives_whole_good_chunks_in_order_and_counts_the_rest(changed):
     codec, data = changed
     try:
         records, skipped_chunks, _ = read_all(data, damaged="skip")
@@ -135,9 +133,7 @@ def test_skip_gives_whole_good_chunks_in_order_and_counts_the_rest(
     place=st.floats(0, 1, exclude_max=True),
     mask=st.integers(1, 255),
 )
-def test_skip_leaves_out_just_the_chunk_with_a_flipped_payload_byte(
-    codec: Codec, number: int, place: float, mask: int
-) -> None:
+def test_skip_leaves_out_just_the_chunk_with_a_flipped_payload_byte(codec, number, place, mask):
     valid = VALID[codec]
     chunk = valid.chunks[number]
     data = bytearray(valid.data)
@@ -151,7 +147,7 @@ def test_skip_leaves_out_just_the_chunk_with_a_flipped_payload_byte(
 
 @settings(max_examples=60)
 @given(st.binary(max_size=200), st.sampled_from(["raise", "skip"]))
-def test_arbitrary_bytes_are_a_data_error(data: bytes, damaged: str) -> None:
+def test_arbitrary_bytes_are_a_data_error(data, damaged):
     with pytest.raises(DataError):
         read_all(data, damaged=damaged)
 
@@ -159,8 +155,8 @@ def test_arbitrary_bytes_are_a_data_error(data: bytes, damaged: str) -> None:
 @settings(max_examples=150)
 @given(payload=st.binary(max_size=200), codec=st.sampled_from(Codec), count=st.integers(1, 9))
 def test_payload_with_a_right_checksum_and_wrong_content_is_a_data_error_or_consistent(
-    payload: bytes, codec: Codec, count: int
-) -> None:
+    payload, codec, count
+):
     if codec is Codec.SNAPPY:
         payload = b"\xff\x06\x00\x00sNaPpY" + payload
     data = chunk_bytes(payload, codec=codec, num_records=count)
@@ -282,7 +278,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_damage_is_named_with_file_chunk_offset_and_advice(tmp_path: Path, case: Damage) -> None:
+def test_damage_is_named_with_file_chunk_offset_and_advice(tmp_path, case):
     valid = VALID[Codec.NONE]
     chunk = valid.chunks[2]
     path = tmp_path / "bad.recordio"
@@ -304,9 +300,7 @@ def test_damage_is_named_with_file_chunk_offset_and_advice(tmp_path: Path, case:
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_skip_goes_on_after_damage_counts_it_and_warns_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, case: Damage
-) -> None:
+def test_skip_goes_on_after_damage_counts_it_and_warns_once(tmp_path, caplog, case):
     valid = VALID[Codec.NONE]
     path = tmp_path / "bad.recordio"
     path.write_bytes(case.apply(valid.data, valid.chunks[2]))
@@ -324,7 +318,7 @@ def test_skip_goes_on_after_damage_counts_it_and_warns_once(
     assert str(path) in caplog.text
 
 
-def test_two_damaged_chunks_in_a_row_are_two_skips() -> None:
+def test_two_damaged_chunks_in_a_row_are_two_skips():
     valid = VALID[Codec.SNAPPY]
     data = change(valid.data, valid.chunks[1].payload_offset + 12, b"\xaa\xaa\xaa")
     data = change(data, valid.chunks[2].payload_offset + 12, b"\xaa\xaa\xaa")
@@ -335,7 +329,7 @@ def test_two_damaged_chunks_in_a_row_are_two_skips() -> None:
     assert (skipped_chunks, skipped_records) == (2, 6)
 
 
-def test_good_chunk_is_found_across_the_blocks_of_the_search() -> None:
+def test_good_chunk_is_found_across_the_blocks_of_the_search():
     good = VALID[Codec.SNAPPY].pieces[0]
     for distance in range((1 << 20) - 6, (1 << 20) + 6):
         records, skipped_chunks, _ = read_all(b"j" * distance + good, damaged="skip")
@@ -343,7 +337,7 @@ def test_good_chunk_is_found_across_the_blocks_of_the_search() -> None:
         assert skipped_chunks == 1
 
 
-def test_file_inside_a_damaged_record_is_not_taken_for_chunks() -> None:
+def test_file_inside_a_damaged_record_is_not_taken_for_chunks():
     inner = VALID[Codec.SNAPPY].data
     payload = struct.pack("<I", len(inner)) + inner
     outer = bytearray(chunk_bytes(payload, codec=0, num_records=1))
@@ -356,7 +350,7 @@ def test_file_inside_a_damaged_record_is_not_taken_for_chunks() -> None:
     assert (skipped_chunks, skipped_records) == (1, 1)
 
 
-def test_damage_after_skip_made_the_index_is_an_error(tmp_path: Path) -> None:
+def test_damage_after_skip_made_the_index_is_an_error(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(VALID[Codec.NONE].data)
     with Reader.open(str(path), damaged="skip") as reader:
@@ -365,7 +359,7 @@ def test_damage_after_skip_made_the_index_is_an_error(tmp_path: Path) -> None:
             list(reader)
 
 
-def test_unknown_policy_is_refused_with_the_allowed_ones(tmp_path: Path) -> None:
+def test_unknown_policy_is_refused_with_the_allowed_ones(tmp_path):
     with pytest.raises(ConfigError, match=r"raise or skip.*'skipp'\. Did you mean 'skip'"):
         read_chunks(str(tmp_path / "x"), damaged="skipp")
 
@@ -382,7 +376,7 @@ def foreign_file(*, codec: int, num_chunks: int) -> bytes:
 @pytest.mark.parametrize("damaged", ["raise", "skip"])
 @pytest.mark.parametrize("codec", [1, 2, 3])
 @pytest.mark.parametrize(("num_chunks", "cut"), [(1, 0), (4, 0), (4, 3)])
-def test_foreign_layout_is_recognised(codec: int, num_chunks: int, cut: int, damaged: str) -> None:
+def test_foreign_layout_is_recognised(codec, num_chunks, cut, damaged):
     data = foreign_file(codec=codec, num_chunks=num_chunks)
     with pytest.raises(DataError, match=r"pyrecordio 0\.0\.1 to 0\.0\.4"):
         read_all(data[: len(data) - cut], damaged=damaged)
@@ -394,7 +388,7 @@ TFRECORD = bytes.fromhex("0500000000000000 eab2043e 68656c6c6f bb1f1c19")
 
 @pytest.mark.parametrize("damaged", ["raise", "skip"])
 @pytest.mark.parametrize("data", [TFRECORD, TFRECORD * 3, TFRECORD[:12]])
-def test_a_tfrecord_file_is_called_one_with_what_to_do(data: bytes, damaged: str) -> None:
+def test_a_tfrecord_file_is_called_one_with_what_to_do(data, damaged):
     with pytest.raises(DataError, match="is a TFRecord file") as found:
         read_all(data, damaged=damaged)
 
@@ -405,7 +399,7 @@ def test_a_tfrecord_file_is_called_one_with_what_to_do(data: bytes, damaged: str
 @pytest.mark.parametrize(
     "start", [b"id,age\n1,2\n3,4\n5,6\n", b"PAR1" * 9, TFRECORD[:11] + b"x" * 9]
 )
-def test_a_file_of_no_known_format_is_not_called_damaged_alone(start: bytes) -> None:
+def test_a_file_of_no_known_format_is_not_called_damaged_alone(start):
     with pytest.raises(DataError) as found:
         read_all(start, damaged="raise")
 
@@ -415,7 +409,7 @@ def test_a_file_of_no_known_format_is_not_called_damaged_alone(start: bytes) -> 
     assert "data_plan.damaged=skip" in text  # The start of a RecordIO file may be damaged.
 
 
-def test_damaged_header_of_our_layout_is_not_called_foreign() -> None:
+def test_damaged_header_of_our_layout_is_not_called_foreign():
     valid = VALID[Codec.SNAPPY]
     data = change(valid.data, valid.chunks[0].offset + 8, b"\xee\xee\xee\xee")
     with pytest.raises(DataError, match="codec is 4008636142"):

@@ -82,9 +82,7 @@ except DataError as e:
 
 @pytest.mark.parametrize("damaged", ["raise", "skip"])
 @pytest.mark.parametrize("bomb", bombs(), ids=lambda bomb: bomb.name)
-def test_a_small_file_takes_no_more_memory_than_one_chunk_of_ours(
-    tmp_path: Path, bomb: Bomb, damaged: str
-) -> None:
+def test_a_small_file_takes_no_more_memory_than_one_chunk_of_ours(tmp_path, bomb, damaged):
     path = tmp_path / "bomb.recordio"
     path.write_bytes(chunk(bomb.payload, codec=bomb.codec, num_records=bomb.num_records))
     assert path.stat().st_size < (3 * MIB if bomb.codec is Codec.SNAPPY else 70_000)
@@ -100,9 +98,7 @@ def test_a_small_file_takes_no_more_memory_than_one_chunk_of_ours(
 
 
 @pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.GZIP])
-def test_a_chunk_that_expands_too_far_is_told_with_place_sizes_and_setting(
-    tmp_path: Path, codec: Codec
-) -> None:
+def test_a_chunk_that_expands_too_far_is_told_with_place_sizes_and_setting(tmp_path, codec):
     path = tmp_path / "x.recordio"
     good = chunk(framed([b"good"]), codec=codec, num_records=1)
     large = chunk(framed([bytes(2000)]), codec=codec, num_records=1)
@@ -120,7 +116,7 @@ def test_a_chunk_that_expands_too_far_is_told_with_place_sizes_and_setting(
     assert "data_plan.max_chunk_bytes" in found.value.hint
 
 
-def test_records_and_bytes_are_counted_before_the_payload_is_read(tmp_path: Path) -> None:
+def test_records_and_bytes_are_counted_before_the_payload_is_read(tmp_path):
     (tmp_path / "many").write_bytes(chunk(bytes(4 * 65), codec=Codec.NONE, num_records=65))
     (tmp_path / "long").write_bytes(chunk(framed([bytes(2045)]), codec=Codec.NONE, num_records=1))
 
@@ -130,9 +126,7 @@ def test_records_and_bytes_are_counted_before_the_payload_is_read(tmp_path: Path
         read_chunks(str(tmp_path / "long"), max_chunk_bytes=2048)
 
 
-def test_skip_says_that_a_chunk_was_too_large(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_skip_says_that_a_chunk_was_too_large(tmp_path, caplog):
     path = tmp_path / "x.recordio"
     large = chunk(framed([bytes(5000)]), codec=Codec.GZIP, num_records=1)
     path.write_bytes(large + chunk(framed([b"good"]), codec=Codec.GZIP, num_records=1))
@@ -150,9 +144,7 @@ def test_skip_says_that_a_chunk_was_too_large(
     codec=st.sampled_from(Codec),
     limit=st.integers(32, 4000),
 )
-def test_a_chunk_is_read_whole_if_it_is_within_the_limit_and_else_not_at_all(
-    records: list[bytes], codec: Codec, limit: int
-) -> None:
+def test_a_chunk_is_read_whole_if_it_is_within_the_limit_and_else_not_at_all(records, codec, limit):
     payload = framed(records)
     fits = len(payload) <= limit and len(records) <= max_chunk_records(limit)
     with tempfile.TemporaryDirectory() as folder:
@@ -177,8 +169,8 @@ def test_a_chunk_is_read_whole_if_it_is_within_the_limit_and_else_not_at_all(
     num_records=st.integers(1, 64),
 )
 def test_whatever_a_payload_unpacks_to_no_more_than_the_limit_comes_out(
-    payload: bytes, repeated: int, codec: Codec, cut: int, num_records: int
-) -> None:
+    payload, repeated, codec, cut, num_records
+):
     whole = chunk(payload * repeated, codec=codec, num_records=num_records)
     packed = whole[20 : len(whole) - cut]
     header = (0x01020304, zlib.crc32(packed), codec, len(packed), num_records)
@@ -195,9 +187,7 @@ def test_whatever_a_payload_unpacks_to_no_more_than_the_limit_comes_out(
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_the_largest_that_the_writer_makes_is_read_without_a_setting(
-    tmp_path: Path, codec: Codec
-) -> None:
+def test_the_largest_that_the_writer_makes_is_read_without_a_setting(tmp_path, codec):
     path = tmp_path / "x.recordio"
     largest = os.urandom(MAX_CHUNK_BYTES - 4)  # Nothing compresses it.
     with Writer(path, codec=codec, chunk_bytes=32 * MIB) as writer:
@@ -211,7 +201,7 @@ def test_the_largest_that_the_writer_makes_is_read_without_a_setting(
         assert reader.read([4]) == [largest[: 8 * MIB - 4]]
 
 
-def test_the_writer_makes_no_chunk_of_more_records_than_are_read(tmp_path: Path) -> None:
+def test_the_writer_makes_no_chunk_of_more_records_than_are_read(tmp_path):
     path = tmp_path / "x.recordio"
     most = max_chunk_records(MAX_CHUNK_BYTES)
     with Writer(path, codec=Codec.NONE, chunk_bytes=32 * MIB) as writer:
@@ -221,7 +211,7 @@ def test_the_writer_makes_no_chunk_of_more_records_than_are_read(tmp_path: Path)
     assert [c.num_records for c in read_chunks(str(path)).chunks] == [most, 1]
 
 
-def test_the_setting_admits_larger_chunks_for_a_job(tmp_path: Path) -> None:
+def test_the_setting_admits_larger_chunks_for_a_job(tmp_path):
     path = tmp_path / "large.recordio"
     records = [bytes(33 * MIB), b"more"]
     path.write_bytes(chunk(framed(records), codec=Codec.SNAPPY, num_records=2))
@@ -242,13 +232,13 @@ def test_the_setting_admits_larger_chunks_for_a_job(tmp_path: Path) -> None:
         reader.read([1])
 
 
-def test_the_default_of_the_setting_is_what_the_writer_may_make() -> None:
+def test_the_default_of_the_setting_is_what_the_writer_may_make():
     assert DataConfig().max_chunk_bytes == MAX_CHUNK_BYTES
     with pytest.raises(ConfigError, match=r"data_plan\.max_chunk_bytes must be 1 or more"):
         DataConfig(max_chunk_bytes=0)
 
 
-def test_gzip_members_are_unpacked_in_time_that_grows_with_their_size(tmp_path: Path) -> None:
+def test_gzip_members_are_unpacked_in_time_that_grows_with_their_size(tmp_path):
     # Each member ends somewhere else in the payload; copying the rest each time took minutes.
     packed = gzip.compress(b"", mtime=0) * 100_000 + gzip.compress(framed([b"end"]), mtime=0)
     header = struct.pack("<IIIII", 0x01020304, zlib.crc32(packed), Codec.GZIP, len(packed), 1)

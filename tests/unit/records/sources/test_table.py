@@ -17,11 +17,11 @@ TRAIN = ["output=/o", "model_def=m"]
 
 
 @pytest.fixture(autouse=True)
-def _with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def _with_numbers(monkeypatch):
     monkeypatch.setitem(SCHEMES, "numbers", "tests.memory_source")
 
 
-def test_a_job_reads_every_record_of_a_source_in_memory_once_an_epoch() -> None:
+def test_a_job_reads_every_record_of_a_source_in_memory_once_an_epoch():
     config = compose("train", ["data=numbers:1000", "train.batch_size=16", *TRAIN])
     check_sources([config.data, config.validation_data], config.data_plan)
     with open_source(config.data, config.data_plan) as source:
@@ -36,18 +36,18 @@ def test_a_job_reads_every_record_of_a_source_in_memory_once_an_epoch() -> None:
     assert config.data == "numbers:1000"
 
 
-def test_a_source_that_is_no_file_has_no_path_and_is_not_prepared() -> None:
+def test_a_source_that_is_no_file_has_no_path_and_is_not_prepared():
     assert list(kind_of("numbers:7").local_patterns("numbers:7")) == []
     with pytest.raises(DataError, match=r"files of this machine.*numbers:7"):
         find("numbers:7", shuffle=False)
 
 
 @pytest.mark.parametrize("data", ["", "a:b", "s3://b/x", "file:///x", "/numbers:7", "a,numbers:7"])
-def test_what_begins_with_no_scheme_of_the_table_names_files(data: str) -> None:
+def test_what_begins_with_no_scheme_of_the_table_names_files(data):
     assert kind_of(data) is kind_of("/data")
 
 
-def test_files_are_checked_together_and_sources_of_other_kinds_by_themselves(tmp_path) -> None:
+def test_files_are_checked_together_and_sources_of_other_kinds_by_themselves(tmp_path):
     for name in ("a.csv", "b.recordio"):
         (tmp_path / name).touch()
     check_sources([f"{tmp_path}/a.csv", "numbers:7"], DataConfig())
@@ -61,7 +61,7 @@ def test_files_are_checked_together_and_sources_of_other_kinds_by_themselves(tmp
 )
 def test_damage_that_no_format_can_leave_out_is_refused_before_the_job_starts(
     tmp_path, monkeypatch, name
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).touch()
     settings = DataConfig(damaged="skip")
@@ -74,12 +74,12 @@ def test_damage_that_no_format_can_leave_out_is_refused_before_the_job_starts(
 @pytest.mark.parametrize(
     "name", ["a.recordio", "a.csv", "a.tfrecord", "a.parquet", "a.jsonl", "a.jpg"]
 )
-def test_what_is_damaged_in_other_formats_may_be_left_out(tmp_path, name) -> None:
+def test_what_is_damaged_in_other_formats_may_be_left_out(tmp_path, name):
     (tmp_path / name).touch()
     check_sources([str(tmp_path / name)], DataConfig(damaged="skip"))
 
 
-def test_commands_find_and_check_data_without_numpy(tmp_path) -> None:
+def test_commands_find_and_check_data_without_numpy(tmp_path):
     (tmp_path / "a.csv").touch()
     code = (
         "import sys; from edl_horovod.records.sources.table import check_sources\n"
