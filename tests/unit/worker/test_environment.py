@@ -113,7 +113,8 @@ def test_only_edges_of_the_ranks_half_see_the_environment():
 def test_our_variables_are_read_in_one_place_a_kind_of_process():
     reads = r"(environ|variables)(\.get\(|\[)f?\"(EDL|HOROVOD|OMPI)_\w*\"(,|\)|\](?! = ))"
     assert modules_with(reads, ".") == {
-        "cluster/pod/environment.py",
+        "cluster/pod/launcher.py",
+        "cluster/pod/pre_stop.py",
         "job/lifeline.py",
         "preparation/job.py",
         "worker/environment.py",
