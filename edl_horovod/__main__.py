@@ -4,8 +4,6 @@ import os
 import signal
 import sys
 
-__all__ = ["main"]
-
 _EXIT_CODE = 130
 """The exit code of `errors.Interrupted`, which is not imported yet."""
 

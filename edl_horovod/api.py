@@ -25,23 +25,6 @@ if TYPE_CHECKING:
     from edl_horovod.supervisor.run import JobResult
     from edl_horovod.sweeps.run import SweepResult
 
-__all__ = [
-    "FilePath",
-    "Files",
-    "OnEvents",
-    "OnProgress",
-    "Params",
-    "build_image",
-    "evaluate",
-    "predict",
-    "prepare",
-    "run",
-    "run_prepare",
-    "submit",
-    "sweep",
-    "train",
-]
-
 FilePath = str | os.PathLike[str]
 Files = FilePath | Sequence[FilePath]
 """A path, a glob, several of them with commas between, or a list of them."""

@@ -11,8 +11,6 @@ from typing import Any
 
 from edl_horovod.errors import UserCodeError
 
-__all__ = ["Callback", "LearningRateScheduler", "MaxSteps"]
-
 
 class Callback:
     """A callback of a PyTorch model: it is called on the leader, and its changes reach all ranks.

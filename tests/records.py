@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 
-from edl_horovod.records.sources.recordio import Codec, Writer
+from edl_horovod.records.chunks import Codec
+from edl_horovod.records.sources.recordio import Writer
 
 NUMBERED_BYTES = 100_000
 """Of a numbered record."""

@@ -18,16 +18,6 @@ from edl_horovod.job.events import Recorded, ResetEvent, StepEvent, WorkerEvent
 from edl_horovod.launch import target as targets
 from edl_horovod.launch.local_jobs import LocalJobs
 
-__all__ = [
-    "ActionResult",
-    "Cost",
-    "Target",
-    "check_disturbable",
-    "cost_of",
-    "disturb",
-    "disturb_job",
-]
-
 LEAST_SECONDS = 1.0
 """The shortest time from which a rate is computed."""
 POLL_SECONDS = 0.1

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from edl_horovod.errors import ConfigError, did_you_mean
 
-__all__ = ["KINDS", "STOP_SECONDS", "Action", "parse", "random_schedule"]
-
 KINDS = ("kill", "stop", "add", "remove", "coordinator")
 """Kinds of actions: kill a worker (SIGKILL), stop one for some time (SIGSTOP), add a slot, remove a
 slot, and kill the coordinator (SIGKILL)."""

@@ -16,17 +16,6 @@ from edl_horovod.job.directory import JobDir
 if TYPE_CHECKING:
     from edl_horovod.supervisor.run import JobResult
 
-__all__ = [
-    "VerbParser",
-    "config_files",
-    "fact_lines",
-    "packages_of",
-    "print_result",
-    "print_rows",
-    "settings_parser",
-    "table",
-]
-
 
 class VerbParser(argparse.ArgumentParser):
     """The parser of one verb; a wrong argument is a `ConfigError` like any other wrong setting."""

@@ -8,20 +8,6 @@ from typing import Any, Literal
 
 from edl_horovod.cluster import objects
 
-__all__ = [
-    "GRANT",
-    "Cause",
-    "EventView",
-    "Lag",
-    "Missing",
-    "end_of_lost_pod",
-    "events_of",
-    "held_by_kueue",
-    "lag_of_operator",
-    "refusals",
-    "seconds_of",
-]
-
 _REFUSED = ("FailedCreate", "MPIJobFailed", "ErrResourceExists", "ValidationError")
 """Reasons of events about objects that cannot be created: the first is Kubernetes' own, the others
 mpi-operator's, whose events about such pods refer to the MPIJob."""

@@ -16,8 +16,6 @@ from edl_horovod.cluster.objects import VERSION, kind_of
 from edl_horovod.cluster.refusals import Attempt, Expired, refusal, refusal_of_status
 from edl_horovod.errors import ClusterUnreachable, MissingDependency, NoCluster, how_to_install
 
-__all__ = ["Cluster", "Object", "Page", "WatchEvent"]
-
 log = logging.getLogger(__name__)
 
 try:

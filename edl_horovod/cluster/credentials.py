@@ -9,8 +9,6 @@ import yaml
 
 from edl_horovod.errors import NoCluster, did_you_mean
 
-__all__ = ["SERVICE_ACCOUNT", "Place", "find_cluster"]
-
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """The folder with the token of a pod's service account, which the kubelet renews."""
 DEFAULT_KUBECONFIG = "~/.kube/config"

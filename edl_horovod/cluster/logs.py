@@ -11,8 +11,6 @@ from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.status import pod_view
 from edl_horovod.errors import ClusterError, ObjectNotFound
 
-__all__ = ["read_logs"]
-
 LOOK_SECONDS = 2.0
 """Time between two checks for new pods while logs are followed."""
 

@@ -18,8 +18,6 @@ from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import with_job_dir
 from edl_horovod.records.sources.table import kind_of
 
-__all__ = ["JobManifests", "job_manifests", "to_yaml"]
-
 MAX_CONFIG_BYTES = 1024 * 1024 - 4096
 """Limit for the settings in a ConfigMap, of which the API server accepts 1 MiB in total."""
 

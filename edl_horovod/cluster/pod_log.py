@@ -9,8 +9,6 @@ from typing import TextIO
 from edl_horovod.job import events
 from edl_horovod.job.events import Recorded
 
-__all__ = ["PodLog", "events_in"]
-
 SHOWN = (
     events.JobEvent
     | events.GenerationEvent

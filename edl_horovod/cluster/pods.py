@@ -11,17 +11,6 @@ from edl_horovod.config.kubernetes import LauncherPodConfig, WorkerPodConfig
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.supervisor.plan import thread_variables
 
-__all__ = [
-    "COORDINATOR_PORT",
-    "Manifest",
-    "SSH_KEYS",
-    "SSH_PORT",
-    "launcher",
-    "texts",
-    "threads_of",
-    "worker",
-]
-
 Manifest = dict[str, Any]
 
 COORDINATOR_PORT = 7707

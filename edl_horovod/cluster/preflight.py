@@ -19,8 +19,6 @@ from edl_horovod.cluster.styles import style_of
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ClusterError, ClusterForbidden, ObjectNotFound, QuotaExceeded
 
-__all__ = ["check_quotas", "check_version", "warn_of_resume"]
-
 log = logging.getLogger(__name__)
 
 OLDEST_KUBERNETES = (1, 24)

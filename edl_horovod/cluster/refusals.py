@@ -9,8 +9,6 @@ from edl_horovod import errors
 from edl_horovod.cluster.objects import Kind, path_of
 from edl_horovod.errors import ClusterError
 
-__all__ = ["Attempt", "Expired", "refusal", "refusal_of_status"]
-
 MAX_SAID = 1000
 """Most characters of the server's own text in a message; a proxy may send a long page."""
 

@@ -12,8 +12,6 @@ from edl_horovod.cluster.causes import Cause, EventView, Lag, Missing
 from edl_horovod.errors import meaning_of
 from edl_horovod.job.state import TargetDetails
 
-__all__ = ["ENDED", "JobView", "PodView", "pod_view", "view", "views"]
-
 Object = dict[str, Any]
 
 ENDED = ("finished", "failed")

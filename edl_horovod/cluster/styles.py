@@ -5,8 +5,6 @@ from typing import Literal
 
 from edl_horovod.config.schema import JobConfig
 
-__all__ = ["Names", "style_of"]
-
 Names = Literal["uid", "address"]
 """The form of host names: `<pod>.<UID>`, which is unique, or an address for `ssh`."""
 

@@ -14,22 +14,6 @@ from edl_horovod.columns.infer import Column, DataType
 from edl_horovod.columns.typed import Array, date_parts, keys_of, naming_column
 from edl_horovod.errors import DataError
 
-__all__ = [
-    "FIRST_OF_SEQUENCE",
-    "Buckets",
-    "Codes",
-    "Crossed",
-    "DatePart",
-    "Hashed",
-    "Ids",
-    "Indicator",
-    "Numbers",
-    "Scaled",
-    "Sequences",
-    "Vector",
-    "Vocabulary",
-]
-
 UNKNOWN = 0
 """The code of a value that did not occur in the training."""
 _PADDING = 0

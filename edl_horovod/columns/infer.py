@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-__all__ = ["EMPTY_NUMBERS", "MAX_VALUES", "Column", "DataType", "Kind", "by_frequency", "infer"]
-
 MAX_VALUES = 10_000
 """Maximum size of a column's vocabulary; a column with more values has no vocabulary."""
 _MAX_SHOWN_CHARACTERS = 40

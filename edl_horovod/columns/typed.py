@@ -17,16 +17,6 @@ from numpy.typing import NDArray
 from edl_horovod.columns.infer import MAX_VALUES, Column, DataType, Kind, by_frequency
 from edl_horovod.errors import DataError
 
-__all__ = [
-    "DATE_PARTS",
-    "Array",
-    "date_parts",
-    "infer_typed",
-    "keys_of",
-    "naming_column",
-    "require_dates",
-]
-
 Array = NDArray[Any]
 _NOT_FOR_TRAINING = "cannot be used for training"
 DATE_PARTS = {"year": 0, "month": 13, "weekday": 7, "hour": 24}

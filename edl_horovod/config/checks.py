@@ -4,8 +4,6 @@ from collections.abc import Collection
 
 from edl_horovod.errors import ConfigError, did_you_mean
 
-__all__ = ["check", "check_choice", "check_given", "check_least"]
-
 
 def check(is_right: bool, key: str, value: object, rule: str) -> None:
     """Refuse a value that breaks a rule.

@@ -55,8 +55,6 @@ from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.records.sources.table import kind_of
 
-__all__ = ["compose", "compose_as", "compose_sweep", "describe", "sweeper_of"]
-
 ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig, ImageConfig)
 
 _STARTS: dict[type, str] = {JobConfig: "config", PrepareConfig: "prepare", ImageConfig: "image"}

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["NO_FILES", "ConfigFiles", "choices_table", "conf_dir", "starter_dir", "zoo_dir"]
-
 
 @dataclass(frozen=True)
 class ConfigFiles:

@@ -14,22 +14,6 @@ from typing import Any
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import did_you_mean
 
-__all__ = [
-    "FILE_LISTS",
-    "REQUIRED",
-    "SET_BY_US",
-    "Setting",
-    "dict_key_of",
-    "flat",
-    "is_setting",
-    "is_within",
-    "needed",
-    "plain_type",
-    "settings",
-    "type_name",
-    "unknown_key",
-]
-
 REQUIRED: Any = dataclasses.MISSING
 """The default of a setting that must be given."""
 

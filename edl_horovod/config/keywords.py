@@ -7,8 +7,6 @@ from typing import Any
 from edl_horovod.config.fields import FILE_LISTS, dict_key_of, settings
 from edl_horovod.errors import ConfigError
 
-__all__ = ["from_keywords"]
-
 
 def from_keywords(
     keywords: Mapping[str, Any], config_class: type

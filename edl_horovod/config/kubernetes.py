@@ -6,8 +6,6 @@ from typing import Any, Literal
 
 from edl_horovod.config.checks import check, check_least
 
-__all__ = ["JOB_NAME_CHARACTERS", "KubernetesConfig", "LauncherPodConfig", "WorkerPodConfig"]
-
 JOB_NAME_CHARACTERS = 40
 """Longest name of a job: a pod's host name, `NAME-coordinator-N`, may have 63 characters."""
 

@@ -17,18 +17,6 @@ from edl_horovod.config.checks import check_choice
 from edl_horovod.config.frameworks import model_kinds
 from edl_horovod.errors import ConfigError, did_you_mean
 
-__all__ = [
-    "COMPILE_KEYS",
-    "SETTINGS",
-    "check",
-    "check_spec",
-    "expand",
-    "map_paths",
-    "paths_in",
-    "read_section",
-    "section_of",
-]
-
 log = logging.getLogger(__name__)
 
 SETTINGS = ("model", "model_spec")

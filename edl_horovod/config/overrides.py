@@ -20,8 +20,6 @@ from edl_horovod.config.conf_files import conf_dir
 from edl_horovod.config.fields import SET_BY_US, dict_key_of, is_within, settings, unknown_key
 from edl_horovod.errors import ConfigError, did_you_mean
 
-__all__ = ["Override", "SortedSettings", "Sorter", "escaped", "hydra_value", "split", "unreadable"]
-
 _INTERPOLATION = re.compile(r"(?P<slashes>\\*)\$\{(?=(?:(?P<name>[\w.]+)(?P<after>[:}]))?)")
 
 

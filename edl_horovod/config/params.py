@@ -13,8 +13,6 @@ from typing import Any
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["check", "format", "literal", "parse", "put"]
-
 _ALLOWED = (
     "Allowed: name=value, separated by commas, where a value is a number, a 'text', True, False, "
     "None, a [list] or a {'key': value} of these."

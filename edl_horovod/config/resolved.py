@@ -15,8 +15,6 @@ from edl_horovod.errors import ConfigError, OutputError, hint_of
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.files.whole_file import write_text
 
-__all__ = ["FILE_NAME", "build", "dump", "from_dict", "load", "to_dict", "to_yaml", "wrong_type"]
-
 ConfigT = TypeVar("ConfigT")
 
 FILE_NAME = "config.yaml"

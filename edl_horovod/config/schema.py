@@ -13,26 +13,6 @@ from edl_horovod.config.kubernetes import KubernetesConfig
 from edl_horovod.config.slurm import SlurmConfig
 from edl_horovod.config.tasks import TASKS
 
-__all__ = [
-    "MODEL_KEYS",
-    "SAMPLERS",
-    "CheckpointConfig",
-    "Compression",
-    "EarlyStoppingConfig",
-    "ElasticConfig",
-    "ImageConfig",
-    "JobConfig",
-    "KubernetesConfig",
-    "Precision",
-    "PrepareConfig",
-    "SamplerConfig",
-    "SearchConfig",
-    "SlurmConfig",
-    "TARGET_SECTIONS",
-    "TrainConfig",
-    "needs_model_def",
-]
-
 _TRUST = ("changed", "image", "model")
 
 Compression = Literal["none", "bf16", "fp16"]

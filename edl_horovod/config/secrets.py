@@ -14,8 +14,6 @@ from edl_horovod.config.overrides import escaped
 from edl_horovod.errors import ConfigError
 from edl_horovod.files.url_secrets import without_secrets
 
-__all__ = ["Secret", "check_no_secrets", "secrets_in"]
-
 _NAME = re.compile(r"passw|secret|token(?!iz)|credential|api_?key|access_?key|private_?key", re.I)
 _ENVIRONMENT = "oc.env"
 _RECORDING = "edl_horovod.recorded_env"

@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 
 from edl_horovod.config.checks import check, check_least
 
-__all__ = ["SlurmConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmConfig:

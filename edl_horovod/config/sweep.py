@@ -23,8 +23,6 @@ from edl_horovod.config.overrides import hydra_value, split, unreadable
 from edl_horovod.config.schema import JobConfig, SearchConfig
 from edl_horovod.errors import ConfigError
 
-__all__ = ["Candidates", "Interval", "Point", "Search", "expand", "product", "text_of"]
-
 _KEYS_WITH_COMMAS = ("data", "validation_data", "params")
 _SHARED_KEYS = ("output", "job_dir", "overwrite", "log_level")
 

@@ -20,8 +20,6 @@ from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.job import events
 from edl_horovod.job.events import EventLog, Recorded, StepEvent
 
-__all__ = ["Autoscale", "Pace", "RingLimit", "Sample", "Throughput", "efficiency"]
-
 log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 1.0

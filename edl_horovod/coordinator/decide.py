@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from edl_horovod.coordinator.messages import Place
 from edl_horovod.job.hosts import num_workers
 
-__all__ = ["Candidate", "assign_ranks", "choose_members", "in_order_of_ranks"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:

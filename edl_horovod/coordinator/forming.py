@@ -30,8 +30,6 @@ from edl_horovod.coordinator.settings import CoordinatorSettings, Timings
 from edl_horovod.coordinator.wire import Listener
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 
-__all__ = ["Exchange", "Forming", "Rendezvous", "Wakeup"]
-
 log = logging.getLogger(__name__)
 
 MAX_UNAUTHENTICATED = 1024

@@ -7,8 +7,6 @@ from pathlib import Path
 from edl_horovod.files.whole_file import read_json, write_json
 from edl_horovod.job.json_fields import Format
 
-__all__ = ["SavedRing", "load", "save", "save_change"]
-
 log = logging.getLogger(__name__)
 
 _HINT = (

@@ -24,8 +24,6 @@ from edl_horovod.job.events import EventLog, GenerationEvent, JobEvent, LogEvent
 from edl_horovod.job.hosts import num_workers
 from edl_horovod.job.outcome import Failure, Outcome, Success
 
-__all__ = ["Coordinator"]
-
 log = logging.getLogger(__name__)
 
 

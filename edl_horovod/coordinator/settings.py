@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from edl_horovod.config.schema import ElasticConfig, JobConfig
 from edl_horovod.job.directory import JobDir
 
-__all__ = ["CoordinatorSettings", "Timings"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:

@@ -22,18 +22,6 @@ from typing import Any
 
 from edl_horovod.files import json_text
 
-__all__ = [
-    "MAX_LINE_BYTES",
-    "VANISHED_SECONDS",
-    "Channel",
-    "Listener",
-    "WireError",
-    "greeting",
-    "new_nonce",
-    "nonce_of",
-    "notice_vanished_host",
-]
-
 MAX_LINE_BYTES = 1 << 16
 BACKLOG = 1024
 MAX_NUMBER = 1 << 63

@@ -20,8 +20,6 @@ from edl_horovod.coordinator.wire import Channel, Listener, WireError
 from edl_horovod.job import hosts
 from edl_horovod.job.events import EventLog, LogEvent, WorkerEvent
 
-__all__ = ["FailedPeers", "suspects", "Liveness", "Report", "Worker", "WorkerServer", "find_hung"]
-
 log = logging.getLogger(__name__)
 
 MAX_UNAUTHENTICATED = 256

@@ -11,8 +11,6 @@ from edl_horovod.displays.text import count, notable
 from edl_horovod.job.events import OnEvents, ProgressEvent, Recorded, StepEvent
 from edl_horovod.job.state import JobState, advance
 
-__all__ = ["PlainDisplay", "facts", "open_display", "prepare_events"]
-
 PLAIN_SECONDS = 5.0
 """Least number of seconds between two plain lines of progress."""
 

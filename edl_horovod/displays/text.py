@@ -22,8 +22,6 @@ from edl_horovod.job.events import (
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.job.state import JobState, TargetDetails, advance
 
-__all__ = ["ago", "as_json", "count", "job_facts", "job_table", "local_state", "notable"]
-
 _ENDED = ("finished", "failed", "suspended")
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from edl_horovod.errors import OutputError, hint_of
 
-__all__ = ["LONGEST_WAIT_SECONDS", "one_builder", "unwritable", "user_cache"]
-
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 600.0

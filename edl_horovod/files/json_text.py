@@ -5,8 +5,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["dumps", "numbers"]
-
 
 def dumps(value: Any, **options: Any) -> str:
     """Serialize a value; numbers that JSON cannot represent (NaN and infinities) become null."""

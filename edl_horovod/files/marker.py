@@ -21,17 +21,6 @@ from typing import Any
 from edl_horovod.errors import OutputError
 from edl_horovod.files.whole_file import write_json
 
-__all__ = [
-    "NAME",
-    "boot_id",
-    "claim",
-    "kind_of",
-    "read",
-    "remove_leftovers",
-    "work_folder",
-    "write",
-]
-
 NAME = ".edl_horovod.json"
 FORMAT_VERSION = 1
 PARTIAL = "partial"

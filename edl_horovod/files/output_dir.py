@@ -16,16 +16,6 @@ from edl_horovod.errors import OutputError, hint_of
 from edl_horovod.files import marker
 from edl_horovod.files.whole_file import sync, write_json
 
-__all__ = [
-    "SINGLE_FILE_SUFFIX",
-    "check_name",
-    "check_output",
-    "check_writable",
-    "publish",
-    "staged",
-    "writing",
-]
-
 SINGLE_FILE_SUFFIX = ".recordio"
 """Predictions are written to one file instead of a directory if the output has this suffix."""
 SCHEMA_SUFFIX = ".schema.json"

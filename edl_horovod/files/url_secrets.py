@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["without_secrets"]
-
 # Each pattern scans a text in linear time: a scheme is matched only at the start of its run of
 # letters, and a URL is matched with or without a query.
 _USER = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z0-9+.-]*)://(?P<user>[^/?#\s]*)@")

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 from edl_horovod.errors import JobFailed
 from edl_horovod.files import json_text
 
-__all__ = ["read_json", "reserve", "room_of", "sync", "write_bytes", "write_json", "write_text"]
-
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """The error numbers of a full disk or an exceeded quota."""
 

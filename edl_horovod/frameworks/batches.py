@@ -11,8 +11,6 @@ from edl_horovod.records.source import RecordSource
 from edl_horovod.records.steps import NO_IDS, ExpectedRestart, StepRecords
 from edl_horovod.spec import Mode
 
-__all__ = ["MAX_PARTS", "StepBatches", "wrong_parts"]
-
 MAX_PARTS = 3
 """The maximum number of parts of examples: features, labels and weights."""
 

@@ -19,8 +19,6 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.values import Array, StepSums, Variable
 from edl_horovod.models.calling import user_code
 
-__all__ = ["STATE_BYTES", "EpochCallbacks", "is_plain"]
-
 STATE_BYTES = 1 << 16
 """Maximum size of the JSON text of all callbacks' attributes."""
 

@@ -22,8 +22,6 @@ from edl_horovod.coordinator.wire import VANISHED_SECONDS
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.world import World
 
-__all__ = ["NEEDED_PATCH", "Horovod", "patch_warning"]
-
 NEEDED_PATCH = 4
 """The version of our patch that this package needs: its `horovod_edl_patch_version`."""
 POLL_SECONDS = 0.25

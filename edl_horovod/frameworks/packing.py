@@ -13,8 +13,6 @@ import numpy as np
 
 from edl_horovod.frameworks.values import Array, Rows, Variable, num_bytes
 
-__all__ = ["LARGE_BYTES", "NAME", "Bucket", "PackedBroadcasts", "in_buckets"]
-
 NAME = "edl.step"
 """Prefix of the names of a step's collectives, which pair ranks with and without examples."""
 

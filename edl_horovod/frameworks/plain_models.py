@@ -7,8 +7,6 @@ from typing import Any
 from edl_horovod.models.parts import DATASET_ROLES, with_roles
 from edl_horovod.spec import Mode
 
-__all__ = ["Part", "dataset_part", "model_part", "named_parameters"]
-
 Part = Callable[..., Any]
 
 

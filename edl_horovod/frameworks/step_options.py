@@ -6,8 +6,6 @@ from typing import Self
 
 from edl_horovod.config.schema import Compression, TrainConfig
 
-__all__ = ["Reduction", "StepOptions"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction:

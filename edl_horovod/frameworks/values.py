@@ -8,30 +8,6 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "BATCH_DEPENDENT",
-    "CONTRIBUTORS",
-    "EXAMPLES",
-    "LOSS",
-    "LOSS_WEIGHT",
-    "METRICS",
-    "WANTS_CHANGE",
-    "Array",
-    "Batch",
-    "EvaluationSums",
-    "Output",
-    "Rows",
-    "StateGroup",
-    "StepSums",
-    "Variable",
-    "are_same_loss",
-    "checksum",
-    "flatten_outputs",
-    "is_sum_over_batch",
-    "num_bytes",
-    "state_groups",
-]
-
 EXAMPLES, LOSS, LOSS_WEIGHT, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(6)
 """Indices into the row of numbers that the ranks sum in a step.
 

@@ -7,8 +7,6 @@ from typing import Self
 from edl_horovod.coordinator.messages import Place
 from edl_horovod.records.plan import lanes_of_rank
 
-__all__ = ["World"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class World:

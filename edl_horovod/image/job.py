@@ -33,8 +33,6 @@ from edl_horovod.proto.trained_model_pb2 import TrainedModel
 if TYPE_CHECKING:
     from docker import APIClient
 
-__all__ = ["BuiltImage", "as_if_built", "build", "ensure", "plan_of"]
-
 SILENCE_SECONDS = 1800.0
 """How long the builder may be silent while it compiles a package or transfers a layer."""
 ANSWER_SECONDS = 5.0

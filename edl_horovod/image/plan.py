@@ -17,8 +17,6 @@ from edl_horovod.errors import ConfigError
 from edl_horovod.models import lookup, zoo_files
 from edl_horovod.models.git_zoo import FetchedZoo
 
-__all__ = ["ZOO", "ImagePlan", "Reference", "make_plan", "parse_reference", "write_context"]
-
 ZOO = "/model_zoo"
 """Path of the zoo in an image."""
 REQUIREMENTS = "requirements.txt"

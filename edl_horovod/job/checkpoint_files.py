@@ -6,17 +6,6 @@ import re
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = [
-    "LENGTH_BYTES",
-    "METADATA",
-    "others_in",
-    "path_of",
-    "read_metadata",
-    "remove_all",
-    "remove_older",
-    "steps_in",
-]
-
 _NAME = re.compile(r"step-(\d{9,})\.safetensors")
 _PARTIAL = re.compile(r"\.step-(\d{9,})\..*\.partial")
 LENGTH_BYTES = 8

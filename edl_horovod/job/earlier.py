@@ -26,8 +26,6 @@ from edl_horovod.job.checkpoint_files import read_metadata
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.outcome import Success
 
-__all__ = ["hold", "resume_hint", "takeover_message", "was_filled_by", "with_checkpoint_lanes"]
-
 _RESULT_BYTES = 64 << 10
 """Disk space that is reserved for the job's result."""
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from edl_horovod.errors import ConfigError
 from edl_horovod.files.whole_file import write_text
 
-__all__ = ["HostsFile", "num_workers", "parse", "read", "text_of", "write"]
-
 log = logging.getLogger(__name__)
 
 MAX_SLOTS_DIGITS = 6

@@ -9,8 +9,6 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-__all__ = ["FieldError", "Format"]
-
 _Class = TypeVar("_Class")
 _MAX_COUNT = 1 << 63
 

@@ -6,8 +6,6 @@ import signal
 import sys
 import threading
 
-__all__ = ["end_with_parent"]
-
 LIFELINE_VARIABLE = "EDL_LIFELINE"
 """`stdin` ends the process at the end of standard input; a number, when that process ends."""
 

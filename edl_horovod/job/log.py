@@ -9,8 +9,6 @@ from pathlib import Path
 
 from edl_horovod.job.events import EventLog, LogEvent
 
-__all__ = ["logging_to", "setup", "warnings_as_events"]
-
 _ABOUT_RESULTS = (
     "columns",
     "frameworks",

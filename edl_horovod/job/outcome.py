@@ -8,8 +8,6 @@ from edl_horovod.errors import EdlError, error_kind, error_of_kind
 from edl_horovod.files.whole_file import read_json, write_json
 from edl_horovod.job.json_fields import FieldError, Format
 
-__all__ = ["Failure", "Outcome", "Success", "load", "save"]
-
 _HINT = "Remove it, and start the job again; with resume=auto it goes on from its checkpoint."
 
 

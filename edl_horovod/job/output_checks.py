@@ -13,14 +13,6 @@ from edl_horovod.models import job_zoo
 from edl_horovod.records.sources.patterns import local_paths
 from edl_horovod.records.sources.table import kind_of
 
-__all__ = [
-    "check_apart",
-    "check_can_be_written",
-    "check_is_free",
-    "check_not_in_work_folder",
-    "check_paths",
-]
-
 _WORK_FOLDERS = ("job", "prepare run", marker.PARTIAL)
 """Kinds of folders in which no output may lie, because their content is removed."""
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["FOLDER", "MAX_MESSAGE_BYTES", "READY", "TAKEN", "private_folder", "socket_folder"]
-
 MAX_MESSAGE_BYTES = 1 << 16
 FOLDER = "warm"
 """The folder in the job's directory that holds a folder of sockets for each host."""

@@ -20,8 +20,6 @@ from edl_horovod.launch.jobs import Jobs, JobStatus, OnStatus
 from edl_horovod.launch.target import SubmittedJob
 from edl_horovod.supervisor.run import JobResult
 
-__all__ = ["AttachedJob", "check_attached", "remove_attached", "run_attached"]
-
 log = logging.getLogger(__name__)
 
 MAX_UNREACHABLE_SECONDS = 600.0

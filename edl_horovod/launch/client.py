@@ -13,8 +13,6 @@ from edl_horovod.supervisor.run import JobResult
 if TYPE_CHECKING:
     from edl_horovod.displays.page.server import Dashboard
 
-__all__ = ["Client"]
-
 Name = str | os.PathLike[str]
 """The directory of a job on this machine, or the name of one in a cluster."""
 

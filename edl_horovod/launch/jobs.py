@@ -15,8 +15,6 @@ from edl_horovod.job.events import OnEvents, Recorded, fields_of
 from edl_horovod.job.state import JobState, TargetDetails
 from edl_horovod.supervisor.run import JobResult
 
-__all__ = ["EventLine", "JobRow", "JobStatus", "Jobs", "LogLine", "OnStatus", "event_line"]
-
 log = logging.getLogger(__name__)
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from edl_horovod.cluster.client import Cluster
     from edl_horovod.launch.kubernetes_jobs import KubernetesJobs
 
-__all__ = ["KubernetesPlan", "KubernetesTarget"]
-
 log = logging.getLogger(__name__)
 
 ENDING_CHARACTERS = 5

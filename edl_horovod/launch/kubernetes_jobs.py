@@ -19,8 +19,6 @@ from edl_horovod.job.events import Recorded
 from edl_horovod.job.state import summarize
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine, event_line
 
-__all__ = ["KubernetesJobs"]
-
 log = logging.getLogger(__name__)
 
 Object = dict[str, Any]

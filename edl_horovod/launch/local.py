@@ -28,8 +28,6 @@ from edl_horovod.supervisor.run import JobResult, run_plan
 if TYPE_CHECKING:
     from edl_horovod.launch.local_jobs import LocalJobs
 
-__all__ = ["LocalTarget", "MpiTarget"]
-
 LOCAL_ADDRESS = "127.0.0.1"
 
 

@@ -35,8 +35,6 @@ from edl_horovod.launch.local_jobs import LocalJobs, read_logs
 from edl_horovod.launch.target import DryRun, LaunchTarget, SubmittedJob
 from edl_horovod.models.framework_name import with_framework
 
-__all__ = ["SlurmJobs", "SlurmTarget", "ask_slurm"]
-
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 60.0

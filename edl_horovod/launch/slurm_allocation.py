@@ -35,8 +35,6 @@ from edl_horovod.supervisor.programs import end_requested, run_program
 from edl_horovod.supervisor.run import run_plan
 from edl_horovod.supervisor.slots import Slots
 
-__all__ = ["main", "plan_in_allocation"]
-
 log = logging.getLogger("edl_horovod.launch.slurm_allocation")  # Run as a program: __main__.
 
 POLL_SECONDS = 0.2

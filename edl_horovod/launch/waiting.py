@@ -9,8 +9,6 @@ from contextlib import suppress
 from edl_horovod.errors import ConfigError, JobFailed, MissingDependency, NoCluster, TimedOut
 from edl_horovod.launch.jobs import Jobs, JobStatus, OnStatus
 
-__all__ = ["CONDITIONS", "wait", "wait_until_at_rest"]
-
 log = logging.getLogger(__name__)
 
 CONDITIONS = ("running", "finished", "ended", "deleted")

@@ -23,22 +23,6 @@ from edl_horovod.errors import JobFailed, OutputError, hint_of
 from edl_horovod.files import json_text
 from edl_horovod.records.plan import Ids
 
-__all__ = [
-    "Begin",
-    "Done",
-    "Entry",
-    "Give",
-    "Leave",
-    "LedgerFile",
-    "Source",
-    "StepLoss",
-    "decode",
-    "encode",
-    "key",
-    "read",
-    "read_losses",
-]
-
 log = logging.getLogger(__name__)
 
 _FIRST, _LAST = -1, 1 << 62

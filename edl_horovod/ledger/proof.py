@@ -29,8 +29,6 @@ from edl_horovod.job.earlier import with_checkpoint_lanes
 from edl_horovod.ledger.files import Begin, Done, Entry, Give, Leave, Source, key, read
 from edl_horovod.records.plan import DataPlan, EpochOrder, Ids, StepSpans
 
-__all__ = ["Proof", "Violation", "check", "prove"]
-
 MOST_VIOLATIONS = 100
 """Violations that are listed; further ones are only counted."""
 MOST_RECORDS = 10

@@ -23,16 +23,6 @@ from typing import Any
 
 from edl_horovod.errors import EdlError, UserCodeError, did_you_mean
 
-__all__ = [
-    "Declared",
-    "call_declared",
-    "declared",
-    "first_paragraph",
-    "logging_warnings",
-    "referenced_names",
-    "user_code",
-]
-
 log = logging.getLogger(__name__)
 
 _ABOUT_VALUES = (UserWarning, RuntimeWarning, SyntaxWarning)

@@ -15,8 +15,6 @@ from typing import Any
 
 from edl_horovod.errors import EdlError, JobFailed, error_kind, error_of_kind
 
-__all__ = ["call_in_child"]
-
 _MODULE = "edl_horovod.models.child_process"
 _REQUEST, _ANSWER = "request.json", "answer.json"
 

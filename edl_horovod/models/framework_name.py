@@ -16,8 +16,6 @@ from edl_horovod.errors import ConfigError, DataError, UserCodeError
 from edl_horovod.models.lookup import file_groups, import_root, imported_names, require_zoo
 from edl_horovod.models.modules import PACKAGE
 
-__all__ = ["framework_name", "other_framework", "imported_framework", "with_framework"]
-
 
 def with_framework(config: JobConfig) -> JobConfig:
     """The settings with the model's framework, unless the model is not on this machine.

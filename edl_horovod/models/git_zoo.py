@@ -28,8 +28,6 @@ from edl_horovod.errors import ConfigError, MissingDependency, did_you_mean
 from edl_horovod.files.cache import unwritable, user_cache
 from edl_horovod.files.url_secrets import without_secrets
 
-__all__ = ["FetchedZoo", "ensure_local", "cache", "fetch", "parse", "environment", "git"]
-
 _LIST_SECONDS = 60.0
 _PART_OF_COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _ALL_REFS = ("+refs/heads/*:refs/fetched/heads/*", "+refs/tags/*:refs/fetched/tags/*")

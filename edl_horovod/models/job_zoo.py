@@ -13,17 +13,6 @@ from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import ConfigError
 from edl_horovod.models import git_zoo, lookup, spec_zoo
 
-__all__ = [
-    "as_if_localized",
-    "as_named",
-    "localized",
-    "model_name",
-    "origin",
-    "pending",
-    "require_localized",
-    "sources",
-]
-
 
 def localized(config: JobConfig) -> JobConfig:
     """The settings with a model zoo that is on this machine; it is fetched or written if necessary.

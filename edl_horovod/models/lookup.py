@@ -12,19 +12,6 @@ from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.spec import ElasticDLSpec
 
-__all__ = [
-    "FileGroup",
-    "files_defining",
-    "import_root",
-    "imported_names",
-    "list_bases",
-    "list_definitions",
-    "list_functions",
-    "list_parameters",
-    "file_groups",
-    "require_zoo",
-]
-
 _MODEL_BASES = frozenset({"LightningModule", "Model", "Module", "Sequential"})
 _MODEL_FUNCTION = "custom_model"
 

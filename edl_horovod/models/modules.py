@@ -24,17 +24,6 @@ from edl_horovod.errors import UserCodeError, did_you_mean
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.lookup import file_groups, import_root, require_zoo
 
-__all__ = [
-    "PACKAGE",
-    "CustomObject",
-    "definitions_in",
-    "install",
-    "load_function",
-    "load_module",
-    "loaded_files",
-    "make_importable",
-]
-
 _PREFIX = "_edl_zoo_"
 _CUSTOM_PREFIX = "_edl_custom_"
 _IMPORTS_ATTRIBUTE = "__edl_zoo__"

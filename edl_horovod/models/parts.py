@@ -19,23 +19,6 @@ from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.models.lookup import file_groups, import_root
 from edl_horovod.spec import ElasticDLSpec
 
-__all__ = [
-    "DATASET_ROLES",
-    "LOSS_ROLES",
-    "METHODS",
-    "OUTPUTS_PROCESSOR",
-    "REQUIRED",
-    "Part",
-    "Parts",
-    "PlainModels",
-    "declares_roles",
-    "may_process_outputs",
-    "no_place_for_outputs",
-    "overrides_method",
-    "part_of",
-    "with_roles",
-]
-
 METHODS = {
     "model": "create_model",
     "input_fn": "create_dataset",

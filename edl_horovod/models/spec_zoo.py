@@ -33,23 +33,6 @@ from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.records import user_dataset
 from edl_horovod.spec import ElasticDLSpec
 
-__all__ = [
-    "MODEL_DEF",
-    "FileModel",
-    "FileModelSummary",
-    "FileModels",
-    "LayerSummary",
-    "WrittenModel",
-    "cache",
-    "column_roles",
-    "is_needed",
-    "load_custom_objects",
-    "records_without_columns",
-    "summarize",
-    "with_zoo",
-    "write_model",
-]
-
 _NAME = "model_of_spec"
 """Start of the names of all generated files: files of the user's zoo may lie beside them."""
 MODEL_DEF = f"{_NAME}.Model"

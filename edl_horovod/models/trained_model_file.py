@@ -10,15 +10,6 @@ from edl_horovod.errors import DataError
 from edl_horovod.files import json_text
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 
-__all__ = [
-    "ADAPTED_FILE",
-    "FILE_NAME",
-    "damaged_model",
-    "read_adapted",
-    "read_message",
-    "write_adapted",
-]
-
 FILE_NAME = "trained_model.pb"
 ADAPTED_FILE = "adapted.json"
 """Holds the value that a model's `adapt` returned for its training data."""

@@ -36,8 +36,6 @@ from edl_horovod.models.parts import (
 from edl_horovod.records import user_dataset
 from edl_horovod.spec import ElasticDLSpec
 
-__all__ = ["RATE_NAMES", "LoadedSpec", "Overrides", "list_definitions", "load_spec"]
-
 _FRAMEWORK_ARGUMENTS = frozenset(
     {"context", "dataset", "labels", "mode", "outputs", "predictions", "sample_weight", "self"}
 )

@@ -20,20 +20,6 @@ from edl_horovod.files import marker
 from edl_horovod.models.lookup import file_groups, import_root
 from edl_horovod.models.modules import loaded_files
 
-__all__ = [
-    "copy",
-    "digest",
-    "require_inside",
-    "require_unchanged",
-    "sources",
-    "walk",
-    "with_reads",
-    "CODE_SUFFIXES",
-    "ZooReads",
-    "model_files",
-    "watching_opens",
-]
-
 _NOT_A_ZOO = ("pyvenv.cfg", marker.NAME)
 """A folder with one of these files is a virtual environment, or a job, a trained model, etc."""
 _SUFFIXES = frozenset({".py", ".txt", ".yaml", ".json", ".md"})

@@ -18,23 +18,9 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.lookup import import_root, require_zoo
 from edl_horovod.models.modules import load_function
-from edl_horovod.records.sources.recordio import Codec, Writer
+from edl_horovod.records.chunks import Codec
+from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.records.sources.recordio_format import MAX_RECORD_BYTES
-
-__all__ = [
-    "ENVIRONMENT",
-    "FUNCTION",
-    "BadFile",
-    "Group",
-    "GroupDone",
-    "GroupSettings",
-    "OnWork",
-    "OpenPool",
-    "Pool",
-    "Shard",
-    "prepare_group",
-    "source_digest",
-]
 
 FUNCTION = "prepare_data_for_a_single_file"
 _FILE_OBJECT = "file_object"

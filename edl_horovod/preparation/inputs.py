@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from edl_horovod.errors import DataError
 from edl_horovod.records.sources.table import kind_of
 
-__all__ = ["LIST_MARK", "Inputs", "cut", "find"]
-
 LIST_MARK = "@"
 """Prefix of the path of a text file with the path of an input file on each line."""
 

@@ -34,8 +34,6 @@ from edl_horovod.preparation.partial_run import (
 )
 from edl_horovod.preparation.pools import ProcessPool, on_all_ranks
 
-__all__ = ["OnProgress", "PrepareResult", "describe", "run", "run_with"]
-
 OnProgress = Callable[[int, int, int], None]
 """Called with the numbers of finished files, of all files, and of records so far."""
 _MAX_BAD_FILES_LISTED = 100

@@ -25,17 +25,6 @@ from edl_horovod.preparation.groups import GroupDone, Shard
 from edl_horovod.preparation.inputs import Inputs
 from edl_horovod.records.index import Index
 
-__all__ = [
-    "Manifest",
-    "PartialRun",
-    "combine",
-    "merge",
-    "open_partial_run",
-    "partial_folder",
-    "saved_state",
-    "shards_folder",
-]
-
 KIND = "prepare run"
 _FORMAT = 2
 _MANIFEST, _GROUPS, _LOCK, _SHARDS = "manifest.json", "groups.jsonl", "lock", "shards"

@@ -45,15 +45,6 @@ from edl_horovod.preparation.groups import (
     source_digest,
 )
 
-__all__ = [
-    "ProcessPool",
-    "is_first_rank",
-    "on_all_ranks",
-    "open_position_file",
-    "read_position",
-    "write_position",
-]
-
 _READ_BYTES = 1 << 16
 _POLL_SECONDS = 0.2
 """Interval at which the pool reads the positions of its processes while none finishes."""

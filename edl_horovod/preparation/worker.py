@@ -19,8 +19,6 @@ from edl_horovod.errors import EdlError, error_kind
 from edl_horovod.preparation.groups import Group, GroupSettings, prepare_group, source_digest
 from edl_horovod.preparation.pools import write_position
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Process groups until the input ends; return the exit code."""

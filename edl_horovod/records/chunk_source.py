@@ -15,8 +15,6 @@ from edl_horovod.records.index_tables import locate
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.source import RecordSource
 
-__all__ = ["Chunk", "ChunkSource"]
-
 Chunk = FlatRecords | ColumnChunk
 
 _CHUNKS_AT_ONCE = 4

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["digest_of", "imported_files"]
-
 _OURS = __name__.partition(".")[0]
 
 

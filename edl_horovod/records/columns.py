@@ -9,19 +9,6 @@ from numpy.typing import NDArray
 
 from edl_horovod.records.layout import BYTES, Column, Layout
 
-__all__ = [
-    "ColumnChunk",
-    "FlatRecords",
-    "Ragged",
-    "Stored",
-    "Values",
-    "empty",
-    "join",
-    "object_array",
-    "part",
-    "stacked",
-]
-
 _Integers = NDArray[np.int64]
 
 # The default size of the shuffle window depends on this number, so changing it changes the order of

@@ -19,8 +19,6 @@ from edl_horovod.records.source import (
 from edl_horovod.records.sources.formats import format_of
 from edl_horovod.records.sources.patterns import expand, parts_of
 
-__all__ = ["KIND"]
-
 
 class _Files(SourceKind):
     """Files of one record format."""

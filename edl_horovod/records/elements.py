@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from edl_horovod.records.layout import BYTES, Column, Layout, Part, Tensor, leaves, with_leaves
 
-__all__ = ["TYPES", "Elements", "MisfitError", "decode_arrays", "encode_arrays", "text_array"]
-
 Array = NDArray[Any]
 
 # Files store the indexes of these types, so the order must never change.

@@ -17,13 +17,11 @@ from edl_horovod.records.files.remote import reconnect
 from edl_horovod.records.index_store import load_or_scan, states_of
 from edl_horovod.records.index_tables import IndexedFile, IndexInputs, Tables, locate
 from edl_horovod.records.layout import Layout
-from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
-from edl_horovod.records.source import ignore_message
+from edl_horovod.records.record_format import ColumnFormat, RecordFormat
+from edl_horovod.records.source import FormatSettings, ignore_message
 from edl_horovod.records.sources.formats import format_of
 from edl_horovod.records.sources.patterns import expand
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
-
-__all__ = ["Index"]
 
 _CHUNK_SETTINGS = ("damaged", "csv_header", "max_chunk_bytes")
 _Integers = NDArray[np.int64]

@@ -40,8 +40,6 @@ from edl_horovod.records.index_tables import (
 )
 from edl_horovod.records.record_format import ChunkFormat
 
-__all__ = ["SMALL_BYTES", "load_or_scan", "states_of"]
-
 log = logging.getLogger(__name__)
 
 SMALL_BYTES = 4 << 20

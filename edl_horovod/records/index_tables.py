@@ -33,20 +33,6 @@ from edl_horovod.records.chunks import ChunkInfo, Codec
 from edl_horovod.records.files.input_file import FileState
 from edl_horovod.records.files.remote import is_remote
 
-__all__ = [
-    "CHUNK",
-    "INDEX_ENDING",
-    "MAX_BLOCK_RECORDS",
-    "WHOLE_BYTES",
-    "IndexInputs",
-    "IndexedFile",
-    "SavedIndex",
-    "Tables",
-    "is_index_file",
-    "locate",
-    "with_distinct_headers",
-]
-
 MAX_BLOCK_RECORDS = 4096
 """A chunk with more records is split into several blocks."""
 WHOLE_BYTES = 4 << 20

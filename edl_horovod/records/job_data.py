@@ -12,8 +12,6 @@ from edl_horovod.records.source import (
 )
 from edl_horovod.records.sources.table import kind_of
 
-__all__ = ["CACHE_BYTES", "open_source", "plan_of"]
-
 CACHE_BYTES = 256 << 20
 """Memory of each reader for decoded chunks. The shuffle windows may take half of it; the other half
 is for chunks at the edges of windows."""

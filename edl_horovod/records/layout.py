@@ -10,19 +10,6 @@ from typing import Any, Literal, Self
 
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
 
-__all__ = [
-    "BYTES",
-    "Column",
-    "Layout",
-    "Part",
-    "Structure",
-    "Tensor",
-    "column_error",
-    "leaves",
-    "selected_columns",
-    "with_leaves",
-]
-
 BYTES = "bytes"
 """The type of text and bytes, which become string tensors."""
 

@@ -15,8 +15,6 @@ from edl_horovod.records.index_tables import locate
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.source import Records, RecordSource
 
-__all__ = ["MapDataset"]
-
 _BLOCK_RECORDS = 64
 _NUM_SAMPLES = 32
 """Number of evenly spaced records that determine types and shapes, identically on every rank."""

@@ -28,8 +28,6 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DataPlan", "EpochOrder", "FilledSteps", "StepSpans", "choose_window", "lanes_of_rank"]
-
 MAX_WINDOW = 1024
 _NO_RECORD = -1
 Ids = NDArray[np.int64]

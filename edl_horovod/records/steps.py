@@ -17,8 +17,6 @@ from edl_horovod.records.columns import part
 from edl_horovod.records.plan import DataPlan, EpochOrder, FilledSteps, Ids, StepSpans
 from edl_horovod.records.source import Records, RecordSource
 
-__all__ = ["NO_IDS", "NO_STEP", "ExpectedRestart", "StepRecords"]
-
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_STEP = -1
 """Stands for the absence of a step or run."""

@@ -28,8 +28,6 @@ from edl_horovod.records.reader import Reader
 from edl_horovod.records.source import Records, RecordSource, SourceRequest
 from edl_horovod.records.sources.recordio import Writer
 
-__all__ = ["open_stream"]
-
 log = logging.getLogger(__name__)
 
 RECORDS = "records.recordio"

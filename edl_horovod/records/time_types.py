@@ -16,8 +16,6 @@ from edl_horovod.records.columns import Ragged, Values
 from edl_horovod.records.layout import BYTES, Column, Layout
 from edl_horovod.records.source import Records, RecordSource
 
-__all__ = ["columns_from_json", "columns_to_json", "with_time_types_of"]
-
 
 def columns_to_json(columns: Sequence[Column]) -> str:
     """Serialize columns as JSON; "" if there are no columns."""

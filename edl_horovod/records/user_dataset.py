@@ -14,8 +14,6 @@ from edl_horovod.records.source import (
     refuse_skipping,
 )
 
-__all__ = ["KIND", "SCHEME"]
-
 SCHEME = "dataset"
 _METHODS = ("__len__", "__getitem__")
 _BATCHING_CLASSES = ("DataLoader", "PyDataset")

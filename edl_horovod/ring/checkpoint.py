@@ -25,8 +25,6 @@ from edl_horovod.job import checkpoint_files
 from edl_horovod.job.checkpoint_files import LENGTH_BYTES, METADATA
 from edl_horovod.job.events import CheckpointEvent, EventLog
 
-__all__ = ["OPTIONAL", "Checkpoints", "DamagedFile", "read_tensors", "write_tensors"]
-
 log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2

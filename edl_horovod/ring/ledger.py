@@ -11,8 +11,6 @@ from edl_horovod.ledger.files import Begin, Done, Give, Leave
 from edl_horovod.records.plan import Ids
 from edl_horovod.ring.state import NEVER, RingState
 
-__all__ = ["RingLedger"]
-
 
 class RingLedger:
     """Writes entries about a rank's rings and steps; without a file, that of a job without one."""

@@ -22,8 +22,6 @@ from edl_horovod.frameworks.values import Rows, StateGroup, Variable, num_bytes
 from edl_horovod.frameworks.world import World
 from edl_horovod.ring.checkpoint import Checkpoints
 
-__all__ = ["NEVER", "Counters", "RingState", "StateLost"]
-
 log = logging.getLogger(__name__)
 
 FIRST_BYTES = 1 << 20

@@ -24,8 +24,6 @@ from edl_horovod.sql.tokens import TokenKind, tokens_of
 from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.run import JobResult
 
-__all__ = ["bind", "open_program", "run_program", "settings_of", "sql"]
-
 
 def sql(
     text: str,

@@ -17,8 +17,6 @@ from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.sql import statements
 from edl_horovod.sql.statements import Attribute, ColumnCall, Literal, Name, StatementError
 
-__all__ = ["SortedAttributes", "column_dicts", "column_names", "sort_attributes"]
-
 _MODEL_SETTINGS = ("loss", "optimizer")
 """Attributes with the prefix `model` that are settings of a job."""
 _RENAMED = {

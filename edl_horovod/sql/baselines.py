@@ -20,8 +20,6 @@ from edl_horovod.columns.summary import TableSummary, arrays_of
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.sql.unknown_values import array_of
 
-__all__ = ["Comparison", "compare"]
-
 MAX_ROWS = 20_000
 MAX_CATEGORIES = 200
 """The number of values per column of categories that the linear model uses, the most frequent."""

@@ -11,8 +11,6 @@ from edl_horovod.sql.sqlflow import UNQUOTED_ATTRIBUTES
 from edl_horovod.sql.statements import Attribute, ColumnCall, ColumnClause, Literal, Name
 from edl_horovod.sql.tokens import Cursor, Token, TokenKind
 
-__all__ = ["read_attributes", "read_columns", "read_model", "read_name", "refuse_image"]
-
 _RESERVED = ("WITH", "USING", "INTO")
 """Keywords that are no names without quotes. LABEL and COLUMN are: columns may be called so."""
 _MODEL_NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")

@@ -8,8 +8,6 @@ database user decide this.
 import sqlite3
 from typing import Any
 
-__all__ = ["DUCKDB_CONFIG", "MYSQL_ARGUMENTS", "confine_sqlite"]
-
 DUCKDB_CONFIG: dict[str, Any] = {
     "enable_external_access": False,
     "allow_persistent_secrets": False,

@@ -21,8 +21,6 @@ from edl_horovod.sql.settings import SqlSettings
 from edl_horovod.sql.statements import Result
 from edl_horovod.supervisor.run import JobResult
 
-__all__ = ["RunJob", "StatementContext"]
-
 log = logging.getLogger(__name__)
 
 RunJob = Callable[[JobConfig], JobResult]

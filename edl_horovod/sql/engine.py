@@ -25,8 +25,6 @@ from edl_horovod.sql.rows import Rows, SelectColumn, first_rows, server_cursor_r
 from edl_horovod.sql.statements import Result
 from edl_horovod.sql.urls import DatabaseURL, parse_url
 
-__all__ = ["DatabaseError", "Engine", "open_engine"]
-
 CONNECT_SECONDS = 10
 """How long a server may take to accept a connection."""
 LOCK_SECONDS = 30

@@ -41,8 +41,6 @@ from edl_horovod.sql.prediction import (
 from edl_horovod.sql.rows import BATCH_ROWS
 from edl_horovod.sql.statements import Evaluate, EvaluateColumns, Explain, Name, Result
 
-__all__ = ["evaluate", "evaluate_columns", "explain"]
-
 _REGRESSION_COLUMNS = ("metric", "value")
 _CLASS_COLUMNS = ("metric", "class", "predicted", "value")
 _IMPORTANCE_COLUMNS = ("column", "importance", "deviation")

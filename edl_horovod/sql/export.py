@@ -27,19 +27,6 @@ from edl_horovod.sql.kinds import Kind, ScannedColumn
 from edl_horovod.sql.rows import BATCH_ROWS, Rows, SelectColumn
 from edl_horovod.sql.target import TargetPlan
 
-__all__ = [
-    "PROGRESS_SECONDS",
-    "ExportedTable",
-    "NoRows",
-    "Progress",
-    "digest_of",
-    "export",
-    "parquet_writer",
-    "read_key_data",
-    "records_folder",
-    "rewrite_file",
-]
-
 FOLDER_KIND = "exported table"
 """The kind of the folder in its marker file."""
 _RECORDS = "records"

@@ -25,8 +25,6 @@ from edl_horovod.files.whole_file import write_json
 from edl_horovod.launch.attached import AttachedJob, remove_attached
 from edl_horovod.sql.models import write_errors
 
-__all__ = ["JobEntry", "StatementJob", "find_jobs", "open_job", "request_kill"]
-
 log = logging.getLogger(__name__)
 
 _FOLDER, _KIND = ".jobs", "job of a statement"

@@ -20,8 +20,6 @@ from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.rows import SelectColumn
 
-__all__ = ["SQL_TYPES", "DeclaredType", "Kind", "ScannedColumn", "exact_type", "type_of_value"]
-
 Kind = Literal["integer", "number", "text", "date", "timestamp", "bytes", "boolean"]
 
 _KINDS: dict[type, Kind] = {

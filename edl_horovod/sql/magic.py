@@ -11,8 +11,6 @@ from edl_horovod.sql.api import open_program, run_program, settings_of
 from edl_horovod.sql.session import Session
 from edl_horovod.sql.statements import Result
 
-__all__ = ["load_ipython_extension"]
-
 
 class _Magic:
     """Runs the statements of cells; settings of a cell also apply to later cells.

@@ -20,21 +20,6 @@ from edl_horovod.errors import ConfigError, DataError, MissingDependency
 from edl_horovod.sql.export import parquet_writer
 from edl_horovod.sql.statements import Importance
 
-__all__ = [
-    "CLASS_METRICS",
-    "REGRESSION_METRICS",
-    "ClassMetrics",
-    "MetricRow",
-    "RegressionMetrics",
-    "class_metrics",
-    "draw",
-    "importances",
-    "probability_metrics",
-    "regression_metrics",
-    "require_drawing",
-    "write_shuffled",
-]
-
 REGRESSION_METRICS = ("rmse", "mae", "r2", "num_rows")
 """The metrics of a regressor."""
 _OVERALL_METRICS = ("accuracy", "auc", "log_loss", "f1_macro", "num_rows")

@@ -22,21 +22,6 @@ from edl_horovod.files.whole_file import sync, write_text
 from edl_horovod.models.trained_model_file import read_adapted
 from edl_horovod.sql.statements import ModelName, StatementError
 
-__all__ = [
-    "LOG",
-    "MODEL",
-    "About",
-    "LogRow",
-    "ModelColumn",
-    "ModelNotFound",
-    "ModelStore",
-    "StoredModel",
-    "Trial",
-    "default_folder",
-    "read_summary",
-    "write_errors",
-]
-
 MODEL = "model"
 """The trained model in the folder of a version."""
 _STORE, _MODEL, _VERSION = "folder of models", "model of statements", "version of a model"

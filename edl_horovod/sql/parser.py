@@ -23,8 +23,6 @@ from edl_horovod.sql.statements import (
 )
 from edl_horovod.sql.tokens import Cursor, Token, TokenKind, tokens_of
 
-__all__ = ["parse"]
-
 _REFUSED_VERBS = {
     "RUN": ("is not supported: statements never run other programs.", "Run the program by itself."),
     "MAXIMIZE": ("is not supported: this trains models.", "Use a solver of linear programs."),

@@ -35,16 +35,6 @@ from edl_horovod.sql.statements import (
 from edl_horovod.sql.training_rows import Split
 from edl_horovod.sql.trials import SWEEP_OPTIONS, TrialsPlan, plan_trials
 
-__all__ = [
-    "TrainingPlan",
-    "check_kinds",
-    "comparison_options",
-    "plan_evaluation",
-    "plan_prediction",
-    "plan_training",
-    "requested_metrics",
-]
-
 _TRAIN_OPTIONS: dict[str, type | UnionType] = {
     "train.class_weights": str,
     "train.nulls": dict | str,

@@ -24,8 +24,6 @@ from edl_horovod.sql.target import DEFAULT_COLUMN, SAMPLE_NUMBER, plan_target
 from edl_horovod.sql.unknown_values import unknown_values
 from edl_horovod.sql.writing import try_writing, write_predictions
 
-__all__ = ["PROBABILITIES", "VALUE", "check_rows", "classes_of", "predict", "read_predictions"]
-
 VALUE, _CLASS, PROBABILITIES = "prediction", "class", "probabilities"
 """The outputs of the zoo's models of tables."""
 _BATCH_ROWS = 1_000

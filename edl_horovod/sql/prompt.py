@@ -17,8 +17,6 @@ from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted, di
 from edl_horovod.sql.session import Session
 from edl_horovod.sql.statements import Result
 
-__all__ = ["Words", "names_to_complete", "run_prompt"]
-
 KEYWORDS = (
     *("ALTER", "COLUMN", "DESCRIBE", "DROP", "EVALUATE", "EXISTS", "EXPLAIN"),
     *("FOR", "FROM", "GROUP", "HPARAM_CANDIDATES", "HPARAM_RANGE", "IF", "INTO", "JOBS"),

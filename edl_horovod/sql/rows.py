@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = ["BATCH_ROWS", "MOST_ROWS", "Rows", "SelectColumn", "first_rows", "server_cursor_rows"]
-
 MOST_ROWS = 10_000
 """Maximum number of rows in a result."""
 MOST_BYTES = 16 << 20

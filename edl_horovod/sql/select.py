@@ -14,8 +14,6 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from edl_horovod.errors import DataError
 
-__all__ = ["OneTable", "SelectParts", "TableName", "inspect_select"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TableName:

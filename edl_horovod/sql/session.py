@@ -25,8 +25,6 @@ from edl_horovod.sql.settings import SqlSettings
 from edl_horovod.sql.statements import Result, Statement
 from edl_horovod.sql.training import train
 
-__all__ = ["Session", "open_session"]
-
 KILL_SECONDS = 120.0
 """The time that KILL waits for a statement to end."""
 _POLL_SECONDS = 0.5

@@ -14,8 +14,6 @@ from edl_horovod.image.plan import ZOO
 from edl_horovod.launch import target
 from edl_horovod.sql.models import default_folder
 
-__all__ = ["DATABASE_VARIABLE", "SqlSettings", "read_settings"]
-
 DATABASE_VARIABLE = "EDL_DB"
 """The environment variable of the database, so that no password is on a command line."""
 _SET_BY_STATEMENT = {

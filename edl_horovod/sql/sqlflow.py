@@ -6,18 +6,6 @@ from dataclasses import replace
 
 from edl_horovod.sql.statements import Attribute
 
-__all__ = [
-    "EXPLAINERS",
-    "LABEL_ATTRIBUTES",
-    "METRIC_NAMES",
-    "MODEL_PARTS",
-    "PARAMETER_HINTS",
-    "UNQUOTED_ATTRIBUTES",
-    "equivalent_model",
-    "explain_missing_model",
-    "translate",
-]
-
 _MODELS = {
     "DNNClassifier": "classifier.DNN",
     "DNNRegressor": "regressor.DNN",

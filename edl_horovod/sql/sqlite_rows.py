@@ -29,8 +29,6 @@ from typing import Any
 from edl_horovod.sql.confinement import confine_sqlite
 from edl_horovod.sql.rows import BATCH_ROWS, Rows, SelectColumn
 
-__all__ = ["main", "open_select", "reading"]
-
 _PIPE_BYTES = 1 << 20
 """How far the process may read ahead: the largest pipe that Linux gives an ordinary user."""
 _HEADER = struct.Struct("<q")

@@ -8,41 +8,6 @@ from typing import Any
 from edl_horovod.errors import ConfigError
 from edl_horovod.files.url_secrets import without_secrets
 
-__all__ = [
-    "AlterModel",
-    "Attribute",
-    "ColumnCall",
-    "ColumnClause",
-    "ColumnTerm",
-    "DescribeModel",
-    "DropModel",
-    "Evaluate",
-    "EvaluateColumns",
-    "Explain",
-    "Hparam",
-    "HparamCandidates",
-    "HparamRange",
-    "Importance",
-    "Kill",
-    "Literal",
-    "ModelName",
-    "ModelStatement",
-    "Name",
-    "Predict",
-    "Result",
-    "SelectStatement",
-    "ShowJobs",
-    "ShowLog",
-    "ShowModels",
-    "ShowTrain",
-    "ShowTrials",
-    "SourcePosition",
-    "Standard",
-    "Statement",
-    "StatementError",
-    "Train",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:

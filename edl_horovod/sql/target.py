@@ -19,18 +19,6 @@ from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.kinds import DeclaredType, type_of_value
 from edl_horovod.sql.select import OneTable, SelectParts, TableName, inspect_select
 
-__all__ = [
-    "DEFAULT_COLUMN",
-    "MARK",
-    "SAMPLE_NUMBER",
-    "TargetPlan",
-    "column_definition",
-    "declared_types",
-    "plan_target",
-    "quoted_table",
-    "with_current_columns",
-]
-
 DEFAULT_COLUMN = "prediction"
 """The column of predictions if the target names only a table."""
 MARK = "Predictions, which PREDICT renews"

@@ -15,8 +15,6 @@ from sqlglot.tokens import Tokenizer
 from edl_horovod.errors import did_you_mean
 from edl_horovod.sql.statements import SourcePosition, StatementError
 
-__all__ = ["Cursor", "Token", "TokenKind", "tokens_of"]
-
 _OPENING = re.compile(r"'|\"|`|--|/\*|\$\w*\$|\{#")
 _ENDS = {"--": "\n", "/*": "*/", "{#": "#}"}
 _WORD = re.compile(r"[^\W\d][\w$]*")

@@ -34,8 +34,6 @@ from edl_horovod.sql.trials import TrainingOutcome, prepare_trials, run_trials
 from edl_horovod.sql.unknown_values import array_of
 from edl_horovod.supervisor.run import JobResult
 
-__all__ = ["train"]
-
 _LEAST_ROWS = 30
 """With fewer rows, a tenth of them would say nothing, so none are held back."""
 _GROUP = "until_best"

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
 from edl_horovod.sql.export import parquet_writer, rewrite_file
 
-__all__ = ["Split", "check_label", "count_rows", "fill_nulls", "part_folders", "split_rows"]
-
 _BATCH_ROWS = 20_000
 _SPLITS = ("key", "random", "sequential", "column", "none")
 _NUM_HASHES = 1 << 64

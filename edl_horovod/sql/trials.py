@@ -24,15 +24,6 @@ from edl_horovod.sql.statements import (
 )
 from edl_horovod.sweeps import run as sweeps
 
-__all__ = [
-    "SWEEP_OPTIONS",
-    "TrainingOutcome",
-    "TrialsPlan",
-    "plan_trials",
-    "prepare_trials",
-    "run_trials",
-]
-
 SWEEP_OPTIONS: dict[str, type] = {
     "sweep.direction": str,
     "sweep.metric": str,

@@ -13,8 +13,6 @@ from edl_horovod.columns import Column
 from edl_horovod.columns.encoders import Vocabulary
 from edl_horovod.columns.typed import Array, keys_of
 
-__all__ = ["array_of", "unknown_values"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownValues:

@@ -8,8 +8,6 @@ import sqlalchemy as sa
 
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
 
-__all__ = ["DatabaseURL", "parse_url"]
-
 
 @dataclass(frozen=True)
 class Driver:

@@ -32,8 +32,6 @@ from edl_horovod.sql.export import (
 from edl_horovod.sql.kinds import DeclaredType, exact_type, type_of_value
 from edl_horovod.sql.target import MARK, TargetPlan, column_definition
 
-__all__ = ["try_writing", "write_predictions"]
-
 _BATCH_ROWS = 1_000
 _Row = Sequence[Any]
 _LOCK_TIMEOUTS = {

@@ -21,8 +21,6 @@ from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, READY
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import Child, Process, signals_held, start_process
 
-__all__ = ["ForkServer", "WarmServer"]
-
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 10.0

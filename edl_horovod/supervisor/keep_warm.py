@@ -19,8 +19,6 @@ from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.programs import run_program
 from edl_horovod.supervisor.slots import Slots
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Keep workers warm until SIGTERM; returns the exit code."""

@@ -9,8 +9,6 @@ from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.supervisor.plan import Command
 
-__all__ = ["require_framework", "require_mpi", "require_worker_packages"]
-
 _BUILD = "python docker/horovod/build_wheel.py --install"
 
 

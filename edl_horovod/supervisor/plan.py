@@ -10,8 +10,6 @@ from pathlib import Path
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.job.directory import JobDir
 
-__all__ = ["STATIC_RING", "Command", "LaunchPlan", "locate", "mpirun", "thread_variables"]
-
 LOCAL_HOST = "localhost"
 GRACE_SECONDS = 5.0
 STATIC_RING = {

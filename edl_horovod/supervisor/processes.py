@@ -15,17 +15,6 @@ from edl_horovod.errors import JobFailed, NotEnoughWorkers, OutputError
 from edl_horovod.job.lifeline import LIFELINE_VARIABLE
 from edl_horovod.supervisor.plan import GRACE_SECONDS, Command
 
-__all__ = [
-    "Child",
-    "Memory",
-    "Process",
-    "RestartingChild",
-    "end_all",
-    "exit_text",
-    "start_process",
-    "what_killed",
-]
-
 log = logging.getLogger(__name__)
 
 _TRACEBACK = "Traceback (most recent call last):"

@@ -12,8 +12,6 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log as logs
 
-__all__ = ["end_requested", "run_program"]
-
 log = logging.getLogger(__name__)
 
 

@@ -15,8 +15,6 @@ from edl_horovod.supervisor.forks import ForkServer, WarmServer
 from edl_horovod.supervisor.plan import GRACE_SECONDS, LOCAL_HOST, Command
 from edl_horovod.supervisor.processes import Child, Memory
 
-__all__ = ["Slots"]
-
 log = logging.getLogger(__name__)
 
 LEFT = (0, 75, 128 + signal.SIGTERM, -signal.SIGTERM)

@@ -27,8 +27,6 @@ except ModuleNotFoundError as error:
         hint=f"To get it, {how_to_install('optuna')}.",
     ) from error
 
-__all__ = ["check_search", "run_search"]
-
 STUDY = "study.journal"
 """The file of the Optuna study, in the sweep's folder."""
 _NAME = "edl_horovod"

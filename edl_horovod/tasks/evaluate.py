@@ -34,8 +34,6 @@ from edl_horovod.spec import Mode
 from edl_horovod.tasks.opening import OpenData, Opening
 from edl_horovod.tasks.progress import report_records
 
-__all__ = ["Evaluator", "NoValidation", "Validation", "make_warm"]
-
 SEGMENT_STEPS = 8
 """Steps between two collectives of an evaluation job; a lost rank costs at most these."""
 BEST_WEIGHTS = "best/"

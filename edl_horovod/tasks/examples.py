@@ -15,8 +15,6 @@ import numpy.typing as npt
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.values import Output
 
-__all__ = ["ExampleEncoder", "require_encodable"]
-
 log = logging.getLogger(__name__)
 
 ID_FEATURE = "id"

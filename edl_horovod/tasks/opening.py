@@ -34,8 +34,6 @@ from edl_horovod.records.source import RecordSource
 from edl_horovod.records.time_types import with_time_types_of
 from edl_horovod.spec import ElasticDLSpec, Mode
 
-__all__ = ["OpenData", "Opening", "Trained", "model_to_begin_with"]
-
 log = logging.getLogger(__name__)
 
 _ADAPT_BATCH = 256

@@ -38,9 +38,10 @@ from edl_horovod.job.outcome import Success
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.parts import no_place_for_outputs
 from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.chunks import Codec
 from edl_horovod.records.plan import DataPlan, Ids, lanes_of_rank
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.recordio import Codec, Writer
+from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import Counters, RingState
@@ -48,8 +49,6 @@ from edl_horovod.spec import Mode
 from edl_horovod.tasks.examples import ExampleEncoder, require_encodable
 from edl_horovod.tasks.opening import Opening, Trained
 from edl_horovod.tasks.progress import report_records
-
-__all__ = ["make_warm"]
 
 SEGMENT_STEPS = 8
 """Number of steps between two collectives; a lost rank costs at most two segments."""

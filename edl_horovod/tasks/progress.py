@@ -9,8 +9,6 @@ from edl_horovod.job.events import EventLog, ProgressEvent, StepEvent
 from edl_horovod.records.plan import DataPlan, StepSpans
 from edl_horovod.ring.state import NEVER, Counters
 
-__all__ = ["StepReports", "TrainCounters", "TrainingProgress", "report_records"]
-
 EVENT_SECONDS = 0.2
 
 

@@ -40,8 +40,6 @@ from edl_horovod.tasks.opening import OpenData, Opening, model_to_begin_with
 from edl_horovod.tasks.progress import StepReports, TrainCounters, TrainingProgress
 from edl_horovod.tasks.zoo_copy import ZooCopy, ZooCopyChecker
 
-__all__ = ["make_warm"]
-
 
 def make_warm(
     config: JobConfig,

@@ -18,8 +18,6 @@ from edl_horovod.models.framework_name import framework_name, other_framework
 from edl_horovod.ring.loop import Work
 from edl_horovod.tasks.zoo_copy import ZooCopyChecker, forked_zoo_copy_checker
 
-__all__ = ["framework_of", "make_warm", "zoo_copy_checker_of"]
-
 log = logging.getLogger(__name__)
 
 

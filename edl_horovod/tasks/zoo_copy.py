@@ -23,8 +23,6 @@ from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.models.zoo_files import CODE_SUFFIXES, ZooReads, watching_opens
 from edl_horovod.records.sources.patterns import local_paths, parts_of
 
-__all__ = ["ZooCopy", "ZooCopyChecker", "Request", "forked_zoo_copy_checker"]
-
 log = logging.getLogger(__name__)
 
 MAX_REBUILT_BYTES = 256 << 20

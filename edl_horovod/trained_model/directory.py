@@ -40,8 +40,6 @@ from edl_horovod.records.layout import Column
 from edl_horovod.records.time_types import columns_from_json, columns_to_json
 from edl_horovod.trained_model.params import read_params, write_params
 
-__all__ = ["TrainedModelFiles", "load_spec", "naming_versions", "read", "restore_weights", "write"]
-
 FORMAT_VERSION = 1
 """Version of the format that is written; newer ones cannot be read."""
 

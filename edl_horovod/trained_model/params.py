@@ -12,8 +12,6 @@ from edl_horovod.errors import DataError, OutputError
 from edl_horovod.frameworks.values import Variable, num_bytes
 from edl_horovod.proto.trained_model_pb2 import Model, Tensor
 
-__all__ = ["read_params", "require_writable", "write_params"]
-
 MAX_FILE_BYTES = 1 << 30
 """Tensors are spread over files of about this size, in bytes."""
 _MAX_MESSAGE_BYTES = (1 << 31) - 1

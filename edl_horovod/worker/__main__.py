@@ -32,8 +32,6 @@ from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, READY
 from edl_horovod.models.framework_name import framework_name
 from edl_horovod.worker.environment import WorkerEnvironment, begin_container
 
-__all__ = ["code_of", "end", "import_all", "main", "serve"]
-
 log = logging.getLogger("edl_horovod.worker")
 
 LAST_WORDS_SECONDS = 5.0

@@ -12,8 +12,6 @@ from typing import Any, Self
 from edl_horovod.coordinator.messages import RANK_FIELDS, Place
 from edl_horovod.job.identity import WorkerIdentity
 
-__all__ = ["WorkerEnvironment", "begin_container", "shown_as_ready"]
-
 GLOO_SECONDS = 30.0
 """Gloo's own time-out; `horovodrun --gloo-timeout-seconds` sets another."""
 

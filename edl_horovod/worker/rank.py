@@ -21,8 +21,6 @@ from edl_horovod.ring.membership.horovodrun import HorovodDriverMembership
 from edl_horovod.tasks.warm import framework_of, make_warm, zoo_copy_checker_of
 from edl_horovod.worker.environment import WorkerEnvironment, shown_as_ready
 
-__all__ = ["be_rank", "open_events", "work"]
-
 log = logging.getLogger("edl_horovod.worker")
 
 EXIT_FOR_ANOTHER = 75

@@ -19,8 +19,6 @@ from pathlib import Path
 
 from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, TAKEN, socket_folder
 
-__all__ = ["main"]
-
 PREFIXES = ("HOROVOD_", "_HOROVOD_", "NCCL_")
 """Prefixes of the variables that are passed to the warm worker."""
 REPLY_SECONDS = 2.0

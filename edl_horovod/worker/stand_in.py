@@ -20,8 +20,6 @@ from edl_horovod.tasks.warm import make_warm, zoo_copy_checker_of
 from edl_horovod.worker.environment import WorkerEnvironment
 from edl_horovod.worker.rank import be_rank, open_events
 
-__all__ = ["wait_for_place", "work_when_launched"]
-
 log = logging.getLogger("edl_horovod.worker")
 
 GREETING_SECONDS = 2.0

@@ -13,7 +13,8 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from edl_horovod.records.sources.recordio import Codec, Writer
+from edl_horovod.records.chunks import Codec
+from edl_horovod.records.sources.recordio import Writer
 from tests.records import example
 
 RELEASED = os.environ.get("EDL_TEST_ELASTICDL_ZOO", "")

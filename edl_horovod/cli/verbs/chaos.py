@@ -18,8 +18,6 @@ from edl_horovod.errors import ConfigError, ProofFailed
 if TYPE_CHECKING:
     from edl_horovod.ledger import Proof
 
-__all__ = ["run"]
-
 _AFTER_SECONDS = 10.0
 """How long a schedule that was given is watched after its last action."""
 _EXAMPLES = """\

@@ -7,8 +7,6 @@ from edl_horovod.cli.arguments import VerbParser, config_files, settings_parser
 from edl_horovod.config.schema import ImageConfig
 from edl_horovod.job import log
 
-__all__ = ["run"]
-
 _EXAMPLES = """\
   edl image build base_image=registry/edl-worker:0.1.0 image_repository=registry/team/zoo
   edl image push model_zoo=zoo base_image=registry/edl-worker:0.1.0 image_repository=registry/zoo

@@ -9,8 +9,6 @@ from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.config.conf_files import starter_dir
 from edl_horovod.errors import OutputError
 
-__all__ = ["run"]
-
 _EXAMPLES = """\
 examples:
   edl init my-project

@@ -22,19 +22,6 @@ from edl_horovod.launch.client import Client
 from edl_horovod.launch.jobs import EventLine, JobRow, JobStatus
 from edl_horovod.launch.waiting import CONDITIONS
 
-__all__ = [
-    "run_dashboard",
-    "run_delete",
-    "run_events",
-    "run_list",
-    "run_logs",
-    "run_resume",
-    "run_scale",
-    "run_status",
-    "run_stop",
-    "run_wait",
-]
-
 
 def job_parser(verb: str, summary: str, flags: str) -> VerbParser:
     """Create a parser with the argument JOB, and with flags for the place of a job in a cluster."""

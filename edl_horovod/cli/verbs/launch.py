@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from edl_horovod.config.sweep import Search
     from edl_horovod.sweeps.run import SweepJob, SweepResult
 
-__all__ = ["run"]
-
 _EXAMPLES = {
     "train": """\
   edl train model_def=mnist data='/data/train-*.recordio' output=/models/mnist

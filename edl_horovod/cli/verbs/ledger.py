@@ -10,8 +10,6 @@ from edl_horovod.errors import ProofFailed
 if TYPE_CHECKING:
     from edl_horovod.ledger import Proof, Violation
 
-__all__ = ["run"]
-
 _MOST_LINES = 10
 
 

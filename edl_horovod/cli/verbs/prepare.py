@@ -11,8 +11,6 @@ from edl_horovod.displays.terminal import prepare_events
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log
 
-__all__ = ["run"]
-
 _EXAMPLES = """\
   edl prepare model_def=mnist data=/images/train output=/data/train
   edl prepare model_def=mnist data='/images/*/*.png' output=/data/train records_per_shard=1000

@@ -8,8 +8,6 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
 from edl_horovod.job import log
 
-__all__ = ["run"]
-
 _EXAMPLES = """\
 settings:
   db=URL       the database of clients that name none; without it the variable EDL_DB, which is the

@@ -11,8 +11,6 @@ import yaml
 from edl_horovod.cli.arguments import VerbParser, fact_lines, print_rows, table
 from edl_horovod.errors import ConfigError
 
-__all__ = ["run"]
-
 _EXAMPLES = """\
 examples:
   edl spec show config.yml

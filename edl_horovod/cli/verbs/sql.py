@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from edl_horovod.sql.statements import Result
     from edl_horovod.supervisor.run import JobResult
 
-__all__ = ["run"]
-
 _LEAST_WIDTH = 30
 """To what a long text in a table on a terminal may be wrapped."""
 _SETTING = re.compile(r"\+{0,2}[\w./@-]+=")

@@ -30,8 +30,6 @@ from edl_horovod.job.events import DiscoveryEvent, EventLog
 from edl_horovod.job.hosts import text_of
 from edl_horovod.job.lifeline import end_with_parent
 
-__all__ = ["Discovery", "WorkerPod", "hosts_of", "pod_of"]
-
 # Run as a program, the module is called __main__.
 log = logging.getLogger("edl_horovod.cluster.pod.discovery")
 

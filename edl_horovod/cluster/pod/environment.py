@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["require_variables"]
-
 
 def require_variables(variables: Mapping[str, str], names: tuple[str, ...]) -> None:
     """Check that the environment of a process has these variables.

@@ -28,8 +28,6 @@ from edl_horovod.supervisor.plan import STATIC_RING, Command, LaunchPlan, mpirun
 from edl_horovod.supervisor.programs import run_program
 from edl_horovod.supervisor.run import run_plan
 
-__all__ = ["plan_in_pod", "wait_for_workers"]
-
 # Run as a program, the module is called __main__.
 log = logging.getLogger("edl_horovod.cluster.pod.launcher")
 

@@ -19,8 +19,6 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.hosts import HostsFile
 from edl_horovod.supervisor.programs import run_program
 
-__all__ = ["can_leave", "ranks"]
-
 POLL_SECONDS = 0.1
 GRACE_SHARE = 0.9
 """Share of the pod's grace period that ranks may take before the `sshd` gets SIGTERM."""

@@ -19,8 +19,6 @@ from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.programs import end_requested, run_program
 from edl_horovod.supervisor.slots import Slots
 
-__all__ = ["main"]
-
 NEEDED = ("EDL_HOST", "EDL_SECRET_FILE", "EDL_READY_FILE")
 
 

@@ -8,8 +8,6 @@ from urllib.parse import urlsplit
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["HOST", "PORT", "is_name_of_ours", "listen", "url"]
-
 HOST = "127.0.0.1"
 PORT = 8265
 

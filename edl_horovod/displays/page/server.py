@@ -36,8 +36,6 @@ except ImportError as e:
         f"command runs, {how_to_install('dashboard')}"
     ) from e
 
-__all__ = ["Dashboard"]
-
 REFRESH_SECONDS = 5
 WIDTH, HEIGHT = 600, 120
 """Size of a chart's area."""

@@ -12,8 +12,6 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import Recorded, StepEvent, Tail
 from edl_horovod.job.state import JobState, TargetDetails, advance
 
-__all__ = ["DetachedSource", "DirectorySource", "History", "JobSnapshot", "Point", "Source"]
-
 NUM_NOTABLE = 20
 """Number of notable events that are kept."""
 Point = tuple[float, float]

@@ -28,8 +28,6 @@ from edl_horovod.records.plan import DataPlan, StepSpans
 from edl_horovod.records.source import Records, RecordSource
 from edl_horovod.spec import Mode, Padding, padding_of
 
-__all__ = ["KerasBatches", "all_examples", "inline_maps", "pad_to_lengths"]
-
 STEPS_IN_PARALLEL = 2
 _GRAPH_LOCATION = re.compile(
     r"\{\{function_node [^}]*\}\} "

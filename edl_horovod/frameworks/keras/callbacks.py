@@ -23,8 +23,6 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks, is_plain
 from edl_horovod.frameworks.values import Array
 
-__all__ = ["KerasCallbacks", "Trainable", "may_freeze"]
-
 _KEEPS_WEIGHTS = "keeps weights in one process only, which the ring may lose"
 _TEST_HOOKS = ("on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end")
 

@@ -16,8 +16,6 @@ from typing import Any
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
-__all__ = ["OverRing", "Reductions", "RingMean", "depends_on"]
-
 _PASS_THROUGH = {"Identity", "Cast", "Reshape", "Squeeze", "EnsureShape"}
 """Ops that return their input's value, possibly in another type or shape."""
 _COMBINING = {"AddV2", "Add", "AddN", "Sub", "Neg", "Mul", "Pack", "Sum"}

@@ -7,8 +7,6 @@ from pathlib import Path
 from edl_horovod.config.frameworks import FrameworkEntry, ModelKind
 from edl_horovod.errors import ConfigError
 
-__all__ = ["ENTRY"]
-
 _KEYS = ("compile_model_options", "compiled_options")
 
 

@@ -29,8 +29,6 @@ from edl_horovod.models.parts import METHODS
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import ElasticDLSpec, Mode
 
-__all__ = ["examples_of", "spec_of", "summarize", "write"]
-
 _FILE = "model.keras"
 
 

@@ -16,8 +16,6 @@ from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = ["FRAMEWORK"]
-
 
 class KerasFramework:
     """Trains, evaluates and runs Keras models."""

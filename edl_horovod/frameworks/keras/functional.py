@@ -11,16 +11,6 @@ from edl_horovod.frameworks.keras.metrics import zeros_of
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = [
-    "at_least_float32",
-    "num_examples",
-    "repeated",
-    "running",
-    "some_examples",
-    "traced",
-    "without_effects",
-]
-
 
 @contextlib.contextmanager
 def without_effects(

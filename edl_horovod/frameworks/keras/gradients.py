@@ -15,8 +15,6 @@ from edl_horovod.frameworks.keras.functional import num_examples, some_examples
 from edl_horovod.frameworks.packing import NAME, in_buckets
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
 
-__all__ = ["Sum", "add_over_parts", "add_over_ring", "are_usable", "clip", "combine", "unique_rows"]
-
 Compute = Callable[[Any, list[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]
 
 Sum: TypeAlias = tf.Tensor | tf.IndexedSlices

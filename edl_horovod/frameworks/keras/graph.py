@@ -36,8 +36,6 @@ from edl_horovod.frameworks.values import (
     StepSums,
 )
 
-__all__ = ["StepGraph", "inlined"]
-
 log = logging.getLogger(__name__)
 
 

@@ -15,8 +15,6 @@ import tensorflow as tf
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.elasticdl.feature_columns import DenseFeatures
 
-__all__ = ["install", "name_only_input", "require_keras_3"]
-
 _PRIVATE = "tensorflow.python.keras"
 """TensorFlow's copy of Keras 2, which it no longer exports."""
 

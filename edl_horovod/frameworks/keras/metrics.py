@@ -17,24 +17,6 @@ from edl_horovod.models.calling import call_declared
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = [
-    "TRIED_EXAMPLES",
-    "MetricCall",
-    "MetricSums",
-    "as_keras_metric",
-    "is_sum",
-    "metric_sums",
-    "not_a_sum",
-    "random_examples",
-    "require_dict",
-    "require_number",
-    "require_sums",
-    "result_of",
-    "row_of",
-    "split_sums",
-    "zeros_of",
-]
-
 TRIED_EXAMPLES = (3, 5)
 """The numbers of examples in the two parts of a batch that must add up."""
 

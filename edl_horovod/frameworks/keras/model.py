@@ -22,8 +22,6 @@ from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["KerasEvaluation", "KerasModel", "KerasPrediction", "by_name", "describe_outputs"]
-
 log = logging.getLogger(__name__)
 
 

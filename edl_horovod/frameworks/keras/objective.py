@@ -43,8 +43,6 @@ from edl_horovod.models.calling import call_declared, declared, logging_warnings
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["Objective", "Outcome", "overrides"]
-
 log = logging.getLogger(__name__)
 
 _LOSS = "loss"

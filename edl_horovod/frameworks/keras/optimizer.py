@@ -23,15 +23,6 @@ from edl_horovod.frameworks.values import StateGroup, Variable, state_groups
 from edl_horovod.models.calling import OPTIMIZER_HINT, user_code
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = [
-    "ScaledLearningRate",
-    "groups_of",
-    "inner_optimizer",
-    "make_optimizer",
-    "resetter_of",
-    "wrong_optimizer",
-]
-
 log = logging.getLogger(__name__)
 
 _ELEMENTWISE = {

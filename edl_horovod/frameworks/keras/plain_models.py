@@ -20,8 +20,6 @@ from edl_horovod.models.calling import declared
 from edl_horovod.models.parts import LOSS_ROLES, PlainModels, declares_roles, with_roles
 from edl_horovod.spec import Mode
 
-__all__ = ["PLAIN_MODELS"]
-
 _WEIGHTS = "sample_weight"
 _NOT_NAMES = {"Loss", "Optimizer", "deserialize", "get", "legacy", "schedules", "serialize"}
 """Names in Keras' modules of losses and optimizers that are neither."""

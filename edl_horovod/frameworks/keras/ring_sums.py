@@ -19,8 +19,6 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.collectives import sum_grouped
 from edl_horovod.frameworks.packing import NAME
 
-__all__ = ["RingSums", "after_sums", "sum_row"]
-
 _BATCH_NORM_HINT = (
     "Call it once for all positions (BatchNormalization normalizes the last axis of inputs of any"
     " number of dimensions) and without @tf.function, or remove synchronized and train.batch_norm."

@@ -28,8 +28,6 @@ from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["KerasStep"]
-
 NO_OPTIONS = StepOptions()
 
 

@@ -14,8 +14,6 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["RingStatistics", "with_ring_statistics"]
-
 KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 """The layers that are replaced."""
 _NAME = "edl.batch_norm"

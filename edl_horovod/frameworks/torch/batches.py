@@ -43,8 +43,6 @@ from edl_horovod.records.source import Records, RecordSource
 from edl_horovod.records.steps import NO_STEP
 from edl_horovod.spec import Mode
 
-__all__ = ["AllExamples", "Decoders", "Make", "TorchBatches", "step_seed"]
-
 Make: TypeAlias = Callable[[int, Records], Batch | None]
 """Makes a batch from a step number and the step's records; None if they have no examples."""
 _PR_SET_PDEATHSIG = 1

@@ -24,8 +24,6 @@ from edl_horovod.frameworks.torch.structures import leaves, map_batch, repeated_
 from edl_horovod.frameworks.torch.variables import bytes_of
 from edl_horovod.frameworks.values import Batch
 
-__all__ = ["BufferSnapshot", "TrackedBuffers", "unchanged"]
-
 _NORM_BUFFERS = ("num_batches_tracked", "running_mean", "running_var")
 """Names of the buffers of PyTorch's own norm layers, whose rules are known."""
 _LARGE_COUNT = 1 << 20

@@ -21,8 +21,6 @@ from edl_horovod.frameworks.torch.variables import LiveVariable, bytes_of
 from edl_horovod.frameworks.values import checksum
 from edl_horovod.models.calling import referenced_names
 
-__all__ = ["TorchCallbacks", "may_add_groups"]
-
 _FRAMEWORK_ATTRIBUTES = ("model", "optimizer")
 _STEP_HOOKS = ("on_train_batch_begin", "on_train_batch_end")
 

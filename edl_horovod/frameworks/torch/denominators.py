@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Mean", "ScalarsByNode", "divisors_are_constant", "mean_of_pair", "means_of"]
-
 _MEAN = 1
 """PyTorch's code for `reduction="mean"`."""
 _IDENTITIES = {"ToCopyBackward0", "ViewBackward0", "SqueezeBackward0", "UnsqueezeBackward0"}

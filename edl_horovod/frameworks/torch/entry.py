@@ -2,8 +2,6 @@
 
 from edl_horovod.config.frameworks import FrameworkEntry, ModelKind
 
-__all__ = ["ENTRY"]
-
 ENTRY = FrameworkEntry(
     module="edl_horovod.frameworks.torch.ring",
     packages=("torch", "safetensors"),

@@ -27,8 +27,6 @@ from edl_horovod.models.spec_zoo import FileModel, FileModelSummary, LayerSummar
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import ElasticDLSpec, Mode
 
-__all__ = ["spec_of", "summarize", "write"]
-
 _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
 
 _NAME_KEYS = ("name", "value")

@@ -18,8 +18,6 @@ from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
 
-__all__ = ["TorchFramework"]
-
 _MIXED_DTYPES = {"mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
 
 

@@ -28,8 +28,6 @@ from edl_horovod.models.calling import first_paragraph, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["TorchEvaluation", "TorchModel", "TorchPrediction", "require_exporters"]
-
 _EXPORTERS = ("onnx", "onnxscript")
 _MAX_EMBEDDED_BYTES = 1 << 30
 """Weights of more bytes go to a file beside `model.onnx`; Protobuf's limit is twice as large."""

@@ -44,8 +44,6 @@ from edl_horovod.models.calling import declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["Objective", "Outcome"]
-
 log = logging.getLogger(__name__)
 
 _WEIGHTS = "sample_weight"

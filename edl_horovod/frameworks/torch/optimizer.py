@@ -12,8 +12,6 @@ from edl_horovod.frameworks.torch.structures import leaves
 from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import RATE_NAMES, LoadedSpec
 
-__all__ = ["BY_ELEMENTS", "BY_PARAMETERS", "Schedule", "make_optimizer"]
-
 BY_ELEMENTS = {
     *(optim.ASGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax),
     *(optim.NAdam, optim.RAdam, optim.RMSprop, optim.Rprop, optim.SGD),

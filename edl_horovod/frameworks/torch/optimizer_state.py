@@ -27,8 +27,6 @@ from edl_horovod.frameworks.values import StateGroup, Variable, state_groups
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = ["OptimizerState"]
-
 _Number = bool | int | float
 
 

@@ -20,16 +20,6 @@ from edl_horovod.models.calling import declared
 from edl_horovod.models.parts import LOSS_ROLES, PlainModels, with_roles
 from edl_horovod.spec import Mode
 
-__all__ = [
-    "PLAIN_MODELS",
-    "loss_part",
-    "mean_loss_part",
-    "model_part",
-    "named_loss",
-    "named_optimizer",
-    "optimizer_of_class",
-]
-
 _WEIGHTS = "sample_weight"
 
 

@@ -27,21 +27,6 @@ from torch.nn import functional
 from edl_horovod.errors import UserCodeError
 from edl_horovod.models.modules import CustomObject, import_object
 
-__all__ = [
-    "SAFETENSORS",
-    "STATE_DICTS",
-    "entries_of",
-    "inspect_pt",
-    "load_pt",
-    "modules_of",
-    "read_weights",
-    "require_pt",
-    "restore",
-    "safetensors_shapes",
-    "shape_of",
-    "unsafe_globals",
-]
-
 log = logging.getLogger(__name__)
 
 SAFETENSORS = ".safetensors"

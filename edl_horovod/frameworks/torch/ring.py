@@ -31,8 +31,6 @@ from edl_horovod.frameworks.torch.collectives import (
 from edl_horovod.frameworks.torch.framework import TorchFramework
 from edl_horovod.frameworks.torch.variables import from_numpy
 
-__all__ = ["FRAMEWORK", "Reducer"]
-
 _WIRE_DTYPES = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float32)
 _WIRE_DTYPES[torch.float64] = torch.float64
 """Types of parameters, and the types in which their gradients are summed."""

@@ -41,8 +41,6 @@ from edl_horovod.models.calling import (
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["ComputeOptions", "ModuleRunner", "compiled", "find_module_loss", "require_compiler"]
-
 _STEPS = {Mode.TRAINING: "training_step", Mode.EVALUATION: "validation_step"}
 _LIGHTNING = ("lightning", "lightning_fabric", "pytorch_lightning")
 _HOOK = re.compile(

@@ -32,8 +32,6 @@ from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["ReducerMaker", "TorchStep", "sparse_parameters"]
-
 log = logging.getLogger(__name__)
 
 _INITIAL_LOSS_SCALE, _LOSS_SCALE_GROWTH_STEPS = 2.0**16, 2000

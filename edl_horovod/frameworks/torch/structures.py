@@ -14,18 +14,6 @@ import torch
 
 from edl_horovod.frameworks.values import Batch
 
-__all__ = [
-    "at_least_float32",
-    "describe",
-    "detach",
-    "leaves",
-    "map_batch",
-    "map_leaves",
-    "repeated",
-    "repeated_batch",
-    "slice_batch",
-]
-
 _SHORT = (torch.float16, torch.bfloat16)
 
 

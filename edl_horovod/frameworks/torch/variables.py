@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.values import Array
 
-__all__ = ["LiveVariable", "TorchVariable", "bytes_of", "from_numpy", "numpy_dtype", "to_numpy"]
-
 _NUMPY_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
     getattr(torch, name): np.dtype(getattr(ml_dtypes, name, name))
     for name in (

@@ -12,20 +12,6 @@ from typing import Self
 
 from edl_horovod.errors import DataError
 
-__all__ = [
-    "MAX_WINDOW_BYTES",
-    "Closeable",
-    "FileState",
-    "InputFile",
-    "LocalFile",
-    "ReadAhead",
-    "SeekableFile",
-    "changed_since_index",
-    "file_error",
-    "folder_name",
-]
-
-
 FIRST_WINDOW_BYTES = 1 << 16
 """Bytes that `ReadAhead` reads at first."""
 MAX_WINDOW_BYTES = 4 << 20

@@ -11,8 +11,6 @@ from edl_horovod.records.files.input_file import (
     changed_since_index,
 )
 
-__all__ = ["FilePool", "file_state", "open_input"]
-
 
 class FilePool:
     """Opens files when they are first read and keeps a few open; thread-safe.

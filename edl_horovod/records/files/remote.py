@@ -23,16 +23,6 @@ from edl_horovod.records.files.input_file import FileState, InputFile
 if TYPE_CHECKING:
     from tenacity import RetryCallState, Retrying
 
-__all__ = [
-    "RemoteFile",
-    "is_remote",
-    "list_folder",
-    "matches",
-    "read_if_there",
-    "reconnect",
-    "state_of",
-]
-
 log = logging.getLogger(__name__)
 
 NUM_TRIES = 6

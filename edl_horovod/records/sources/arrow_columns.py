@@ -21,8 +21,6 @@ from edl_horovod.records.files.input_file import file_error
 from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
 from edl_horovod.records.layout import BYTES, Column, Layout, column_error, selected_columns
 
-__all__ = ["chunk_of", "layout_of", "same_layout_of", "schema_bytes", "schema_of"]
-
 _MEDIA = {"bytes", "path"}
 
 

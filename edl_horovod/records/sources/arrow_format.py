@@ -28,10 +28,9 @@ from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_erro
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import Layout
-from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
+from edl_horovod.records.record_format import ColumnFormat, RecordFormat
+from edl_horovod.records.source import FormatSettings
 from edl_horovod.records.sources.arrow_columns import chunk_of, same_layout_of
-
-__all__ = ["make"]
 
 _MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"

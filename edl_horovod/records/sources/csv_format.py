@@ -19,10 +19,9 @@ from edl_horovod.records.chunks import ChunkInfo, FileChunks, holds_bytes, is_sk
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
-from edl_horovod.records.record_format import FormatSettings, RecordFormat
+from edl_horovod.records.record_format import RecordFormat
+from edl_horovod.records.source import FormatSettings
 from edl_horovod.records.sources.text_lines import text_start
-
-__all__ = ["make"]
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single row is larger."""

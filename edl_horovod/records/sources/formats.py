@@ -15,7 +15,8 @@ from edl_horovod.errors import DataError, MissingDependency, how_to_install
 from edl_horovod.extensions import Table
 from edl_horovod.records.files.input_file import file_error, folder_name
 from edl_horovod.records.files.remote import is_remote
-from edl_horovod.records.record_format import FileFormat, FormatSettings, RecordFormat
+from edl_horovod.records.record_format import FileFormat, RecordFormat
+from edl_horovod.records.source import FormatSettings
 
 __all__ = ["FORMATS", "PICTURE_ENDINGS", "file_format", "folder_endings", "format_of", "has_ending"]
 

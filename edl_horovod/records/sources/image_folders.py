@@ -16,9 +16,8 @@ from edl_horovod.records.files.input_file import InputFile, file_error, folder_n
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
-from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
-
-__all__ = ["make"]
+from edl_horovod.records.record_format import ColumnFormat, RecordFormat
+from edl_horovod.records.source import FormatSettings
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,10 @@ from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
 from edl_horovod.records.layout import Layout
-from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
+from edl_horovod.records.record_format import ColumnFormat, RecordFormat
+from edl_horovod.records.source import FormatSettings
 from edl_horovod.records.sources.arrow_columns import chunk_of, layout_of, schema_bytes, schema_of
 from edl_horovod.records.sources.text_lines import line_chunks
-
-__all__ = ["make"]
 
 
 def make(name: str, settings: FormatSettings) -> RecordFormat:

@@ -44,8 +44,6 @@ from edl_horovod.records.index_tables import IndexInputs, Tables
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
 from edl_horovod.records.source import SourceRequest
 
-__all__ = ["ArraySource"]
-
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _BLOCK_BYTES = 1 << 20
 _BLOCK_RECORDS = 4096

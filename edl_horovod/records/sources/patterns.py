@@ -8,8 +8,6 @@ from edl_horovod.errors import DataError, did_you_mean
 from edl_horovod.records.files import remote
 from edl_horovod.records.sources.formats import PICTURE_ENDINGS, folder_endings, has_ending
 
-__all__ = ["expand", "local_paths", "parts_of"]
-
 _NUM_NAMES_SHOWN = 5
 
 

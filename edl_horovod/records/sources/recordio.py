@@ -19,7 +19,8 @@ from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, is_skipping
 from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_error
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.files.remote import is_remote
-from edl_horovod.records.record_format import FormatSettings, RecordFormat
+from edl_horovod.records.record_format import RecordFormat
+from edl_horovod.records.source import FormatSettings
 from edl_horovod.records.sources.recordio_format import (
     HEADER_BYTES,
     MAGIC_BYTES,
@@ -35,8 +36,6 @@ from edl_horovod.records.sources.recordio_format import (
     parse_header,
 )
 from edl_horovod.records.sources.tfrecord_format import is_tfrecord
-
-__all__ = ["ChunkInfo", "Codec", "Writer", "decode_chunk", "holds_chunk", "make", "read_chunks"]
 
 _SEARCH_BYTES = 1 << 20
 # The chunks of pyrecordio 0.0.1 to 0.0.4.

@@ -22,21 +22,6 @@ from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo, Codec
 from edl_horovod.records.columns import FlatRecords
 
-__all__ = [
-    "HEADER_BYTES",
-    "MAGIC_BYTES",
-    "MAX_CHUNK_BYTES",
-    "MAX_RECORD_BYTES",
-    "ChunkPlace",
-    "DamagedChunkError",
-    "Scratch",
-    "check_size",
-    "decode_chunk",
-    "encode_chunk",
-    "max_chunk_records",
-    "parse_header",
-]
-
 HEADER_BYTES = 20
 MAGIC_BYTES = b"\x04\x03\x02\x01"
 MAX_RECORD_BYTES = 32 << 20

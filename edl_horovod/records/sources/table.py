@@ -9,8 +9,6 @@ from edl_horovod.extensions import Table, module_of
 if TYPE_CHECKING:
     from edl_horovod.records.source import DataSettings, SourceKind
 
-__all__ = ["SCHEMES", "check_sources", "kind_of"]
-
 SCHEMES = Table(
     "sources",
     {"": "edl_horovod.records.data_files", "dataset": "edl_horovod.records.user_dataset"},

@@ -13,9 +13,8 @@ from edl_horovod.records.chunks import ChunkInfo, FileChunks, holds_bytes
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile, file_error
 from edl_horovod.records.files.pool import open_input
-from edl_horovod.records.record_format import FormatSettings, RecordFormat
-
-__all__ = ["decode_chunk", "line_chunks", "make", "read_chunks", "text_start"]
+from edl_horovod.records.record_format import RecordFormat
+from edl_horovod.records.source import FormatSettings
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single line is larger."""

@@ -19,9 +19,8 @@ from edl_horovod.records.chunks import ChunkInfo, FileChunks, is_skipping, warn_
 from edl_horovod.records.columns import FlatRecords
 from edl_horovod.records.files.input_file import InputFile, ReadAhead, file_error
 from edl_horovod.records.files.pool import open_input
-from edl_horovod.records.record_format import FormatSettings, RecordFormat
-
-__all__ = ["is_tfrecord", "make"]
+from edl_horovod.records.record_format import RecordFormat
+from edl_horovod.records.source import FormatSettings
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single record is larger."""

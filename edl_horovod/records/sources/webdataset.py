@@ -19,9 +19,8 @@ from edl_horovod.records.files.input_file import InputFile, ReadAhead, SeekableF
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index_tables import IndexedFile, with_distinct_headers
 from edl_horovod.records.layout import BYTES, Column, Layout, selected_columns
-from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
-
-__all__ = ["make"]
+from edl_horovod.records.record_format import ColumnFormat, RecordFormat
+from edl_horovod.records.source import FormatSettings
 
 CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk; only a chunk of a single record is larger."""

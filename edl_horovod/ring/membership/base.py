@@ -16,8 +16,6 @@ from edl_horovod.frameworks.world import World
 from edl_horovod.job import outcome
 from edl_horovod.job.outcome import Failure, Success
 
-__all__ = ["EXIT_AT_SIGTERM", "Dismissed", "Membership", "StaticMembership"]
-
 EXIT_AT_SIGTERM = 143
 
 

@@ -23,8 +23,6 @@ from edl_horovod.frameworks.world import World
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.ring.membership.base import EXIT_AT_SIGTERM, Dismissed, Membership
 
-__all__ = ["Activity", "CoordinatedMembership", "CoordinatedTimings", "CoordinatorAddress"]
-
 log = logging.getLogger(__name__)
 
 MAX_ERROR_BYTES = 30_000

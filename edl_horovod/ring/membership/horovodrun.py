@@ -21,8 +21,6 @@ from edl_horovod.job.events import EventLog, JobEvent
 from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.ring.membership.base import Dismissed, Membership
 
-__all__ = ["HorovodDriverMembership"]
-
 NO_RANK = -1
 CONNECT_SECONDS = 10.0
 

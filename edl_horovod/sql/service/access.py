@@ -9,16 +9,6 @@ from pathlib import Path
 
 from edl_horovod.errors import ConfigError
 
-__all__ = [
-    "HOST",
-    "PORT",
-    "TOKEN_VARIABLE",
-    "Access",
-    "ListenAddress",
-    "read_databases",
-    "read_token",
-]
-
 HOST = "127.0.0.1"
 PORT = 50051
 """The default port of SQLFlow clients."""

@@ -10,8 +10,6 @@ from enum import IntEnum
 from edl_horovod import errors
 from edl_horovod.sql.models import ModelNotFound
 
-__all__ = ["HEADER", "CallRequest", "FrameKind", "ServiceSettings", "status_code"]
-
 HEADER = struct.Struct(">BI")
 """The header of a frame: its kind and the size of its content in bytes."""
 

@@ -43,8 +43,6 @@ from edl_horovod.sql.statements import Result, Statement
 from edl_horovod.supervisor.forks import WarmServer
 from edl_horovod.supervisor.run import JobResult
 
-__all__ = ["main", "responses_of"]
-
 log = logging.getLogger(__name__)
 _RUN_JOBS = (statements.Train, statements.Predict, statements.Evaluate, statements.Explain)
 """Statements that run jobs."""

@@ -25,8 +25,6 @@ from edl_horovod.sql.service.access import TOKEN_VARIABLE, Access, ListenAddress
 from edl_horovod.sql.service.frames import HEADER, CallRequest, FrameKind, ServiceSettings
 from edl_horovod.sql.settings import DATABASE_VARIABLE
 
-__all__ = ["IDLE_SECONDS", "CallFailed", "Session", "Sessions", "serve"]
-
 MAX_CALLS = 16
 """Maximum number of calls of a session, including the running one."""
 IDLE_SECONDS = 300.0

@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from edl_horovod.preparation.groups import Shard
 from edl_horovod.preparation.partial_run import combine, merge
+from edl_horovod.records.chunks import Codec
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.recordio import Codec, Writer
+from edl_horovod.records.sources.recordio import Writer
 
 
 @given(

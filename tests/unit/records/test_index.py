@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_horovod.errors import DataError
+from edl_horovod.records.chunks import Codec
 from edl_horovod.records.index import Index
 from edl_horovod.records.index_tables import MAX_BLOCK_RECORDS
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.recordio import Codec, Writer, read_chunks
+from edl_horovod.records.sources.recordio import Writer, read_chunks
 
 
 def write(path: str | Path, records: Sequence[bytes], *, chunk_bytes: int = 1 << 20) -> None:

@@ -11,8 +11,6 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 
-__all__ = ["Embedding", "SparseEmbedding"]
-
 _COMBINERS = ("mean", "sqrtn", "sum")
 
 

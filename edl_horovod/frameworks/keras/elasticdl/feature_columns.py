@@ -13,8 +13,6 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 
-__all__ = ["DenseFeatures", "concatenated_categorical_column", "embedding_column"]
-
 _columns = tf.__internal__.feature_column
 _CategoricalColumn: Any = next(
     base

@@ -16,19 +16,6 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 
-__all__ = [
-    "ConcatenateWithOffset",
-    "Discretization",
-    "Hashing",
-    "IndexLookup",
-    "LogRound",
-    "Normalizer",
-    "RoundIdentity",
-    "ToNumber",
-    "ToRagged",
-    "ToSparse",
-]
-
 
 class _Elementwise(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types.
     """A layer without weights that transforms each value separately."""

@@ -21,8 +21,6 @@ from edl_horovod.frameworks.keras.files.definition import Definition, is_archive
 from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
 from edl_horovod.models.calling import user_code
 
-__all__ = ["build_model"]
-
 _CURRENT_GROUPS = frozenset({"_layer_checkpoint_dependencies", "layers", "vars"})
 
 

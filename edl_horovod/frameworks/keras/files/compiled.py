@@ -20,8 +20,6 @@ from edl_horovod.frameworks.keras.optimizer import wrong_optimizer
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.modules import CustomObject, import_object
 
-__all__ = ["CompileArguments", "missing_parts"]
-
 _OPTIONS = ("optimizer", "loss", "metrics")
 _OPTION_KEYS = ("value", "path", "args")
 _MODULES = {"loss": keras.losses, "metrics": keras.metrics, "optimizer": keras.optimizers}

@@ -16,8 +16,6 @@ import keras
 from edl_horovod.errors import UserCodeError, did_you_mean
 from edl_horovod.frameworks.keras.files.definition import Definition, named_parts
 
-__all__ = ["classes_in", "current_config"]
-
 HARD_SIGMOID = "edl_horovod>hard_sigmoid"
 _MODELS = {"Model": "Functional", "Functional": "Functional", "Sequential": "Sequential"}
 _RENAMED = {

@@ -15,8 +15,6 @@ from edl_horovod.frameworks.keras.files import hdf5
 from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
 from edl_horovod.models.spec_zoo import FileModel
 
-__all__ = ["Definition", "is_archive", "named_parts", "open_weights", "read_definition"]
-
 _WEIGHTS = "model.weights.h5"
 _CONFIG = "config.json"
 _METADATA = "metadata.json"

@@ -12,19 +12,6 @@ import numpy as np
 
 from edl_horovod.errors import UserCodeError
 
-__all__ = [
-    "MAX_EXPANSION",
-    "SMALL_BYTES",
-    "TOP_LEVEL",
-    "all_datasets",
-    "json_attribute",
-    "layer_datasets",
-    "open_hdf5",
-    "require_file",
-    "text_attribute",
-    "weights_group",
-]
-
 SMALL_BYTES = 64 << 20
 """Declared sizes up to this limit are accepted, because they fit in any machine's memory."""
 TOP_LEVEL = "top_level_model_weights"

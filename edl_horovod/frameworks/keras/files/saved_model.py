@@ -17,8 +17,6 @@ from tensorflow.python.keras.protobuf import saved_metadata_pb2
 
 from edl_horovod.errors import UserCodeError
 
-__all__ = ["SavedLayers", "read_saved_model"]
-
 _MODEL = "saved_model.pb"
 _METADATA = "keras_metadata.pb"
 _CHECKPOINT = "variables/variables"

@@ -9,8 +9,6 @@ import keras
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.files.definition import Definition, named_parts
 
-__all__ = ["all_findings", "reject_findings"]
-
 _PROGRAMS = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "__lambda__"}
 """Classes whose configuration is code or refers to files with code."""
 _OVERRIDING_OPTION = {

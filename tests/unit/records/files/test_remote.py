@@ -18,12 +18,13 @@ import pytest
 from fsspec.config import conf
 
 from edl_horovod.errors import DataError
+from edl_horovod.records.chunks import Codec
 from edl_horovod.records.files import remote
 from edl_horovod.records.files.pool import open_input
 from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.patterns import expand
-from edl_horovod.records.sources.recordio import Codec, Writer
+from edl_horovod.records.sources.recordio import Writer
 from tests.s3_server import BUCKET
 
 RECORDS = [b"record %d" % n for n in range(90)]
