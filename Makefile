@@ -1,5 +1,4 @@
-# All that a developer or a new user runs. Needs Python 3.11, g++, cmake and make; no root.
-PYTHON ?= python3
+# All that a developer or a new user runs. Needs a Python with its venv module, g++, cmake and make; no root.
 VENV ?= .venv
 TORCH_VENV ?= .venv-torch
 RELEASED_HOROVOD ?= .venv-horovod
@@ -10,6 +9,11 @@ READY := $(VENV)/.ready
 RECIPE := $(shell find docker/horovod -type f -not -name '*.pyc')
 # Only errors: pip warns of each place in its settings that lacks a package, before it takes the next place.
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+
+# The Python of the environment that is there, else the newest that both frameworks have builds for.
+PYTHONS := $(wildcard $(BIN)/python) python3.13 python3.12 python3.11 python3
+FITS := import ensurepip, sys, venv; assert (3, 11) <= sys.version_info[:2] <= (3, 13); print(sys._base_executable)
+PYTHON ?= $(shell for python in $(PYTHONS); do $$python -c '$(FITS)' 2>/dev/null && break; done)
 
 # What models are written in: tensorflow, torch, or both with a comma between them. Without it all stays as it
 # was set up; the first time it is TensorFlow, or what FRAMEWORK (of the demo: keras or torch) needs.
@@ -27,7 +31,7 @@ $(error FRAMEWORK=keras needs TensorFlow. Received: FRAMEWORKS=$(FRAMEWORKS))
 endif
 # Without FRAMEWORK the demo takes the first framework that is set up.
 DEMO_FRAMEWORK := $(or $(FRAMEWORK),$(if $(filter tensorflow,$(WANTED)),keras,torch))
-# A folder or page with PyTorch's build for CPUs; without it locks/install_torch.py looks for a build.
+# A folder or page with PyTorch's build for CPUs; without it locks/install.py looks for a build.
 export TORCH_LINKS
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
@@ -37,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help setup lock demo test test-all lint unit component kube test-kube golden parallel integration netns \
-  images chaos bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve proto clean
+  images chaos test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once; FRAMEWORKS=tensorflow,torch for both'
@@ -45,6 +49,7 @@ help:
 	@echo 'make test         lint, types, import contracts, a test of each behaviour; with both frameworks 27 minutes on 2 cores, less with one'
 	@echo 'make test ONLY=torch   the tests with that in their names, here those with PyTorch; 2 minutes'
 	@echo 'make test-all     what make test leaves out: long jobs, and as root make netns and make images'
+	@echo 'make test-versions   set-up, demo and make test with each supported Python on the PATH, or VERSIONS=python3.12'
 	@echo 'make test-kube    the contract tests against a real API server (KUBEBUILDER_ASSETS)'
 	@echo 'make golden       k8s/ as edl would submit it now'
 	@echo 'make netns        hosts that vanish, in network namespaces of this machine (root)'
@@ -65,33 +70,26 @@ ifneq ($(WANTED),$(PRESENT))
 .PHONY: $(READY)
 endif
 
-# What a lock downloads, as its second line says.
-size_of = $$(sed -n '2s/^\# //p' locks/$(1).txt)
+LOCKS := setup $(WANTED) $(if $(filter tensorflow,$(WANTED)),keras-2)
 
-$(READY): setup.py locks/build.txt locks/setup.txt locks/keras-2.txt $(WANTED:%=locks/%.txt) $(RECIPE)
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v[:2] == (3, 11) else \
-	  f"Python 3.11 is needed, this is {v[0]}.{v[1]}. Say which one: make PYTHON=python3.11")'
-	@echo "Setting up $(WANTED) in $(VENV): packages in one to two minutes, then Horovod, which is built in two to"
-	@echo "four minutes for each framework on two cores. A later set-up takes Horovod from the cache."
-	@$(PYTHON) -m venv $(if $(filter-out $(WANTED),$(PRESENT)),--clear) $(VENV)
+$(READY): pyproject.toml setup.py locks/build.txt $(LOCKS:%=locks/%.txt) $(RECIPE)
+	@$(or $(PYTHON),false) -c '$(FITS)' >/dev/null 2>&1 || { echo "Python 3.11, 3.12 or 3.13 with its venv module is \
+	needed (Debian and Ubuntu: apt-get install python3-venv). Say which one: make PYTHON=python3.12. \
+	Received: $(or $(PYTHON),none of $(PYTHONS))" >&2; exit 2; }
+	@echo "Setting up $(WANTED) in $(VENV) with $$($(PYTHON) -V), $(PYTHON). Horovod is built for it, in some two"
+	@echo "minutes for each framework on two cores. A later set-up takes Horovod from the cache."
+	@$(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) --require-hashes -r locks/build.txt
-	@echo "Installing the tools: $(call size_of,setup)"
-	@$(PIP) --require-hashes --no-build-isolation -r locks/setup.txt
-	$(if $(filter tensorflow,$(WANTED)),$(TENSORFLOW))
-	$(if $(filter torch,$(WANTED)),@$(BIN)/python locks/install_torch.py)
+	@echo "Installing packages: $(LOCKS)"
+	@$(BIN)/python locks/install.py $(LOCKS)
 	@$(PIP) --no-deps --no-build-isolation -e .
 	@$(BIN)/python docker/horovod/build_wheel.py --install
 	@echo $(WANTED) > $(VENV)/.frameworks
 	@touch $@
 	@echo "$(VENV) is ready for $(WANTED)."
 
-define TENSORFLOW
-@echo "Installing TensorFlow: $(call size_of,tensorflow)"
-@$(PIP) --require-hashes --no-build-isolation -r locks/tensorflow.txt
-@$(PIP) --require-hashes --no-deps --no-build-isolation -r locks/keras-2.txt
-endef
-
-# After a change of constraints.txt, or of what setup.py names. For Python 3.11 on Linux, x86_64.
+# After a change of constraints.txt or pyproject.toml. PyTorch's builds for CPUs are those that TORCH_LINKS, or
+# PyTorch's index, has.
 lock: $(READY)
 	$(BIN)/python locks/lock.py
 
@@ -134,6 +132,14 @@ endif
 
 # Which of the long tests `test-all` runs, as pytest's -m takes it.
 LONG ?= long
+
+# Each in an environment of its own, which stays.
+VERSIONS ?= $(foreach python,python3.11 python3.12 python3.13,$(shell $(python) -c '$(FITS)' 2>/dev/null))
+
+test-versions:
+	@for python in $(VERSIONS); do \
+	  version=$$($$python -c 'import sys; print("3.%d" % sys.version_info[1])') && \
+	  $(MAKE) PYTHON=$$python VENV=.venv-$$version DEMO=demo-$$version demo test || exit; done
 
 # The rest, after `make test`: nothing runs in both. What needs root says so and is skipped without it.
 test-all: $(READY)

@@ -29,7 +29,9 @@ MARK = re.compile(r"<!-- newcomer: (.*) -->")
 OPEN_FILES = 1024
 ENDING_SECONDS = 10
 ACCOUNT = f"edl-newcomer-{os.getpid()}"
-KEPT = re.compile(r"EDL_.*|PIP_.*|.*_PROXY|.*_proxy|SSL_CERT_.*|OPENBLAS_.*|CI|LANG|LC_.*|TERM")
+KEPT = re.compile(
+    r"EDL_.*|PIP_.*|UV_.*|.*_PROXY|.*_proxy|SSL_CERT_.*|OPENBLAS_.*|CI|LANG|LC_.*|TERM"
+)
 """Variables that say how this machine reaches an index, what the tests find on it, and the like."""
 
 

@@ -142,8 +142,10 @@ def _tree(source: str) -> ast.Expression:
         before = (e.text or "")[: max((e.offset or 1) - 1, 0)]
         place = ast.Pass(lineno=e.lineno or 1, col_offset=len(before.encode()))
         raise _LiteralError(e.msg, place) from e
-    except (ValueError, RecursionError, MemoryError) as e:
-        raise _LiteralError(str(e) or "too deeply nested", ast.Pass()) from e
+    except (RecursionError, MemoryError) as e:
+        raise _LiteralError("too deeply nested", ast.Pass()) from e
+    except ValueError as e:
+        raise _LiteralError(str(e), ast.Pass()) from e
 
 
 def _value(node: ast.expr) -> Any:

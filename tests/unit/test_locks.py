@@ -2,17 +2,16 @@
 
 import importlib.util
 import re
-import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
-import setuptools
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "locks"
-LINE = re.compile(r"([A-Za-z0-9._-]+)==(\S+) --hash=sha256:[0-9a-f]{64}")
+HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
 
 def load(path):
@@ -26,11 +25,21 @@ SETS = load(LOCKS / "lock.py").SETS
 
 
 def locked(name):
-    """Names and versions of a lock; each line has a hash, and names nothing else."""
-    lines = (LOCKS / f"{name}.txt").read_text().splitlines()
-    found = [LINE.fullmatch(line) for line in lines if not line.startswith("#")]
-    assert all(found), f"{name}: a line without a hash"
-    return {canonicalize_name(it[1]): it[2] for it in found}
+    """The requirements of a lock; each has a hash, and one version."""
+    text = (LOCKS / f"{name}.txt").read_text().replace("\\\n", " ")
+    requirements = []
+    for line in [line for line in text.splitlines() if not line.startswith("#")]:
+        words = [word for word in line.split("--hash=")[0].split() if word]
+        assert HASH.search(line), f"{name}: a line without a hash: {line}"
+        requirements.append(Requirement(" ".join(words)))
+    return requirements
+
+
+def version(requirement):
+    (specifier,) = requirement.specifier
+    assert specifier.operator == "=="
+    # PyTorch's build for CPUs is of the pinned version.
+    return specifier.version.removesuffix("+cpu")
 
 
 def constraints():
@@ -42,35 +51,52 @@ def constraints():
     return {canonicalize_name(name): version for name, version in pairs}
 
 
-@pytest.fixture
-def ours(monkeypatch):
-    """What setup.py says."""
-    said = {}
-    monkeypatch.setattr(setuptools, "setup", lambda **fields: said.update(fields))
-    runpy.run_path(str(ROOT / "setup.py"))
-    return said
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def wanted(requirements, ours):
-    """Names that a set asks for by itself: packages, or extras of ours."""
-    names = set()
+def of_extra(extra):
+    """The requirements of an extra, with those of the extras that it names."""
+    requirements = map(Requirement, PROJECT["optional-dependencies"][extra])
+    for requirement in requirements:
+        if requirement.name == PROJECT["name"]:
+            for name in requirement.extras:
+                yield from of_extra(name)
+        else:
+            yield requirement
+
+
+def wanted(requirements):
+    """What a set asks for by itself: packages, or extras of ours."""
     for text in requirements:
         if text.startswith(".["):
-            extras = [ours["extras_require"][extra] for extra in text[2:-1].split(",")]
-            names |= {Requirement(it).name for it in sum(extras, ours["install_requires"])}
+            yield from map(Requirement, PROJECT["dependencies"])
+            for extra in text[2:-1].split(","):
+                yield from of_extra(extra)
         else:
-            names.add(text)
-    return set(map(canonicalize_name, names))
+            yield Requirement(text)
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_lock_has_what_its_set_asks_for_as_constraints_say(name, ours):
-    found, pins = locked(name), constraints()
-    assert wanted(SETS[name], ours) <= set(found), "run `make lock`"
-    # PyTorch's build for CPUs is of the pinned version.
-    public = {it: version.removesuffix("+cpu") for it, version in found.items()}
-    others = {it: version for it, version in public.items() if pins.get(it, version) != version}
-    assert not others, "run `make lock`"
+def test_a_lock_has_what_its_set_asks_for_as_constraints_say(name):
+    versions = {canonicalize_name(it.name): version(it) for it in locked(name)}
+    for requirement in wanted(SETS[name]):
+        assert versions.get(canonicalize_name(requirement.name)) in requirement.specifier, (
+            f"run `make lock`: {requirement}"
+        )
+    pins = constraints()
+    assert not {it: one for it, one in versions.items() if pins.get(it, one) != one}
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_each_python_and_processor_has_one_tensorflow(python, machine):
+    place = {"python_version": python, "platform_machine": machine, "sys_platform": "linux"}
+    names = [
+        it.name
+        for it in locked("tensorflow")
+        if it.name.startswith("tensorflow") and (it.marker is None or it.marker.evaluate(place))
+    ]
+    assert names == ["tensorflow-cpu" if machine == "x86_64" else "tensorflow"]
 
 
 def installs(path):
@@ -82,9 +108,9 @@ def installs(path):
 
 @pytest.mark.parametrize("path", ["Makefile", "docker/Dockerfile", "docker/Dockerfile.cuda"])
 def test_nothing_is_installed_or_built_with_what_is_not_pinned_by_hash(path):
-    found = installs(ROOT / path)
-    assert found
-    for command in found:
+    commands = installs(ROOT / path)
+    assert commands
+    for command in commands:
         assert "--require-hashes" in command or "--no-deps" in command, command
         # All that builds need is in that lock, which holds nothing that must be built.
         assert "locks/build.txt" in command or "--no-build-isolation" in command, command

@@ -1,10 +1,11 @@
-"""Which build of PyTorch the set-up takes: pip itself, against an index and folders of the test."""
+"""From where the set-up installs: uv itself, against an index and folders of the test."""
 
 import contextlib
 import functools
 import hashlib
 import http.server
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "locks" / "install_torch.py"
+SCRIPT = Path(__file__).parents[2] / "locks" / "install.py"
 
 
 def write_wheel(folder, version):
@@ -52,49 +53,60 @@ def serve(folder):
             thread.join()
 
 
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """An environment with pip, as the set-up makes it."""
+    folder = tmp_path_factory.mktemp("made") / "environment"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
+    return folder
+
+
 class SetUp:
     """A machine that reaches a mirror of the public index and no index of PyTorch."""
 
-    def __init__(self, folder, mirror):
-        self.folder, self.mirror = folder, mirror
-        self.locks, self.target = folder / "locks", folder / "target"
+    def __init__(self, folder, mirror, environment):
+        self.folder, self.mirror, self.environment = folder, mirror, environment
+        self.locks = folder / "locks"
         self.cpu, self.public = folder / "cpu", folder / "mirror" / "torch"
         self.locks.mkdir()
+        shutil.copy(SCRIPT, self.locks)
         (folder / "mirror").mkdir()
         public = write_wheel(self.public, "2.13.0")
         self._lock("torch.txt", "2.13.0+cpu", write_wheel(self.cpu, "2.13.0+cpu"))
         self._lock("torch-cuda.txt", "2.13.0", public)
 
     def _lock(self, name, version, digest):
-        text = f"# Made by `make lock`: .[torch]\n# 24 packages, 2,901 MB\ntorch=={version}"
-        (self.locks / name).write_text(f"{text} --hash=sha256:{digest}\n")
+        (self.locks / name).write_text(f"torch=={version} --hash=sha256:{digest}\n")
 
     def run(self, **variables):
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+        settings = ("PIP_", "UV_")
+        kept = {it: value for it, value in os.environ.items() if not it.startswith(settings)}
         environment = {
             **kept,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_INDEX_URL": self.mirror,
-            "PIP_TARGET": str(self.target),
-            "PIP_NO_CACHE_DIR": "1",
+            "UV_CACHE_DIR": str(self.folder / "cache"),
             # Nothing listens at the port that Linux reserves: PyTorch's own index is out of reach.
             "HTTPS_PROXY": "http://127.0.0.1:1",
             "TORCH_LINKS": "",
             **variables,
         }
-        command = [sys.executable, str(SCRIPT), str(self.locks)]
+        command = [str(self.environment / "bin" / "python"), str(self.locks / SCRIPT.name), "torch"]
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=120, check=False
         )
 
     def installed(self):
-        return [path.name for path in sorted(self.target.glob("torch-*.dist-info"))]
+        return [path.name for path in sorted(self.environment.rglob("torch-*.dist-info"))]
 
 
 @pytest.fixture
-def set_up(tmp_path):
+def set_up(tmp_path, environment):
     with serve(tmp_path / "mirror") as mirror:
-        yield SetUp(tmp_path, mirror)
+        yield SetUp(tmp_path, mirror, environment)
+    for path in [*environment.rglob("torch-*.dist-info"), *environment.rglob("torch.py")]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @pytest.mark.parametrize("variable", ["PIP_FIND_LINKS", "TORCH_LINKS"])
@@ -106,11 +118,11 @@ def test_the_build_for_cpus_is_taken_where_pip_or_the_user_says_it_is(set_up, va
     assert not run.stderr if variable == "PIP_FIND_LINKS" else str(set_up.cpu) in run.stdout
 
 
-def test_the_public_build_and_its_size_are_named_where_no_other_can_be_had(set_up):
+def test_the_public_build_is_taken_where_no_other_can_be_had(set_up):
     run = set_up.run()
 
     assert (run.returncode, set_up.installed()) == (0, ["torch-2.13.0.dist-info"]), run.stderr
-    assert "2,901 MB" in run.stdout
+    assert "TORCH_LINKS=FOLDER" in run.stdout
     assert not run.stderr
 
 
@@ -119,3 +131,13 @@ def test_a_folder_without_the_build_is_an_error_and_nothing_else_is_taken(set_up
 
     assert (run.returncode, set_up.installed()) == (1, [])
     assert f"Received: TORCH_LINKS={tmp_path / 'nowhere'}" in run.stderr
+
+
+def test_a_mirror_in_a_file_of_pips_settings_is_used(set_up, tmp_path):
+    (tmp_path / "pip.conf").write_text(
+        f"[global]\nindex-url = {set_up.mirror}\nextra-index-url = file:///nowhere/simple\n"
+    )
+
+    run = set_up.run(PIP_CONFIG_FILE=str(tmp_path / "pip.conf"), PIP_INDEX_URL="")
+
+    assert (run.returncode, set_up.installed()) == (0, ["torch-2.13.0.dist-info"]), run.stderr
