@@ -51,6 +51,7 @@ def settings_of_pip() -> dict[str, str]:
         key: value
         for section in ("global", "install", ":env:")
         for key, value in sections.get(section, {}).items()
+        if value
     }
 
 
