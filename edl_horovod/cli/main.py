@@ -41,6 +41,7 @@ VERBS: Table[Verb] = Table(
         "serve-sql": _verb("Run statements in SQL for clients of SQLFlow.", "serve_sql"),
         "image": _verb("Build the image of a model zoo, and push it.", "image"),
         "spec": _verb("Show a model spec's files, or write a model of a zoo as one.", "spec"),
+        "doctor": _verb("Show what of this machine works for jobs, and what does not.", "doctor"),
         "scale": _verb("Change how many ranks a running job has.", "jobs", "run_scale"),
         "status": _verb("Show where a job is, and what it waits for.", "jobs", "run_status"),
         "dashboard": _verb("Serve a page that shows a job.", "jobs", "run_dashboard"),
