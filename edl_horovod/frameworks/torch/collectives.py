@@ -80,9 +80,11 @@ class TorchCollectives(PackedBroadcasts):
         # All start before the first wait, so that the network is never idle. The index is part of
         # the name, as the variables' own names may differ between processes.
         pending = PendingCollectives()
-        for number, variable in enumerate(variables):
-            pending.start(_broadcast(bytes_of(variable.tensor), root, f"{name}.{number}"))
-        pending.wait()
+        try:
+            for number, variable in enumerate(variables):
+                pending.start(_broadcast(bytes_of(variable.tensor), root, f"{name}.{number}"))
+        finally:  # Also after another error, as Horovod writes into the tensors until it is done.
+            pending.wait()
 
     def _broadcast_bytes(
         self, parts: Sequence[torch.Tensor], root: int, name: str
