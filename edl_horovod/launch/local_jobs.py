@@ -22,7 +22,7 @@ from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine,
 from edl_horovod.supervisor.plan import LOCAL_HOST
 from edl_horovod.supervisor.run import STOP_SECONDS, JobResult
 
-__all__ = ["LocalJobs", "is_ours", "read_logs"]
+__all__ = ["LocalJobs", "directory_of", "is_ours", "read_logs"]
 
 LIST_DEPTH = 3
 """How many levels of folders are searched for jobs."""
@@ -40,15 +40,15 @@ class LocalJobs(Jobs):
 
     def exists(self, job: str) -> bool:
         """Whether this is the directory of a job."""
-        return _job_dir(job).config.is_file()
+        return directory_of(job).config.is_file()
 
     def config(self, job: str) -> JobConfig:
         """Read the settings of the job in this directory."""
-        return _job_dir(job).read_config()
+        return directory_of(job).read_config()
 
     def status(self, job: str, *, is_brief: bool = False) -> JobStatus:
         """Determine the state from the job's events and from whether its launcher runs."""
-        job_dir = _job_dir(job)
+        job_dir = directory_of(job)
         # Determined before the events are read: a launcher writes the job's end, and then ends.
         is_running = job_dir.is_running()
         happened = events.read(job_dir.events)
@@ -63,7 +63,7 @@ class LocalJobs(Jobs):
 
     def source(self, job: str) -> Source:
         """The job's directory, in which the job may also start later."""
-        return DirectorySource(_job_dir(job))
+        return DirectorySource(directory_of(job))
 
     def logs(self, job: str, worker: str, *, follow: bool, tail: int | None) -> Iterator[LogLine]:
         """Yield the log lines of the launcher and of the processes that it started."""
@@ -198,7 +198,7 @@ def is_ours(job: str) -> bool:
     return any(path.exists() for path in (job_dir.marker, job_dir.config, job_dir.events))
 
 
-def _job_dir(job: str) -> JobDir:
+def directory_of(job: str) -> JobDir:
     """The directory, unless it is the result of a job, which may contain settings as well."""
     contents = marker.read(Path(job) / marker.NAME)
     if contents is not None and contents["kind"] != KIND:

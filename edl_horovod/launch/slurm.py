@@ -31,7 +31,7 @@ from edl_horovod.job import earlier, hosts, output_checks
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.state import JobState, TargetDetails
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine
-from edl_horovod.launch.local_jobs import LocalJobs, read_logs
+from edl_horovod.launch.local_jobs import LocalJobs, directory_of, read_logs
 from edl_horovod.launch.target import DryRun, LaunchTarget, SubmittedJob
 from edl_horovod.models.framework_name import with_framework
 
@@ -156,8 +156,10 @@ class _SlurmJob:
         return Path(self.comment.removeprefix(COMMENT))
 
     @property
-    def has_written_nothing(self) -> bool:
-        """Whether its events are all of a time before its last start, as if that start failed."""
+    def could_not_go_on(self) -> bool:
+        """Whether it was started again and wrote no event; one that was cancelled never started."""
+        if self.state == "CANCELLED":
+            return False
         started = _seconds(self.started, default=0.0)
         with suppress(OSError):
             return JobDir(self.job_dir).events.stat().st_mtime < started
@@ -356,7 +358,7 @@ class SlurmJobs(Jobs):
         elif job.is_running:
             if state in NOT_AT_WORK:
                 state, message = "starting", ""
-        elif not progress.is_over or state == "lost" or job.has_written_nothing:
+        elif not progress.is_over or state == "lost" or job.could_not_go_on:
             state, message = "failed", f"Slurm says {job.state}: {job.reason}"
         facts = {"number": job.number, "partition": job.partition, "nodes": job.nodes}
         details = TargetDetails(
@@ -391,7 +393,7 @@ class _SlurmSource(DirectorySource):
     """A job's directory; before the job is at work there, what Slurm says of it."""
 
     def __init__(self, jobs: SlurmJobs, job: str) -> None:
-        super().__init__(JobDir(jobs.job_dir(job)))
+        super().__init__(directory_of(str(jobs.job_dir(job))))
         self._jobs, self._job = jobs, job
 
     def snapshot(self) -> JobSnapshot:

@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -47,13 +48,14 @@ def imported_files(first: Sequence[Path], roots: Sequence[Path]) -> dict[Path, b
 def _roots() -> list[Path]:
     """Return the folders that the user's own modules are imported from."""
     standard = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
-    folders = dict.fromkeys(Path(folder or ".").resolve() for folder in sys.path)
+    folders = dict.fromkeys(Path(os.path.realpath(folder or ".")) for folder in sys.path)
     return [
         folder
         for folder in folders
-        if folder.is_dir()
-        and not any(word in str(folder) for word in ("site-packages", "dist-packages"))
+        if not any(word in str(folder) for word in ("site-packages", "dist-packages"))
         and not any(folder.is_relative_to(library) for library in standard)
+        # Unlike `Path.is_dir`, it is false for one below a folder that this user may not search.
+        and os.path.isdir(folder)
     ]
 
 

@@ -90,7 +90,10 @@ class StreamRecords(RecordSource):
             DataError: The file is damaged.
         """
         self._reader = Reader.open(
-            [str(folder / RECORDS)], folder=request.index_folder, cache_bytes=request.cache_bytes
+            [str(folder / RECORDS)],
+            csv_header=False,
+            folder=request.index_folder,
+            cache_bytes=request.cache_bytes,
         )
         self._name = request.data
         self._layout = layout

@@ -23,6 +23,7 @@ def assert_rounded_twice_at_most(world, compression, sum_up):
     assert np.all(np.abs(total - exact) <= 2 * unit * (sizes + np.abs(exact)))
     # What float16 cannot hold becomes the largest number; what was not finite stays visible.
     assert np.isfinite(others).tolist() == [True, False, True]
+    assert np.isinf(others[1])
     assert others[2] == 0.0
 
 

@@ -29,6 +29,8 @@ _SIGNATURE_BYTES = 8
 
 def make(name: str, settings: FormatSettings) -> RecordFormat:
     """The format with the settings of a job."""
+    # Before all images are looked at, which takes minutes for a million.
+    selected_columns(settings.columns, _TYPES, holder="An image file")
     folders = ImageFolders(skips_damage=settings.damaged == "skip")
     decode = ColumnFormat(folders.layout, folders.decode)
     return RecordFormat(name, folders.scan, decode, folders.holds, change_detection="time")

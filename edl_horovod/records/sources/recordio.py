@@ -102,7 +102,7 @@ class _Source:
             num_bytes = file.size_bytes - chunk.payload_offset
             part = f"{num_bytes} of its {chunk.compressed_bytes} payload bytes"
             problem = f"the file ends after {part}"
-            raise DamagedChunkError(problem, place, lost_records=chunk.num_records)
+            raise DamagedChunkError.at(place, problem, lost_records=chunk.num_records)
         check_size(chunk, max_chunk_bytes=self.max_chunk_bytes, path=file.path)
         return chunk
 
@@ -131,7 +131,7 @@ def _scan(source: _Source, *, skips_damage: bool) -> FileChunks:
             end = _end_of_damage(source, offset, chunk=chunk)
             records = f"{e.lost_records or 'an unknown number of'} records"
             part = f"bytes {offset} to {end}, a {e.kind} chunk of {records}"
-            warn_skipped(file.path, part, e.problem)
+            warn_skipped(file.path, part, e.clause)
             skipped_chunks += 1
             skipped_records += e.lost_records
             offset = end

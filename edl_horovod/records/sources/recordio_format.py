@@ -13,6 +13,7 @@ import struct
 import threading
 import zlib
 from dataclasses import dataclass
+from typing import Self
 
 import cramjam
 import numpy as np
@@ -58,27 +59,30 @@ class ChunkPlace:
 
 
 class DamagedChunkError(DataError):
-    """A chunk cannot be read.
-
-    `problem` is a clause; `lost_records` is the number of records in its header, 0 if unknown.
-    """
+    """A chunk cannot be read."""
 
     kind = "damaged"
+    clause = ""
+    """What is wrong, without the place."""
+    lost_records = 0
+    """The number of records in the chunk's header; 0 if unknown."""
     _advice = (
         "Create the file again from its source, or set data_plan.damaged=skip to skip damaged"
         " chunks (all data is then checked once, when the job starts)."
     )
 
-    def __init__(
-        self, problem: str, place: ChunkPlace, *, lost_records: int = 0, max_chunk_bytes: int = 0
-    ) -> None:
-        super().__init__(
-            f"{place.path}: chunk {place.number} at byte {place.offset} is {self.kind}: {problem}.",
+    @classmethod
+    def at(
+        cls, place: ChunkPlace, clause: str, *, lost_records: int = 0, max_chunk_bytes: int = 0
+    ) -> Self:
+        """The error of a chunk."""
+        error = cls(
+            f"{place.path}: chunk {place.number} at byte {place.offset} is {cls.kind}: {clause}.",
             received={"data_plan.max_chunk_bytes": max_chunk_bytes} if max_chunk_bytes else "",
-            hint=self._advice,
+            hint=cls._advice,
         )
-        self.problem = problem
-        self.lost_records = lost_records
+        error.clause, error.lost_records = clause, lost_records
+        return error
 
 
 class ChunkTooLargeError(DamagedChunkError):
@@ -119,23 +123,23 @@ def parse_header(header: bytes, place: ChunkPlace) -> ChunkInfo:
     """
     if len(header) < HEADER_BYTES:
         problem = f"the file ends after {len(header)} of the {HEADER_BYTES} header bytes"
-        raise DamagedChunkError(problem, place)
+        raise DamagedChunkError.at(place, problem)
     magic, checksum, codec_number, compressed_bytes, num_records = _HEADER.unpack(header)
     if magic != MAGIC_BYTES:
         problem = f"it starts with {magic.hex(' ')}, expected {MAGIC_BYTES.hex(' ')}"
         if place.number:
             problem += f", or chunk {place.number - 1} does not end where its header says"
-        raise DamagedChunkError(problem, place)
+        raise DamagedChunkError.at(place, problem)
     try:
         codec = Codec(codec_number)
     except ValueError as e:
         allowed = ", ".join(f"{option.value} ({option.name.lower()})" for option in Codec)
         problem = f"its codec is {codec_number}, expected one of {allowed}"
-        raise DamagedChunkError(problem, place) from e
+        raise DamagedChunkError.at(place, problem) from e
     max_records = compressed_bytes * _MAX_EXPANSION[codec] // _LENGTH.size
     if not 0 < num_records <= max_records:
         problem = f"its header says {num_records} records, expected 1 to {max_records}"
-        raise DamagedChunkError(problem, place)
+        raise DamagedChunkError.at(place, problem)
     return ChunkInfo(
         number=place.number,
         offset=place.offset,
@@ -164,8 +168,8 @@ def check_size(chunk: ChunkInfo, *, max_chunk_bytes: int, path: str) -> None:
     else:
         return
     place = ChunkPlace(path, chunk.number, chunk.offset)
-    raise ChunkTooLargeError(
-        problem, place, lost_records=chunk.num_records, max_chunk_bytes=max_chunk_bytes
+    raise ChunkTooLargeError.at(
+        place, problem, lost_records=chunk.num_records, max_chunk_bytes=max_chunk_bytes
     )
 
 
@@ -219,10 +223,10 @@ def decode_chunk(
     except _PayloadError as e:
         place, lost_records = ChunkPlace(path, chunk.number, chunk.offset), chunk.num_records
         if isinstance(e, _TooLarge):
-            raise ChunkTooLargeError(
-                str(e), place, lost_records=lost_records, max_chunk_bytes=max_chunk_bytes
+            raise ChunkTooLargeError.at(
+                place, str(e), lost_records=lost_records, max_chunk_bytes=max_chunk_bytes
             ) from e
-        raise DamagedChunkError(str(e), place, lost_records=lost_records) from e
+        raise DamagedChunkError.at(place, str(e), lost_records=lost_records) from e
 
 
 class _PayloadError(Exception):

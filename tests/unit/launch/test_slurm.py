@@ -258,12 +258,18 @@ def test_a_job_that_ended_without_an_event_has_failed(queue):
 
 
 @pytest.mark.parametrize(
-    ("started", "state"), [("2020-01-01T00:00:00", "suspended"), ("2100-01-01T00:00:00", "failed")]
+    ("ended", "started", "state"),
+    [
+        ("FAILED", "2020-01-01T00:00:00", "suspended"),
+        ("FAILED", "2100-01-01T00:00:00", "failed"),
+        # Slurm gives a job that waited the time of its end as that of its start.
+        ("CANCELLED", "2100-01-01T00:00:00", "suspended"),
+    ],
 )
 def test_a_job_that_was_queued_again_and_could_not_start_has_failed(
-    queue, tmp_path, started, state
+    queue, tmp_path, ended, started, state
 ):
-    queue("FAILED", started=started)
+    queue(ended, started=started)
     (tmp_path / "out.job").mkdir()
     resolved.dump(job(tmp_path), tmp_path / "out.job" / "config.yaml")
     with EventLog(tmp_path / "out.job" / "events.jsonl", "launcher") as log:
