@@ -268,15 +268,20 @@ def _fetched_commit(zoo: GitZoo, bare: Path, name: str, revision: str) -> str:
     Args:
         zoo: The zoo.
         bare: The repository.
-        name: The full name of the ref, or the commit.
-        revision: What names the commit once all branches and tags are fetched.
+        name: The full name of the ref, or the commit; empty for an abbreviated commit, which no
+            server accepts.
+        revision: What names the commit once all branches and tags are fetched; empty for a ref that
+            is none of these.
     """
     fetch = [f"--git-dir={bare}", "fetch", "-q"]
     rev_parse = [f"--git-dir={bare}", "rev-parse", "-q", "--verify"]
-    with contextlib.suppress(GitError):
-        git(zoo, [*fetch, "--depth=1", "--no-tags", "--", zoo.url, name])
-        return git(zoo, [*rev_parse, "FETCH_HEAD^{commit}"]).strip()
-    # Some servers refuse to send single commits, and none accepts an abbreviated one.
+    if name:
+        with contextlib.suppress(GitError):
+            git(zoo, [*fetch, "--depth=1", "--no-tags", "--", zoo.url, name])
+            return git(zoo, [*rev_parse, "FETCH_HEAD^{commit}"]).strip()
+    if not revision:
+        return ""
+    # Some servers refuse to send single commits.
     git(zoo, [*fetch, "--", zoo.url, *_ALL_REFS])
     with contextlib.suppress(GitError):
         return git(zoo, [*rev_parse, f"{revision}^{{commit}}"]).strip()
@@ -320,8 +325,10 @@ def _full_name(ref: str, refs: Mapping[str, str]) -> str:
 
 def _commit(zoo: GitZoo, full_name: str, bare: Path, refs: Mapping[str, str]) -> str:
     """Fetch a ref into a bare repository; return its commit."""
-    if full_name in refs or full_name.startswith("refs/") or _PART_OF_COMMIT.fullmatch(full_name):
-        commit = _fetched_commit(zoo, bare, full_name, refs.get(full_name, full_name))
+    is_ref = full_name in refs or full_name.startswith("refs/")
+    if is_ref or _PART_OF_COMMIT.fullmatch(full_name):
+        revision = refs.get(full_name, "" if is_ref else full_name)
+        commit = _fetched_commit(zoo, bare, full_name if is_ref else "", revision)
         if commit:
             return commit
     short = [name.removeprefix("refs/heads/").removeprefix("refs/tags/") for name in refs]

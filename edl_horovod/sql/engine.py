@@ -491,7 +491,9 @@ def _statement_result(cursor: Any) -> Result:
         )
     rows, has_more_rows = first_rows(cursor.fetchmany)
     columns = tuple(str(column[0]) for column in cursor.description)
-    return Result(columns=columns, rows=rows, has_more_rows=has_more_rows)
+    # PostgreSQL's SELECT may have no columns.
+    message = "" if columns else "Done."
+    return Result(columns=columns, rows=rows, has_more_rows=has_more_rows, message=message)
 
 
 def _shortened(text: str) -> str:

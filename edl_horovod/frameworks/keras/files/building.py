@@ -5,6 +5,7 @@ Either all weights in a file are assigned, or none, and an error says why.
 
 import copy
 import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -180,11 +181,15 @@ def _assign_file_weights(model: keras.Model, path: Path) -> None:
             )
         _reject_surplus(model, file, path)
     with tempfile.TemporaryDirectory() as folder:
-        # Keras determines the format by the name.
-        link = Path(folder) / (path.name if is_archive(path) else "model.weights.h5")
-        link.symlink_to(path.resolve())
+        file_path = Path(folder) / "model.weights.h5"  # Keras determines the format by the name.
+        if is_archive(path):
+            # Unpacked as a whole it is checked; jumps within it skip that, and are slow.
+            with zipfile.ZipFile(path) as archive:
+                archive.extract(file_path.name, folder)
+        else:
+            file_path.symlink_to(path.resolve())
         try:
-            model.load_weights(link)
+            model.load_weights(file_path)
         except (ValueError, KeyError) as e:
             raise UserCodeError(
                 f"The weights of {path} do not fit the model: {e}",
