@@ -78,9 +78,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         # complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (EdlError, KeyboardInterrupt, OSError) as e:
+    except (EdlError, KeyboardInterrupt, OSError, RuntimeError) as e:
         if isinstance(e, OSError) and e.filename is None:
             raise
+        if isinstance(e, RuntimeError):
+            # Python 3.11 wraps a Ctrl-C that comes while an import makes a class.
+            if not isinstance(e.__cause__, KeyboardInterrupt):
+                raise
+            e = e.__cause__
         if "--debug" in words:
             traceback.print_exc()
         error = _as_ours(e)

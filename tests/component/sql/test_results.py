@@ -10,7 +10,8 @@ import pytest
 from edl_horovod.sql.engine import open_engine
 from tests.sql_service import service
 
-MOST_KILOBYTES = 300_000
+# A vector of DuckDB has 2,048 rows, here 20 MB, and its threads may be some vectors ahead.
+MOST_KILOBYTES = 360_000
 COMMAND = textwrap.dedent(
     """
     import re, sys
@@ -40,7 +41,7 @@ def url(request, tmp_path):
 
 
 @pytest.mark.parametrize(("url", "select"), WIDE.items(), indirect=["url"])
-def test_a_large_result_takes_less_than_300_mb(url, select, tmp_path):
+def test_a_large_result_takes_little_memory(url, select, tmp_path):
     words = ["-q", f"db={url}", f"models={tmp_path}/models", f"BEGIN; {select}; SELECT 1 AS one"]
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *words], capture_output=True, text=True, timeout=200

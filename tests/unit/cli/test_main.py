@@ -242,8 +242,23 @@ def test_a_verb_is_a_module_and_a_line_in_the_table(edl, monkeypatch):
     assert "\n  greet     Say what follows." in edl("--help")[1]
 
 
+class _Interrupted:
+    """An attribute during whose class Ctrl-C comes: Python 3.11 raises another error then."""
+
+    def __set_name__(self, owner, name):
+        raise KeyboardInterrupt
+
+
+def _class_error():
+    try:
+        type("Owner", (), {"attribute": _Interrupted()})
+    except BaseException as error:
+        return error
+
+
 @pytest.mark.parametrize(
-    ("raised", "code"), [(NotEnoughWorkers("too few"), 6), (KeyboardInterrupt(), 130)]
+    ("raised", "code"),
+    [(NotEnoughWorkers("too few"), 6), (KeyboardInterrupt(), 130), (_class_error(), 130)],
 )
 def test_an_error_of_the_job_is_its_exit_code(edl, monkeypatch, raised, code):
     class Failing(LocalTarget):
