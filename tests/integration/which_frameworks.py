@@ -46,6 +46,7 @@ ONCE = {
     "test_adapted": "layers that adapt to data are Keras'",
     "test_compiling": "Keras' steps are graphs anyway",
     "test_decoding": "the processes are PyTorch's",
+    "test_doctor": "it looks at each framework that is set up",
     "test_elasticdl_zoo": "the released models are written in Keras",
     "test_extensions": "it brings its own framework",
     "test_keras_on_torch": "it is both at once",
