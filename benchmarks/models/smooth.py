@@ -4,9 +4,8 @@
 # ruff: noqa: D102
 
 import tensorflow as tf
+from cnn import CnnSpec  # Beside this file, as in any model zoo: other checkouts load it, too.
 from keras import layers
-
-from benchmarks.models.cnn import CnnSpec
 
 
 class SmoothSpec(CnnSpec):
