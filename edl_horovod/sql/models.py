@@ -274,7 +274,8 @@ class ModelStore:
                 write_text(home / _LIVE, str(version))
                 if replace:
                     self._remove(home, self.versions(name)[:-1])
-        return self._read(name, version)
+                # A DROP beside this one may remove it as soon as the lock is free.
+                return self._read(name, version)
 
     def set_live(self, named: ModelName) -> StoredModel:
         """Make a version the live one.
