@@ -180,7 +180,7 @@ def build(target: Path) -> Path:
         source = unpack(Path(scratch))
         out = Path(scratch) / "wheel"
         print(
-            f"building {HOROVOD}: some 4 minutes on 2 cores for each framework; log: {log}",
+            f"building {HOROVOD}: some 2 minutes on 2 cores for each framework; log: {log}",
             file=sys.stderr,
             flush=True,
         )

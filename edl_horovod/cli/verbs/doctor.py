@@ -129,26 +129,22 @@ def _package(_place: Place) -> Iterator[Finding]:
 
 def _frameworks(_place: Place) -> Iterator[Finding]:
     """One line for each framework: what of it is installed, and whether Horovod has its half."""
-    usable = _usable_frameworks()
-    for name, entry in FRAMEWORKS.loaded().items():
-        try:
-            needs.require_worker_packages(name)
-            versions = ", ".join(map(_version, (*entry.packages, "horovod")))
+    errors = {name: _what_is_missing(name) for name in FRAMEWORKS.loaded()}
+    for name, error in errors.items():
+        if error is None:
+            versions = ", ".join(map(_version, (*FRAMEWORKS[name].packages, "horovod")))
             yield Finding("frameworks", "OK", f"{name}: {versions}")
-        except EdlError as error:
-            level: Literal["WARN", "FAIL"] = "WARN" if usable else "FAIL"
+        else:  # One of them is enough.
+            level: Literal["WARN", "FAIL"] = "WARN" if None in errors.values() else "FAIL"
             yield Finding("frameworks", level, f"{name}: {error.problem}", error.hint)
 
 
-def _usable_frameworks() -> list[str]:
-    names = []
-    for name in FRAMEWORKS.loaded():
-        try:
-            needs.require_worker_packages(name)
-        except EdlError:
-            continue
-        names.append(name)
-    return names
+def _what_is_missing(framework: str) -> EdlError | None:
+    try:
+        needs.require_worker_packages(framework)
+    except EdlError as error:
+        return error
+    return None
 
 
 def _version(package: str) -> str:
@@ -162,11 +158,11 @@ def _version(package: str) -> str:
 
 def _ring(_place: Place) -> Iterator[Finding]:
     """Two ranks that add their numbers, started by Horovod's own launcher."""
-    for name in _usable_frameworks():
-        launcher = _program("horovodrun")
-        if launcher is None:
-            yield Finding("ring", "FAIL", "There is no horovodrun.", _REBUILD)
-            return
+    launcher = _program("horovodrun")
+    if launcher is None:
+        yield Finding("ring", "FAIL", "There is no horovodrun.", _REBUILD)
+        return
+    for name in [name for name in FRAMEWORKS.loaded() if _what_is_missing(name) is None]:
         program = [sys.executable, "-m", "edl_horovod.worker.sum_of_ranks", name]
         command = [launcher, "--gloo", "-np", "2", "-H", "localhost:2", *program]
         try:

@@ -7,24 +7,17 @@ import pytest
 
 from edl_horovod.cli.main import main
 from edl_horovod.errors import ConfigError, MissingDependency
+from tests import programs
 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """A machine without programs, cluster or builder; gives a writer of programs."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-
-    def write(name, text):
-        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
-        (programs / name).chmod(0o755)
-
-    return write
+    return programs.writer(tmp_path / "bin", monkeypatch)
 
 
 @pytest.fixture

@@ -45,13 +45,19 @@ async def test_the_only_member_of_a_withdrawn_host_hands_its_state_over_first(jo
     assert successor.place["size"] == 1
 
 
-@pytest.mark.job(wanted={"a": 1, "b": 1})
-async def test_the_only_holder_stays_in_the_ring_until_a_newcomer_has_all_of_the_state(job):
+async def with_a_newcomer_without_state(job):
+    """A ring of the only holder of the state, on host a, and a newcomer on b that lacks it."""
     (holder,) = await job.ring_of("a")
     successor = job.fake(0, "b")
     successor.has_state = False
     await successor.connect()
     await job.ring(holder, successor)
+    return holder, successor
+
+
+@pytest.mark.job(wanted={"a": 1, "b": 1})
+async def test_the_only_holder_stays_in_the_ring_until_a_newcomer_has_all_of_the_state(job):
+    holder, successor = await with_a_newcomer_without_state(job)
     job.hosts(b=1)
     await job.hold(lambda: [size for size, _ in job.generations()] == [1, 2], 0.1)
     successor.has_state = True
@@ -62,11 +68,7 @@ async def test_the_only_holder_stays_in_the_ring_until_a_newcomer_has_all_of_the
 
 @pytest.mark.job(wanted={"a": 1, "b": 1})
 async def test_a_new_coordinator_learns_who_has_not_all_of_the_state(job):
-    (holder,) = await job.ring_of("a")
-    successor = job.fake(0, "b")
-    successor.has_state = False
-    await successor.connect()
-    await job.ring(holder, successor)
+    holder, successor = await with_a_newcomer_without_state(job)
     await job.crash()
     await job.start()
     for worker in (holder, successor):

@@ -17,6 +17,7 @@ from edl_horovod.job.events import EventLog, JobEvent
 from edl_horovod.launch import slurm_allocation
 from edl_horovod.launch.slurm import SlurmTarget
 from edl_horovod.launch.target import find
+from tests import programs
 
 
 def job(tmp_path, *, np=4, **settings):
@@ -41,15 +42,7 @@ def options_of(script):
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     """Put a command of Slurm on the path, a script of the shell."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-
-    def write(name, text):
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
-
-    return write
+    return programs.writer(tmp_path / "bin", monkeypatch, "/usr/bin", "/bin")
 
 
 @pytest.fixture
