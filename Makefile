@@ -6,7 +6,7 @@ DEMO ?= demo
 RUNS ?= 20
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-RECIPE := $(shell find docker/horovod -type f -not -name '*.pyc')
+RECIPE := $(shell find edl_horovod/horovod_build -type f -not -name '*.pyc')
 # Only errors: pip warns of each place in its settings that lacks a package, before it takes the next place.
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
@@ -83,7 +83,7 @@ $(READY): pyproject.toml setup.py locks/build.txt $(LOCKS:%=locks/%.txt) $(RECIP
 	@echo "Installing packages: $(LOCKS)"
 	@$(BIN)/python locks/install.py $(LOCKS)
 	@$(PIP) --no-deps --no-build-isolation -e .
-	@$(BIN)/python docker/horovod/build_wheel.py --install
+	@$(BIN)/python -m edl_horovod.horovod_build --install
 	@echo $(WANTED) > $(VENV)/.frameworks
 	@touch $@
 	@echo "$(VENV) is ready for $(WANTED)."
@@ -148,7 +148,7 @@ test-all: $(READY)
 	$(MAKE) images
 
 # Not the whole folder, in which a user may keep files, too.
-SOURCES := .ci benchmarks docker docs edl_horovod locks model_zoo setup.py starter tests
+SOURCES := .ci benchmarks docs edl_horovod locks model_zoo setup.py starter tests
 
 lint: $(READY)
 	$(BIN)/ruff format --check $(SOURCES)

@@ -9,7 +9,7 @@ from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.supervisor.plan import Command
 
-_BUILD = "python docker/horovod/build_wheel.py --install"
+_BUILD = "python -m edl_horovod.horovod_build --install"
 
 
 def require_worker_packages(framework: str) -> None:

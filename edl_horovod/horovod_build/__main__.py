@@ -7,8 +7,8 @@ PyTorch's half, and `build.patch`, with which the build takes less time. The whe
 each framework that is installed, TensorFlow, PyTorch or both. The laptop's set-up and the images
 run this same script.
 
-    python docker/horovod/build_wheel.py            # prints the wheel's path
-    python docker/horovod/build_wheel.py --install  # and installs it into this environment
+    python -m edl_horovod.horovod_build            # prints the wheel's path
+    python -m edl_horovod.horovod_build --install  # and installs it into this environment
 """
 
 import argparse
@@ -26,7 +26,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 HOROVOD = "horovod==0.28.1"
 ARCHIVE_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-PATCHES = tuple(HERE / f"{name}.patch" for name in ("survive-members", "torch", "build"))
+PATCHES = tuple(
+    HERE / "patches" / f"{name}.patch" for name in ("survive-members", "torch", "build")
+)
 FRAMEWORKS = {"tensorflow": ("tensorflow-cpu", "tensorflow"), "torch": ("torch",)}
 """Packages of each framework that Horovod can be built for."""
 

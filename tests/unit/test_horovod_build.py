@@ -1,22 +1,17 @@
 """Horovod is built from the one archive that the recipe names."""
 
+import importlib
 import importlib.metadata
-import importlib.util
 import tarfile
-from pathlib import Path
 
 import pytest
 
-RECIPE = Path(__file__).parents[2] / "docker" / "horovod" / "build_wheel.py"
 SETUP = "from setuptools import setup\nsetup(name='horovod', version='0.28.1')\n"
 
 
 @pytest.fixture
 def recipe():
-    spec = importlib.util.spec_from_file_location("build_wheel", RECIPE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("edl_horovod.horovod_build.__main__")
 
 
 def test_another_archive_of_the_same_name_is_refused(recipe, tmp_path, monkeypatch):
