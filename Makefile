@@ -83,7 +83,7 @@ $(READY): pyproject.toml setup.py locks/build.txt $(LOCKS:%=locks/%.txt) $(RECIP
 	@echo "Installing packages: $(LOCKS)"
 	@$(BIN)/python locks/install.py $(LOCKS)
 	@$(PIP) --no-deps --no-build-isolation -e .
-	@$(BIN)/python -m edl_horovod.horovod_build --install
+	@$(BIN)/edl setup-horovod
 	@echo $(WANTED) > $(VENV)/.frameworks
 	@touch $@
 	@echo "$(VENV) is ready for $(WANTED)."

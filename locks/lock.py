@@ -19,7 +19,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 SETS = {
     # Installed before the others, some of which are built on the spot.
-    "build": ["cffi", "patch-ng", "setuptools", "uv", "wheel"],
+    "build": ["setuptools", "uv", "wheel"],
+    # What Horovod's build needs, wherever edl_horovod is installed.
+    "horovod": ["packaging", "patch-ng", "setuptools"],
     # With these go those of the frameworks that are asked for.
     "setup": [".[mpi,demo,dev]"],
     "worker": [".[mpi,remote,s3,gcs,arrow]"],
@@ -34,6 +36,8 @@ SETS = {
 }
 ALONE = frozenset({"keras-2"})
 """Sets without what they bring along: tf_keras asks for the TensorFlow of another package."""
+FILES = {"horovod": ROOT / "edl_horovod" / "horovod_build" / "packages.txt"}
+"""Locks that are elsewhere."""
 OLDEST_PYTHON = "3.11"
 TORCH_LINKS = "https://download.pytorch.org/whl/cpu/torch/"
 
@@ -74,7 +78,7 @@ def pin(name: str) -> str:
 def main() -> None:
     """Write the locks that are asked for."""
     for name in sys.argv[1:] or SETS:
-        (HERE / f"{name}.txt").write_text(lock(name))
+        FILES.get(name, HERE / f"{name}.txt").write_text(lock(name))
 
 
 if __name__ == "__main__":

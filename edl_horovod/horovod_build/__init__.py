@@ -1,1 +1,1 @@
-"""The recipe of our Horovod: its patches, and the build of its wheel."""
+"""Our build of Horovod: what it changes, and the wheel for an environment."""

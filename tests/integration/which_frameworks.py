@@ -56,6 +56,7 @@ ONCE = {
     "test_own_experiments": "a tutorial, whose model is written in Keras",
     "test_pages": "the page's model is written in Keras",
     "test_prepare": "no framework prepares data",
+    "test_setup_horovod": "what it builds is for a framework that is only named",
     "test_sql_classes": "it names the framework of each case itself",
     "test_sql_defaults": "the schedule and its account are the same for all",
     "test_sql_engines": "rows of an engine become files as those of any other",
