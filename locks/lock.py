@@ -30,6 +30,8 @@ SETS = {
     # For tests with TensorFlow, whose files of Keras 2 it writes.
     "keras-2": ["tf_keras"],
     "client": [".[kubernetes,image]"],
+    # With `setup`, where a release is made.
+    "release": [".[release]"],
     # With `worker`, in images for GPUs: one of the two, because they are of different CUDA.
     "tensorflow-cuda": [".[tensorflow-cuda]"],
     "torch-cuda": [".[torch]"],
