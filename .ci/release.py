@@ -90,7 +90,7 @@ def run_backend(hook: str, source: Path, out: Path, seconds: int) -> None:
     subprocess.run(
         [sys.executable, "-c", BUILD, hook, str(out)],
         cwd=source,
-        env={**os.environ, "SOURCE_DATE_EPOCH": str(seconds), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "SOURCE_DATE_EPOCH": str(seconds)},
         stdout=subprocess.DEVNULL,
         umask=UMASK,
         check=True,

@@ -103,7 +103,9 @@ def _wheel_in(folder: Path, target: Target) -> Path | None:
 
 def _build(target: Target, folder: Path, display: Display) -> Path:
     log = folder / f"{target.name}.log"
-    display.say(f"Building {target}, in some two minutes for each framework on two cores.")
+    display.say(
+        f"Building {target}, in some two minutes for each framework on two cores. Log: {log}"
+    )
     with tempfile.TemporaryDirectory(prefix="horovod-build-") as name:
         scratch = Path(name)
         packages, wheels = scratch / "packages", scratch / "wheels"
@@ -168,6 +170,7 @@ def _compile(
     """
     try:
         with (
+            _writing(log.parent),
             log.open("w") as stream,
             display.progress("Compiling Horovod") as show,
             _running(command, environment) as process,
@@ -178,7 +181,7 @@ def _compile(
                 stream.flush()
                 if percentage := _PERCENTAGE.search(line):
                     show(int(percentage[1]))
-    except KeyboardInterrupt:
+    except BaseException:
         log.unlink(missing_ok=True)
         raise
     if process.returncode != 0:

@@ -63,7 +63,7 @@ ONCE = {
     "test_sql_service": "it is about the end of a job, which is the same for all",
     "test_sql_statements": "what a statement becomes is a job as any other",
     "test_tables": "it names the framework of each case itself",
-    "test_wheel": "the half that submits jobs imports no framework",
+    "test_wheel": "it trains with the first framework that is set up",
     "test_zoo_trains": "models of the zoo; it has a test of PyTorch's beside them",
 }
 """Not for each framework, and why."""
