@@ -3,10 +3,11 @@ VENV ?= .venv
 TORCH_VENV ?= .venv-torch
 RELEASED_HOROVOD ?= .venv-horovod
 DEMO ?= demo
+DIST ?= dist
 RUNS ?= 20
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-RECIPE := $(shell find docker/horovod -type f -not -name '*.pyc')
+RECIPE := $(shell find edl_horovod/horovod_build -type f -not -name '*.pyc')
 # Only errors: pip warns of each place in its settings that lacks a package, before it takes the next place.
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
@@ -41,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help setup lock demo test test-all lint unit component kube test-kube golden parallel integration netns \
-  images chaos test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve proto clean
+  images chaos dist test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once; FRAMEWORKS=tensorflow,torch for both'
@@ -61,6 +62,7 @@ help:
 	@echo 'make bench-kube   host discovery with 5,000 pods, the coordinator with 1,000 workers'
 	@echo 'make chaos        RUNS=20 jobs that are killed, stopped and resized at random'
 	@echo 'make curve        the picture of docs/explanation/same-curve.md'
+	@echo 'make dist         a release of the last commit in $(DIST): source archive, wheel, list of packages'
 	@echo 'make lock         the hashes of all packages in locks/, from the public index'
 	@echo 'make clean        remove what make made here (not the cached Horovod wheel)'
 
@@ -83,7 +85,7 @@ $(READY): pyproject.toml setup.py locks/build.txt $(LOCKS:%=locks/%.txt) $(RECIP
 	@echo "Installing packages: $(LOCKS)"
 	@$(BIN)/python locks/install.py $(LOCKS)
 	@$(PIP) --no-deps --no-build-isolation -e .
-	@$(BIN)/python docker/horovod/build_wheel.py --install
+	@$(BIN)/edl setup-horovod
 	@echo $(WANTED) > $(VENV)/.frameworks
 	@touch $@
 	@echo "$(VENV) is ready for $(WANTED)."
@@ -92,6 +94,11 @@ $(READY): pyproject.toml setup.py locks/build.txt $(LOCKS:%=locks/%.txt) $(RECIP
 # PyTorch's index, has.
 lock: $(READY)
 	$(BIN)/python locks/lock.py
+
+# What a user installs without this Makefile; its tests are tests/integration/test_wheel.py.
+dist: $(READY)
+	@$(BIN)/python locks/install.py release
+	$(BIN)/python .ci/release.py $(DIST)
 
 # -- the demo: each file is made once ------------------------------------------------------------
 
@@ -148,7 +155,7 @@ test-all: $(READY)
 	$(MAKE) images
 
 # Not the whole folder, in which a user may keep files, too.
-SOURCES := .ci benchmarks docker docs edl_horovod locks model_zoo setup.py starter tests
+SOURCES := .ci benchmarks docs edl_horovod locks model_zoo setup.py starter tests
 
 lint: $(READY)
 	$(BIN)/ruff format --check $(SOURCES)

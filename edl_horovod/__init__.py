@@ -29,7 +29,7 @@ __all__ = [
     "train",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _API = ("build_image", "evaluate", "predict", "prepare", "submit", "sweep", "train")
 _MODULES = {

@@ -19,7 +19,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 SETS = {
     # Installed before the others, some of which are built on the spot.
-    "build": ["cffi", "patch-ng", "setuptools", "uv", "wheel"],
+    "build": ["setuptools", "uv", "wheel"],
+    # What Horovod's build needs, wherever edl_horovod is installed.
+    "horovod": ["packaging", "patch-ng", "setuptools"],
     # With these go those of the frameworks that are asked for.
     "setup": [".[mpi,demo,dev]"],
     "worker": [".[mpi,remote,s3,gcs,arrow]"],
@@ -28,12 +30,16 @@ SETS = {
     # For tests with TensorFlow, whose files of Keras 2 it writes.
     "keras-2": ["tf_keras"],
     "client": [".[kubernetes,image]"],
+    # With `setup`, where a release is made.
+    "release": [".[release]"],
     # With `worker`, in images for GPUs: one of the two, because they are of different CUDA.
     "tensorflow-cuda": [".[tensorflow-cuda]"],
     "torch-cuda": [".[torch]"],
 }
 ALONE = frozenset({"keras-2"})
 """Sets without what they bring along: tf_keras asks for the TensorFlow of another package."""
+FILES = {"horovod": ROOT / "edl_horovod" / "horovod_build" / "packages.txt"}
+"""Locks that are elsewhere."""
 OLDEST_PYTHON = "3.11"
 TORCH_LINKS = "https://download.pytorch.org/whl/cpu/torch/"
 
@@ -74,7 +80,7 @@ def pin(name: str) -> str:
 def main() -> None:
     """Write the locks that are asked for."""
     for name in sys.argv[1:] or SETS:
-        (HERE / f"{name}.txt").write_text(lock(name))
+        FILES.get(name, HERE / f"{name}.txt").write_text(lock(name))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Install Horovod as it was released, without our patch, into a folder of its own.
 
-It is built as ours is (`docker/horovod/build_wheel.py`), for the TensorFlow of this environment. A
+It is built as ours is (`edl_horovod.horovod_build`), for the TensorFlow of this environment. A
 side that has the folder first on its `PYTHONPATH` trains with it.
 """
 
@@ -9,10 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "docker" / "horovod"))
-
-import build_wheel  # noqa: E402  # A program that lies beside its patch, in no package.
+from edl_horovod.horovod_build import __main__ as build_wheel
 
 
 def main() -> int:

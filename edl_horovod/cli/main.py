@@ -41,6 +41,9 @@ VERBS: Table[Verb] = Table(
         "serve-sql": _verb("Run statements in SQL for clients of SQLFlow.", "serve_sql"),
         "image": _verb("Build the image of a model zoo, and push it.", "image"),
         "spec": _verb("Show a model spec's files, or write a model of a zoo as one.", "spec"),
+        "setup-horovod": _verb(
+            "Build Horovod for the frameworks of this environment.", "setup_horovod"
+        ),
         "doctor": _verb("Show what of this machine works for jobs, and what does not.", "doctor"),
         "scale": _verb("Change how many ranks a running job has.", "jobs", "run_scale"),
         "status": _verb("Show where a job is, and what it waits for.", "jobs", "run_status"),
@@ -139,7 +142,8 @@ def _find_verb(name: str) -> Verb:
 def _help() -> str:
     summaries = {name: task.summary for name, task in TASKS.loaded().items()}
     summaries |= {name: verb.summary for name, verb in VERBS.loaded().items()}
-    verbs = "\n".join(f"  {name:10}{summary}" for name, summary in summaries.items())
+    width = max(map(len, summaries))
+    verbs = "\n".join(f"  {name:{width}}  {summary}" for name, summary in summaries.items())
     codes = "\n".join(f"  {code:<5} {meaning}" for code, meaning in _exit_codes().items())
     return (
         "usage: edl VERB [FLAGS] [key=value ...]\n\n"

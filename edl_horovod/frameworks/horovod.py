@@ -194,8 +194,8 @@ def patch_warning(patch_version: int) -> str | None:
         f"This Horovod has {has}, but this version of edl_horovod needs patch {NEEDED_PATCH}. "
         "If a member dies or hangs while a ring forms or in a large collective, all other members "
         "may be killed; a lost member may block the others until a timeout; and a ring may not "
-        "form over hosts whose own names resolve to 127.0.0.1. Rebuild Horovod: "
-        "`python docker/horovod/build_wheel.py --install`."
+        "form over hosts whose own names resolve to 127.0.0.1. Rebuild Horovod: `edl"
+        " setup-horovod`."
     )
 
 

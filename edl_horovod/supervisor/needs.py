@@ -9,7 +9,7 @@ from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.supervisor.plan import Command
 
-_BUILD = "python docker/horovod/build_wheel.py --install"
+_BUILD = "edl setup-horovod"
 
 
 def require_worker_packages(framework: str) -> None:
@@ -27,16 +27,17 @@ def require_worker_packages(framework: str) -> None:
         raise MissingDependency(
             f"The job's workers need {', '.join(needed[:-1])} and {needed[-1]}, and"
             f" {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed.",
-            hint=f"In a clone of edl_horovod, make setup FRAMEWORK={framework} makes an environment"
+            hint=f"Run {_BUILD}, which builds it for this environment."
+            if missing == ["horovod"]
+            else f"In a clone of edl_horovod, make setup FRAMEWORK={framework} makes an environment"
             " that has all of them in .venv; or for this one,"
-            f" {how_to_install(f'{entry.extra},horovod-build')} and then {_BUILD}",
+            f" {how_to_install(entry.extra)} and then {_BUILD}",
         )
     if entry.horovod and not _has_library(entry.horovod):
         raise MissingDependency(
             f"The Horovod that is installed was built without {entry.horovod}, which the job's"
             f" workers need for framework={framework}.",
-            hint=f"In a clone of edl_horovod, run make setup FRAMEWORK={framework}; or for this"
-            f" environment, {_BUILD}",
+            hint=f"Run {_BUILD}, which builds it for what is installed in this environment.",
         )
 
 

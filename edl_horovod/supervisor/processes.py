@@ -224,6 +224,27 @@ def signals_held() -> Iterator[None]:
             signal.raise_signal(received[0])
 
 
+@contextlib.contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, unless the program has its own handler for it.
+
+    If that handler raises or ends the process, the children end as well.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 class RestartingChild:
     """A child that is restarted when it ends, until the job is over."""
 

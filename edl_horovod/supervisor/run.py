@@ -3,9 +3,7 @@
 import contextlib
 import logging
 import os
-import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -117,7 +115,7 @@ def run_plan(
             show()
 
         try:
-            with _signals_interrupt(), _own_temporary_files(plan) as run_as:
+            with processes.signals_interrupt(), _own_temporary_files(plan) as run_as:
                 ended = _outcome(plan)
                 if ended is None and plan.coordinator is None:
                     ended = _run_static(run_as, events, show)
@@ -192,27 +190,6 @@ def _require_processor(trained_model: Path) -> None:
         return  # The task reports damage of a trained model when it opens it.
     if not has_processor:
         raise no_place_for_outputs(file)
-
-
-@contextlib.contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Let SIGTERM end the job as Ctrl-C does, unless the program has its own handler for it.
-
-    If that handler raises or ends the process, the children end as well.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def interrupt(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -1,15 +1,20 @@
-"""The wheel is all that the submit half needs: no checkout, no framework."""
+"""The wheel is all that a user needs: no checkout, and to submit jobs no framework."""
 
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.models.lookup import list_definitions
+from tests.frameworks import FIRST
+from tests.records import write_records
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = ("setup.py", "pyproject.toml", "constraints.txt", "MANIFEST.in", "README.md", "LICENSE")
@@ -29,9 +34,19 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+RELEASE = """
+import runpy, sys
+from pathlib import Path
+release = runpy.run_path(sys.argv[1])
+for path in release["build"](Path(sys.argv[2]), seconds=1_000_000_000):
+    print(release["sha256"](path))
+"""
+BUILD = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1])"
+
+
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory):
-    """The wheel's contents."""
+def wheel(tmp_path_factory):
+    """The wheel of the source archive of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     source.mkdir()
@@ -39,11 +54,24 @@ def unpacked(tmp_path_factory):
         shutil.copy(REPOSITORY / name, source)
     for name in ("edl_horovod", "conf", "model_zoo", "starter"):
         shutil.copytree(REPOSITORY / name, source / name)
+    subprocess.run(
+        [sys.executable, "-c", BUILD, str(folder)],
+        cwd=source,
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    (archive,) = folder.glob("edl_horovod-*.tar.gz")
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "-w", str(folder), str(source)], check=True)
-    with zipfile.ZipFile(next(folder.glob("edl_horovod-*.whl"))) as wheel:
-        wheel.extractall(folder / "unpacked")
-    return folder / "unpacked"
+    subprocess.run([*build, "-w", str(folder), str(archive)], check=True)
+    return next(folder.glob("edl_horovod-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel):
+    """The wheel's contents."""
+    with zipfile.ZipFile(wheel) as contents:
+        contents.extractall(wheel.parent / "unpacked")
+    return wheel.parent / "unpacked"
 
 
 def edl(unpacked, cwd, *words):
@@ -107,3 +135,90 @@ def test_it_has_the_command_the_page_and_all_of_conf(unpacked):
     conf = unpacked / "edl_horovod" / "conf"
     assert {path.relative_to(conf) for path in conf.rglob("*.yaml")} == expected
     assert not [path for path in unpacked.iterdir() if path.name in ("tests", "conf", "docker")]
+
+
+def test_it_has_the_recipe_of_horovod_and_the_licences_of_what_that_patches(unpacked):
+    recipe = REPOSITORY / "edl_horovod" / "horovod_build"
+    files = [path for path in recipe.rglob("*") if path.suffix in (".h", ".patch", ".txt")]
+    assert len(files) == 5
+    for path in files:
+        assert (unpacked / path.relative_to(REPOSITORY)).read_bytes() == path.read_bytes()
+    (licenses,) = unpacked.glob("edl_horovod-*.dist-info/licenses")
+    names = {path.name for path in licenses.rglob("*") if path.is_file()}
+    assert names == {"LICENSE", "LICENSE-gloo", "LICENSE-horovod", "NOTICE-horovod"}
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A new environment with all packages of this one, but edl_horovod and Horovod."""
+    venv.create(tmp_path / "venv", symlinks=True, with_pip=True)
+    (packages,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
+    linked = tmp_path / "packages"
+    linked.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "edl_horovod" not in path.name and not path.name.startswith(("horovod", "pip")):
+            (linked / path.name).symlink_to(path)
+    (packages / "linked.pth").write_text(f"{linked}\n")
+    return tmp_path / "venv" / "bin"
+
+
+@pytest.mark.timeout(900)
+def test_in_an_environment_of_its_own_it_sets_up_horovod_and_trains_on_a_ring(
+    environment, wheel, tmp_path
+):
+    def run(program, *words):
+        done = subprocess.run(
+            [environment / program, *words],
+            cwd=tmp_path,
+            env={
+                **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+                # Open MPI's compiler is in this environment, and Horovod was built with it.
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            },
+            capture_output=True,
+            text=True,
+            timeout=800,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    # Without an index pip accepts what is there already, or fails: the ranges are held.
+    pip = ("-m", "pip", "install", "-q", "--no-index")
+    run("python", *pip, f"{wheel}[{FRAMEWORKS[FIRST].extra}]")
+    assert "is installed." in run("edl", "setup-horovod")
+    assert "none, it is installed" in run("edl", "setup-horovod", "--dry-run")
+
+    data = write_records(tmp_path / "data", 64)
+    run(
+        "edl",
+        "train",
+        f"model_zoo={REPOSITORY / 'tests' / 'zoo'}",
+        f"model_def={'' if FIRST == 'keras' else f'{FIRST}_'}tiny",
+        f"data={data}",
+        "output=model",
+        "train.batch_size=16",
+        "launch.np=2",
+        "launch.threads_per_rank=1",
+    )
+    assert (tmp_path / "model" / "trained_model.pb").is_file()
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="a release is made of a commit")
+def test_a_release_is_the_same_whatever_the_folder_and_the_umask(tmp_path):
+    printed = []
+    for name, umask in (("first", 0o022), ("second", 0o077)):
+        command = [sys.executable, "-c", RELEASE, str(REPOSITORY / ".ci" / "release.py")]
+        run = subprocess.run(
+            [*command, str(tmp_path / name)],
+            cwd=tmp_path,
+            umask=umask,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert run.returncode == 0, run.stderr
+        printed.append(run.stdout.splitlines())
+    assert len(set(printed[0])) == 2
+    assert printed[0] == printed[1]

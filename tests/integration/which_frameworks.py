@@ -56,13 +56,14 @@ ONCE = {
     "test_own_experiments": "a tutorial, whose model is written in Keras",
     "test_pages": "the page's model is written in Keras",
     "test_prepare": "no framework prepares data",
+    "test_setup_horovod": "what it builds is for a framework that is only named",
     "test_sql_classes": "it names the framework of each case itself",
     "test_sql_defaults": "the schedule and its account are the same for all",
     "test_sql_engines": "rows of an engine become files as those of any other",
     "test_sql_service": "it is about the end of a job, which is the same for all",
     "test_sql_statements": "what a statement becomes is a job as any other",
     "test_tables": "it names the framework of each case itself",
-    "test_wheel": "the half that submits jobs imports no framework",
+    "test_wheel": "it trains with the first framework that is set up",
     "test_zoo_trains": "models of the zoo; it has a test of PyTorch's beside them",
 }
 """Not for each framework, and why."""

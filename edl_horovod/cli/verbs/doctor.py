@@ -185,7 +185,7 @@ def _ring(_place: Place) -> Iterator[Finding]:
             yield Finding("ring", "FAIL", text, f"See what {' '.join(command)} prints.")
 
 
-_REBUILD = "In a clone of edl_horovod: python docker/horovod/build_wheel.py --install"
+_REBUILD = "edl setup-horovod"
 
 
 def _program(name: str) -> str | None:

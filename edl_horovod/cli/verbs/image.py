@@ -8,8 +8,8 @@ from edl_horovod.config.schema import ImageConfig
 from edl_horovod.job import log
 
 _EXAMPLES = """\
-  edl image build base_image=registry/edl-worker:0.1.0 image_repository=registry/team/zoo
-  edl image push model_zoo=zoo base_image=registry/edl-worker:0.1.0 image_repository=registry/zoo
+  edl image build base_image=registry/edl-worker:1 image_repository=registry/team/zoo
+  edl image push model_zoo=zoo base_image=registry/edl-worker:1 image_repository=registry/zoo
   edl image push model_zoo=git+https://host/models.git@v2 base_image=... image_repository=..."""
 
 

@@ -132,8 +132,8 @@ class StaticMembership(Membership):
         if not horovod.has_mpi():
             raise MissingDependency(
                 "launch=mpi needs a Horovod that was built with MPI, and this one was not.",
-                hint=f"Use launch=local; or for MPI, {how_to_install('mpi')} and then "
-                "python docker/horovod/build_wheel.py --install",
+                hint=f"Use launch=local; or for MPI, {how_to_install('mpi')} and then"
+                " edl setup-horovod",
             )
         # The import starts MPI, so it is not at the top of the module.
         from mpi4py import MPI

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+import edl_horovod
 from edl_horovod import api, errors
 from edl_horovod import preparation as data_prepare
 from edl_horovod.cli.main import VERBS, Verb, main
@@ -105,7 +106,7 @@ def test_no_verb_is_a_wrong_command(edl):
 
 
 def test_version_is_printed(edl):
-    assert edl("--version")[1] == "edl_horovod 0.1.0\n"
+    assert edl("--version")[1] == f"edl_horovod {edl_horovod.__version__}\n"
 
 
 @pytest.mark.parametrize("argv", [["train", "--help"], ["train", "-h"], ["help", "train"]])

@@ -128,4 +128,4 @@ def test_an_older_patch_is_told_with_both_numbers_and_the_hint(found, received):
     said = patch_warning(found)
     assert received in said
     assert f"needs patch {NEEDED_PATCH}." in said
-    assert "python docker/horovod/build_wheel.py --install" in said
+    assert "edl setup-horovod" in said
