@@ -5,12 +5,15 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from edl_horovod.config.schema import Compression, TrainConfig
+from edl_horovod.frameworks.packing import NAME
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction:
     """How a step's gradients are summed over the ring."""
 
+    name: str = NAME
+    """Begins the names of the collectives; those of equal names should have equal shapes."""
     bucket_bytes: int = 4 << 20
     """Maximum size of a bucket of gradients."""
     compression: Compression = "none"

@@ -1,7 +1,7 @@
 """Values that pass between a framework and the ring: batches, sums, variables and outputs."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Protocol, Self
 
@@ -190,6 +190,10 @@ class Batch:
     num_examples: int
     weights: Any = None
     """Weights of the examples in loss and metrics; None if all weigh the same."""
+    places: Callable[[], NDArray[np.int64]] | None = None
+    """Returns the place in its step of each record, shape (records,); see `DataPlan.places`."""
+    noise: Any = None
+    """The key of these examples' noise in a phase (`phases.NoiseKey`); None without phases."""
 
     @property
     def examples(self) -> tuple[Any, ...]:

@@ -416,7 +416,10 @@ def _missing_methods(kind: type[ElasticDLSpec], overrides: Overrides) -> tuple[s
     required = {
         METHODS[key] for key in overrides.required if not overrides_method(kind, METHODS[key])
     }
-    return tuple(sorted((kind.__abstractmethods__ | required) - overrides.methods))
+    provided = set(overrides.methods)
+    if overrides_method(kind, "create_phases"):
+        provided.add(METHODS["loss"])
+    return tuple(sorted((kind.__abstractmethods__ | required) - provided))
 
 
 def _plain_candidates(

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -25,6 +26,7 @@ from edl_horovod.frameworks.keras.gradients import (
 from edl_horovod.frameworks.keras.metrics import MetricSums, split_sums
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.optimizer import ScaledLearningRate
+from edl_horovod.frameworks.keras.phases import PhaseObjective
 from edl_horovod.frameworks.keras.ring_sums import RingSums, after_sums, sum_row
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import (
@@ -51,7 +53,8 @@ class StepGraph:
     def __init__(
         self,
         model: keras.Model,
-        objective: Objective,
+        trainable: Sequence[keras.Variable],
+        objective: Objective | PhaseObjective,
         optimizer: keras.optimizers.Optimizer,
         element_spec: tuple[Any, ...],
         *,
@@ -64,7 +67,8 @@ class StepGraph:
 
         Args:
             model: The built model.
-            objective: The model's loss and metrics in training.
+            trainable: Its variables that the step trains.
+            objective: The loss and metrics of the step.
             optimizer: An optimizer that is built for all variables that are trained now.
             element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
             options: How gradients are computed, clipped and reduced.
@@ -74,7 +78,7 @@ class StepGraph:
         """
         self._objective, self._optimizer, self._options = objective, optimizer, options
         self._ring_sums, self._rate, self._is_waiting = ring_sums, rate, is_waiting
-        self._trainable = list(model.trainable_variables)
+        self._trainable = list(trainable)
         self._non_trainable = list(model.non_trainable_variables)
         # Set while a batch is traced: the variables that the loss depends on or that are assigned.
         self._trained: list[keras.Variable] = []
