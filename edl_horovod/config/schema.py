@@ -153,6 +153,37 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdversarialConfig:
+    """Training on examples that each rank changes so that their loss rises."""
+
+    method: Literal["none", "fgsm", "pgd"] = "none"
+    """How examples are changed: `fgsm` by one step along the sign of the gradient, `pgd` by several
+    from a random start; `none` leaves them as they are."""
+    epsilon: float = 0.0
+    """The largest change of a value, in the unit of the features of `create_dataset`."""
+    steps: int = 10
+    """The number of steps of `pgd`."""
+    step_size: float = 0.0
+    """The size of a step of `pgd`; 0 means 2.5 * epsilon / steps."""
+    ratio: float = 1.0
+    """The share of a step's examples that are changed; the others stay as they are."""
+    inputs: list[str] = field(default_factory=list)
+    """Names of the features that are changed; empty for all whose values are floating-point."""
+    clip: list[float] = field(default_factory=list)
+    """The lowest and the highest value that a feature may have, as [0, 1]; empty for no limits."""
+
+    def __post_init__(self) -> None:
+        check_least("adversarial", self, epsilon=0, steps=1, step_size=0, ratio=0)
+        check(self.ratio <= 1, "adversarial.ratio", self.ratio, "must be at most 1")
+        is_range = len(self.clip) == 2 and self.clip[0] < self.clip[1]
+        rule = "must be [lowest, highest]"
+        check(not self.clip or is_range, "adversarial.clip", self.clip, rule)
+        has_method = self.method != "none"
+        rule = "must be above 0 with adversarial.method, and needs one"
+        check(has_method == (self.epsilon > 0), "adversarial.epsilon", self.epsilon, rule)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CallbacksConfig:
     """Which hooks of a model's callbacks are called."""
 
@@ -329,6 +360,7 @@ class JobConfig:
     log_level: LogLevel = "info"
     """`debug`, `info`, `warning` or `error`."""
     train: TrainConfig = field(default_factory=TrainConfig)
+    adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
     callbacks: CallbacksConfig = field(default_factory=CallbacksConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     data_plan: DataConfig = field(default_factory=DataConfig)
@@ -373,6 +405,8 @@ class JobConfig:
         if task.keeps_state and self.train.max_seconds:
             purpose = "the data for the evaluations after which train.max_seconds takes effect"
             check_given("validation_data", self.validation_data, purpose)
+        is_plain = task.keeps_state or self.adversarial.method == "none"
+        check(is_plain, "adversarial.method", self.adversarial.method, "is for train")
         # Checked again when the framework is known (`models.framework_name`).
         if self.framework and task.keeps_state:
             for key, rule in FRAMEWORKS[self.framework].unsupported.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.config.schema import Precision, TrainConfig
+from edl_horovod.config.schema import JobConfig, Precision
 from edl_horovod.frameworks.batches import StepBatches
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.values import (
@@ -315,7 +315,7 @@ class Framework(Protocol):
         self,
         loaded: LoadedSpec,
         element_spec: Any,
-        config: TrainConfig,
+        config: JobConfig,
         *,
         scales_learning_rate: bool = False,
     ) -> Step:

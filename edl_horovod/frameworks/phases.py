@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from edl_horovod.config.schema import TrainConfig
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.frameworks.base import Model, Step
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.step_options import StepOptions
-from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
+from edl_horovod.frameworks.values import Array, Batch, NoiseKey, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Phase
@@ -50,30 +50,35 @@ def has_phases(loaded: LoadedSpec) -> bool:
 
 
 def parts_of(
-    loaded: LoadedSpec, model: Any, config: TrainConfig, variables: Sequence[Any]
+    loaded: LoadedSpec, model: Any, config: JobConfig, variables: Sequence[Any]
 ) -> list[PhasePart]:
     """Create the phases of a training and their optimizers.
 
     Args:
         loaded: The user's spec, which has phases.
         model: The built model.
-        config: The settings of the training.
+        config: The settings of the job.
         variables: The model's variables that can be trained.
 
     Raises:
         UserCodeError: The phases or the optimizers are not as `ElasticDLSpec` describes them.
         ConfigError: A setting cannot be used with phases.
     """
-    if config.class_weight:
-        raise ConfigError(
-            f"train.class_weight has no effect on the losses of the phases of {loaded.label}.",
-            received={"train.class_weight": config.class_weight},
-            hint="Leave it out, and weight the examples in create_phase_loss.",
-        )
+    unused = {
+        "train.class_weight": (config.train.class_weight, "weight the examples"),
+        "adversarial.method": (config.adversarial.method, "change the examples"),
+    }
+    for key, (value, instead) in unused.items():
+        if value not in ([], "none"):
+            raise ConfigError(
+                f"{key} has no effect on the losses of the phases of {loaded.label}.",
+                received={key: value},
+                hint=f"Leave it out, and {instead} in create_phase_loss.",
+            )
     with user_code(f"create_phases of {loaded.label}", root=loaded.zoo):
         phases = call_declared(loaded.spec.create_phases, {"model": model})
     _require_phases(phases, loaded.label, {id(variable) for variable in variables})
-    optimizers = loaded.optimizer(config.learning_rate, model=model)
+    optimizers = loaded.optimizer(config.train.learning_rate, model=model)
     names = [phase.name for phase in phases]
     if not isinstance(optimizers, Mapping) or set(optimizers) != set(names):
         is_dict = isinstance(optimizers, Mapping)
@@ -147,17 +152,6 @@ def _require_phases(phases: Any, label: str, variable_ids: set[int]) -> None:
                     received=str(getattr(variable, "path", type(variable).__name__)),
                 )
             used[id(variable)] = phase.name
-
-
-@dataclass(frozen=True)
-class NoiseKey:
-    """Identifies the noise of a rank's examples in one pass of a phase."""
-
-    seed: int
-    number: int
-    """Counts the passes of all phases of all steps."""
-    places: Any
-    """The place of each example's record in the step, shape (examples,), int64."""
 
 
 class PhasedStep:

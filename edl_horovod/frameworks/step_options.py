@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from edl_horovod.config.schema import Compression, TrainConfig
+from edl_horovod.config.schema import AdversarialConfig, Compression, JobConfig
 from edl_horovod.frameworks.packing import NAME
 
 
@@ -42,11 +42,15 @@ class StepOptions:
     """Weights of examples by class number; empty if all weigh the same."""
     reduction: Reduction = field(default_factory=Reduction)
     """How gradients are reduced over a ring."""
+    adversarial: AdversarialConfig | None = None
+    """How examples are changed before they are trained on; None if they are not."""
 
     @classmethod
-    def of(cls, config: TrainConfig) -> Self:
+    def of(cls, job: JobConfig) -> Self:
         """Take the options from the settings of a training."""
+        config = job.train
         return cls(
+            adversarial=job.adversarial if job.adversarial.method != "none" else None,
             clip_norm=config.clip_norm,
             clip_value=config.clip_value,
             num_parts=config.accumulate_steps,

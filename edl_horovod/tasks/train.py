@@ -66,7 +66,7 @@ def make_warm(
     opening = Opening(config, framework, events, stack)
     data = opening.data(config.data, loaded, Mode.TRAINING)
     step = framework.step(
-        loaded, data.batches.element_spec, config.train, scales_learning_rate=data.plan.is_growing
+        loaded, data.batches.element_spec, config, scales_learning_rate=data.plan.is_growing
     )
     trained_model.require_writable(step.model.weights)
     if data.first is not None:

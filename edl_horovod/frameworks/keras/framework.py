@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from edl_horovod.config.schema import Precision, TrainConfig
+from edl_horovod.config.schema import JobConfig, Precision
 from edl_horovod.frameworks.base import Framework, Model, Step
 from edl_horovod.frameworks.keras import keras_2
 from edl_horovod.frameworks.keras.batches import KerasBatches, all_examples
@@ -54,7 +54,7 @@ class KerasFramework:
         self,
         loaded: LoadedSpec,
         element_spec: Any,
-        config: TrainConfig,
+        config: JobConfig,
         *,
         scales_learning_rate: bool = False,
     ) -> Step:
@@ -64,8 +64,9 @@ class KerasFramework:
             KerasStep,
             loaded,
             element_spec,
-            learning_rate=config.learning_rate,
+            learning_rate=config.train.learning_rate,
             scales_learning_rate=scales_learning_rate,
+            seed=self._seed,
         )
         if not has_phases(loaded):
             return make_step(options=options)

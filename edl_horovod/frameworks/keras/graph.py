@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.adversarial import Attack
 from edl_horovod.frameworks.keras.denominators import OverRing
 from edl_horovod.frameworks.keras.functional import num_examples, traced
 from edl_horovod.frameworks.keras.gradients import (
@@ -62,6 +63,7 @@ class StepGraph:
         ring_sums: RingSums,
         rate: ScaledLearningRate | None,
         is_waiting: tf.Variable,
+        attack: Attack | None = None,
     ) -> None:
         """Trace the step for a single rank and for a ring, with and without examples.
 
@@ -75,9 +77,11 @@ class StepGraph:
             ring_sums: Sums over the ring within the step's passes.
             rate: The optimizer's learning rate if it is scaled, else None.
             is_waiting: Set to true by the step when this rank's sums are computed.
+            attack: Changes the examples first; then `element_spec` has the key of their noise.
         """
         self._objective, self._optimizer, self._options = objective, optimizer, options
         self._ring_sums, self._rate, self._is_waiting = ring_sums, rate, is_waiting
+        self._attack = attack
         self._trainable = list(trainable)
         self._non_trainable = list(model.non_trainable_variables)
         # Set while a batch is traced: the variables that the loss depends on or that are assigned.
@@ -228,6 +232,13 @@ class StepGraph:
                 it optimizes the graph, and so run the collectives in them once too often.
             over_ring: Sums a row over the ring; None on a single rank.
         """
+        if self._attack is not None:
+            assert isinstance(self._objective, Objective)
+            objective, ((features, key), *others) = self._objective, examples
+            features = self._attack(
+                features, key, lambda values: objective.loss_to_raise(values, tuple(others))
+            )
+            examples = (features, *others)
         trainable = [variable.value for variable in self._trainable]
         with tf.GradientTape() as tape:
             tape.watch(trainable)  # Keras, not TensorFlow, decides what is trainable.

@@ -245,6 +245,18 @@ class Objective:
             available["sample_weight"] = weights
         return call_declared(create_loss, available)
 
+    def loss_to_raise(self, features: Any, others: tuple[Any, ...]) -> tf.Tensor:
+        """Compute the loss in evaluation mode, for adversarial examples.
+
+        Args:
+            features: The features of a batch.
+            others: Its labels, and weights if any.
+        """
+        examples = self._with_weights((features, *others))
+        with without_effects(self._model):
+            outputs = at_least_float32(self._model(features, training=False))
+            return self._loss(examples, outputs).total
+
     def of_batch(
         self,
         examples: tuple[Any, ...],

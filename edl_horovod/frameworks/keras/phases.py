@@ -1,4 +1,4 @@
-"""The loss of a phase of a Keras model, and the noise that it may draw."""
+"""The loss of a phase of a Keras model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,43 +15,17 @@ from edl_horovod.frameworks.keras.functional import (
     traced,
     without_effects,
 )
+from edl_horovod.frameworks.keras.noise import Noise
 from edl_horovod.frameworks.keras.objective import (
     MAX_TRIED_EXAMPLES,
     Outcome,
     any_number,
     sum_over_batch,
 )
-from edl_horovod.frameworks.phases import NoiseKey
-from edl_horovod.frameworks.values import Batch, is_sum_over_batch
+from edl_horovod.frameworks.values import is_sum_over_batch
 from edl_horovod.models.calling import call_declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Phase
-
-_CALLS = 64
-"""The maximum number of calls of `noise` in one loss."""
-
-
-def with_noise_spec(element_spec: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The spec of what `with_noise` returns, from the spec of the batch."""
-    features, *others = element_spec
-    return ((features, tf.TensorSpec((None, 3), tf.int64)), *others)
-
-
-def with_noise(batch: Batch) -> tuple[Any, ...]:
-    """The examples of a batch, with the key of their noise beside the features.
-
-    The key has a row for each example, so that it is split with them: the seed, the number of the
-    pass, and the place of the example.
-    """
-    key: NoiseKey = batch.noise
-    places = tf.constant(key.places, tf.int64)
-    rows = tf.stack(
-        [tf.fill(places.shape, tf.constant(n, tf.int64)) for n in (key.seed, key.number)]
-        + [places],
-        axis=1,
-    )
-    features, *others = batch.examples
-    return ((features, rows), *others)
 
 
 class PhaseObjective:
@@ -132,7 +106,7 @@ class PhaseObjective:
             "features": features,
             "labels": labels,
             "sample_weight": weights[0] if weights else None,
-            "noise": _Noise(key, self._num_places),
+            "noise": Noise(key, self._num_places),
         }
         with logging_warnings(self._label), reductions.recorded():
             value = tf.convert_to_tensor(
@@ -147,22 +121,3 @@ class PhaseObjective:
             )
         self.num_divisors = max(self.num_divisors, reductions.num_divisors)
         return reductions.ring_mean(value, ())
-
-
-class _Noise:
-    """Draws the noise of a batch's examples: a row of numbers for each place in the step."""
-
-    def __init__(self, key: tf.Tensor, num_places: int) -> None:
-        self._key, self._num_places, self._calls = key, num_places, 0
-
-    def __call__(self, *shape: int) -> tf.Tensor:
-        """Return standard normal numbers of shape (batch, *shape)."""
-        assert self._calls < _CALLS, self._calls
-        # All rows of a key have the same seed and number.
-        seed = tf.reduce_max(self._key[:, 0])
-        number = tf.reduce_max(self._key[:, 1]) * _CALLS + self._calls
-        self._calls += 1
-        places = self._key[:, 2]
-        num_rows = tf.maximum(tf.reduce_max(places) + 1, self._num_places)
-        rows = tf.random.stateless_normal([num_rows, *shape], tf.stack([seed, number]))
-        return tf.gather(rows, places)

@@ -2,19 +2,22 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.adversarial import StepNoise
 from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.keras.adversarial import Attack
 from edl_horovod.frameworks.keras.callbacks import KerasCallbacks, Trainable, may_freeze
 from edl_horovod.frameworks.keras.collectives import catch_failures
 from edl_horovod.frameworks.keras.functional import running, some_examples
 from edl_horovod.frameworks.keras.graph import StepGraph
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
+from edl_horovod.frameworks.keras.noise import with_noise, with_noise_spec
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.optimizer import (
     ScaledLearningRate,
@@ -25,7 +28,7 @@ from edl_horovod.frameworks.keras.optimizer import (
     resetter_of,
     scaling_loss,
 )
-from edl_horovod.frameworks.keras.phases import PhaseObjective, with_noise, with_noise_spec
+from edl_horovod.frameworks.keras.phases import PhaseObjective
 from edl_horovod.frameworks.keras.ring_sums import RingSums
 from edl_horovod.frameworks.phases import PhasePart
 from edl_horovod.frameworks.step_options import StepOptions
@@ -72,6 +75,7 @@ class KerasStep:
         scales_learning_rate: bool = False,
         shared: SharedModel | None = None,
         part: PhasePart | None = None,
+        seed: int = 0,
     ) -> None:
         """Build the model and the optimizer, and trace the step for one rank and for a ring.
 
@@ -83,13 +87,23 @@ class KerasStep:
             scales_learning_rate: Whether `scale_learning_rate` will be called.
             shared: The model, if it exists already.
             part: The phase that this step trains; None for the whole model.
+            seed: Seed of the random numbers of adversarial examples.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.
         """
         self.loaded = loaded
         self._options, self._phase = options, part.phase if part is not None else None
-        self._element_spec = element_spec if part is None else with_noise_spec(element_spec)
+        self._noise: StepNoise | None = None
+        self._attack: Attack | None = None
+        if options.adversarial is not None:
+            self._noise = StepNoise(seed)
+            num_places = options.reduction.batch_size
+            self._attack = Attack(
+                options.adversarial, element_spec[0], num_places=num_places, label=loaded.label
+            )
+        has_noise = part is not None or self._noise is not None
+        self._element_spec = with_noise_spec(element_spec) if has_noise else element_spec
         self.shared = shared or SharedModel.build(loaded, element_spec, options)
         self.model, self._ring_sums = self.shared.model, self.shared.ring_sums
         if self._ring_sums.has_layers and options.num_parts > 1:
@@ -130,7 +144,8 @@ class KerasStep:
     @property
     def variables(self) -> dict[str, Variable]:
         """All variables of the model and the optimizer, in the same order on all ranks."""
-        return by_name([*self.model.keras.variables, *self.optimizer.variables])
+        variables = by_name([*self.model.keras.variables, *self.optimizer.variables])
+        return variables if self._noise is None else {**variables, "noise": self._noise.variable}
 
     @property
     def model_variables(self) -> dict[str, Variable]:
@@ -161,12 +176,14 @@ class KerasStep:
             with catch_failures():
                 values = self._graph.empty_steps[not is_alone](flag, self._zero).numpy().tolist()
         else:
+            self._require_mean(batch)
             examples = self._examples(batch)
-            self._objective.require_mean(examples)
             with running("The training step", self.loaded, examples), catch_failures():
                 run = self._graph.steps[not is_alone]
                 salt_tensor = tf.constant(salt, tf.uint32)
                 values = run(flag, examples, salt_tensor, self._zero).numpy().tolist()
+        if self._noise is not None:
+            self._noise.end_step()
         return self._graph.results(values)
 
     def scale_learning_rate(self, factor: float) -> None:
@@ -183,8 +200,8 @@ class KerasStep:
 
         TensorFlow optimizes a function's graph and creates its kernels at the first run.
         """
+        self._require_mean(batch)
         examples = self._examples(batch)
-        self._objective.require_mean(examples)
         flag, salt = tf.constant(0.0), tf.constant(0, tf.uint32)
         no_examples = some_examples(examples, 0, 0)
         # An error of the step will be raised by its first real run, too.
@@ -217,7 +234,12 @@ class KerasStep:
         )
 
     def _examples(self, batch: Batch) -> tuple[Any, ...]:
+        if self._noise is not None:
+            return with_noise(replace(batch, noise=self._noise.key(batch)))
         return batch.examples if self._phase is None else with_noise(batch)
+
+    def _require_mean(self, batch: Batch) -> None:
+        self._objective.require_mean(batch.examples if self._noise else self._examples(batch))
 
     def _in_phase(self, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
         """Those of the variables that this step trains."""
@@ -271,6 +293,7 @@ class KerasStep:
                 ring_sums=self._ring_sums,
                 rate=self._rate,
                 is_waiting=self._is_waiting,
+                attack=self._attack,
             )
 
     def reset_optimizer(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from edl_horovod.config.schema import Precision, TrainConfig
+from edl_horovod.config.schema import JobConfig, Precision
 from edl_horovod.frameworks.base import Collectives, Model, Step
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.phases import PhasedStep, has_phases, parts_of
@@ -82,7 +82,7 @@ class TorchFramework:
         self,
         loaded: LoadedSpec,
         element_spec: Any,
-        config: TrainConfig,
+        config: JobConfig,
         *,
         scales_learning_rate: bool = False,
     ) -> Step:
@@ -90,8 +90,8 @@ class TorchFramework:
 
         `scales_learning_rate` is not needed here: the rate is a plain number of the optimizer.
         """
-        require_exporters(config)
-        if config.compile:
+        require_exporters(config.train)
+        if config.train.compile:
             require_compiler()
         options = StepOptions.of(config)
         make_step = functools.partial(
@@ -99,8 +99,9 @@ class TorchFramework:
             loaded,
             element_spec,
             compute=self._compute,
-            learning_rate=config.learning_rate,
+            learning_rate=config.train.learning_rate,
             make_reducer=self._make_reducer,
+            seed=self._seed,
         )
         if not has_phases(loaded):
             return make_step(options=options)

@@ -235,6 +235,11 @@ class Objective:
             if not adds_up or not are_same_loss(once, twice):
                 log.warning(BATCH_DEPENDENT, self._loaded.label)
 
+    def loss_of(self, batch: Batch, outputs: Any) -> torch.Tensor:
+        """Compute the loss of a batch alone, with its graph."""
+        with user_code(f"{self._loss_name} of {self._loaded.label}", root=self._loaded.zoo):
+            return self._loss_of(batch, outputs).loss
+
     def of_batch(self, batch: Batch, outputs: Any) -> Outcome:
         """Compute loss and metrics of a batch.
 

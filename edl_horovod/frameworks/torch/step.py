@@ -17,21 +17,24 @@ from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks import values
-from edl_horovod.frameworks.phases import NoiseKey, PhasePart
+from edl_horovod.frameworks.adversarial import StepNoise
+from edl_horovod.frameworks.phases import PhasePart
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
+from edl_horovod.frameworks.torch.adversarial import Attack
 from edl_horovod.frameworks.torch.batch_norm import KINDS, RingStatistics, with_ring_statistics
 from edl_horovod.frameworks.torch.batches import step_seed
 from edl_horovod.frameworks.torch.buffers import BufferSnapshot, TrackedBuffers, unchanged
 from edl_horovod.frameworks.torch.callbacks import TorchCallbacks, may_add_groups
 from edl_horovod.frameworks.torch.model import TorchModel
+from edl_horovod.frameworks.torch.noise import with_noise
 from edl_horovod.frameworks.torch.objective import Objective, Outcome
 from edl_horovod.frameworks.torch.optimizer import make_optimizer, parse_optimizer
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
-from edl_horovod.frameworks.torch.phases import PhaseLoss, only, with_noise
+from edl_horovod.frameworks.torch.phases import PhaseLoss, only
 from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.torch.structures import describe, leaves, repeated_batch, slice_batch
 from edl_horovod.frameworks.torch.variables import TorchVariable
-from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
+from edl_horovod.frameworks.values import Array, Batch, NoiseKey, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode, Phase
@@ -119,6 +122,7 @@ class TorchStep:
         make_reducer: ReducerMaker,
         shared: SharedModel | None = None,
         part: PhasePart | None = None,
+        seed: int = 0,
     ) -> None:
         """Build the model and the optimizer.
 
@@ -132,6 +136,7 @@ class TorchStep:
                 reduced, and the names of those with sparse gradients.
             shared: The model, if it exists already.
             part: The phase that this step trains; None for the whole model.
+            seed: Seed of the random numbers of adversarial examples.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.
@@ -153,6 +158,14 @@ class TorchStep:
             phase_loss = PhaseLoss(loaded, part.phase, num_places=num_places)
             places = np.arange(example.num_examples)
             example = with_noise(replace(example, noise=NoiseKey(0, 0, places)))
+        self._noise: StepNoise | None = None
+        self._attack: Attack | None = None
+        if options.adversarial is not None:
+            self._noise = StepNoise(seed)
+            num_places = options.reduction.batch_size
+            self._attack = Attack(
+                options.adversarial, example.features, num_places=num_places, label=loaded.label
+            )
         self._objective = Objective(
             loaded,
             module,
@@ -207,6 +220,8 @@ class TorchStep:
         variables["random"] = self._random_numbers.variable
         if self._loss_scale is not None:
             variables["loss_scale"] = self._loss_scale.variable
+        if self._noise is not None:
+            variables["noise"] = self._noise.variable
         return variables
 
     @property
@@ -226,11 +241,18 @@ class TorchStep:
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
     ) -> StepSums:
         """Run one step over the ring; see `base.Step.step`."""
-        if self._part is None:
-            return self._step(batch, wants_change=wants_change, is_alone=is_alone, salt=salt)
-        batch = None if batch is None else with_noise(batch)
-        with only(self._part.phase.variables, self._runner.module):
-            return self._step(batch, wants_change=wants_change, is_alone=is_alone, salt=salt)
+        batch = batch and self._with_noise(batch)
+        variables = None if self._part is None else self._part.phase.variables
+        with only(variables, self._runner.module):
+            sums = self._step(batch, wants_change=wants_change, is_alone=is_alone, salt=salt)
+        if self._noise is not None:
+            self._noise.end_step()
+        return sums
+
+    def _with_noise(self, batch: Batch) -> Batch:
+        if self._noise is not None:
+            batch = replace(batch, noise=self._noise.key(batch))
+        return batch if batch.noise is None else with_noise(batch)
 
     def _step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
@@ -249,7 +271,10 @@ class TorchStep:
                         # For the sums of the other ranks' passes; these examples do not count.
                         self._begin_training()
                         self._add_gradients(
-                            self._example, is_last=False, is_alone=False, counts=False
+                            self._with_noise(self._example),
+                            is_last=False,
+                            is_alone=False,
+                            counts=False,
                         )
                         self._clear_gradients()
                     elif self._objective.num_divisors:
@@ -289,7 +314,7 @@ class TorchStep:
 
     def rehearse(self, batch: Batch) -> None:
         """Compute the sums of a batch once, so that the first real step is fast."""
-        batch = batch if self._part is None else with_noise(batch)
+        batch = self._with_noise(batch)
         with torch.random.fork_rng(devices=[]), unchanged(self._runner.module):
             self._random_numbers.begin_step(0)
             self._clear_gradients()
@@ -503,6 +528,10 @@ class TorchStep:
         Returns:
             The loss as a sum, its divisor, and the sums of the metrics, in one row.
         """
+        if self._attack is not None:
+            self._runner.module.eval()
+            part = self._attack(part, self._loss_to_raise)
+            self._begin_training()
         num_examples = part.num_examples
         if num_examples == 1 and self._doubles_one:
             # Two equal examples have the same mean, and a variance of 0, as a single one has.
@@ -535,6 +564,12 @@ class TorchStep:
                 # Without a factor, a single part gives the same bits as a plain training loop.
                 (loss if factor == 1.0 else loss * factor).backward()
         return np.array([value, weight, *(share * np.array(outcome.metric_sums))])
+
+    def _loss_to_raise(self, part: Batch) -> torch.Tensor:
+        """Compute the loss in evaluation mode, for adversarial examples."""
+        with user_code(f"Attacking the model of {self.loaded.label}", root=self.loaded.zoo):
+            outputs = self._outputs(part)
+        return self._objective.loss_of(part, outputs)
 
     @property
     def _gradient_factor(self) -> float:

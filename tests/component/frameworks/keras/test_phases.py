@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_horovod.config.schema import TrainConfig
+from edl_horovod.config.schema import AdversarialConfig, JobConfig, TrainConfig
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.frameworks.keras.framework import FRAMEWORK
 from edl_horovod.frameworks.values import Batch
@@ -38,8 +38,16 @@ def load(**methods):
     return with_methods(loaded, **methods)
 
 
-def make_step(**methods):
-    return FRAMEWORK.step(load(**methods), SPEC, TrainConfig(batch_size=BATCH))
+def make_step(loaded=None, train=None, **settings):
+    job = JobConfig(
+        task="train",
+        data="data",
+        output="output",
+        model_def="gan",
+        train=TrainConfig(batch_size=BATCH, **(train or {})),
+        **settings,
+    )
+    return FRAMEWORK.step(loaded or load(), SPEC, job)
 
 
 def batches():
@@ -60,7 +68,7 @@ def values_of(step):
 
 
 def test_phases_train_as_the_same_loop_by_hand():
-    step = make_step(create_phase_loss=loss_by_hand)
+    step = make_step(load(create_phase_loss=loss_by_hand))
     by_hand = load().spec.create_model()
     by_hand.set_weights(step.model.keras.get_weights())
     optimizers = {name: keras.optimizers.SGD(0.05, 0.5) for name in ("critic", "generator")}
@@ -82,7 +90,7 @@ def test_a_phase_that_is_not_finite_leaves_the_step_without_effect():
         factor = tf.where(tf.reduce_max(features["x"]) > 100.0, np.nan, 1.0)
         return loss_by_hand(phase, model, features) * (factor if phase == "generator" else 1.0)
 
-    step = make_step(create_phase_loss=loss)
+    step = make_step(load(create_phase_loss=loss))
     good, *_ = batches()
     assert run(step, good).is_finite
     before = values_of(step)
@@ -107,7 +115,7 @@ def test_the_noise_of_an_example_follows_from_its_place_and_is_new_in_each_pass(
         score = model.critic(model.generator(rows, training=True), training=True)
         return tf.reduce_mean(score + model.critic(features["x"]))
 
-    step = make_step(create_phase_loss=loss)
+    step = make_step(load(create_phase_loss=loss))
     batch, *_ = batches()
     start = values_of(step)
     run(step, batch)  # The first step also tries the losses on repeated examples.
@@ -134,11 +142,10 @@ def test_noise_needs_one_example_from_each_record():
 
 
 def test_a_loss_that_is_a_sum_is_refused():
-    step = make_step(
-        create_phase_loss=lambda phase, model, features: (
-            tf.reduce_sum(model(features) ** 2) + tf.reduce_sum(model.generator(features["z"]))
-        )
-    )
+    def loss(phase, model, features):
+        return tf.reduce_sum(model(features) ** 2) + tf.reduce_sum(model.generator(features["z"]))
+
+    step = make_step(load(create_phase_loss=loss))
     batch, *_ = batches()
     with pytest.raises(UserCodeError, match="mean over a batch"):
         run(step, batch)
@@ -187,9 +194,16 @@ def phases(**changes):
 )
 def test_a_mistake_in_the_phases_is_one_message(methods, message):
     with pytest.raises(UserCodeError, match=message):
-        make_step(**methods)
+        make_step(load(**methods))
 
 
-def test_a_setting_that_phases_do_not_have_is_refused():
-    with pytest.raises(ConfigError, match="class_weight"):
-        FRAMEWORK.step(load(), SPEC, TrainConfig(batch_size=BATCH, class_weight=[1.0, 2.0]))
+@pytest.mark.parametrize(
+    ("key", "settings"),
+    [
+        ("train.class_weight", {"train": {"class_weight": [1.0, 2.0]}}),
+        ("adversarial", {"adversarial": AdversarialConfig(method="fgsm", epsilon=0.1)}),
+    ],
+)
+def test_a_setting_that_phases_do_not_have_is_refused(key, settings):
+    with pytest.raises(ConfigError, match=key):
+        make_step(**settings)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from edl_horovod.config.schema import TrainConfig
+from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.framework import TorchFramework
 from edl_horovod.frameworks.values import Batch
@@ -67,8 +67,9 @@ def make_step(**methods):
     framework.begin(slot=0, seed=4)
     loaded = load_spec(ZOO, "torch_gan", params={}, plain_models=framework.plain_models)
     example, *_ = batches()
-    config = TrainConfig(batch_size=BATCH)
-    return framework.step(with_methods(loaded, **methods), example, config)
+    train = TrainConfig(batch_size=BATCH)
+    job = JobConfig(task="train", data="data", output="output", model_def="gan", train=train)
+    return framework.step(with_methods(loaded, **methods), example, job)
 
 
 def run(step, batch, *, is_alone=True):
