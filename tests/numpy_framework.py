@@ -209,11 +209,12 @@ class Step:
         self._options = StepOptions.of(config)
         self.model = Model(loaded)
         self._objective = Evaluation(self.model, samples, Mode.TRAINING, self._options.class_weight)
-        rate, self._momentum = (*np.ravel(loaded.optimizer(config.learning_rate)), 0.0)[:2]
+        rate, self._momentum = (*np.ravel(loaded.optimizer(config.train.learning_rate)), 0.0)[:2]
         self.rate, self._factor = Array(rate), 1.0
         self._velocity = Array(np.zeros(self.model.kernel.shape))
         self._is_waiting = False
         self.model_variables = self.model.weights
+        self.trained = list(self.model.weights)
         self.variables = {
             **self.model_variables,
             "optimizer/velocity": self._velocity,

@@ -190,6 +190,10 @@ class Step(Protocol):
         """The model's variables among them."""
 
     @property
+    def trained(self) -> Sequence[str]:
+        """The names of the model's variables that the optimizer changes."""
+
+    @property
     def groups(self) -> Sequence[StateGroup]:
         """Groups of variables that can be sent to a joining rank one by one while steps go on.
 

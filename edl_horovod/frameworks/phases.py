@@ -208,6 +208,11 @@ class PhasedStep:
         return variables
 
     @property
+    def trained(self) -> list[str]:
+        """The names of the variables of all phases."""
+        return [name for _, step in self._steps for name in step.trained]
+
+    @property
     def groups(self) -> Sequence[StateGroup]:
         """None: a joining rank receives all of the state at once."""
         return ()

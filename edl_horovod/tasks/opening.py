@@ -33,6 +33,7 @@ from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
 from edl_horovod.records.time_types import with_time_types_of
 from edl_horovod.spec import ElasticDLSpec, Mode
+from edl_horovod.tasks.local_rounds import plan_of_local_steps
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class OpenData:
 
     batches: StepBatches
     plan: DataPlan
+    """Of the job's steps; the batches of a training in local rounds have a plan of their own."""
     first: Batch | None
     """The examples of the first records; None if the user's code drops all of these."""
     columns: tuple[Column, ...]
@@ -136,7 +138,10 @@ class Opening:
         lanes = num_lanes(config)
         plan = plan_of(source, settings, num_lanes=lanes, is_training=is_training, **batch)
         ahead = {"prefetch": settings.prefetch_steps, "processes": settings.processes}
-        batches = framework.batches(source, plan, loaded, mode, **ahead)
+        of_batches = plan
+        if is_training and config.train.local.steps:
+            of_batches = plan_of_local_steps(plan, config.train.local.steps)
+        batches = framework.batches(source, of_batches, loaded, mode, **ahead)
         self._stack.callback(batches.close)
         with _naming(key, pattern):
             first = batches.try_first()

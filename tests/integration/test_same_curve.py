@@ -83,3 +83,9 @@ def test_so_are_those_of_a_gan_whose_phases_alternate(start, tmp_path):
     settings = ("train.batch_norm=synchronized", "train.epochs=10")
     losses = assert_same_curve(start, tmp_path, *settings, model_def="gan")
     assert np.abs(np.diff(losses)).min() > 0
+
+
+def test_so_are_those_of_local_rounds_of_replicas(start, tmp_path):
+    rounds = ("train.local.steps=2", "train.local.replicas=4", "data_plan.lanes=4")
+    losses = assert_same_curve(start, tmp_path, *rounds)
+    assert losses[-1] < losses[0] / 2

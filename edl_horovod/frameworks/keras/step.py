@@ -153,6 +153,12 @@ class KerasStep:
         return by_name(self.model.keras.variables)
 
     @property
+    def trained(self) -> list[str]:
+        """The names of the model's variables that the optimizer changes."""
+        ids = {id(variable.value) for variable in self._trained}
+        return [name for name, value in self.model_variables.items() if id(value) in ids]
+
+    @property
     def groups(self) -> list[StateGroup]:
         """Variables that a joining rank can receive group by group while steps continue."""
         return groups_of(self.variables, self.model.keras, self.optimizer, self._trained)

@@ -233,6 +233,12 @@ class TorchStep:
         return variables
 
     @property
+    def trained(self) -> list[str]:
+        """The names of the model's variables that the optimizer changes."""
+        ids = set(map(id, self._trained.values()))
+        return [name for name, part in self.model.weights.items() if id(part.tensor) in ids]
+
+    @property
     def groups(self) -> list[StateGroup]:
         """Groups of variables that can be sent to a joining rank while steps go on."""
         return self._state.groups(self.variables, self.model_variables)

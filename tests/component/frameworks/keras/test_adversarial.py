@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_horovod.config.schema import AdversarialConfig, JobConfig, TrainConfig
+from edl_horovod.config.schema import AdversarialConfig
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.keras.framework import FRAMEWORK
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.jobs import training
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS, EPSILON = 8, 5, 0.25
@@ -21,14 +22,7 @@ SPEC = ({"x": tf.TensorSpec((None, 4), tf.float32)}, tf.TensorSpec((None, 1), tf
 def make_step(**settings):
     FRAMEWORK.begin(slot=0, seed=4)
     loaded = load_spec(ZOO, "curve", params={}, plain_models=FRAMEWORK.plain_models)
-    job = JobConfig(
-        task="train",
-        data="data",
-        output="output",
-        model_def="curve",
-        train=TrainConfig(batch_size=BATCH),
-        adversarial=AdversarialConfig(**settings),
-    )
+    job = training(BATCH, adversarial=AdversarialConfig(**settings))
     return FRAMEWORK.step(loaded, SPEC, job)
 
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_horovod.config.schema import AdversarialConfig, JobConfig, TrainConfig
+from edl_horovod.config.schema import AdversarialConfig
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.frameworks.keras.framework import FRAMEWORK
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.spec import Phase
+from tests.jobs import training
 from tests.specs import with_methods
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
@@ -39,15 +40,7 @@ def load(**methods):
 
 
 def make_step(loaded=None, train=None, **settings):
-    job = JobConfig(
-        task="train",
-        data="data",
-        output="output",
-        model_def="gan",
-        train=TrainConfig(batch_size=BATCH, **(train or {})),
-        **settings,
-    )
-    return FRAMEWORK.step(loaded or load(), SPEC, job)
+    return FRAMEWORK.step(loaded or load(), SPEC, training(BATCH, train, **settings))
 
 
 def batches():

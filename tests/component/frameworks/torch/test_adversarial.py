@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
-from edl_horovod.config.schema import AdversarialConfig, JobConfig, TrainConfig
+from edl_horovod.config.schema import AdversarialConfig
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.torch.framework import TorchFramework
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.jobs import training
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS, EPSILON = 8, 5, 0.25
@@ -27,14 +28,7 @@ def make_step(model_def="torch_curve", params=None, **settings):
     framework = TorchFramework(None, None, NoReducer)
     framework.begin(slot=0, seed=4)
     loaded = load_spec(ZOO, model_def, params=params or {}, plain_models=framework.plain_models)
-    job = JobConfig(
-        task="train",
-        data="data",
-        output="output",
-        model_def=model_def,
-        train=TrainConfig(batch_size=BATCH),
-        adversarial=AdversarialConfig(**settings),
-    )
+    job = training(BATCH, adversarial=AdversarialConfig(**settings))
     return framework.step(loaded, next(batches()), job)
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.framework import TorchFramework
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from tests.jobs import training
 from tests.specs import with_methods
 from tests.torch_ring import Reducer
 
@@ -67,9 +67,7 @@ def make_step(**methods):
     framework.begin(slot=0, seed=4)
     loaded = load_spec(ZOO, "torch_gan", params={}, plain_models=framework.plain_models)
     example, *_ = batches()
-    train = TrainConfig(batch_size=BATCH)
-    job = JobConfig(task="train", data="data", output="output", model_def="gan", train=train)
-    return framework.step(with_methods(loaded, **methods), example, job)
+    return framework.step(with_methods(loaded, **methods), example, training(BATCH))
 
 
 def run(step, batch, *, is_alone=True):
