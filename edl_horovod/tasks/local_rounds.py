@@ -10,7 +10,8 @@ algorithm 1, whose outer optimizer is SGD with Nesterov momentum.
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -172,6 +173,8 @@ class LocalRounds:
         self._metric_names: tuple[str, ...] | None = None
         self._num_metric_sums = 0
         self._is_waiting = False
+        self.doing: Callable[[str, str], AbstractContextManager[None]] = _unwatched
+        """`Membership.doing` of the present ring: a round is long, a local step is not."""
 
     @property
     def model(self) -> Model:
@@ -287,9 +290,10 @@ class LocalRounds:
             _assign(self._inner, self._slots)
         _assign(self._inner, {name: kept.numpy()[lane] for name, kept in self._kept.items()})
         numbers = self._zeros()
-        for batch in batches:
+        for place, batch in enumerate(batches):
             if batch is not None:
-                sums = self._step.step(batch, wants_change=False, is_alone=True, salt=lane)
+                with self.doing("works", f"local step {place} of replica {lane}"):
+                    sums = self._step.step(batch, wants_change=False, is_alone=True, salt=lane)
                 numbers += self._numbers_of(sums)
         count = numbers[_EXAMPLES]
         numbers[_ACTIVE] = float(count > 0)
@@ -399,6 +403,10 @@ class LocalRounds:
             self._kept[name].assign(values)
         self._rounds.assign(int(self._rounds.numpy()) + 1)
         self._done = {}
+
+
+def _unwatched(state: str, phase: str) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def _value(variable: Variable) -> NDArray[Any]:

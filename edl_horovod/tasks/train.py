@@ -213,6 +213,8 @@ class TrainWork(Work):
     def run(self, world: World, membership: Membership) -> bool:
         """Train from `state.step` on."""
         self._zoo_copy.require_loadable(is_first_step=self.state.step <= 0)
+        if isinstance(self._step, LocalRounds):
+            self._step.doing = membership.doing
         # Until the ring is left in good order: if it breaks, its leader may be lost.
         self._may_be_last = True
         train = functools.partial(self._train, world, membership)
