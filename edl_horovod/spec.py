@@ -148,6 +148,17 @@ class ElasticDLSpec(ABC):
         """
         raise NotImplementedError("create_optimizer")
 
+    def create_outer_optimizer(self, model: Any = None) -> Any:
+        """Return the optimizer that applies the mean change of replicas in local rounds.
+
+        It is used with `train.local.method=diloco`, and takes the negative change as the gradient.
+        Without it, it is SGD with Nesterov momentum.
+
+        Args:
+            model: The result of `create_model`, built.
+        """
+        raise NotImplementedError("create_outer_optimizer")
+
     def create_phases(self, model: Any) -> Sequence[Phase]:
         """Return the phases of a step, for a training with several losses, such as a GAN's.
 

@@ -244,6 +244,9 @@ class Step:
     def scale_learning_rate(self, factor):
         self._factor = factor
 
+    def outer_optimizer(self, learning_rate, momentum):
+        return OuterOptimizer(self.model.kernel, learning_rate, momentum)
+
     def finalize(self):
         pass
 
@@ -312,6 +315,20 @@ class Step:
         change = self._factor * self.rate.numpy() * gradient
         self._velocity.assign(self._momentum * self._velocity.numpy() - change)
         self.model.kernel.assign(self.model.kernel.numpy() + self._velocity.numpy())
+
+
+class OuterOptimizer:
+    """SGD with Nesterov momentum."""
+
+    def __init__(self, kernel, rate, momentum):
+        self._kernel, self._rate, self._momentum = kernel, rate, momentum
+        self._velocity = Array(np.zeros(kernel.shape))
+        self.variables = {"velocity": self._velocity}
+
+    def apply(self, changes):
+        self._velocity.assign(self._momentum * self._velocity.numpy() + changes["kernel"])
+        ahead = changes["kernel"] + self._momentum * self._velocity.numpy()
+        self._kernel.assign(self._kernel.numpy() + self._rate * ahead)
 
 
 def _model_part(maker, *, label):

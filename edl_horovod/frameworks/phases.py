@@ -13,7 +13,7 @@ import numpy as np
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, UserCodeError
-from edl_horovod.frameworks.base import Model, Step
+from edl_horovod.frameworks.base import Model, OuterOptimizer, Step
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Array, Batch, NoiseKey, StateGroup, StepSums, Variable
@@ -244,6 +244,18 @@ class PhasedStep:
             raise
         self._counter.assign([seed, number + 1])
         return self._combined(results)
+
+    def outer_optimizer(self, learning_rate: float, momentum: float) -> OuterOptimizer:
+        """Refuse: each phase would need an outer optimizer of its own.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(
+            f"train.local.method=diloco cannot train the phases of {self._loaded.label}.",
+            received={"train.local.method": "diloco"},
+            hint="Set train.local.method=average.",
+        )
 
     def scale_learning_rate(self, factor: float) -> None:
         """Multiply the learning rate of each phase."""

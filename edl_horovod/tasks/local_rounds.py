@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.config.schema import LocalConfig
-from edl_horovod.frameworks.base import Collectives, Model, Step
+from edl_horovod.frameworks.base import Collectives, Model, OuterOptimizer, Step
 from edl_horovod.frameworks.batches import StepBatches
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
@@ -159,9 +159,9 @@ class LocalRounds:
         has_own_state = config.inner_state != "average"
         self._unsummed = frozenset(self._slots) if has_own_state else frozenset()
         self._rounds = Array(np.int64(0))
-        self._momentum: dict[str, Array] = {}
+        self._outer: OuterOptimizer | None = None
         if config.method == "diloco":
-            self._momentum = {n: Array(np.zeros_like(_value(self._inner[n]))) for n in step.trained}
+            self._outer = step.outer_optimizer(config.outer_learning_rate, config.outer_momentum)
         self._kept: dict[str, Array] = {}
         if config.inner_state == "keep":
             copies = config.replicas
@@ -189,7 +189,9 @@ class LocalRounds:
     @property
     def variables(self) -> dict[str, Variable]:
         """The variables of a replica at the ends of rounds, and those of the rounds."""
-        own: dict[str, Variable] = {f"outer/{n}": part for n, part in self._momentum.items()}
+        own: dict[str, Variable] = {}
+        if self._outer is not None:
+            own |= {f"outer/{name}": part for name, part in self._outer.variables.items()}
         own |= {f"replicas/{n}": part for n, part in self._kept.items()}
         return {**self._inner, **own, "rounds": self._rounds}
 
@@ -237,6 +239,10 @@ class LocalRounds:
     def scale_learning_rate(self, factor: float) -> None:
         """Multiply the learning rate of the local steps."""
         self._step.scale_learning_rate(factor)
+
+    def outer_optimizer(self, learning_rate: float, momentum: float) -> OuterOptimizer:
+        """The outer optimizer of a replica's step."""
+        return self._step.outer_optimizer(learning_rate, momentum)
 
     def finalize(self) -> None:
         """Set the model to its final values."""
@@ -382,22 +388,18 @@ class LocalRounds:
     ) -> None:
         """Set all variables to their values after the round, equally on all ranks."""
         count, active = numbers[_EXAMPLES], numbers[_ACTIVE]
-        config = self._config
         after: Values = {}
+        mean_changes: Values = {}
         for name, total in changes.items():
             if not _is_inexact(start[name]):
                 after[name] = start[name].astype(np.int64) + np.rint(total / active).astype(
                     np.int64
                 )
                 continue
-            kind = start[name].dtype.type
-            change = total / kind(count)
-            if (momentum := self._momentum.get(name)) is not None:
-                velocity = kind(config.outer_momentum) * momentum.numpy() + change
-                momentum.assign(velocity)
-                ahead = change + kind(config.outer_momentum) * velocity
-                change = kind(config.outer_learning_rate) * ahead
-            after[name] = start[name] + change
+            mean_changes[name] = total / start[name].dtype.type(count)
+        if self._outer is not None:
+            self._outer.apply({name: mean_changes.pop(name) for name in self._step.trained})
+        after |= {name: start[name] + change for name, change in mean_changes.items()}
         _assign(self._inner, after)
         for name, values in kept.items():
             self._kept[name].assign(values)

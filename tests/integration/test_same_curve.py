@@ -86,6 +86,7 @@ def test_so_are_those_of_a_gan_whose_phases_alternate(start, tmp_path):
 
 
 def test_so_are_those_of_local_rounds_of_replicas(start, tmp_path):
-    rounds = ("train.local.steps=2", "train.local.replicas=4", "data_plan.lanes=4")
-    losses = assert_same_curve(start, tmp_path, *rounds)
+    rounds = ("steps=2", "replicas=4", "method=diloco", "inner_state=keep")
+    settings = [f"train.local.{setting}" for setting in rounds]
+    losses = assert_same_curve(start, tmp_path, *settings, "data_plan.lanes=4")
     assert losses[-1] < losses[0] / 2

@@ -191,6 +191,27 @@ class ScaledLearningRate:
             del vars(self._optimizer)["_get_current_learning_rate"]
 
 
+class KerasOuterOptimizer:
+    """Implements `base.OuterOptimizer` by an optimizer of Keras."""
+
+    def __init__(
+        self, optimizer: keras.optimizers.Optimizer, trained: Mapping[str, keras.Variable]
+    ) -> None:
+        """Build the optimizer for the trained variables, by name."""
+        self._optimizer, self._trained = optimizer, dict(trained)
+        optimizer.build(list(trained.values()))
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """The optimizer's variables, by name."""
+        return {variable.path: variable.value for variable in self._optimizer.variables}
+
+    def apply(self, changes: Mapping[str, NDArray[Any]]) -> None:
+        """Change the model's variables."""
+        gradients = [-tf.constant(changes[name]) for name in self._trained]
+        self._optimizer.apply(gradients, list(self._trained.values()))
+
+
 def groups_of(
     variables: Mapping[str, Variable],
     model: keras.Model,

@@ -20,6 +20,7 @@ from edl_horovod.frameworks.keras.model import KerasModel, by_name
 from edl_horovod.frameworks.keras.noise import with_noise, with_noise_spec
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.optimizer import (
+    KerasOuterOptimizer,
     ScaledLearningRate,
     groups_of,
     inner_optimizer,
@@ -155,8 +156,8 @@ class KerasStep:
     @property
     def trained(self) -> list[str]:
         """The names of the model's variables that the optimizer changes."""
-        ids = {id(variable.value) for variable in self._trained}
-        return [name for name, value in self.model_variables.items() if id(value) in ids]
+        names = {id(value): name for name, value in self.model_variables.items()}
+        return [names[id(variable.value)] for variable in self._trained]
 
     @property
     def groups(self) -> list[StateGroup]:
@@ -191,6 +192,16 @@ class KerasStep:
         if self._noise is not None:
             self._noise.end_step()
         return self._graph.results(values)
+
+    def outer_optimizer(self, learning_rate: float, momentum: float) -> KerasOuterOptimizer:
+        """Create the optimizer of local rounds; see `base.Step`."""
+        optimizer = self.loaded.outer_optimizer(self.model.keras)
+        if optimizer is None:
+            optimizer = keras.optimizers.SGD(learning_rate, momentum, nesterov=True)
+        label = f"create_outer_optimizer of {self.loaded.label}"
+        return KerasOuterOptimizer(
+            require_optimizer(optimizer, label), dict(zip(self.trained, self._trained, strict=True))
+        )
 
     def scale_learning_rate(self, factor: float) -> None:
         """Multiply the learning rate of the following steps by `factor`."""

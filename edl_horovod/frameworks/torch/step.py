@@ -29,7 +29,7 @@ from edl_horovod.frameworks.torch.model import TorchModel
 from edl_horovod.frameworks.torch.noise import with_noise
 from edl_horovod.frameworks.torch.objective import Objective, Outcome
 from edl_horovod.frameworks.torch.optimizer import make_optimizer, parse_optimizer
-from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
+from edl_horovod.frameworks.torch.optimizer_state import OptimizerState, TorchOuterOptimizer
 from edl_horovod.frameworks.torch.phases import PhaseLoss, only
 from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.torch.structures import describe, leaves, repeated_batch, slice_batch
@@ -236,7 +236,8 @@ class TorchStep:
     def trained(self) -> list[str]:
         """The names of the model's variables that the optimizer changes."""
         ids = set(map(id, self._trained.values()))
-        return [name for name, part in self.model.weights.items() if id(part.tensor) in ids]
+        named = dict(self._runner.module.named_parameters())
+        return [name for name, parameter in named.items() if id(parameter) in ids]
 
     @property
     def groups(self) -> list[StateGroup]:
@@ -310,6 +311,19 @@ class TorchStep:
             metric_sums=metric_sums,
             has_finite_gradients=has_finite_gradients,
         )
+
+    def outer_optimizer(self, learning_rate: float, momentum: float) -> TorchOuterOptimizer:
+        """Create the optimizer of local rounds; see `base.Step`."""
+        trained = {name: self._trained[name] for name in self.trained}
+        returned = self.loaded.outer_optimizer(self._runner.module)
+        if returned is None:
+            parameters = trained.values()
+            returned = torch.optim.SGD(parameters, learning_rate, momentum, nesterov=True)
+        name = f"create_outer_optimizer of {self.loaded.label}"
+        optimizer, schedules = parse_optimizer(returned, self._runner.module, name)
+        with _unfrozen(trained.values()):
+            state = OptimizerState(optimizer, schedules, trained, (), self.loaded)
+        return TorchOuterOptimizer(optimizer, trained, state)
 
     def scale_learning_rate(self, factor: float) -> None:
         """Multiply the learning rate of the steps that follow; see `base.Step`."""
