@@ -47,49 +47,55 @@ class _Round:
 
 
 class RoundBatches:
-    """Has the interface of `StepBatches`, for rounds; each has the local steps of all lanes."""
+    """Has the interface of `StepBatches`, for rounds; each has the local steps of all lanes.
 
-    def __init__(self, batches: StepBatches, plan: DataPlan, num_steps: int) -> None:
-        """Read rounds of `num_steps` local steps; `plan` is that of rounds."""
-        self._batches, self._rounds, self._num_steps = batches, plan, num_steps
+    Each lane has batches of its own, which continue from one round to the next.
+    """
+
+    def __init__(
+        self, make_batches: Callable[[], StepBatches], plan: DataPlan, num_steps: int
+    ) -> None:
+        """Read rounds.
+
+        Args:
+            make_batches: Makes the batches of local steps.
+            plan: The plan of rounds.
+            num_steps: Local steps of a round.
+        """
+        self._make_batches, self._rounds, self._num_steps = make_batches, plan, num_steps
         self._plan = plan_of_local_steps(plan, num_steps)
         self.lanes = range(0)
         self._next_round, self._last_round = 0, 0
-        self._at: tuple[int, int] | None = None
-        """The lane that is being read, and its next local step; None before the first."""
+        self._batches: dict[int, StepBatches] = {}
+        """By lane."""
+        self._at: dict[int, int] = {}
+        """The local step that comes next in the batches of a lane, if they are being read."""
         self.record_ids = NO_IDS
-
-    @property
-    def element_spec(self) -> Any:
-        """The structure of a local step's batch."""
-        return self._batches.element_spec
-
-    def try_first(self) -> Batch | None:
-        """Make the examples of a first local step."""
-        return self._batches.try_first()
 
     def close(self) -> None:
         """Stop prefetching."""
-        self._batches.close()
+        for batches in self._batches.values():
+            batches.close()
 
     def expect(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> None:
-        """Begin to read the first round that is expected next."""
-        if lanes:
-            first = self._local_steps(first_step).start
-            last = self._last_read(lanes, first_step, last_step)
-            self._batches.expect(lanes[:1], first, last)
+        """Do nothing: a round is long beside its first examples."""
 
     def restart(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> None:
         """Read the rounds from `first_step` up to, but not including, `last_step`."""
         self.lanes, self._next_round, self._last_round = lanes, first_step, last_step
-        self._at = None
+        for lane in set(self._at).difference(lanes):
+            # It reads nothing more ahead.
+            self._batches[lane].restart(range(lane, lane + 1), 0, 0)
+            del self._at[lane]
+        for lane in lanes:
+            self._read_from(lane, first_step)
 
     def next_batch(self) -> Batch | None:
-        """Return the next round of this rank; None if it has no records in it."""
+        """Return the next round of this rank."""
         number, self._next_round = self._next_round, self._next_round + 1
         span = self._rounds.spans(1)[number]
         order = self._rounds.order(span.epoch)
@@ -98,13 +104,20 @@ class RoundBatches:
 
     def steps_of(self, number: int, lane: int) -> Iterator[Batch | None]:
         """Read the local steps of a round on one lane."""
-        steps = self._local_steps(number)
-        if self._at != (lane, steps.start):
-            last = self._last_read(self.lanes, number, self._last_round)
-            self._batches.restart(range(lane, lane + 1), steps.start, last)
-        for step in steps:
-            self._at = (lane, step + 1)
-            yield self._batches.next_batch()
+        self._read_from(lane, number)
+        for step in self._local_steps(number):
+            self._at[lane] = step + 1
+            yield self._batches[lane].next_batch()
+
+    def _read_from(self, lane: int, number: int) -> None:
+        """Begin to read a lane at the first local step of a round, unless that comes next."""
+        first = self._local_steps(number).start
+        if lane not in self._batches:
+            self._batches[lane] = self._make_batches()
+        if self._at.get(lane) != first and number < self._last_round:
+            last = self._local_steps(self._last_round - 1).stop
+            self._batches[lane].restart(range(lane, lane + 1), first, last)
+            self._at[lane] = first
 
     def _local_steps(self, number: int) -> range:
         """The local steps of a round, counted over all epochs."""
@@ -113,13 +126,6 @@ class RoundBatches:
         start = epoch * self._plan.steps_per_epoch
         first = start + within * self._num_steps
         return range(first, min(first + self._num_steps, start + self._plan.steps_per_epoch))
-
-    def _last_read(self, lanes: range, number: int, last_round: int) -> int:
-        """The step up to which a lane is read ahead from a round on."""
-        last = self._local_steps(last_round - 1).stop
-        # With several lanes one step more than needed: a run that is not read to its end goes over
-        # into the next one, while a new one takes some 40 ms.
-        return last if len(lanes) == 1 else min(last, self._local_steps(number).stop + 1)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What the tasks open while they get warm: data, and a trained model."""
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -52,6 +53,8 @@ class OpenData:
     """The examples of the first records; None if the user's code drops all of these."""
     columns: tuple[Column, ...]
     """The columns of the records, as the model gets them; empty for records without columns."""
+    make_batches: Callable[[], StepBatches]
+    """Makes more batches like `batches`, which read at the same time."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +144,15 @@ class Opening:
         of_batches = plan
         if is_training and config.train.local.steps:
             of_batches = plan_of_local_steps(plan, config.train.local.steps)
-        batches = framework.batches(source, of_batches, loaded, mode, **ahead)
+        make_batches = functools.partial(
+            framework.batches, source, of_batches, loaded, mode, **ahead
+        )
+        batches = make_batches()
         self._stack.callback(batches.close)
         with _naming(key, pattern):
             first = batches.try_first()
         columns = source.layout.columns if source.layout is not None else ()
-        return OpenData(batches, plan, first, columns)
+        return OpenData(batches, plan, first, columns, make_batches)
 
     def trained(self, mode: Mode) -> Trained:
         """Load the job's trained model, and open the data for it.

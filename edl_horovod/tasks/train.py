@@ -77,7 +77,8 @@ def make_warm(
     rounds: RoundBatches | None = None
     if config.train.local.steps:
         step = LocalRounds(step, framework.collectives, config.train.local)
-        rounds = RoundBatches(batches, plan, config.train.local.steps)
+        rounds = RoundBatches(data.make_batches, plan, config.train.local.steps)
+        stack.callback(rounds.close)
     trained_model.require_writable(step.model.weights)
     if data.first is not None:
         step.rehearse(data.first)

@@ -86,7 +86,8 @@ def test_so_are_those_of_a_gan_whose_phases_alternate(start, tmp_path):
 
 
 def test_so_are_those_of_local_rounds_of_replicas(start, tmp_path):
-    rounds = ("steps=2", "replicas=4", "method=diloco", "inner_state=keep")
+    # With more momentum so small a training swings, which makes much of rounding.
+    rounds = ("steps=2", "replicas=4", "method=diloco", "outer_momentum=0.3", "inner_state=keep")
     settings = [f"train.local.{setting}" for setting in rounds]
-    losses = assert_same_curve(start, tmp_path, *settings, "data_plan.lanes=4")
+    losses = assert_same_curve(start, tmp_path, *settings, "data_plan.lanes=4", "train.epochs=10")
     assert losses[-1] < losses[0] / 2

@@ -80,7 +80,11 @@ class Rank:
         self.step, self.batches = self.inner, batches
         if local.steps:
             self.step = LocalRounds(self.inner, collectives, local)
-            self.batches = RoundBatches(batches, self.plan, local.steps)
+            self.batches = RoundBatches(
+                lambda: numpy_framework.Batches(source, plan, loaded, Mode.TRAINING),
+                self.plan,
+                local.steps,
+            )
         self.last = self.plan.spans(1).first_step_of(EPOCHS)
         self.ids = []
 
