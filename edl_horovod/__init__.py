@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from edl_horovod.api import build_image, evaluate, predict, prepare, submit, sweep, train
     from edl_horovod.errors import EdlError
     from edl_horovod.launch.client import Client
-    from edl_horovod.spec import ElasticDLSpec, Mode, padded
+    from edl_horovod.spec import ElasticDLSpec, Mode, Phase, padded
 
 __all__ = [
     "Client",
     "EdlError",
     "ElasticDLSpec",
     "Mode",
+    "Phase",
     "__version__",
     "build_image",
     "evaluate",
@@ -35,7 +36,7 @@ _API = ("build_image", "evaluate", "predict", "prepare", "submit", "sweep", "tra
 _MODULES = {
     "Client": "edl_horovod.launch.client",
     "EdlError": "edl_horovod.errors",
-    **dict.fromkeys(("ElasticDLSpec", "Mode", "padded"), "edl_horovod.spec"),
+    **dict.fromkeys(("ElasticDLSpec", "Mode", "Phase", "padded"), "edl_horovod.spec"),
     **dict.fromkeys(_API, "edl_horovod.api"),
 }
 

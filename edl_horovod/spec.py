@@ -9,7 +9,7 @@ from typing import Any
 
 from edl_horovod.errors import UserCodeError
 
-__all__ = ["ElasticDLSpec", "Mode", "Padding", "padded", "padding_of"]
+__all__ = ["ElasticDLSpec", "Mode", "Padding", "Phase", "padded", "padding_of"]
 
 _PADDING = "edl_horovod_padding"
 _ALL = 1 << 22
@@ -22,6 +22,20 @@ class Mode(enum.Enum):
     TRAINING = "training"
     EVALUATION = "evaluation"
     PREDICTION = "prediction"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of each training step that has a loss, variables and an optimizer of its own."""
+
+    name: str
+    """Identifies its loss, its optimizer and its metric `NAME_loss`: a Python identifier."""
+    variables: Sequence[Any]
+    """What its optimizer changes: Keras variables, or PyTorch parameters."""
+    repeats: int = 1
+    """How often it runs in a step, each time with the same records and new noise."""
+    every: int = 1
+    """It runs in the first step, and then in each step of this number."""
 
 
 class ElasticDLSpec(ABC):
@@ -125,7 +139,7 @@ class ElasticDLSpec(ABC):
         raise NotImplementedError("create_loss")
 
     def create_optimizer(self, lr: float = 0.1) -> Any:
-        """Return a Keras 3 optimizer.
+        """Return a Keras 3 optimizer; for phases a dict with one for the name of each phase.
 
         Leave it out where the model was compiled with one.
 
@@ -133,6 +147,54 @@ class ElasticDLSpec(ABC):
             lr: Learning rate; the job's `train.learning_rate` if it is set.
         """
         raise NotImplementedError("create_optimizer")
+
+    def create_outer_optimizer(self, model: Any = None) -> Any:
+        """Return the optimizer that applies the mean change of replicas in local rounds.
+
+        It is used with `train.local.method=diloco`, and takes the negative change as the gradient.
+        Without it, it is SGD with Nesterov momentum.
+
+        Args:
+            model: The result of `create_model`, built.
+        """
+        raise NotImplementedError("create_outer_optimizer")
+
+    def create_phases(self, model: Any) -> Sequence[Phase]:
+        """Return the phases of a step, for a training with several losses, such as a GAN's.
+
+        A step runs them in this order. A phase computes with the values that the phases before it
+        have set, and the step is one unit: if a rank is lost in it, all of it is repeated. With
+        phases, `create_phase_loss` takes the place of `create_loss`, which only an evaluation
+        needs.
+
+        Args:
+            model: The result of `create_model`, built.
+        """
+        raise NotImplementedError("create_phases")
+
+    def create_phase_loss(
+        self,
+        phase: str,
+        model: Any,
+        features: Any,
+        labels: Any = None,
+        noise: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Return the whole loss of a phase for a batch, the mean over the examples.
+
+        It calls the model, or parts of it, in training mode itself.
+
+        Args:
+            phase: The name of the phase.
+            model: The result of `create_model`.
+            features: The features of `create_dataset`, shape (batch, ...).
+            labels: The labels of `create_dataset`, shape (batch, ...).
+            noise: `noise(*shape)` returns standard normal numbers of shape (batch, *shape). Those
+                of an example follow from the seed of the job, the step, the phase, and the place
+                of the example's record in the step, so they are the same on any ring. It needs
+                exactly one example from each record.
+        """
+        raise NotImplementedError("create_phase_loss")
 
     def create_metrics(
         self, mode: Mode = Mode.TRAINING, outputs: Any = None, labels: Any = None

@@ -209,11 +209,12 @@ class Step:
         self._options = StepOptions.of(config)
         self.model = Model(loaded)
         self._objective = Evaluation(self.model, samples, Mode.TRAINING, self._options.class_weight)
-        rate, self._momentum = (*np.ravel(loaded.optimizer(config.learning_rate)), 0.0)[:2]
+        rate, self._momentum = (*np.ravel(loaded.optimizer(config.train.learning_rate)), 0.0)[:2]
         self.rate, self._factor = Array(rate), 1.0
         self._velocity = Array(np.zeros(self.model.kernel.shape))
         self._is_waiting = False
         self.model_variables = self.model.weights
+        self.trained = list(self.model.weights)
         self.variables = {
             **self.model_variables,
             "optimizer/velocity": self._velocity,
@@ -242,6 +243,9 @@ class Step:
 
     def scale_learning_rate(self, factor):
         self._factor = factor
+
+    def outer_optimizer(self, learning_rate, momentum):
+        return OuterOptimizer(self.model.kernel, learning_rate, momentum)
 
     def finalize(self):
         pass
@@ -311,6 +315,20 @@ class Step:
         change = self._factor * self.rate.numpy() * gradient
         self._velocity.assign(self._momentum * self._velocity.numpy() - change)
         self.model.kernel.assign(self.model.kernel.numpy() + self._velocity.numpy())
+
+
+class OuterOptimizer:
+    """SGD with Nesterov momentum."""
+
+    def __init__(self, kernel, rate, momentum):
+        self._kernel, self._rate, self._momentum = kernel, rate, momentum
+        self._velocity = Array(np.zeros(kernel.shape))
+        self.variables = {"velocity": self._velocity}
+
+    def apply(self, changes):
+        self._velocity.assign(self._momentum * self._velocity.numpy() + changes["kernel"])
+        ahead = changes["kernel"] + self._momentum * self._velocity.numpy()
+        self._kernel.assign(self._kernel.numpy() + self._rate * ahead)
 
 
 def _model_part(maker, *, label):

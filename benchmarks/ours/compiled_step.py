@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from benchmarks.run import ROOT, interleave
-from edl_horovod.config.schema import TrainConfig
+from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.frameworks.base import Step
 from edl_horovod.frameworks.torch.ring import FRAMEWORK
 from edl_horovod.frameworks.values import Batch
@@ -33,7 +33,10 @@ def main() -> int:
     steps: dict[str, Step] = {}
     for name, compiles in (("as it is", False), ("compiled", True)):
         loaded = load_spec(str(ROOT / "model_zoo"), "cifar10_torch", params={})
-        config = TrainConfig(batch_size=BATCH_SIZE, compile=compiles)
+        train = TrainConfig(batch_size=BATCH_SIZE, compile=compiles)
+        config = JobConfig(
+            task="train", data="none", output="none", model_def="cifar10_torch", train=train
+        )
         steps[name] = FRAMEWORK.step(loaded, batch, config)
         began = time.perf_counter()
         steps[name].rehearse(batch)

@@ -94,6 +94,36 @@ class EarlyStoppingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LocalConfig:
+    """Local rounds: replicas take steps of their own between two sums over the ring."""
+
+    steps: int = 0
+    """Local steps of a round, which then counts as one step of the job; 0 sums at every step."""
+    replicas: int = 4
+    """The number of replicas, also the most ranks; the job's, so that the ring does not matter."""
+    method: Literal["average", "diloco"] = "average"
+    """What a round does with the replicas' mean change: `average` adds it, `diloco` applies it by
+    SGD with Nesterov momentum."""
+    inner_state: Literal["average", "reset", "keep"] = "average"
+    """The optimizer's state of each weight at a round's end: `average` of the replicas, `reset` to
+    its first values, or `keep` that of each replica."""
+    outer_learning_rate: float = 0.7
+    """The learning rate of `diloco` for the mean change."""
+    outer_momentum: float = 0.9
+    """The momentum of `diloco`."""
+
+    def __post_init__(self) -> None:
+        check_least("train.local", self, steps=0, replicas=1, outer_learning_rate=0)
+        check_least("train.local", self, outer_momentum=0)
+        check(
+            self.outer_momentum < 1,
+            "train.local.outer_momentum",
+            self.outer_momentum,
+            "must be below 1",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """The length of a training, its steps and its numbers."""
 
@@ -139,8 +169,11 @@ class TrainConfig:
     onnx: bool = False
     """Whether the trained model also holds `model.onnx` (PyTorch; needs the extra `onnx`)."""
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
+    local: LocalConfig = field(default_factory=LocalConfig)
 
     def __post_init__(self) -> None:
+        if self.local.steps:
+            self._check_rounds()
         check_least("train", self, clip_norm=0, clip_value=0, accumulate_steps=1, batch_size=1)
         check_least("train", self, bucket_bytes=1, epochs=1, max_steps=0, max_seconds=0)
         check_least("train", self, learning_rate=0, evaluate_steps=0)
@@ -150,6 +183,45 @@ class TrainConfig:
         is_own = self.batch_norm == "own" or not self.compile
         rule = "needs train.compile=false: a compiled program cannot wait for other ranks"
         check(is_own, "train.batch_norm", self.batch_norm, rule)
+
+    def _check_rounds(self) -> None:
+        replicas = self.local.replicas
+        is_shared = self.batch_size % replicas == 0
+        rule = f"must divide train.batch_size={self.batch_size}: each has a part of a step"
+        check(is_shared, "train.local.replicas", replicas, rule)
+        rule = "needs train.local.steps=0: between two sums a replica has only its own examples"
+        check(self.batch_norm == "own", "train.batch_norm", self.batch_norm, rule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdversarialConfig:
+    """Training on examples that each rank changes so that their loss rises."""
+
+    method: Literal["none", "fgsm", "pgd"] = "none"
+    """How examples are changed: `fgsm` by one step along the sign of the gradient, `pgd` by several
+    from a random start; `none` leaves them as they are."""
+    epsilon: float = 0.0
+    """The largest change of a value, in the unit of the features of `create_dataset`."""
+    steps: int = 10
+    """The number of steps of `pgd`."""
+    step_size: float = 0.0
+    """The size of a step of `pgd`; 0 means 2.5 * epsilon / steps."""
+    ratio: float = 1.0
+    """The share of a step's examples that are changed; the others stay as they are."""
+    inputs: list[str] = field(default_factory=list)
+    """Names of the features that are changed; empty for all whose values are floating-point."""
+    clip: list[float] = field(default_factory=list)
+    """The lowest and the highest value that a feature may have, as [0, 1]; empty for no limits."""
+
+    def __post_init__(self) -> None:
+        check_least("adversarial", self, epsilon=0, steps=1, step_size=0, ratio=0)
+        check(self.ratio <= 1, "adversarial.ratio", self.ratio, "must be at most 1")
+        is_range = len(self.clip) == 2 and self.clip[0] < self.clip[1]
+        rule = "must be [lowest, highest]"
+        check(not self.clip or is_range, "adversarial.clip", self.clip, rule)
+        has_method = self.method != "none"
+        rule = "must be above 0 with adversarial.method, and needs one"
+        check(has_method == (self.epsilon > 0), "adversarial.epsilon", self.epsilon, rule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,6 +401,7 @@ class JobConfig:
     log_level: LogLevel = "info"
     """`debug`, `info`, `warning` or `error`."""
     train: TrainConfig = field(default_factory=TrainConfig)
+    adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
     callbacks: CallbacksConfig = field(default_factory=CallbacksConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     data_plan: DataConfig = field(default_factory=DataConfig)
@@ -373,6 +446,14 @@ class JobConfig:
         if task.keeps_state and self.train.max_seconds:
             purpose = "the data for the evaluations after which train.max_seconds takes effect"
             check_given("validation_data", self.validation_data, purpose)
+        if task.keeps_state and self.train.local.steps:
+            replicas, lanes = self.train.local.replicas, self.data_plan.lanes
+            rule = f"must be left out or train.local.replicas={replicas}: each replica has a lane"
+            check(lanes in (0, replicas), "data_plan.lanes", lanes, rule)
+            rule = "needs train.local.steps=0: replicas belong to the job, not to the ring"
+            check(self.elastic.batching == "global", "elastic.batching", "per_rank", rule)
+        is_plain = task.keeps_state or self.adversarial.method == "none"
+        check(is_plain, "adversarial.method", self.adversarial.method, "is for train")
         # Checked again when the framework is known (`models.framework_name`).
         if self.framework and task.keeps_state:
             for key, rule in FRAMEWORKS[self.framework].unsupported.items():

@@ -44,6 +44,8 @@ def num_lanes(config: "JobConfig") -> int:
     if config.elastic.batching == "per_rank":
         return choose_growing_lanes(setting, num_ranks=num_ranks, most_ranks=most_ranks)
     batch = config.train.batch_size
+    if config.train.local.steps:
+        return config.train.local.replicas
     return choose_num_lanes(batch, setting, num_ranks=num_ranks, most_ranks=most_ranks)
 
 
@@ -106,9 +108,10 @@ def _divisors(number: int) -> list[int]:
 
 
 def training_batch(config: "JobConfig") -> dict[str, int]:
-    """The batch of a training step, as a keyword of `records.plan.DataPlan`."""
-    is_growing = config.elastic.batching == "per_rank"
-    return {"rank_batch" if is_growing else "global_batch": config.train.batch_size}
+    """The records of a training step or round, as a keyword of `records.plan.DataPlan`."""
+    if config.elastic.batching == "per_rank":
+        return {"rank_batch": config.train.batch_size}
+    return {"global_batch": config.train.batch_size * max(1, config.train.local.steps)}
 
 
 def evaluation_batch(config: "JobConfig") -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.config.schema import Precision, TrainConfig
+from edl_horovod.config.schema import JobConfig, Precision
 from edl_horovod.frameworks.batches import StepBatches
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.values import (
@@ -36,6 +36,7 @@ __all__ = [
     "Evaluation",
     "Framework",
     "Model",
+    "OuterOptimizer",
     "Prediction",
     "Step",
 ]
@@ -171,6 +172,21 @@ class Model(Protocol):
         """
 
 
+class OuterOptimizer(Protocol):
+    """Applies the mean changes of replicas to the model, at the ends of local rounds."""
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """Its state, by name."""
+
+    def apply(self, changes: Mapping[str, NDArray[Any]]) -> None:
+        """Change the model's trained variables.
+
+        Args:
+            changes: The mean change of each of `Step.trained`, by name.
+        """
+
+
 class Step(Protocol):
     """A training step: the sums of a local batch, reduced over the ring, and then applied.
 
@@ -188,6 +204,10 @@ class Step(Protocol):
     @property
     def model_variables(self) -> Mapping[str, Variable]:
         """The model's variables among them."""
+
+    @property
+    def trained(self) -> Sequence[str]:
+        """The names of the model's variables that the optimizer changes."""
 
     @property
     def groups(self) -> Sequence[StateGroup]:
@@ -221,6 +241,13 @@ class Step(Protocol):
 
         The rate that the user's callbacks and the ring's state see does not change. The step must
         have been created with `scales_learning_rate` (`Framework.step`).
+        """
+
+    def outer_optimizer(self, learning_rate: float, momentum: float) -> OuterOptimizer:
+        """Create the spec's outer optimizer; without one, SGD with Nesterov momentum.
+
+        Raises:
+            UserCodeError: `create_outer_optimizer` raised or returned something unusable.
         """
 
     def finalize(self) -> None:
@@ -315,7 +342,7 @@ class Framework(Protocol):
         self,
         loaded: LoadedSpec,
         element_spec: Any,
-        config: TrainConfig,
+        config: JobConfig,
         *,
         scales_learning_rate: bool = False,
     ) -> Step:

@@ -2,6 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from edl_horovod.errors import UserCodeError
@@ -81,7 +83,7 @@ class StepBatches(ABC):
         batch = self._take(step)
         # Only now: the ids of a step are known once it has been read.
         self.record_ids = self._records.take_ids(step)
-        return batch
+        return batch and replace(batch, places=partial(self._records.places, step))
 
     def epoch(self) -> Iterator[Batch]:
         """Yield the batches of the first epoch, with the examples of all lanes."""

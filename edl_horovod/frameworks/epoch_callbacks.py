@@ -80,6 +80,16 @@ class EpochCallbacks(ABC):
             "trainable": self._trainable,
         }
 
+    def _require_no_rates(self, instead: str) -> None:
+        """Refuse `LearningRateScheduler` for a training with several optimizers."""
+        if self._rates:
+            raise UserCodeError(
+                "LearningRateScheduler sets the learning rate of one optimizer, but each phase has"
+                " an optimizer of its own.",
+                received="LearningRateScheduler in create_callbacks",
+                hint=f"Remove it, and in create_optimizer {instead}.",
+            )
+
     @property
     def is_over(self) -> bool:
         """Whether a callback has ended the training."""

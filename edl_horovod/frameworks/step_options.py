@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from edl_horovod.config.schema import Compression, TrainConfig
+from edl_horovod.config.schema import AdversarialConfig, Compression, JobConfig
+from edl_horovod.frameworks.packing import NAME
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction:
     """How a step's gradients are summed over the ring."""
 
+    name: str = NAME
+    """Begins the names of the collectives; those of equal names should have equal shapes."""
     bucket_bytes: int = 4 << 20
     """Maximum size of a bucket of gradients."""
     compression: Compression = "none"
@@ -39,11 +42,15 @@ class StepOptions:
     """Weights of examples by class number; empty if all weigh the same."""
     reduction: Reduction = field(default_factory=Reduction)
     """How gradients are reduced over a ring."""
+    adversarial: AdversarialConfig | None = None
+    """How examples are changed before they are trained on; None if they are not."""
 
     @classmethod
-    def of(cls, config: TrainConfig) -> Self:
+    def of(cls, job: JobConfig) -> Self:
         """Take the options from the settings of a training."""
+        config = job.train
         return cls(
+            adversarial=job.adversarial if job.adversarial.method != "none" else None,
             clip_norm=config.clip_norm,
             clip_value=config.clip_value,
             num_parts=config.accumulate_steps,

@@ -1,7 +1,7 @@
 """Values that pass between a framework and the ring: batches, sums, variables and outputs."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Protocol, Self
 
@@ -181,6 +181,17 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
+class NoiseKey:
+    """Identifies the random numbers of a rank's examples in one pass of a step."""
+
+    seed: int
+    number: int
+    """Counts the passes of all steps."""
+    places: NDArray[np.int64]
+    """The place of each example in the step, shape (examples,)."""
+
+
+@dataclass(frozen=True)
 class Batch:
     """One rank's examples of one step, as the framework's tensors."""
 
@@ -190,6 +201,10 @@ class Batch:
     num_examples: int
     weights: Any = None
     """Weights of the examples in loss and metrics; None if all weigh the same."""
+    places: Callable[[], NDArray[np.int64]] | None = None
+    """Returns the place in its step of each record, shape (records,); see `DataPlan.places`."""
+    noise: NoiseKey | None = None
+    """The key of these examples' noise; None where the step needs none."""
 
     @property
     def examples(self) -> tuple[Any, ...]:

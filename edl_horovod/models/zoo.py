@@ -166,6 +166,17 @@ class LoadedSpec:
         with user_code(f"create_optimizer of {self.label}", root=self.zoo):
             return call_declared(self.spec.create_optimizer, arguments)
 
+    def outer_optimizer(self, model: Any) -> Any:
+        """Create the outer optimizer of local rounds; None if the spec does not have one.
+
+        Raises:
+            UserCodeError: The user's method raised an exception.
+        """
+        if not self.overrides_method("create_outer_optimizer"):
+            return None
+        with user_code(f"create_outer_optimizer of {self.label}", root=self.zoo):
+            return call_declared(self.spec.create_outer_optimizer, {"model": model})
+
     def callbacks(self) -> list[Any]:
         """Create the callbacks of the model, new ones at each call.
 
@@ -416,7 +427,10 @@ def _missing_methods(kind: type[ElasticDLSpec], overrides: Overrides) -> tuple[s
     required = {
         METHODS[key] for key in overrides.required if not overrides_method(kind, METHODS[key])
     }
-    return tuple(sorted((kind.__abstractmethods__ | required) - overrides.methods))
+    provided = set(overrides.methods)
+    if overrides_method(kind, "create_phases"):
+        provided.add(METHODS["loss"])
+    return tuple(sorted((kind.__abstractmethods__ | required) - provided))
 
 
 def _plain_candidates(

@@ -190,6 +190,23 @@ class DataPlan:
         start = lane * length + min(lane, num_longer)
         return start, start + length + (lane < num_longer)
 
+    def places(self, span: Span, lanes: range) -> Ids:
+        """Return the place in its step of each record that some lanes have in it.
+
+        Args:
+            span: The span of the step.
+            lanes: The lanes to return the places of.
+
+        Returns:
+            Numbers from 0 on, unique over all lanes; lane after lane, as `EpochOrder.between`
+            returns the ids.
+        """
+        rows = np.arange(span.first // self.num_lanes, -(-span.last // self.num_lanes))
+        positions = rows * self.num_lanes + np.asarray(lanes, np.int64)[:, None]
+        is_selected = (span.first <= positions) & (positions < min(span.last, self.num_records))
+        places: Ids = positions[is_selected] - span.first
+        return places
+
     def facts(self) -> dict[str, int | bool | str]:
         """Return everything that determines the order of records, by the name of the setting."""
         facts: dict[str, int | bool | str] = {

@@ -94,6 +94,10 @@ class StepRecords:
         """Return the record ids of a step that was read; call it once for each step."""
         return self._run.read_ids.pop(step, NO_IDS)
 
+    def places(self, step: int) -> Ids:
+        """Return the place in its step of each record of this rank; see `DataPlan.places`."""
+        return self._plan.places(self._run.spans[step], self._run.lanes)
+
     def failure_of(self, step: int) -> Exception | None:
         """Return the error of a step if it is the first step that could not be read, else None."""
         failure = self._run.failure

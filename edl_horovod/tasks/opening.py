@@ -1,6 +1,7 @@
 """What the tasks open while they get warm: data, and a trained model."""
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -33,6 +34,7 @@ from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
 from edl_horovod.records.time_types import with_time_types_of
 from edl_horovod.spec import ElasticDLSpec, Mode
+from edl_horovod.tasks.local_rounds import plan_of_local_steps
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +48,13 @@ class OpenData:
 
     batches: StepBatches
     plan: DataPlan
+    """Of the job's steps; the batches of a training in local rounds have a plan of their own."""
     first: Batch | None
     """The examples of the first records; None if the user's code drops all of these."""
     columns: tuple[Column, ...]
     """The columns of the records, as the model gets them; empty for records without columns."""
+    make_batches: Callable[[], StepBatches]
+    """Makes more batches like `batches`, which read at the same time."""
 
 
 @dataclass(frozen=True)
@@ -136,12 +141,18 @@ class Opening:
         lanes = num_lanes(config)
         plan = plan_of(source, settings, num_lanes=lanes, is_training=is_training, **batch)
         ahead = {"prefetch": settings.prefetch_steps, "processes": settings.processes}
-        batches = framework.batches(source, plan, loaded, mode, **ahead)
+        of_batches = plan
+        if is_training and config.train.local.steps:
+            of_batches = plan_of_local_steps(plan, config.train.local.steps)
+        make_batches = functools.partial(
+            framework.batches, source, of_batches, loaded, mode, **ahead
+        )
+        batches = make_batches()
         self._stack.callback(batches.close)
         with _naming(key, pattern):
             first = batches.try_first()
         columns = source.layout.columns if source.layout is not None else ()
-        return OpenData(batches, plan, first, columns)
+        return OpenData(batches, plan, first, columns, make_batches)
 
     def trained(self, mode: Mode) -> Trained:
         """Load the job's trained model, and open the data for it.

@@ -8,10 +8,11 @@ ranks uses n times that rate, as users of plain Horovod do by `lr * hvd.size()`.
 
 import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import TrainingError
 from edl_horovod.frameworks.base import Framework, Step
+from edl_horovod.frameworks.batches import StepBatches
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
 from edl_horovod.frameworks.world import World
@@ -29,6 +31,8 @@ from edl_horovod.job.outcome import Success
 from edl_horovod.ledger import LedgerFile
 from edl_horovod.models import job_zoo
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
+from edl_horovod.records.layout import Column
+from edl_horovod.records.plan import DataPlan
 from edl_horovod.ring.checkpoint import OPTIONAL, Checkpoints
 from edl_horovod.ring.ledger import RingLedger
 from edl_horovod.ring.loop import Work
@@ -36,7 +40,8 @@ from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.evaluate import Evaluator, NoValidation, Validation
-from edl_horovod.tasks.opening import OpenData, Opening, model_to_begin_with
+from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches
+from edl_horovod.tasks.opening import Opening, model_to_begin_with
 from edl_horovod.tasks.progress import StepReports, TrainCounters, TrainingProgress
 from edl_horovod.tasks.zoo_copy import ZooCopy, ZooCopyChecker
 
@@ -66,8 +71,14 @@ def make_warm(
     opening = Opening(config, framework, events, stack)
     data = opening.data(config.data, loaded, Mode.TRAINING)
     step = framework.step(
-        loaded, data.batches.element_spec, config.train, scales_learning_rate=data.plan.is_growing
+        loaded, data.batches.element_spec, config, scales_learning_rate=data.plan.is_growing
     )
+    plan, batches = data.plan, data.batches
+    rounds: RoundBatches | None = None
+    if config.train.local.steps:
+        step = LocalRounds(step, framework.collectives, config.train.local)
+        rounds = RoundBatches(data.make_batches, plan, config.train.local.steps)
+        stack.callback(rounds.close)
     trained_model.require_writable(step.model.weights)
     if data.first is not None:
         step.rehearse(data.first)
@@ -90,8 +101,10 @@ def make_warm(
         config,
         framework,
         loaded,
-        data,
+        rounds or batches,
+        plan,
         step,
+        columns=data.columns,
         validation=validation,
         events=events,
         ledger=ledger,
@@ -126,15 +139,16 @@ class TrainWork(Work):
         config: JobConfig,
         framework: Framework,
         loaded: LoadedSpec,
-        data: OpenData,
+        batches: StepBatches | RoundBatches,
+        plan: DataPlan,
         step: Step,
         *,
+        columns: Sequence[Column],
         validation: Validation | NoValidation,
         events: EventLog,
         ledger: RingLedger,
         zoo_copy: ZooCopy,
     ) -> None:
-        plan = data.plan
         self._validation = validation
         callbacks = step.callbacks(
             num_epochs=config.train.epochs,
@@ -156,7 +170,7 @@ class TrainWork(Work):
         self._checkpoints = Checkpoints(
             JobDir.of(config).checkpoints,
             variables,
-            facts={**plan.facts(), "train.learning_rate": config.train.learning_rate},
+            facts={**plan.facts(), **_facts(config)},
             config=config.checkpoint,
             must_exist=config.resume == "must",
             events=events,
@@ -177,7 +191,7 @@ class TrainWork(Work):
             join_share=config.elastic.join_share,
         )
         self._config, self._framework, self._loaded = config, framework, loaded
-        self._plan, self._batches, self._columns = plan, data.batches, data.columns
+        self._plan, self._batches, self._columns = plan, batches, tuple(columns)
         self._step, self._ledger, self._zoo_copy = step, ledger, zoo_copy
         self._reports = StepReports(events, self._progress)
         self._began_at = -1
@@ -200,6 +214,8 @@ class TrainWork(Work):
     def run(self, world: World, membership: Membership) -> bool:
         """Train from `state.step` on."""
         self._zoo_copy.require_loadable(is_first_step=self.state.step <= 0)
+        if isinstance(self._step, LocalRounds):
+            self._step.doing = membership.doing
         # Until the ring is left in good order: if it breaks, its leader may be lost.
         self._may_be_last = True
         train = functools.partial(self._train, world, membership)
@@ -468,6 +484,15 @@ class _NoCallbacks:
 
     def end(self) -> None:
         pass
+
+
+def _facts(config: JobConfig) -> dict[str, Any]:
+    """The settings, apart from those of the data, that a resumed training must keep."""
+    facts: dict[str, Any] = {"train.learning_rate": config.train.learning_rate}
+    if config.train.local.steps:
+        rounds = {f"train.local.{key}": value for key, value in vars(config.train.local).items()}
+        facts |= {**rounds, "train.batch_size": config.train.batch_size}
+    return facts
 
 
 def _max_steps(config: JobConfig, callbacks: EpochCallbacks | _NoCallbacks) -> int | None:

@@ -12,7 +12,7 @@ change.
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -87,7 +87,7 @@ class KerasCallbacks(EpochCallbacks):
         self,
         callbacks: Sequence[Any],
         model: keras.Model,
-        optimizer: keras.optimizers.Optimizer,
+        optimizer: keras.optimizers.Optimizer | Mapping[str, keras.optimizers.Optimizer],
         *,
         num_epochs: int,
         steps_per_epoch: int | None,
@@ -99,7 +99,8 @@ class KerasCallbacks(EpochCallbacks):
         Args:
             callbacks: The user's callbacks.
             model: The model that is trained.
-            optimizer: The optimizer that trains it.
+            optimizer: The optimizer that trains it; those of phases by name, not in a dict, which
+                Keras would replace by a copy.
             num_epochs: Passed to the callbacks.
             steps_per_epoch: Passed to the callbacks; None if it depends on the size of the ring.
             per_step: Whether Keras' hooks for each batch are called (`callbacks.per_step`).
@@ -124,6 +125,11 @@ class KerasCallbacks(EpochCallbacks):
                 hint=_BATCH_HINT,
             )
         self._model, self._optimizer = model, optimizer
+        if isinstance(optimizer, Mapping):
+            self._optimizers = list(optimizer.values())
+            self._require_no_rates("pass a schedule of keras.optimizers.schedules to each")
+        else:
+            self._optimizers = [optimizer]
         self._model.stop_training = False
         self._params = {"epochs": num_epochs, "steps": steps_per_epoch, "verbose": 0}
 
@@ -153,7 +159,8 @@ class KerasCallbacks(EpochCallbacks):
         callback.set_model(self._model)
 
     def _set_learning_rate(self, rate: float) -> None:
-        self._optimizer.learning_rate = rate
+        (optimizer,) = self._optimizers
+        optimizer.learning_rate = rate
 
     def _wants_stop(self) -> bool:
         return bool(self._model.stop_training)
@@ -167,7 +174,9 @@ class KerasCallbacks(EpochCallbacks):
                 # It only writes. Saving a model creates variables, which would fail in a scope.
                 self._call(hook, *arguments, only=[callback])
                 continue
-            variables = [*self._model.variables, *self._optimizer.variables]
+            variables = [*self._model.variables]
+            for optimizer in self._optimizers:
+                variables += optimizer.variables
             values = [(variable, variable.value) for variable in variables]
             with keras.StatelessScope(state_mapping=values) as scope:
                 before = [(scope.get_current_value(v), v.trainable) for v in variables]

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from edl_horovod.frameworks.keras.collectives import sum_compressed, sum_grouped
 from edl_horovod.frameworks.keras.functional import num_examples, some_examples
-from edl_horovod.frameworks.packing import NAME, in_buckets
+from edl_horovod.frameworks.packing import in_buckets
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
 
 Compute = Callable[[Any, list[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]
@@ -87,7 +87,8 @@ def add_over_ring(
     """
     reduced: list[Sum] = [*others, *gradients]
     sparse = [i for i, value in enumerate(reduced) if isinstance(value, tf.IndexedSlices)]
-    for index, total in zip(sparse, _reduce_sparse([reduced[i] for i in sparse]), strict=True):
+    sparse_totals = _reduce_sparse([reduced[i] for i in sparse], reduction.name)
+    for index, total in zip(sparse, sparse_totals, strict=True):
         reduced[index] = total
     dense = [i for i in range(len(reduced)) if i not in sparse]
 
@@ -100,7 +101,7 @@ def add_over_ring(
         indices = [i for i in dense if is_compressed(i) == compressed]
         sizes = [reduced[i].shape.num_elements() * reduced[i].dtype.size for i in indices]
         types = [reduced[i].dtype for i in indices]
-        name = f"{NAME}.{reduction.compression}" if compressed else NAME
+        name = f"{reduction.name}.{reduction.compression}" if compressed else reduction.name
         for bucket in in_buckets(sizes, types, reduction.bucket_bytes, name):
             # A tag makes the inputs of each bucket unique: TensorFlow merges ops with equal inputs,
             # so it would send two buckets of equal zeros only once, unlike the other ranks.
@@ -188,7 +189,7 @@ def _add_pairwise(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> list
     return [a + b for a, b in zip(left, right, strict=True)]
 
 
-def _reduce_sparse(sums: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
+def _reduce_sparse(sums: Sequence[tf.IndexedSlices], name: str) -> list[tf.IndexedSlices]:
     """Reduce sparse sums: as rows if these are fewer bytes than the dense array, else densely.
 
     The number of rows is known before the backward pass, so summing it takes no extra time.
@@ -196,7 +197,7 @@ def _reduce_sparse(sums: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
     if not sums:
         return []
     counts = tf.stack([tf.shape(slices.indices, tf.int64)[0] for slices in sums])
-    (totals,) = sum_grouped([counts], f"{NAME}.rows")
+    (totals,) = sum_grouped([counts], f"{name}.rows")
 
     def reduced(number: int, local: tf.IndexedSlices, num_rows: tf.Tensor) -> tf.IndexedSlices:
         row_bytes = local.values.dtype.size * local.values.shape[1:].num_elements()
@@ -204,17 +205,17 @@ def _reduce_sparse(sums: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
         dense_bytes = tf.cast(local.dense_shape[0], tf.int64) * row_bytes
         return tf.cond(
             sparse_bytes < dense_bytes,
-            lambda: _gather_rows(local, number),
-            lambda: _sum_dense(local, number),
+            lambda: _gather_rows(local, f"{name}.rows.{number}"),
+            lambda: _sum_dense(local, f"{name}.rows.{number}"),
         )
 
     return list(map(reduced, range(len(sums)), sums, tf.unstack(totals)))
 
 
-def _gather_rows(local: tf.IndexedSlices, number: int) -> tf.IndexedSlices:
+def _gather_rows(local: tf.IndexedSlices, name: str) -> tf.IndexedSlices:
     """Gather the rows of all ranks and add them in rank order."""
     values, indices = (
-        hvd.allgather(value, name=f"{NAME}.rows.{number}.{part}", ignore_name_scope=True)
+        hvd.allgather(value, name=f"{name}.{part}", ignore_name_scope=True)
         for value, part in ((local.values, "values"), (local.indices, "indices"))
     )
     values.set_shape(local.values.shape)
@@ -222,7 +223,7 @@ def _gather_rows(local: tf.IndexedSlices, number: int) -> tf.IndexedSlices:
     return unique_rows(tf.IndexedSlices(values, indices, local.dense_shape))
 
 
-def _sum_dense(local: tf.IndexedSlices, number: int) -> tf.IndexedSlices:
-    (values,) = sum_grouped([tf.convert_to_tensor(local)], f"{NAME}.rows.{number}")
+def _sum_dense(local: tf.IndexedSlices, name: str) -> tf.IndexedSlices:
+    (values,) = sum_grouped([tf.convert_to_tensor(local)], name)
     indices = tf.range(tf.cast(local.dense_shape[0], local.indices.dtype))
     return tf.IndexedSlices(values, indices, local.dense_shape)

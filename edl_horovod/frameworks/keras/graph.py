@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.adversarial import Attack
 from edl_horovod.frameworks.keras.denominators import OverRing
 from edl_horovod.frameworks.keras.functional import num_examples, traced
 from edl_horovod.frameworks.keras.gradients import (
@@ -25,6 +27,7 @@ from edl_horovod.frameworks.keras.gradients import (
 from edl_horovod.frameworks.keras.metrics import MetricSums, split_sums
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.optimizer import ScaledLearningRate
+from edl_horovod.frameworks.keras.phases import PhaseObjective
 from edl_horovod.frameworks.keras.ring_sums import RingSums, after_sums, sum_row
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import (
@@ -51,7 +54,8 @@ class StepGraph:
     def __init__(
         self,
         model: keras.Model,
-        objective: Objective,
+        trainable: Sequence[keras.Variable],
+        objective: Objective | PhaseObjective,
         optimizer: keras.optimizers.Optimizer,
         element_spec: tuple[Any, ...],
         *,
@@ -59,22 +63,26 @@ class StepGraph:
         ring_sums: RingSums,
         rate: ScaledLearningRate | None,
         is_waiting: tf.Variable,
+        attack: Attack | None = None,
     ) -> None:
         """Trace the step for a single rank and for a ring, with and without examples.
 
         Args:
             model: The built model.
-            objective: The model's loss and metrics in training.
+            trainable: Its variables that the step trains.
+            objective: The loss and metrics of the step.
             optimizer: An optimizer that is built for all variables that are trained now.
             element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
             options: How gradients are computed, clipped and reduced.
             ring_sums: Sums over the ring within the step's passes.
             rate: The optimizer's learning rate if it is scaled, else None.
             is_waiting: Set to true by the step when this rank's sums are computed.
+            attack: Changes the examples first; then `element_spec` has the key of their noise.
         """
         self._objective, self._optimizer, self._options = objective, optimizer, options
         self._ring_sums, self._rate, self._is_waiting = ring_sums, rate, is_waiting
-        self._trainable = list(model.trainable_variables)
+        self._attack = attack
+        self._trainable = list(trainable)
         self._non_trainable = list(model.non_trainable_variables)
         # Set while a batch is traced: the variables that the loss depends on or that are assigned.
         self._trained: list[keras.Variable] = []
@@ -224,6 +232,13 @@ class StepGraph:
                 it optimizes the graph, and so run the collectives in them once too often.
             over_ring: Sums a row over the ring; None on a single rank.
         """
+        if self._attack is not None:
+            assert isinstance(self._objective, Objective)
+            objective, ((features, key), *others) = self._objective, examples
+            features = self._attack(
+                features, key, lambda values: objective.loss_to_raise(values, tuple(others))
+            )
+            examples = (features, *others)
         trainable = [variable.value for variable in self._trainable]
         with tf.GradientTape() as tape:
             tape.watch(trainable)  # Keras, not TensorFlow, decides what is trainable.

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 _LOSS = "loss"
 """The name of the loss in reports."""
-_MAX_TRIED_EXAMPLES = 8
+MAX_TRIED_EXAMPLES = 8
 
 
 def overrides(model: keras.Model, method: str) -> bool:
@@ -138,7 +138,7 @@ class Objective:
         """
         if self._is_mean:
             return
-        few, label = some_examples(examples, 0, _MAX_TRIED_EXAMPLES), self._loaded.label
+        few, label = some_examples(examples, 0, MAX_TRIED_EXAMPLES), self._loaded.label
         try:
             with user_code(f"Checking the loss of {label}", root=self._loaded.zoo):
                 outputs, layer_losses = self._trial_outputs(few[0])
@@ -154,7 +154,7 @@ class Objective:
                 raise
             return  # The step fails, too, and its message describes the whole batch.
         if any(is_sum_over_batch(*map(float, loss)) for loss in losses):
-            raise _sum_over_batch(label)
+            raise sum_over_batch(f"The loss of {label}")
         once, twice, _ = values
         if not adds_up or not are_same_loss(once, twice):
             log.warning(BATCH_DEPENDENT, label)
@@ -244,6 +244,18 @@ class Objective:
                 )
             available["sample_weight"] = weights
         return call_declared(create_loss, available)
+
+    def loss_to_raise(self, features: Any, others: tuple[Any, ...]) -> tf.Tensor:
+        """Compute the loss in evaluation mode, for adversarial examples.
+
+        Args:
+            features: The features of a batch.
+            others: Its labels, and weights if any.
+        """
+        examples = self._with_weights((features, *others))
+        with without_effects(self._model):
+            outputs = at_least_float32(self._model(features, training=False))
+            return self._loss(examples, outputs).total
 
     def of_batch(
         self,
@@ -434,7 +446,7 @@ class _ModelObjective:
         trials = [function(*part) for part in parts]
         repeated_losses = [float(function(*repeated(trial, times))[0]) for times in (2, 3)]
         if is_sum_over_batch(float(trials[-1][0]), *repeated_losses):
-            raise _sum_over_batch(self._label)
+            raise sum_over_batch(f"The loss of {self._label}")
         trackers = getattr(vars(self._model).get("_compile_loss"), "metrics", [])
         for index, metric in enumerate(self.metrics):
             rows = [rows[index].numpy() for _, rows in trials]
@@ -476,7 +488,8 @@ def _reject_custom_step(model: keras.Model, mode: Mode, label: str) -> None:
                 " optimizer.",
                 hint="Write the loss as compute_loss(self, x, y, y_pred, sample_weight, training)"
                 " and the metrics as compute_metrics(self, x, y, y_pred, sample_weight), and"
-                f" remove {method}.",
+                f" remove {method}. A step with several losses and optimizers, such as a GAN's, is"
+                " written as phases: create_phases and create_phase_loss of an ElasticDLSpec.",
             )
 
 
@@ -507,10 +520,10 @@ def _weights_of_classes(labels: Any, weights: Sequence[float], *, label: str) ->
     return tf.where(is_weighted, class_weights, 1.0)
 
 
-def _sum_over_batch(label: str) -> UserCodeError:
-    """Build the error for a loss that grows with the batch."""
+def sum_over_batch(subject: str) -> UserCodeError:
+    """Build the error for a loss, called `subject`, that grows with the batch."""
     return UserCodeError(
-        f"The loss of {label} must be the mean over a batch.",
+        f"{subject[:1].upper()}{subject[1:]} must be the mean over a batch.",
         received="a loss that is, or contains, a sum over the batch",
         hint="Take keras.ops.mean over the examples, also in add_loss, and keep the default"
         " reduction of a Keras loss, 'sum_over_batch_size'.",
@@ -541,10 +554,10 @@ def _failing_metric(metric: keras.metrics.Metric, rows: list[Any]) -> keras.metr
 
 def _traced_for_any_number(function: Callable[..., Any], *arguments: Any) -> Any:
     """Trace a function for any number of examples, like the step; sums may depend on that."""
-    return traced(function, *tf.nest.map_structure(_any_number, arguments))
+    return traced(function, *tf.nest.map_structure(any_number, arguments))
 
 
-def _any_number(tensor: Any) -> Any:
+def any_number(tensor: Any) -> Any:
     """Build the `tf.TypeSpec` of a tensor with any number of examples."""
     shape = [None, *tensor.shape[1:]]
     if isinstance(tensor, tf.RaggedTensor):

@@ -43,7 +43,7 @@ _VARIABLEWISE = {keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimi
 
 
 def make_optimizer(
-    loaded: LoadedSpec, model: keras.Model, learning_rate: float | None, *, scales_loss: bool
+    loaded: LoadedSpec, model: keras.Model, learning_rate: float | None
 ) -> keras.optimizers.Optimizer:
     """Make the optimizer of a training.
 
@@ -53,7 +53,6 @@ def make_optimizer(
         loaded: The user's spec.
         model: The built model.
         learning_rate: `train.learning_rate`; None keeps the optimizer's default.
-        scales_loss: Whether the optimizer must scale the loss.
 
     Raises:
         UserCodeError: There is no optimizer, it is not a Keras optimizer, or making it failed.
@@ -62,11 +61,26 @@ def make_optimizer(
         optimizer = loaded.optimizer(learning_rate)
     else:
         optimizer = _compiled_optimizer(loaded, model, learning_rate)
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise wrong_optimizer(optimizer, f"create_optimizer of {loaded.label}")
+    optimizer = require_optimizer(optimizer, f"create_optimizer of {loaded.label}")
     _warn_unused(loaded, model)
+    return optimizer
+
+
+def require_optimizer(optimizer: Any, label: str) -> keras.optimizers.Optimizer:
+    """Return what a function, called `label` in messages, returned, if it is an optimizer.
+
+    Raises:
+        UserCodeError: It is not a Keras 3 optimizer.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise wrong_optimizer(optimizer, label)
+    return optimizer
+
+
+def scaling_loss(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Let an optimizer scale the loss dynamically, if it does not do so already."""
     wrapper = keras.optimizers.LossScaleOptimizer
-    return wrapper(optimizer) if scales_loss and not isinstance(optimizer, wrapper) else optimizer
+    return optimizer if isinstance(optimizer, wrapper) else wrapper(optimizer)
 
 
 def wrong_optimizer(returned: object, label: str) -> UserCodeError:
@@ -175,6 +189,27 @@ class ScaledLearningRate:
             yield
         finally:
             del vars(self._optimizer)["_get_current_learning_rate"]
+
+
+class KerasOuterOptimizer:
+    """Implements `base.OuterOptimizer` by an optimizer of Keras."""
+
+    def __init__(
+        self, optimizer: keras.optimizers.Optimizer, trained: Mapping[str, keras.Variable]
+    ) -> None:
+        """Build the optimizer for the trained variables, by name."""
+        self._optimizer, self._trained = optimizer, dict(trained)
+        optimizer.build(list(trained.values()))
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """The optimizer's variables, by name."""
+        return {variable.path: variable.value for variable in self._optimizer.variables}
+
+    def apply(self, changes: Mapping[str, NDArray[Any]]) -> None:
+        """Change the model's variables."""
+        gradients = [-tf.constant(changes[name]) for name in self._trained]
+        self._optimizer.apply(gradients, list(self._trained.values()))
 
 
 def groups_of(

@@ -1,27 +1,37 @@
 """One Keras 3 training step on a ring: weighted, all or nothing (D6, D7, D17)."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.adversarial import StepNoise
 from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.keras.adversarial import Attack
 from edl_horovod.frameworks.keras.callbacks import KerasCallbacks, Trainable, may_freeze
 from edl_horovod.frameworks.keras.collectives import catch_failures
 from edl_horovod.frameworks.keras.functional import running, some_examples
 from edl_horovod.frameworks.keras.graph import StepGraph
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
+from edl_horovod.frameworks.keras.noise import with_noise, with_noise_spec
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.optimizer import (
+    KerasOuterOptimizer,
     ScaledLearningRate,
     groups_of,
     inner_optimizer,
     make_optimizer,
+    require_optimizer,
     resetter_of,
+    scaling_loss,
 )
+from edl_horovod.frameworks.keras.phases import PhaseObjective
 from edl_horovod.frameworks.keras.ring_sums import RingSums
+from edl_horovod.frameworks.phases import PhasePart
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import user_code
@@ -29,6 +39,28 @@ from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
 NO_OPTIONS = StepOptions()
+
+
+@dataclass(frozen=True)
+class SharedModel:
+    """A built model, and its sums over the ring; the steps of several phases share them."""
+
+    model: KerasModel
+    ring_sums: RingSums
+    trainable: Trainable
+
+    @classmethod
+    def build(
+        cls, loaded: LoadedSpec, element_spec: tuple[Any, ...], options: StepOptions
+    ) -> "SharedModel":
+        """Build the user's model.
+
+        Raises:
+            UserCodeError: As for `KerasModel`.
+        """
+        model = KerasModel(loaded, element_spec[0])
+        ring_sums = RingSums(model.keras, sums_all=options.sums_batch_norm)
+        return cls(model, ring_sums, Trainable(model.keras))
 
 
 class KerasStep:
@@ -42,6 +74,9 @@ class KerasStep:
         learning_rate: float | None,
         options: StepOptions = NO_OPTIONS,
         scales_learning_rate: bool = False,
+        shared: SharedModel | None = None,
+        part: PhasePart | None = None,
+        seed: int = 0,
     ) -> None:
         """Build the model and the optimizer, and trace the step for one rank and for a ring.
 
@@ -51,14 +86,27 @@ class KerasStep:
             learning_rate: Passed to `create_optimizer`; None keeps its default.
             options: How gradients are computed, clipped and reduced.
             scales_learning_rate: Whether `scale_learning_rate` will be called.
+            shared: The model, if it exists already.
+            part: The phase that this step trains; None for the whole model.
+            seed: Seed of the random numbers of adversarial examples.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.
         """
-        self._loaded = loaded
-        self._element_spec, self._options = element_spec, options
-        self.model = KerasModel(loaded, element_spec[0])
-        self._ring_sums = RingSums(self.model.keras, sums_all=options.sums_batch_norm)
+        self.loaded = loaded
+        self._options, self._phase = options, part.phase if part is not None else None
+        self._noise: StepNoise | None = None
+        self._attack: Attack | None = None
+        if options.adversarial is not None:
+            self._noise = StepNoise(seed)
+            num_places = options.reduction.batch_size
+            self._attack = Attack(
+                options.adversarial, element_spec[0], num_places=num_places, label=loaded.label
+            )
+        has_noise = part is not None or self._noise is not None
+        self._element_spec = with_noise_spec(element_spec) if has_noise else element_spec
+        self.shared = shared or SharedModel.build(loaded, element_spec, options)
+        self.model, self._ring_sums = self.shared.model, self.shared.ring_sums
         if self._ring_sums.has_layers and options.num_parts > 1:
             raise UserCodeError(
                 f"{loaded.label} has BatchNormalization layers with synchronized=True, which needs"
@@ -66,18 +114,28 @@ class KerasStep:
                 received={"train.accumulate_steps": options.num_parts},
                 hint="Set train.accumulate_steps=1 or remove synchronized=True.",
             )
-        self._objective = Objective(
-            loaded, self.model.keras, element_spec, Mode.TRAINING, class_weight=options.class_weight
-        )
-        self.optimizer = make_optimizer(
-            loaded, self.model.keras, learning_rate, scales_loss=options.scales_loss
-        )
+        self._objective: Objective | PhaseObjective
+        if part is None:
+            self._objective = Objective(
+                loaded,
+                self.model.keras,
+                element_spec,
+                Mode.TRAINING,
+                class_weight=options.class_weight,
+            )
+            optimizer = make_optimizer(loaded, self.model.keras, learning_rate)
+        else:
+            self._objective = PhaseObjective(
+                loaded, self.model.keras, part.phase, num_places=options.reduction.batch_size
+            )
+            optimizer = require_optimizer(part.optimizer, f"create_optimizer of {loaded.label}")
+        self.optimizer = scaling_loss(optimizer) if options.scales_loss else optimizer
         self._rate: ScaledLearningRate | None = None
         if scales_learning_rate:
             self._rate = ScaledLearningRate(self.optimizer, label=loaded.label)
-        self._callbacks = loaded.callbacks()
-        self._trainable = Trainable(self.model.keras)
-        self._trained = list(self.model.keras.trainable_variables)
+        self.user_callbacks = loaded.callbacks()
+        self._trainable = self.shared.trainable
+        self._trained = self._in_phase(self.model.keras.trainable_variables)
         self._reset_optimizer: Callable[[], None] | None = None
         self._build_optimizer()
         self._is_waiting = tf.Variable(False, trainable=False)
@@ -87,12 +145,19 @@ class KerasStep:
     @property
     def variables(self) -> dict[str, Variable]:
         """All variables of the model and the optimizer, in the same order on all ranks."""
-        return by_name([*self.model.keras.variables, *self.optimizer.variables])
+        variables = by_name([*self.model.keras.variables, *self.optimizer.variables])
+        return variables if self._noise is None else {**variables, "noise": self._noise.variable}
 
     @property
     def model_variables(self) -> dict[str, Variable]:
         """The variables of the model."""
         return by_name(self.model.keras.variables)
+
+    @property
+    def trained(self) -> list[str]:
+        """The names of the model's variables that the optimizer changes."""
+        names = {id(value): name for name, value in self.model_variables.items()}
+        return [names[id(variable.value)] for variable in self._trained]
 
     @property
     def groups(self) -> list[StateGroup]:
@@ -118,12 +183,25 @@ class KerasStep:
             with catch_failures():
                 values = self._graph.empty_steps[not is_alone](flag, self._zero).numpy().tolist()
         else:
-            self._objective.require_mean(batch.examples)
-            with running("The training step", self._loaded, batch.examples), catch_failures():
+            self._require_mean(batch)
+            examples = self._examples(batch)
+            with running("The training step", self.loaded, examples), catch_failures():
                 run = self._graph.steps[not is_alone]
                 salt_tensor = tf.constant(salt, tf.uint32)
-                values = run(flag, batch.examples, salt_tensor, self._zero).numpy().tolist()
+                values = run(flag, examples, salt_tensor, self._zero).numpy().tolist()
+        if self._noise is not None:
+            self._noise.end_step()
         return self._graph.results(values)
+
+    def outer_optimizer(self, learning_rate: float, momentum: float) -> KerasOuterOptimizer:
+        """Create the optimizer of local rounds; see `base.Step`."""
+        optimizer = self.loaded.outer_optimizer(self.model.keras)
+        if optimizer is None:
+            optimizer = keras.optimizers.SGD(learning_rate, momentum, nesterov=True)
+        label = f"create_outer_optimizer of {self.loaded.label}"
+        return KerasOuterOptimizer(
+            require_optimizer(optimizer, label), dict(zip(self.trained, self._trained, strict=True))
+        )
 
     def scale_learning_rate(self, factor: float) -> None:
         """Multiply the learning rate of the following steps by `factor`."""
@@ -139,16 +217,17 @@ class KerasStep:
 
         TensorFlow optimizes a function's graph and creates its kernels at the first run.
         """
-        self._objective.require_mean(batch.examples)
+        self._require_mean(batch)
+        examples = self._examples(batch)
         flag, salt = tf.constant(0.0), tf.constant(0, tf.uint32)
-        no_examples = some_examples(batch.examples, 0, 0)
+        no_examples = some_examples(examples, 0, 0)
         # An error of the step will be raised by its first real run, too.
         with contextlib.suppress(tf.errors.OpError):
             # A step without examples changes nothing.
             self._graph.steps[False](flag, no_examples, salt, self._zero)
         # The collective fails, as no ring exists yet, before any variable changes.
         with contextlib.suppress(tf.errors.OpError, CollectiveFailed), catch_failures():
-            self._graph.steps[True](flag, batch.examples, salt, self._zero)
+            self._graph.steps[True](flag, examples, salt, self._zero)
         # The step of a joining rank that receives the state; the other ranks wait for it.
         with contextlib.suppress(tf.errors.OpError, CollectiveFailed), catch_failures():
             self._graph.empty_steps[True](flag, self._zero)
@@ -161,21 +240,30 @@ class KerasStep:
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
     ) -> KerasCallbacks | None:
         """Build the user's callbacks; None if there are none."""
-        if not self._callbacks:
-            return None
-        return KerasCallbacks(
-            self._callbacks,
-            self.model.keras,
+        return make_callbacks(
+            [self],
             self.optimizer,
             num_epochs=num_epochs,
             steps_per_epoch=steps_per_epoch,
             per_step=per_step,
             num_metric_sums=self._graph.num_metric_sums,
             metric_values=lambda sums, count: self._graph.metric_values(sums, count),
-            trainable=self._trainable,
-            settle=self._settle_trainable,
-            zoo=self._loaded.zoo,
         )
+
+    def _examples(self, batch: Batch) -> tuple[Any, ...]:
+        if self._noise is not None:
+            return with_noise(replace(batch, noise=self._noise.key(batch)))
+        return batch.examples if self._phase is None else with_noise(batch)
+
+    def _require_mean(self, batch: Batch) -> None:
+        self._objective.require_mean(batch.examples if self._noise else self._examples(batch))
+
+    def _in_phase(self, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
+        """Those of the variables that this step trains."""
+        if self._phase is None:
+            return list(variables)
+        ids = {id(variable) for variable in self._phase.variables}
+        return [variable for variable in variables if id(variable) in ids]
 
     def _build_optimizer(self) -> None:
         """Build slots for all variables that are trained now or that callbacks may unfreeze.
@@ -185,22 +273,22 @@ class KerasStep:
         with their averages. An optimizer that was loaded with its state already has slots.
         """
         can_add_slots = not self.optimizer.built and not inner_optimizer(self.optimizer).use_ema
-        if can_add_slots and any(map(may_freeze, self._callbacks)):
-            self._trained = self._trainable.trainable_if_unfrozen()
+        if can_add_slots and any(map(may_freeze, self.user_callbacks)):
+            self._trained = self._in_phase(self._trainable.trainable_if_unfrozen())
         is_loaded = self.optimizer.built
-        with user_code(f"Building the optimizer of {self._loaded.label}", root=self._loaded.zoo):
+        with user_code(f"Building the optimizer of {self.loaded.label}", root=self.loaded.zoo):
             self.optimizer.build(self._trained)
         if not is_loaded:
             self._reset_optimizer = resetter_of(self.optimizer, self._trained)
 
     def _trace(self) -> None:
         """Trace the step for the currently trainable variables."""
-        loaded, model = self._loaded, self.model.keras
+        loaded, model = self.loaded, self.model.keras
         self._traced_for = self._trainable.numpy()
         trained_ids = {id(variable) for variable in self._trained}
         added = [
             variable.path
-            for variable in model.trainable_variables
+            for variable in self._in_phase(model.trainable_variables)
             if id(variable) not in trained_ids
         ]
         if added:
@@ -214,6 +302,7 @@ class KerasStep:
         with user_code(doing, root=loaded.zoo):
             self._graph = StepGraph(
                 model,
+                self._in_phase(model.trainable_variables),
                 self._objective,
                 self.optimizer,
                 self._element_spec,
@@ -221,13 +310,41 @@ class KerasStep:
                 ring_sums=self._ring_sums,
                 rate=self._rate,
                 is_waiting=self._is_waiting,
+                attack=self._attack,
             )
 
-    def _settle_trainable(self) -> None:
-        """Reset the optimizer if layers were frozen or unfrozen, as compiling again would.
+    def reset_optimizer(self) -> None:
+        """Reset the optimizer, except its learning rate."""
+        assert self._reset_optimizer is not None, "the optimizer was loaded with its state"
+        self._reset_optimizer()
 
-        Its learning rate stays. Only the leader calls this; the ring then synchronizes the state.
-        """
-        if self._trainable.refresh():
-            assert self._reset_optimizer is not None, "the optimizer was loaded with its state"
-            self._reset_optimizer()
+
+def make_callbacks(
+    steps: Sequence[KerasStep], optimizer: Any, **arguments: Any
+) -> KerasCallbacks | None:
+    """Create the user's callbacks of a training; None if there are none.
+
+    Args:
+        steps: The step, or the steps of its phases.
+        optimizer: What callbacks find as `model.optimizer`.
+        **arguments: Other arguments of `KerasCallbacks`.
+    """
+    callbacks, shared, loaded = steps[0].user_callbacks, steps[0].shared, steps[0].loaded
+    if not callbacks:
+        return None
+
+    def settle() -> None:
+        # Only the leader calls this, as compiling again would do; the ring then synchronizes.
+        if shared.trainable.refresh():
+            for step in steps:
+                step.reset_optimizer()
+
+    return KerasCallbacks(
+        callbacks,
+        shared.model.keras,
+        optimizer,
+        trainable=shared.trainable,
+        settle=settle,
+        zoo=loaded.zoo,
+        **arguments,
+    )

@@ -32,7 +32,7 @@ class TorchCallbacks(EpochCallbacks):
         self,
         callbacks: Sequence[Any],
         module: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer],
         *,
         schedules: Sequence[Schedule],
         per_step: bool,
@@ -43,7 +43,7 @@ class TorchCallbacks(EpochCallbacks):
         Args:
             callbacks: All callbacks that the user's spec returned.
             module: The module that is trained.
-            optimizer: The optimizer of the training.
+            optimizer: The optimizer of the training; those of phases by name.
             schedules: The schedules that advance once per epoch.
             per_step: Whether hooks of single steps are called (`callbacks.per_step`).
             **common: Arguments of `EpochCallbacks`.
@@ -58,12 +58,18 @@ class TorchCallbacks(EpochCallbacks):
             _require_usable(callback, per_step=per_step)
         self._step_callbacks = list(filter(_step_hooks_of, self._callbacks))
         self._module, self._optimizer, self._schedules = module, optimizer, list(schedules)
+        if isinstance(optimizer, Mapping):
+            self._optimizers = list(optimizer.values())
+            self._require_no_rates("pass a scheduler beside each optimizer")
+        else:
+            self._optimizers = [optimizer]
 
     def _attach(self, callback: Any, *, is_first: bool) -> None:
         callback.model, callback.optimizer = self._module, self._optimizer
 
     def _set_learning_rate(self, rate: float) -> None:
-        for group in self._optimizer.param_groups:
+        (optimizer,) = self._optimizers
+        for group in optimizer.param_groups:
             group["lr"] = rate
 
     def _wants_stop(self) -> bool:
@@ -102,7 +108,7 @@ class TorchCallbacks(EpochCallbacks):
     def _versions(self) -> list[Any]:
         """Return values that change if any tensor or learning rate is written to."""
         tensors = [*self._parameters, *self._module.buffers()]
-        rates = [group["lr"] for group in self._optimizer.param_groups]
+        rates = [group["lr"] for optimizer in self._optimizers for group in optimizer.param_groups]
         # The checksum detects writes through `.data`, which do not change the version.
         tensor_versions = [
             (tensor._version, tensor.requires_grad, checksum(bytes_of(tensor).cpu().numpy()))

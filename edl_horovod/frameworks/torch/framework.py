@@ -1,19 +1,26 @@
 """Implements `base.Framework` for PyTorch."""
 
+import functools
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
-from edl_horovod.config.schema import Precision, TrainConfig
+from edl_horovod.config.schema import JobConfig, Precision
 from edl_horovod.frameworks.base import Collectives, Model, Step
 from edl_horovod.frameworks.horovod import Horovod
+from edl_horovod.frameworks.phases import PhasedStep, has_phases, parts_of
 from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
 from edl_horovod.frameworks.torch.model import TorchModel, require_exporters
 from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
 from edl_horovod.frameworks.torch.running import ComputeOptions, require_compiler
-from edl_horovod.frameworks.torch.step import ReducerMaker, TorchStep
+from edl_horovod.frameworks.torch.step import (
+    ReducerMaker,
+    SharedModel,
+    TorchStep,
+    make_callbacks,
+)
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
@@ -42,6 +49,7 @@ class TorchFramework:
         self.horovod, self.collectives = horovod, collectives
         self._make_reducer = make_reducer
         self._compute = ComputeOptions(torch.device("cpu"))
+        self._seed = 0
 
     def begin(self, *, slot: int, seed: int) -> int:
         """Select a GPU for the slot, and seed all generators."""
@@ -50,6 +58,7 @@ class TorchFramework:
             torch.cuda.set_device(slot % num_gpus)
             self._compute = ComputeOptions(torch.device("cuda", slot % num_gpus))
         torch.manual_seed(seed)
+        self._seed = seed
         return num_gpus
 
     def use_precision(self, precision: Precision) -> None:
@@ -73,7 +82,7 @@ class TorchFramework:
         self,
         loaded: LoadedSpec,
         element_spec: Any,
-        config: TrainConfig,
+        config: JobConfig,
         *,
         scales_learning_rate: bool = False,
     ) -> Step:
@@ -81,14 +90,28 @@ class TorchFramework:
 
         `scales_learning_rate` is not needed here: the rate is a plain number of the optimizer.
         """
-        require_exporters(config)
-        if config.compile:
+        require_exporters(config.train)
+        if config.train.compile:
             require_compiler()
-        return TorchStep(
+        options = StepOptions.of(config)
+        make_step = functools.partial(
+            TorchStep,
             loaded,
             element_spec,
             compute=self._compute,
-            learning_rate=config.learning_rate,
-            options=StepOptions.of(config),
+            learning_rate=config.train.learning_rate,
             make_reducer=self._make_reducer,
+            seed=self._seed,
         )
+        if not has_phases(loaded):
+            return make_step(options=options)
+        shared = SharedModel.build(loaded, element_spec, self._compute, options)
+        module = shared.model.runner.module
+        parts = parts_of(loaded, module, config, list(module.parameters()))
+        steps = [
+            (part.phase, make_step(options=part.options, shared=shared, part=part))
+            for part in parts
+        ]
+        optimizers = {phase.name: step.optimizer for phase, step in steps}
+        callbacks = functools.partial(make_callbacks, [step for _, step in steps], optimizers)
+        return PhasedStep(loaded, steps, seed=self._seed, make_callbacks=callbacks)

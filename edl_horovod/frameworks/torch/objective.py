@@ -29,7 +29,7 @@ from edl_horovod.frameworks.torch.denominators import (
     means_of,
 )
 from edl_horovod.frameworks.torch.plain_models import loss_part
-from edl_horovod.frameworks.torch.running import ModuleRunner, find_module_loss
+from edl_horovod.frameworks.torch.running import ModuleLoss, ModuleRunner, find_module_loss
 from edl_horovod.frameworks.torch.structures import (
     describe,
     detach,
@@ -84,6 +84,7 @@ class Objective:
         mode: Mode,
         *,
         class_weight: Sequence[float] = (),
+        phase_loss: ModuleLoss | None = None,
     ) -> None:
         """Find the functions for loss and metrics; nothing is computed yet.
 
@@ -92,6 +93,7 @@ class Objective:
             module: The built module.
             mode: Passed to `create_metrics`.
             class_weight: Weights of examples by class index; empty if all weigh the same.
+            phase_loss: The loss of a phase, which has no metrics; None without phases.
 
         Raises:
             UserCodeError: There is no loss, or it does not support weights of classes; or the
@@ -99,7 +101,7 @@ class Objective:
         """
         self._loaded, self._mode = loaded, mode
         self._class_weight = list(class_weight)
-        self.module_loss = module_loss = find_module_loss(loaded, module, mode)
+        self.module_loss = module_loss = phase_loss or find_module_loss(loaded, module, mode)
         """How the module itself computes its loss; None if it does not."""
         if module_loss is not None and class_weight:
             raise UserCodeError(
@@ -110,6 +112,8 @@ class Objective:
             )
         find = functools.partial(_find_function, loaded, module)
         self._metrics, self._metrics_name = find("create_metrics", "metrics")
+        if phase_loss is not None:
+            self._metrics = None
         loss: Callable[..., Any] | None
         if module_loss is None:
             loss, self._loss_name = find("create_loss", "loss")
@@ -230,6 +234,11 @@ class Objective:
                 )
             if not adds_up or not are_same_loss(once, twice):
                 log.warning(BATCH_DEPENDENT, self._loaded.label)
+
+    def loss_of(self, batch: Batch, outputs: Any) -> torch.Tensor:
+        """Compute the loss of a batch alone, with its graph."""
+        with user_code(f"{self._loss_name} of {self._loaded.label}", root=self._loaded.zoo):
+            return self._loss_of(batch, outputs).loss
 
     def of_batch(self, batch: Batch, outputs: Any) -> Outcome:
         """Compute loss and metrics of a batch.

@@ -83,6 +83,17 @@ def make_optimizer(
             hint=f"Give the spec create_optimizer, the module a method {_MODULE_METHOD}(self, lr),"
             " or its file a function optimizer, or set optimizer=...",
         )
+    return parse_optimizer(returned, module, name)
+
+
+def parse_optimizer(
+    returned: Any, module: nn.Module, name: str
+) -> tuple[optim.Optimizer, list[Schedule]]:
+    """Return the optimizer and its schedules from what a function, called `name`, returned.
+
+    Raises:
+        UserCodeError: As for `make_optimizer`.
+    """
     optimizer, schedules = _parse(returned, name)
     _require_module_parameters(optimizer, module, name)
     _require_closureless(optimizer, name)
@@ -137,7 +148,8 @@ def _only(value: Any, name: str) -> Any:
             " torch.optim.Adam([{'params': model.body.parameters(), 'lr': 1e-4},"
             " {'params': model.head.parameters()}], lr). For consecutive phases, run one training"
             " for each (init_from=...). Alternating phases, as of a generator and its"
-            " discriminator, are not supported.",
+            " discriminator, are written in an ElasticDLSpec: create_phases and"
+            " create_phase_loss.",
         )
     return value[0] if isinstance(value, tuple | list) and len(value) == 1 else value
 

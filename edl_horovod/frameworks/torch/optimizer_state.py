@@ -356,6 +356,34 @@ class OptimizerState:
                 self._optimizer.state.pop(parameter, None)
 
 
+class TorchOuterOptimizer:
+    """Implements `base.OuterOptimizer` by an optimizer of PyTorch."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        trained: Mapping[str, nn.Parameter],
+        state: OptimizerState,
+    ) -> None:
+        """Use an optimizer of the trained parameters, by name."""
+        self._optimizer, self._trained, self._state = optimizer, dict(trained), state
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """The optimizer's variables, by name."""
+        return self._state.variables
+
+    def apply(self, changes: Mapping[str, NDArray[Any]]) -> None:
+        """Change the model's parameters."""
+        for name, parameter in self._trained.items():
+            parameter.grad = torch.as_tensor(-changes[name], device=parameter.device)
+        self._state.begin()
+        self._optimizer.step()
+        self._state.settle()
+        for parameter in self._trained.values():
+            parameter.grad = None
+
+
 def _numbers_in(value: Any) -> Iterator[float]:
     """Yield the numbers of a structure, in order; texts, functions and None are skipped."""
     for leaf in leaves(value):

@@ -94,7 +94,7 @@ class Reducer:
         self._sparse_indices = [index for index, name in enumerate(self._names) if name in sparse]
         buckets = self._make_buckets()
         carriers = [bucket for bucket in buckets if self._may_carry_numbers(bucket)]
-        self._last_bucket = carriers[-1] if carriers else Bucket(f"{NAME}.numbers", ())
+        self._last_bucket = carriers[-1] if carriers else Bucket(f"{options.name}.numbers", ())
         self._early_buckets = [bucket for bucket in buckets if bucket != self._last_bucket]
         self._last_buffer: _BucketBuffer | None = None
         self._early_buffers: list[_BucketBuffer] = []
@@ -206,7 +206,9 @@ class Reducer:
             indices = [i for i in dense if self._is_compressed(i) == is_short]
             sizes = [parameters[i].numel() * self._wire(i).itemsize for i in indices]
             kinds = [(self._wire(i), parameters[i].device.type) for i in indices]
-            name = f"{NAME}.{self._options.compression}" if is_short else NAME
+            name = self._options.name
+            if is_short:
+                name = f"{name}.{self._options.compression}"
             for bucket in in_buckets(sizes, kinds, self._options.bucket_bytes, name):
                 members = tuple(indices[index] for index in bucket.places)
                 buckets.append(Bucket(bucket.name, members))

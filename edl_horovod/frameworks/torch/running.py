@@ -15,7 +15,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import nn
@@ -373,8 +373,22 @@ class _ForwardLoss:
         return loss
 
 
-ModuleLoss: TypeAlias = _StepLoss | _ForwardLoss
-"""How a module computes its own loss."""
+class ModuleLoss(Protocol):
+    """How a module computes its own loss."""
+
+    name: str
+    """Names the user's function in messages."""
+
+    @property
+    def loss(self) -> Callable[..., Any]:
+        """Returns the loss in the outputs."""
+
+    @property
+    def metrics(self) -> Callable[..., Any] | None:
+        """Returns the metrics in the outputs, by name; None for those of the spec."""
+
+    def outputs(self, runner: ModuleRunner, batch: Batch, number: int) -> Any:
+        """Run the module for a batch; `number` is the batch's index in its epoch."""
 
 
 @contextlib.contextmanager
@@ -424,7 +438,8 @@ def _require_automatic(loaded: LoadedSpec, module: nn.Module) -> None:
             " optimizer itself: that is part of a step on the ring.",
             hint="Return the loss from training_step, and return one optimizer from"
             " configure_optimizers; train.clip_norm and train.accumulate_steps are settings."
-            " Alternating phases, as of a generator and its discriminator, are not supported.",
+            " Alternating phases, as of a generator and its discriminator, are written in an"
+            " ElasticDLSpec: create_phases and create_phase_loss.",
         )
     methods = [
         (name, value)

@@ -4,8 +4,10 @@ import cmath
 import contextlib
 import logging
 import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,22 +17,27 @@ from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks import values
+from edl_horovod.frameworks.adversarial import StepNoise
+from edl_horovod.frameworks.phases import PhasePart
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
+from edl_horovod.frameworks.torch.adversarial import Attack
 from edl_horovod.frameworks.torch.batch_norm import KINDS, RingStatistics, with_ring_statistics
 from edl_horovod.frameworks.torch.batches import step_seed
 from edl_horovod.frameworks.torch.buffers import BufferSnapshot, TrackedBuffers, unchanged
 from edl_horovod.frameworks.torch.callbacks import TorchCallbacks, may_add_groups
 from edl_horovod.frameworks.torch.model import TorchModel
+from edl_horovod.frameworks.torch.noise import with_noise
 from edl_horovod.frameworks.torch.objective import Objective, Outcome
-from edl_horovod.frameworks.torch.optimizer import make_optimizer
-from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
+from edl_horovod.frameworks.torch.optimizer import make_optimizer, parse_optimizer
+from edl_horovod.frameworks.torch.optimizer_state import OptimizerState, TorchOuterOptimizer
+from edl_horovod.frameworks.torch.phases import PhaseLoss, only
 from edl_horovod.frameworks.torch.running import ComputeOptions
 from edl_horovod.frameworks.torch.structures import describe, leaves, repeated_batch, slice_batch
 from edl_horovod.frameworks.torch.variables import TorchVariable
-from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
+from edl_horovod.frameworks.values import Array, Batch, NoiseKey, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.spec import Mode
+from edl_horovod.spec import Mode, Phase
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +82,32 @@ class StepReducer(Protocol):
 ReducerMaker = Callable[[Mapping[str, nn.Parameter], Reduction, set[str]], StepReducer]
 
 
+@dataclass(frozen=True)
+class SharedModel:
+    """A built model, and its statistics over the ring; the steps of several phases share them."""
+
+    model: TorchModel
+    statistics: RingStatistics
+    has_norms: bool
+    """Whether the module has BatchNorm layers."""
+
+    @classmethod
+    def build(
+        cls, loaded: LoadedSpec, example: Batch, compute: ComputeOptions, options: StepOptions
+    ) -> "SharedModel":
+        """Build the user's model.
+
+        Raises:
+            UserCodeError: As for `TorchModel`.
+        """
+        model, statistics = TorchModel(loaded, example, compute), RingStatistics()
+        runner = model.runner
+        has_norms = any(isinstance(layer, KINDS) for layer in runner.module.modules())
+        if has_norms and options.sums_batch_norm:
+            runner.module = with_ring_statistics(runner.module, statistics)
+        return cls(model, statistics, has_norms)
+
+
 class TorchStep:
     """Implements `base.Step`: the model, its optimizer, and the step that changes them."""
 
@@ -87,6 +120,9 @@ class TorchStep:
         learning_rate: float | None,
         options: StepOptions,
         make_reducer: ReducerMaker,
+        shared: SharedModel | None = None,
+        part: PhasePart | None = None,
+        seed: int = 0,
     ) -> None:
         """Build the model and the optimizer.
 
@@ -98,25 +134,44 @@ class TorchStep:
             options: Options for computing, clipping and reducing gradients.
             make_reducer: Creates the reducer from the trained parameters by name, how gradients are
                 reduced, and the names of those with sparse gradients.
+            shared: The model, if it exists already.
+            part: The phase that this step trains; None for the whole model.
+            seed: Seed of the random numbers of adversarial examples.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.
         """
-        self._loaded, self._options = loaded, options
-        self._random_numbers = _RandomNumbers()
-        self.model = TorchModel(loaded, example, compute)
+        self.loaded, self._options, self._part = loaded, options, part
+        self._random_numbers = _RandomNumbers("" if part is None else part.phase.name)
+        self.shared = shared or SharedModel.build(loaded, example, compute, options)
+        self.model, self._statistics = self.shared.model, self.shared.statistics
         self._runner = self.model.runner
-        self._statistics = RingStatistics()
-        has_norms = any(isinstance(layer, KINDS) for layer in self._runner.module.modules())
+        has_norms = self.shared.has_norms
         self._reduces_norms = has_norms and options.sums_batch_norm
         # A rank may have a single example, with which BatchNorm fails, and for which a program
         # compiled for any larger number of examples is not valid.
         self._doubles_one = options.compiles or (has_norms and not options.sums_batch_norm)
-        if self._reduces_norms:
-            self._runner.module = with_ring_statistics(self._runner.module, self._statistics)
         module = self._runner.module
+        phase_loss = None
+        if part is not None:
+            num_places = options.reduction.batch_size
+            phase_loss = PhaseLoss(loaded, part.phase, num_places=num_places)
+            places = np.arange(example.num_examples)
+            example = with_noise(replace(example, noise=NoiseKey(0, 0, places)))
+        self._noise: StepNoise | None = None
+        self._attack: Attack | None = None
+        if options.adversarial is not None:
+            self._noise = StepNoise(seed)
+            num_places = options.reduction.batch_size
+            self._attack = Attack(
+                options.adversarial, example.features, num_places=num_places, label=loaded.label
+            )
         self._objective = Objective(
-            loaded, module, Mode.TRAINING, class_weight=options.class_weight
+            loaded,
+            module,
+            Mode.TRAINING,
+            class_weight=options.class_weight,
+            phase_loss=phase_loss,
         )
         if options.compiles and (module_loss := self._objective.module_loss) is not None:
             raise UserCodeError(
@@ -131,8 +186,13 @@ class TorchStep:
         self._example = self._runner.batch_to_device(example)
         self._buffers = self._try_training(self._example)
         self._modules = list(module.modules())
-        self.optimizer, self._schedules = make_optimizer(loaded, module, learning_rate)
-        self._callbacks = loaded.callbacks()
+        if part is None:
+            self.optimizer, self.schedules = make_optimizer(loaded, module, learning_rate)
+        else:
+            name = f"create_optimizer of {loaded.label} (phase {part.phase.name})"
+            self.optimizer, self.schedules = parse_optimizer(part.optimizer, module, name)
+            _require_variables(self.optimizer, part.phase, name)
+        self.user_callbacks = loaded.callbacks()
         self._trained = self._trained_parameters()
         if options.compiles:
             self._runner.compile()
@@ -148,7 +208,7 @@ class TorchStep:
             )
         with _unfrozen(self._trained.values()):
             self._state = OptimizerState(
-                self.optimizer, self._schedules, self._trained, sparse, loaded
+                self.optimizer, self.schedules, self._trained, sparse, loaded
             )
             self._reducer = make_reducer(self._trained, options.reduction, sparse)
         self._rate_factor, self._is_waiting = 1.0, False
@@ -160,6 +220,8 @@ class TorchStep:
         variables["random"] = self._random_numbers.variable
         if self._loss_scale is not None:
             variables["loss_scale"] = self._loss_scale.variable
+        if self._noise is not None:
+            variables["noise"] = self._noise.variable
         return variables
 
     @property
@@ -171,6 +233,13 @@ class TorchStep:
         return variables
 
     @property
+    def trained(self) -> list[str]:
+        """The names of the model's variables that the optimizer changes."""
+        ids = set(map(id, self._trained.values()))
+        named = dict(self._runner.module.named_parameters())
+        return [name for name, parameter in named.items() if id(parameter) in ids]
+
+    @property
     def groups(self) -> list[StateGroup]:
         """Groups of variables that can be sent to a joining rank while steps go on."""
         return self._state.groups(self.variables, self.model_variables)
@@ -179,6 +248,22 @@ class TorchStep:
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
     ) -> StepSums:
         """Run one step over the ring; see `base.Step.step`."""
+        batch = batch and self._with_noise(batch)
+        variables = None if self._part is None else self._part.phase.variables
+        with only(variables, self._runner.module):
+            sums = self._step(batch, wants_change=wants_change, is_alone=is_alone, salt=salt)
+        if self._noise is not None:
+            self._noise.end_step()
+        return sums
+
+    def _with_noise(self, batch: Batch) -> Batch:
+        if self._noise is not None:
+            batch = replace(batch, noise=self._noise.key(batch))
+        return batch if batch.noise is None else with_noise(batch)
+
+    def _step(
+        self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
+    ) -> StepSums:
         self._is_waiting = False
         snapshot = self._buffers.snapshot()
         try:
@@ -193,7 +278,10 @@ class TorchStep:
                         # For the sums of the other ranks' passes; these examples do not count.
                         self._begin_training()
                         self._add_gradients(
-                            self._example, is_last=False, is_alone=False, counts=False
+                            self._with_noise(self._example),
+                            is_last=False,
+                            is_alone=False,
+                            counts=False,
                         )
                         self._clear_gradients()
                     elif self._objective.num_divisors:
@@ -224,6 +312,19 @@ class TorchStep:
             has_finite_gradients=has_finite_gradients,
         )
 
+    def outer_optimizer(self, learning_rate: float, momentum: float) -> TorchOuterOptimizer:
+        """Create the optimizer of local rounds; see `base.Step`."""
+        trained = {name: self._trained[name] for name in self.trained}
+        returned = self.loaded.outer_optimizer(self._runner.module)
+        if returned is None:
+            parameters = trained.values()
+            returned = torch.optim.SGD(parameters, learning_rate, momentum, nesterov=True)
+        name = f"create_outer_optimizer of {self.loaded.label}"
+        optimizer, schedules = parse_optimizer(returned, self._runner.module, name)
+        with _unfrozen(trained.values()):
+            state = OptimizerState(optimizer, schedules, trained, (), self.loaded)
+        return TorchOuterOptimizer(optimizer, trained, state)
+
     def scale_learning_rate(self, factor: float) -> None:
         """Multiply the learning rate of the steps that follow; see `base.Step`."""
         self._rate_factor = factor
@@ -233,6 +334,7 @@ class TorchStep:
 
     def rehearse(self, batch: Batch) -> None:
         """Compute the sums of a batch once, so that the first real step is fast."""
+        batch = self._with_noise(batch)
         with torch.random.fork_rng(devices=[]), unchanged(self._runner.module):
             self._random_numbers.begin_step(0)
             self._clear_gradients()
@@ -253,25 +355,26 @@ class TorchStep:
             steps_per_epoch: None if it depends on the ring. The steps that follow use it, too.
             per_step: Whether hooks of single steps are called (`callbacks.per_step`).
         """
-        self._steps_per_epoch = steps_per_epoch
-        epoch_schedules = [schedule for schedule in self._schedules if not schedule.is_per_step]
-        if not self._callbacks and not epoch_schedules:
-            return None
-        return TorchCallbacks(
-            self._callbacks,
-            self._runner.module,
+        return make_callbacks(
+            [self],
             self.optimizer,
-            schedules=epoch_schedules,
+            steps_per_epoch=steps_per_epoch,
             per_step=per_step,
             num_metric_sums=self._objective.num_metric_sums,
             metric_values=lambda sums, _count: self._objective.metric_values(sums),
-            settle=self._state.require_groups,
-            zoo=self._loaded.zoo,
         )
+
+    def begin_epochs_of(self, steps_per_epoch: int | None) -> None:
+        """Set the number of steps in an epoch; None if it depends on the ring."""
+        self._steps_per_epoch = steps_per_epoch
+
+    def require_groups(self) -> None:
+        """Refuse changes of the optimizer's groups that cannot be copied to other ranks."""
+        self._state.require_groups()
 
     def _try_training(self, example: Batch) -> TrackedBuffers:
         """Run trial passes in training mode, to find the buffers, and to prepare the objective."""
-        module, loaded = self._runner.module, self._loaded
+        module, loaded = self._runner.module, self.loaded
         doing = (
             f"Running the model of {loaded.label} in training on the features from create_dataset"
             f" ({describe(example.features)})"
@@ -313,24 +416,24 @@ class TorchStep:
         named = dict(self._runner.module.named_parameters())
         others = {name: parameter for name, parameter in named.items() if id(parameter) not in held}
         omitted = [name for name, parameter in others.items() if parameter.requires_grad]
-        may_add = any(map(may_add_groups, self._callbacks))
-        if omitted and not may_add:
+        may_add = any(map(may_add_groups, self.user_callbacks))
+        if omitted and not may_add and self._part is None:
             log.warning(
                 "the optimizer of %s does not contain %s, which will not be trained",
-                self._loaded.label,
+                self.loaded.label,
                 ", ".join(omitted),
             )
         buffers = self._buffers.tensors
 
         def may_change(name: str, parameter: nn.Parameter) -> bool:
             if name not in others:
-                return bool(parameter.requires_grad or self._callbacks)
+                return bool(parameter.requires_grad or self.user_callbacks)
             return bool(may_add and parameter.is_floating_point() and name not in buffers)
 
         trained = dict(item for item in named.items() if may_change(*item))
         if not trained:
             raise UserCodeError(
-                f"The optimizer of {self._loaded.label} does not contain any trainable parameter.",
+                f"The optimizer of {self.loaded.label} does not contain any trainable parameter.",
                 received=f"{len(held)} parameters, none of them with requires_grad",
                 hint="Do not set requires_grad to False for parameters that should be trained.",
             )
@@ -445,6 +548,10 @@ class TorchStep:
         Returns:
             The loss as a sum, its divisor, and the sums of the metrics, in one row.
         """
+        if self._attack is not None:
+            self._runner.module.eval()
+            part = self._attack(part, self._loss_to_raise)
+            self._begin_training()
         num_examples = part.num_examples
         if num_examples == 1 and self._doubles_one:
             # Two equal examples have the same mean, and a variance of 0, as a single one has.
@@ -452,9 +559,9 @@ class TorchStep:
 
         def doing() -> str:
             shown = describe(part.features)
-            return f"Running the model of {self._loaded.label} for {shown} in training"
+            return f"Running the model of {self.loaded.label} for {shown} in training"
 
-        with user_code(doing, root=self._loaded.zoo):
+        with user_code(doing, root=self.loaded.zoo):
             outputs = self._outputs(part)
         outcome = self._objective.of_batch(part, outputs)
         share = num_examples / part.num_examples
@@ -471,12 +578,18 @@ class TorchStep:
         if is_last:
             self._reducer.begin(divisor)
         if loss.requires_grad:
-            with user_code(f"The backward pass of {self._loaded.label}", root=self._loaded.zoo):
+            with user_code(f"The backward pass of {self.loaded.label}", root=self.loaded.zoo):
                 self._statistics.weight = divisor
                 factor = weight_or_1 / divisor * self._gradient_factor
                 # Without a factor, a single part gives the same bits as a plain training loop.
                 (loss if factor == 1.0 else loss * factor).backward()
         return np.array([value, weight, *(share * np.array(outcome.metric_sums))])
+
+    def _loss_to_raise(self, part: Batch) -> torch.Tensor:
+        """Compute the loss in evaluation mode, for adversarial examples."""
+        with user_code(f"Attacking the model of {self.loaded.label}", root=self.loaded.zoo):
+            outputs = self._outputs(part)
+        return self._objective.loss_of(part, outputs)
 
     @property
     def _gradient_factor(self) -> float:
@@ -496,7 +609,7 @@ class TorchStep:
         parameters = [parameter for parameter in trained if parameter.grad is not None]
         if not parameters and any(parameter.requires_grad for parameter in trained):
             raise UserCodeError(
-                f"The loss of {self._loaded.label} does not depend on any trained parameter.",
+                f"The loss of {self.loaded.label} does not depend on any trained parameter.",
                 hint="Compute it from the model's outputs without .detach(), .item() and no_grad.",
             )
         with torch.no_grad():
@@ -525,8 +638,8 @@ class TorchStep:
             float(totals[values.CONTRIBUTORS]),
         )
         if is_representable:
-            doing = f"The optimizer of {self._loaded.label}"
-            with torch.no_grad(), user_code(doing, root=self._loaded.zoo):
+            doing = f"The optimizer of {self.loaded.label}"
+            with torch.no_grad(), user_code(doing, root=self.loaded.zoo):
                 self._run_optimizer()
         return True
 
@@ -535,7 +648,7 @@ class TorchStep:
             self._state.begin()
             self.optimizer.step()
         self._state.settle()
-        for schedule in self._schedules:
+        for schedule in self.schedules:
             if schedule.is_per_step and schedule.is_due(self._number_in_epoch):
                 schedule.scheduler.step()
 
@@ -550,6 +663,56 @@ class TorchStep:
         yield
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+
+
+def make_callbacks(
+    steps: Sequence[TorchStep],
+    optimizer: Any,
+    *,
+    steps_per_epoch: int | None,
+    num_epochs: int = 0,
+    **arguments: Any,
+) -> TorchCallbacks | None:
+    """Create the user's callbacks; None if there are none and no schedule advances per epoch.
+
+    Args:
+        steps: The step, or the steps of its phases.
+        optimizer: What callbacks find as `optimizer`.
+        steps_per_epoch: None if it depends on the ring.
+        num_epochs: Not used.
+        **arguments: Other arguments of `TorchCallbacks`.
+    """
+    for step in steps:
+        step.begin_epochs_of(steps_per_epoch)
+    schedules = [part for step in steps for part in step.schedules if not part.is_per_step]
+    callbacks, loaded = steps[0].user_callbacks, steps[0].loaded
+    if not callbacks and not schedules:
+        return None
+
+    def settle() -> None:
+        for step in steps:
+            step.require_groups()
+
+    return TorchCallbacks(
+        callbacks,
+        steps[0].model.runner.module,
+        optimizer,
+        schedules=schedules,
+        settle=settle,
+        zoo=loaded.zoo,
+        **arguments,
+    )
+
+
+def _require_variables(optimizer: torch.optim.Optimizer, phase: Phase, name: str) -> None:
+    """Check that the optimizer of a phase holds the variables of the phase."""
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if set(map(id, held)) != set(map(id, phase.variables)):
+        raise UserCodeError(
+            f"{name} must return an optimizer for the variables of the phase.",
+            received=f"{len(held)} parameters; the phase has {len(phase.variables)}",
+            hint="Pass the same parameters to Phase and to the optimizer.",
+        )
 
 
 @contextlib.contextmanager
@@ -617,9 +780,15 @@ class _LossScale:
 class _RandomNumbers:
     """Seeds PyTorch's generators, so that a resumed training draws the same random numbers."""
 
-    def __init__(self) -> None:
-        """Take the seed that was set in PyTorch before the user's code ran."""
+    def __init__(self, phase: str) -> None:
+        """Take the seed that was set in PyTorch before the user's code ran.
+
+        Args:
+            phase: Makes the numbers of each phase different; empty without phases.
+        """
         seed = torch.initial_seed() % (1 << 63)
+        if phase:
+            seed = step_seed(seed, 0, zlib.crc32(phase.encode()))
         self.variable = Array(np.array([seed, 0], np.int64))
         """The seed, and the number of completed steps; part of the ring's state."""
 

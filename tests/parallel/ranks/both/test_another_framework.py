@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.ring.state import Counters, RingState
 from tests import numpy_framework
+from tests.jobs import training
 from tests.parallel.agreement import assert_same_everywhere
 
 ZOO = Path(__file__).parents[3] / "zoo"
@@ -32,8 +32,7 @@ def make_step(framework):
         loaded = load_spec(ZOO, "line", params={})
         loaded.spec.create_model = lambda: np.zeros((200, 1))
         loaded.spec.create_optimizer = lambda lr=0.1: (lr, 0.5)
-        config = TrainConfig(batch_size=40, **settings)
-        return on_ring.step(loaded, part(0, 0, 1), config)
+        return on_ring.step(loaded, part(0, 0, 1), training(40, settings))
 
     return make
 

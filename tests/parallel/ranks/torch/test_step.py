@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.torch.ring import FRAMEWORK
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.spec import Mode
+from tests.jobs import training
 from tests.parallel import side
 from tests.parallel.agreement import assert_same_everywhere
 from tests.parallel.side import ALONE, BATCH, KEEP_EVERY, LANES, ZOO, assert_as_alone
@@ -36,8 +36,8 @@ class Side(side.Side):
         loaded = load_spec(ZOO, model, params=params)
         self.stream = FRAMEWORK.batches(self.reader, self.plan, loaded, mode, prefetch=2)
         settings = {"bucket_bytes": 100, "precision": precision, **(config or {})}
-        config = TrainConfig(batch_size=BATCH, **settings)
-        self.trainer = FRAMEWORK.step(loaded, self.stream.element_spec, config)
+        job = training(BATCH, settings)
+        self.trainer = FRAMEWORK.step(loaded, self.stream.element_spec, job)
 
 
 @pytest.mark.parametrize("keep_every", KEEP_EVERY)

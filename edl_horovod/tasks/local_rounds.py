@@ -1,0 +1,431 @@
+"""Training in local rounds: replicas of the model take steps of their own between two sums.
+
+A round is a step of the job: the ring's state, checkpoints, evaluations and joins are at its ends.
+A replica belongs to the job and owns a lane of the records; a rank runs the replicas of its lanes
+one after the other, each from the values at the round's start. So the result does not depend on the
+ring. `average` is S. Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; `diloco`
+is A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023,
+algorithm 1, whose outer optimizer is SGD with Nesterov momentum.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edl_horovod.config.schema import LocalConfig
+from edl_horovod.frameworks.base import Collectives, Model, OuterOptimizer, Step
+from edl_horovod.frameworks.batches import StepBatches
+from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
+from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
+from edl_horovod.records.plan import DataPlan, StepSpans
+from edl_horovod.records.steps import NO_IDS
+
+Values = dict[str, NDArray[Any]]
+
+
+def plan_of_local_steps(plan: DataPlan, num_steps: int) -> DataPlan:
+    """The plan of the local steps, from the plan of rounds with `num_steps` of them."""
+    return replace(plan, global_batch=plan.global_batch // num_steps)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Reads the examples of a round; stands for the features of its batch."""
+
+    batches: "RoundBatches"
+    number: int
+
+    def steps_of(self, lane: int) -> Iterator[Batch | None]:
+        """The examples of a replica's local steps."""
+        return self.batches.steps_of(self.number, lane)
+
+
+class RoundBatches:
+    """Has the interface of `StepBatches`, for rounds; each has the local steps of all lanes.
+
+    Each lane has batches of its own, which continue from one round to the next.
+    """
+
+    def __init__(
+        self, make_batches: Callable[[], StepBatches], plan: DataPlan, num_steps: int
+    ) -> None:
+        """Read rounds.
+
+        Args:
+            make_batches: Makes the batches of local steps.
+            plan: The plan of rounds.
+            num_steps: Local steps of a round.
+        """
+        self._make_batches, self._rounds, self._num_steps = make_batches, plan, num_steps
+        self._plan = plan_of_local_steps(plan, num_steps)
+        self.lanes = range(0)
+        self._next_round, self._last_round = 0, 0
+        self._batches: dict[int, StepBatches] = {}
+        """By lane."""
+        self._at: dict[int, int] = {}
+        """The local step that comes next in the batches of a lane, if they are being read."""
+        self.record_ids = NO_IDS
+
+    def close(self) -> None:
+        """Stop prefetching."""
+        for batches in self._batches.values():
+            batches.close()
+
+    def expect(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
+    ) -> None:
+        """Do nothing: a round is long beside its first examples."""
+
+    def restart(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
+    ) -> None:
+        """Read the rounds from `first_step` up to, but not including, `last_step`."""
+        self.lanes, self._next_round, self._last_round = lanes, first_step, last_step
+        for lane in set(self._at).difference(lanes):
+            # It reads nothing more ahead.
+            self._batches[lane].restart(range(lane, lane + 1), 0, 0)
+            del self._at[lane]
+        for lane in lanes:
+            self._read_from(lane, first_step)
+
+    def next_batch(self) -> Batch | None:
+        """Return the next round of this rank."""
+        number, self._next_round = self._next_round, self._next_round + 1
+        span = self._rounds.spans(1)[number]
+        order = self._rounds.order(span.epoch)
+        self.record_ids = order.between(span.first, span.last, self.lanes)
+        return Batch(_Round(self, number), None, len(self.record_ids))
+
+    def steps_of(self, number: int, lane: int) -> Iterator[Batch | None]:
+        """Read the local steps of a round on one lane."""
+        self._read_from(lane, number)
+        for step in self._local_steps(number):
+            self._at[lane] = step + 1
+            yield self._batches[lane].next_batch()
+
+    def _read_from(self, lane: int, number: int) -> None:
+        """Begin to read a lane at the first local step of a round, unless that comes next."""
+        first = self._local_steps(number).start
+        if lane not in self._batches:
+            self._batches[lane] = self._make_batches()
+        if self._at.get(lane) != first and number < self._last_round:
+            last = self._local_steps(self._last_round - 1).stop
+            self._batches[lane].restart(range(lane, lane + 1), first, last)
+            self._at[lane] = first
+
+    def _local_steps(self, number: int) -> range:
+        """The local steps of a round, counted over all epochs."""
+        per_epoch = self._rounds.steps_per_epoch
+        epoch, within = divmod(number, per_epoch)
+        start = epoch * self._plan.steps_per_epoch
+        first = start + within * self._num_steps
+        return range(first, min(first + self._num_steps, start + self._plan.steps_per_epoch))
+
+
+@dataclass(frozen=True)
+class _Replica:
+    """What a replica has computed in a round."""
+
+    changes: Values
+    """The changes of its variables: multiplied by its examples, except for integers."""
+    state: Values
+    """Its optimizer's state, for `inner_state=keep`."""
+    numbers: NDArray[np.float64]
+    """A row with the indices below, then the sums of the metrics, then their values, weighted."""
+
+
+_WANTS_CHANGE, _ACTIVE, _EXAMPLES, _LOSS, _BAD, _METRICS = range(6)
+"""Indices into a row of numbers: the flag of `StepSums.wants_change`, replicas with examples, the
+examples, the loss of each step times its examples, and steps that are not finite."""
+
+
+class LocalRounds:
+    """Implements `base.Step` for rounds, by the step of one replica."""
+
+    def __init__(self, step: Step, collectives: Collectives, config: LocalConfig) -> None:
+        """Train replicas with this step.
+
+        Args:
+            step: Trains one replica, as if it were alone.
+            collectives: Sum over the ring.
+            config: The settings of the rounds.
+        """
+        self._step, self._collectives, self._config = step, collectives, config
+        self._inner = dict(step.variables)
+        names = [name for name in self._inner if name not in step.model_variables]
+        values = {name: _value(self._inner[name]) for name in names}
+        # What an optimizer keeps for each weight; its other variables count steps, and the like.
+        self._slots = {n: v for n, v in values.items() if v.ndim and _is_inexact(v)}
+        has_own_state = config.inner_state != "average"
+        self._unsummed = frozenset(self._slots) if has_own_state else frozenset()
+        self._rounds = Array(np.int64(0))
+        self._outer: OuterOptimizer | None = None
+        if config.method == "diloco":
+            self._outer = step.outer_optimizer(config.outer_learning_rate, config.outer_momentum)
+        self._kept: dict[str, Array] = {}
+        if config.inner_state == "keep":
+            copies = config.replicas
+            self._kept = {n: Array(np.repeat(v[None], copies, 0)) for n, v in self._slots.items()}
+        self._id = int.from_bytes(os.urandom(7), "little")
+        self._done: dict[int, _Replica] = {}
+        """The replicas that this rank has computed in the round `_done_in`."""
+        self._done_in = -1
+        self._metric_names: tuple[str, ...] | None = None
+        self._num_metric_sums = 0
+        self._is_waiting = False
+        self.doing: Callable[[str, str], AbstractContextManager[None]] = _unwatched
+        """`Membership.doing` of the present ring: a round is long, a local step is not."""
+
+    @property
+    def model(self) -> Model:
+        """The model that is trained."""
+        return self._step.model
+
+    @property
+    def model_variables(self) -> Mapping[str, Variable]:
+        """The model's variables."""
+        return self._step.model_variables
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """The variables of a replica at the ends of rounds, and those of the rounds."""
+        own: dict[str, Variable] = {}
+        if self._outer is not None:
+            own |= {f"outer/{name}": part for name, part in self._outer.variables.items()}
+        own |= {f"replicas/{n}": part for n, part in self._kept.items()}
+        return {**self._inner, **own, "rounds": self._rounds}
+
+    @property
+    def trained(self) -> Sequence[str]:
+        """The names of the model's variables that rounds train."""
+        return self._step.trained
+
+    @property
+    def groups(self) -> Sequence[StateGroup]:
+        """None: a joining rank receives all of the state at once, at the end of a round."""
+        return ()
+
+    def step(
+        self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
+    ) -> StepSums:
+        """Run one round over the ring; either all of it takes effect or nothing."""
+        number = int(self._rounds.numpy())
+        if self._done_in != number:
+            self._done, self._done_in = {}, number
+        start = {name: _value(variable) for name, variable in self._inner.items()}
+        try:
+            self._try_metrics()
+            lanes = self._lanes_to_compute(batch, is_alone=is_alone)
+            for lane in lanes:
+                if lane not in self._done:
+                    assert batch is not None
+                    self._done[lane] = self._replica(lane, batch.features.steps_of(lane), start)
+        finally:
+            _assign(self._inner, start)
+        changes, kept, numbers = self._local_sums([(lane, self._done[lane]) for lane in lanes])
+        numbers[_WANTS_CHANGE] = float(wants_change)
+        if not is_alone:
+            self._is_waiting = True
+            try:
+                # All ranks call it in each round, also those without replicas.
+                changes, kept, numbers = self._over_ring(changes, kept, numbers)
+            finally:
+                self._is_waiting = False
+        results = self._results(numbers)
+        if results.num_examples and results.is_finite:
+            self._end_round(start, changes, kept, numbers)
+        return results
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """Multiply the learning rate of the local steps."""
+        self._step.scale_learning_rate(factor)
+
+    def outer_optimizer(self, learning_rate: float, momentum: float) -> OuterOptimizer:
+        """The outer optimizer of a replica's step."""
+        return self._step.outer_optimizer(learning_rate, momentum)
+
+    def finalize(self) -> None:
+        """Set the model to its final values."""
+        self._step.finalize()
+
+    def rehearse(self, batch: Batch) -> None:
+        """Rehearse a local step."""
+        self._step.rehearse(batch)
+
+    def is_waiting(self) -> bool:
+        """Whether this rank has computed its replicas and waits for the others."""
+        return self._is_waiting
+
+    def callbacks(
+        self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
+    ) -> EpochCallbacks | None:
+        """Create the user's callbacks; None if there are none."""
+        return self._step.callbacks(
+            num_epochs=num_epochs, steps_per_epoch=steps_per_epoch, per_step=per_step
+        )
+
+    def _try_metrics(self) -> None:
+        """Find out which metrics a step has, by one without examples."""
+        if self._metric_names is None:
+            sums = self._step.step(None, wants_change=False, is_alone=True, salt=0)
+            self._metric_names = tuple(sums.metrics)
+            self._num_metric_sums = len(sums.metric_sums)
+
+    def _lanes_to_compute(self, batch: Batch | None, *, is_alone: bool) -> list[int]:
+        """The replicas that this rank contributes to the round; each has one such rank.
+
+        If a round is redone because a rank was lost, the replicas that others have computed count.
+        """
+        own = [] if batch is None else list(batch.features.batches.lanes)
+        if is_alone:
+            return own
+        row = [int(lane in self._done) for lane in range(self._config.replicas)]
+        # All ranks call it at the beginning of each round.
+        rows = self._collectives.gather_rows([*row, self._id], "edl.rounds.done")
+        holders = [rows[rows[:, lane] == 1, -1] for lane in range(self._config.replicas)]
+        return [
+            lane
+            for lane, ids in enumerate(holders)
+            if (ids[0] == self._id if len(ids) else lane in own)
+        ]
+
+    def _replica(self, lane: int, batches: Iterator[Batch | None], start: Values) -> _Replica:
+        """Train a replica for a round, from the values at its start."""
+        _assign(self._inner, start)
+        if self._config.inner_state == "reset":
+            _assign(self._inner, self._slots)
+        _assign(self._inner, {name: kept.numpy()[lane] for name, kept in self._kept.items()})
+        numbers = self._zeros()
+        for place, batch in enumerate(batches):
+            if batch is not None:
+                with self.doing("works", f"local step {place} of replica {lane}"):
+                    sums = self._step.step(batch, wants_change=False, is_alone=True, salt=lane)
+                numbers += self._numbers_of(sums)
+        count = numbers[_EXAMPLES]
+        numbers[_ACTIVE] = float(count > 0)
+        after = {name: _value(variable) for name, variable in self._inner.items()}
+        changes = {
+            name: value.dtype.type(count) * (value - start[name])
+            if _is_inexact(value)
+            else value.astype(np.int64) - start[name].astype(np.int64)
+            for name, value in after.items()
+            if name not in self._unsummed
+        }
+        return _Replica(changes, {name: after[name] for name in self._kept}, numbers)
+
+    def _zeros(self) -> NDArray[np.float64]:
+        assert self._metric_names is not None
+        return np.zeros(_METRICS + self._num_metric_sums + len(self._metric_names))
+
+    def _numbers_of(self, sums: StepSums) -> NDArray[np.float64]:
+        assert self._metric_names is not None
+        row, count = self._zeros(), sums.num_examples
+        row[_EXAMPLES], row[_BAD] = count, float(not sums.is_finite)
+        if count:
+            row[_LOSS] = count * sums.loss
+            metrics = [count * sums.metrics[name] for name in self._metric_names]
+            row[_METRICS:] = [*sums.metric_sums, *metrics]
+        return row
+
+    def _local_sums(
+        self, replicas: Sequence[tuple[int, _Replica]]
+    ) -> tuple[Values, Values, NDArray[np.float64]]:
+        """Sum up the replicas of this rank, in the order of their lanes."""
+        numbers = self._zeros()
+        kept = {name: np.zeros_like(variable.numpy()) for name, variable in self._kept.items()}
+        changes = {
+            name: np.zeros(value.shape, value.dtype if _is_inexact(value) else np.int64)
+            for name, value in ((n, v.numpy()) for n, v in self._inner.items())
+            if name not in self._unsummed
+        }
+        for lane, replica in replicas:
+            numbers += replica.numbers
+            for name, change in replica.changes.items():
+                changes[name] += change
+            for name, value in replica.state.items():
+                kept[name][lane] = value
+        return changes, kept, numbers
+
+    def _over_ring(
+        self, changes: Values, kept: Values, numbers: NDArray[np.float64]
+    ) -> tuple[Values, Values, NDArray[np.float64]]:
+        """Sum up what the ranks have; one message for each type of number."""
+        arrays = {f"c/{n}": v for n, v in changes.items()} | {f"k/{n}": v for n, v in kept.items()}
+        totals: Values = {}
+        for kind in sorted({value.dtype.name for value in arrays.values()}):
+            members = {n: v for n, v in arrays.items() if v.dtype.name == kind}
+            flat = np.concatenate([value.reshape(-1) for value in members.values()])
+            total = self._collectives.sum(flat, f"edl.rounds.{kind}")
+            ends = np.cumsum([value.size for value in members.values()])
+            parts = np.split(total, ends[:-1])
+            totals |= {
+                name: part.reshape(value.shape)
+                for (name, value), part in zip(members.items(), parts, strict=True)
+            }
+        numbers = self._collectives.sum(numbers, "edl.rounds.numbers")
+        return (
+            {name: totals[f"c/{name}"] for name in changes},
+            {name: totals[f"k/{name}"] for name in kept},
+            numbers,
+        )
+
+    def _results(self, numbers: NDArray[np.float64]) -> StepSums:
+        assert self._metric_names is not None
+        count = float(numbers[_EXAMPLES])
+        end = _METRICS + self._num_metric_sums
+        means = numbers[end:] / count if count else numbers[end:]
+        return StepSums(
+            num_examples=round(count),
+            loss=float(numbers[_LOSS] / count) if count else math.nan,
+            wants_change=bool(numbers[_WANTS_CHANGE] > 0),
+            metrics=dict(zip(self._metric_names, means.tolist(), strict=True)),
+            metric_sums=numbers[_METRICS:end],
+            has_finite_gradients=not numbers[_BAD],
+        )
+
+    def _end_round(
+        self, start: Values, changes: Values, kept: Values, numbers: NDArray[np.float64]
+    ) -> None:
+        """Set all variables to their values after the round, equally on all ranks."""
+        count, active = numbers[_EXAMPLES], numbers[_ACTIVE]
+        after: Values = {}
+        mean_changes: Values = {}
+        for name, total in changes.items():
+            if not _is_inexact(start[name]):
+                after[name] = start[name].astype(np.int64) + np.rint(total / active).astype(
+                    np.int64
+                )
+                continue
+            mean_changes[name] = total / start[name].dtype.type(count)
+        if self._outer is not None:
+            self._outer.apply({name: mean_changes.pop(name) for name in self._step.trained})
+        after |= {name: start[name] + change for name, change in mean_changes.items()}
+        _assign(self._inner, after)
+        for name, values in kept.items():
+            self._kept[name].assign(values)
+        self._rounds.assign(int(self._rounds.numpy()) + 1)
+        self._done = {}
+
+
+def _unwatched(state: str, phase: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def _value(variable: Variable) -> NDArray[Any]:
+    return np.array(variable.numpy())
+
+
+def _is_inexact(value: NDArray[Any]) -> bool:
+    return bool(np.issubdtype(value.dtype, np.inexact))
+
+
+def _assign(variables: Mapping[str, Variable], values: Values) -> None:
+    for name, value in values.items():
+        variable = variables[name]
+        variable.assign(value.astype(variable.numpy().dtype, copy=False))

@@ -1,0 +1,232 @@
+"""Local rounds: what they add up to, which records they read, and what a lost rank costs."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edl_horovod.config.schema import DataConfig, LocalConfig
+from edl_horovod.config.tasks import num_lanes, training_batch
+from edl_horovod.errors import ConfigError
+from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.models.zoo import load_spec
+from edl_horovod.records.job_data import plan_of
+from edl_horovod.records.plan import lanes_of_rank
+from edl_horovod.spec import Mode
+from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches, plan_of_local_steps
+from tests import numpy_framework
+from tests.jobs import training
+from tests.memory_source import KIND
+
+ZOO = Path(__file__).parents[2] / "zoo"
+NUM_RECORDS, BATCH, REPLICAS, EPOCHS = 100, 12, 4, 3
+
+
+class Ring:
+    """The collectives of threads, one for each rank."""
+
+    def __init__(self, size):
+        self._barrier = threading.Barrier(size, timeout=30)
+        self._rows = {}
+        self.fails_in = ""
+        """The name of a collective that fails on all ranks."""
+
+    def of(self, rank):
+        return RankCollectives(self, rank)
+
+    def exchange(self, rank, value, name):
+        self._rows[rank] = value
+        self._barrier.wait()
+        rows = [self._rows[other] for other in sorted(self._rows)]
+        self._barrier.wait()
+        if name == self.fails_in:
+            raise CollectiveFailed("a rank was lost")
+        return rows
+
+
+class RankCollectives:
+    def __init__(self, ring, rank):
+        self._ring, self._rank = ring, rank
+
+    def sum(self, values, name):
+        return np.sum(self._ring.exchange(self._rank, values, name), axis=0)
+
+    def gather_rows(self, row, name):
+        return np.array(self._ring.exchange(self._rank, row, name))
+
+
+class CountingStep(numpy_framework.Step):
+    """Counts the local steps with examples."""
+
+    num_steps = 0
+
+    def step(self, batch, **arguments):
+        self.num_steps += batch is not None
+        return super().step(batch, **arguments)
+
+
+class Rank:
+    def __init__(self, job, source, collectives, momentum=0.0):
+        loaded = load_spec(str(ZOO), "line", params={})
+        loaded.spec.create_optimizer = lambda lr=0.1: (lr, momentum)
+        lanes, batch = num_lanes(job), training_batch(job)
+        self.plan = plan_of(source, DataConfig(), num_lanes=lanes, is_training=True, **batch)
+        local = job.train.local
+        plan = plan_of_local_steps(self.plan, local.steps) if local.steps else self.plan
+        batches = numpy_framework.Batches(source, plan, loaded, Mode.TRAINING)
+        self.inner = CountingStep(loaded, batches.element_spec, job, collectives)
+        self.step, self.batches = self.inner, batches
+        if local.steps:
+            self.step = LocalRounds(self.inner, collectives, local)
+            self.batches = RoundBatches(
+                lambda: numpy_framework.Batches(source, plan, loaded, Mode.TRAINING),
+                self.plan,
+                local.steps,
+            )
+        self.last = self.plan.spans(1).first_step_of(EPOCHS)
+        self.ids = []
+
+    def begin(self, rank, size, first):
+        self.lanes = lanes_of_rank(rank, size, self.plan.num_lanes)
+        self.batches.restart(self.lanes, first, self.last, self.plan.spans(1))
+        self.is_alone = size == 1
+
+    def run(self):
+        batch = self.batches.next_batch()
+        self.ids.append(self.batches.record_ids)
+        return self.step.step(
+            batch, wants_change=False, is_alone=self.is_alone, salt=self.lanes.start
+        )
+
+    @property
+    def values(self):
+        return {name: np.array(part.numpy()) for name, part in self.step.variables.items()}
+
+
+@pytest.fixture
+def source():
+    class Request:
+        data = f"numbers:{NUM_RECORDS}"
+
+    return KIND.open(Request)
+
+
+def train(source, size, *, momentum=0.0, **local):
+    """Train on a ring; returns the losses, the variables and the record ids of each rank."""
+    train_settings = {"local": LocalConfig(**local)} if local else {}
+    job = training(BATCH, train_settings, data_plan=DataConfig(lanes=local.get("replicas", 4)))
+    ring = Ring(size)
+    ranks = [Rank(job, source, ring.of(rank), momentum) for rank in range(size)]
+    for number, rank in enumerate(ranks):
+        rank.begin(number, size, 0)
+    with ThreadPoolExecutor(size) as pool:
+        losses = list(pool.map(lambda rank: [rank.run().loss for _ in range(rank.last)], ranks))
+    return losses, [rank.values for rank in ranks], [rank.ids for rank in ranks]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_rounds_of_one_step_are_synchronous_steps_of_sgd(source, momentum):
+    losses, (plain,), _ = train(source, 1, momentum=momentum)
+    local_losses, (local,), _ = train(source, 1, momentum=momentum, steps=1, replicas=REPLICAS)
+    np.testing.assert_allclose(local_losses[0], losses[0], rtol=1e-9)
+    np.testing.assert_allclose(local["kernel"], plain["kernel"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("inner_state", ["average", "reset", "keep"])
+@pytest.mark.parametrize("method", ["average", "diloco"])
+def test_the_result_does_not_depend_on_the_ring(source, method, inner_state):
+    settings = {"steps": 3, "replicas": REPLICAS, "method": method, "inner_state": inner_state}
+    expected, (alone,), (ids,) = train(source, 1, momentum=0.5, **settings)
+    for size in (2, 3, 4):
+        losses, values, parts = train(source, size, momentum=0.5, **settings)
+        for rank in range(size):
+            np.testing.assert_allclose(losses[rank], expected[0], rtol=1e-9)
+            for name, value in values[rank].items():
+                np.testing.assert_allclose(value, alone[name], rtol=1e-9, atol=1e-12)
+        for number, whole in enumerate(ids):
+            assert sorted(np.concatenate([rank[number] for rank in parts])) == sorted(whole)
+    per_epoch = len(ids) // EPOCHS
+    for epoch in range(EPOCHS):
+        seen = np.concatenate(ids[epoch * per_epoch : (epoch + 1) * per_epoch])
+        assert sorted(seen) == list(range(NUM_RECORDS))
+
+
+def test_replicas_of_several_steps_differ_from_synchronous_steps_and_from_each_other(source):
+    plain, _, _ = train(source, 1)
+    losses, values, _ = train(source, 1, momentum=0.5, steps=3, replicas=4, inner_state="keep")
+    assert len(losses[0]) == -(-len(plain[0]) // EPOCHS // 3) * EPOCHS
+    assert losses[0][-1] < losses[0][0] / 2
+    kept = values[0]["replicas/optimizer/velocity"]
+    assert kept.shape[0] == 4
+    assert len({row.tobytes() for row in kept}) == 4
+
+
+def test_the_outer_optimizer_is_sgd_with_nesterov_momentum(source):
+    settings = {"steps": 2, "replicas": 2, "outer_learning_rate": 0.5, "outer_momentum": 0.8}
+    job = training(BATCH, {"local": LocalConfig(method="diloco", **settings)})
+    plain = training(BATCH, {"local": LocalConfig(steps=2, replicas=2)})
+    ours, theirs = (Rank(each, source, Ring(1).of(0)) for each in (job, plain))
+    velocity, weights = 0.0, ours.values["kernel"]
+    for number in range(4):
+        for rank in (ours, theirs):
+            rank.begin(0, 1, number)
+        before = ours.values["kernel"]
+        theirs.inner.model.kernel.assign(before)
+        theirs.run()
+        change = theirs.values["kernel"] - before
+        velocity = 0.8 * velocity + change
+        weights = before + 0.5 * (change + 0.8 * velocity)
+        ours.run()
+        np.testing.assert_allclose(ours.values["kernel"], weights, rtol=1e-9)
+
+
+@pytest.mark.parametrize("fails_in", ["edl.rounds.float64", "edl.rounds.numbers"])
+def test_after_a_loss_only_the_replicas_of_the_lost_rank_are_trained_again(source, fails_in):
+    job = training(BATCH, {"local": LocalConfig(steps=3, replicas=REPLICAS)})
+    _, (alone,), _ = train(source, 1, steps=3, replicas=REPLICAS)
+    ring = Ring(4)
+    ranks = [Rank(job, source, ring.of(rank)) for rank in range(4)]
+    for number, rank in enumerate(ranks):
+        rank.begin(number, 4, 0)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda rank: rank.run(), ranks))
+        before = [rank.values for rank in ranks]
+        ring.fails_in = fails_in
+        for failed in [pool.submit(rank.run) for rank in ranks]:
+            with pytest.raises(CollectiveFailed):
+                failed.result()
+    for rank, values in zip(ranks, before, strict=True):
+        for name, value in rank.values.items():
+            np.testing.assert_array_equal(value, values[name], err_msg=name)
+    survivors, ring = ranks[:1] + ranks[2:], Ring(3)
+    for number, rank in enumerate(survivors):
+        rank.step._collectives = ring.of(number)
+        rank.begin(number, 3, 1)
+        rank.inner.num_steps = 0
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda rank: rank.run(), survivors))
+        assert sum(rank.inner.num_steps for rank in survivors) == 3  # One replica's.
+        list(pool.map(lambda rank: [rank.run() for _ in range(rank.last - 2)], survivors))
+    for rank in survivors:
+        np.testing.assert_allclose(rank.values["kernel"], alone["kernel"], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("key", "settings"),
+    [
+        ("train.local.replicas", {"train": {"local": LocalConfig(steps=2, replicas=5)}}),
+        (
+            "data_plan.lanes",
+            {"train": {"local": LocalConfig(steps=2)}, "data_plan": DataConfig(lanes=12)},
+        ),
+        (
+            "train.batch_norm",
+            {"train": {"local": LocalConfig(steps=2), "batch_norm": "synchronized"}},
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_rounds_are_refused(key, settings):
+    with pytest.raises(ConfigError, match=key):
+        training(BATCH, **settings)
