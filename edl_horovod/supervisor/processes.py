@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Protocol
 
-from edl_horovod.errors import JobFailed, NotEnoughWorkers, OutputError
+from edl_horovod.errors import SEE_DOCTOR, JobFailed, NotEnoughWorkers, OutputError
 from edl_horovod.job.lifeline import LIFELINE_VARIABLE
 from edl_horovod.supervisor.plan import GRACE_SECONDS, Command
 
@@ -30,7 +30,7 @@ _LESS_MEMORY = (
 )
 _CAUSES: dict[int, str] = {
     signal.SIGBUS: "a file in memory could not be read or written: check whether the disk, or"
-    " /dev/shm, is full",
+    f" /dev/shm, is full {SEE_DOCTOR}",
     signal.SIGILL: "the processor lacks instructions that a package was built for: install one that"
     " was built for it",
     signal.SIGSEGV: "a compiled package failed: its stack is in the log",

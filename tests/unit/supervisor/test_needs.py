@@ -46,6 +46,7 @@ def test_a_job_here_without_what_its_workers_import_starts_nothing(
 
     assert "make setup" in str(found.value)
     assert "pip install -c constraints.txt '.[tensorflow,horovod-build]'" in str(found.value)
+    assert str(found.value).count("edl doctor") == 1
     assert not Path(config.output).exists()
     assert list(tmp_path.iterdir()) == [Path(config.data)]
 
