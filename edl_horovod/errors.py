@@ -7,7 +7,7 @@ import difflib
 import errno
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Self
+from typing import ClassVar, Self
 
 __all__ = [
     "ClusterError",
@@ -34,6 +34,8 @@ __all__ = [
     "TimedOut",
     "TrainingError",
     "UserCodeError",
+    "SEE_DOCTOR",
+    "TOO_MANY_FILES",
     "hint_of",
     "did_you_mean",
     "how_to_install",
@@ -41,6 +43,12 @@ __all__ = [
     "meaning_of",
     "error_of_kind",
 ]
+
+
+TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
+"""Numbers of the system's errors for a process, or a machine, that may open no more files."""
+SEE_DOCTOR = "(To look at this environment, run: edl doctor)"
+"""The end of an error's message where the cause is not the job but the environment."""
 
 
 class EdlError(Exception):
@@ -53,6 +61,8 @@ class EdlError(Exception):
     """
 
     exit_code = 1
+    is_about_environment: ClassVar[bool] = False
+    """Whether such an error is about a machine or a cluster, at which `edl doctor` looks."""
 
     def __init__(
         self, problem: str, *, received: Mapping[str, object] | str = "", hint: str = ""
@@ -60,12 +70,21 @@ class EdlError(Exception):
         self.problem = problem.strip()
         self.received = received
         self.hint = hint.strip(" ")
+        parts = [self.facts, self.hint]
+        # The text of another process's error has the pointer already.
+        if self.is_about_environment and SEE_DOCTOR not in f"{problem} {hint}":
+            parts.append(SEE_DOCTOR)
+        # A hint may begin a line of its own.
+        super().__init__(" ".join(filter(None, parts)).replace(" \n", "\n").strip())
+
+    @property
+    def facts(self) -> str:
+        """What is wrong and what was received, without the hint."""
+        received = self.received
         if isinstance(received, Mapping):
             received = _settings(received)
         received_text = f"Received: {received.removesuffix('.')}." if received else ""
-        # A hint may begin a line of its own.
-        parts = filter(None, (self.problem, received_text, self.hint))
-        super().__init__(" ".join(parts).replace(" \n", "\n").strip())
+        return " ".join(filter(None, (self.problem, received_text)))
 
     def with_more_hint(self, more: str) -> Self:
         """The same error with more text after its hint; the text begins with a space if needed."""
@@ -137,6 +156,7 @@ class MissingDependency(EdlError):
     """A required program or package is not installed on this machine, or lacks a feature."""
 
     exit_code = 8
+    is_about_environment = True
 
 
 class ProofFailed(EdlError):
@@ -155,24 +175,28 @@ class NoCluster(ClusterError):
     """No cluster is configured: there is no usable kubeconfig or context, and this is not a pod."""
 
     exit_code = 11
+    is_about_environment = True
 
 
 class ClusterUnreachable(ClusterError):
     """The cluster's API server cannot be reached, is too busy, or did not answer in time."""
 
     exit_code = 12
+    is_about_environment = True
 
 
 class CredentialsRefused(ClusterError):
     """The cluster does not accept the credentials (401)."""
 
     exit_code = 13
+    is_about_environment = True
 
 
 class ClusterForbidden(ClusterError):
     """The credentials may not do this in the cluster (403)."""
 
     exit_code = 14
+    is_about_environment = True
 
 
 class ObjectNotFound(ClusterError):
@@ -203,6 +227,7 @@ class NoMPIJobs(ClusterError):
     """The cluster has no MPIJobs: mpi-operator is not installed there."""
 
     exit_code = 19
+    is_about_environment = True
 
 
 class TimedOut(EdlError):
@@ -221,6 +246,7 @@ class RegistryError(EdlError):
     """An image's registry does not answer, or refuses a push or a pull."""
 
     exit_code = 31
+    is_about_environment = True
 
 
 class Interrupted(EdlError):
@@ -274,6 +300,8 @@ def hint_of(error: OSError) -> str:
             "There is a file where a folder is needed, or a folder where a file is needed: choose"
             " another place."
         )
+    if error.errno in TOO_MANY_FILES:
+        return f"Raise the limit of open files: ulimit -n 65536. {SEE_DOCTOR}"
     if error.errno == errno.ENOENT:
         return "Create the folder above it, or choose another place."
     return "Check its disk, or choose another place."

@@ -10,7 +10,15 @@ from importlib import import_module
 import edl_horovod
 from edl_horovod import errors
 from edl_horovod.config.tasks import TASKS
-from edl_horovod.errors import ConfigError, EdlError, Interrupted, did_you_mean
+from edl_horovod.errors import (
+    TOO_MANY_FILES,
+    ConfigError,
+    EdlError,
+    Interrupted,
+    MissingDependency,
+    did_you_mean,
+    hint_of,
+)
 from edl_horovod.extensions import Table
 
 __all__ = ["VERBS", "Verb", "main"]
@@ -82,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (EdlError, KeyboardInterrupt, OSError, RuntimeError) as e:
-        if isinstance(e, OSError) and e.filename is None:
+        if isinstance(e, OSError) and e.filename is None and e.errno not in TOO_MANY_FILES:
             raise
         if isinstance(e, RuntimeError):
             # Python 3.11 wraps a Ctrl-C that comes while an import makes a class.
@@ -101,6 +109,8 @@ def _as_ours(error: EdlError | KeyboardInterrupt | OSError) -> EdlError:
         return error
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("interrupted")
+    if error.errno in TOO_MANY_FILES:
+        return MissingDependency(f"{error.strerror}.", hint=hint_of(error))
     return ConfigError(
         f"A file or a folder cannot be used: {error.strerror}.",
         received=repr(error.filename),

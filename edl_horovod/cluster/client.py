@@ -283,8 +283,10 @@ class Cluster:
     def _attempt(
         self, verb: str, kind: str, *, all_namespaces: bool = False, **part: str
     ) -> Attempt:
-        namespace = None if all_namespaces else self.namespace
-        return Attempt(verb, kind_of(kind), namespace, self.server, **part)
+        known_kind = kind_of(kind)
+        is_inside = known_kind.is_namespaced and not all_namespaces
+        namespace = self.namespace if is_inside else None
+        return Attempt(verb, known_kind, namespace, self.server, **part)
 
     # -- requests
 

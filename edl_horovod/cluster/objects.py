@@ -8,13 +8,15 @@ from urllib.parse import quote
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of object, in one version of its API; all but one belong to a namespace."""
+    """A kind of object, in one version of its API."""
 
     name: str
     """The name in manifests."""
     plural: str
     """The name in paths."""
     api_version: str = "v1"
+    is_namespaced: bool = True
+    """Whether such an object belongs to a namespace."""
 
     @property
     def resource(self) -> str:
@@ -40,6 +42,13 @@ KINDS = {
         Kind("Role", "roles", "rbac.authorization.k8s.io/v1"),
         Kind("RoleBinding", "rolebindings", "rbac.authorization.k8s.io/v1"),
         Kind("LocalSubjectAccessReview", "localsubjectaccessreviews", "authorization.k8s.io/v1"),
+        Kind(
+            "SelfSubjectAccessReview",
+            "selfsubjectaccessreviews",
+            "authorization.k8s.io/v1",
+            is_namespaced=False,
+        ),
+        Kind("Namespace", "namespaces", is_namespaced=False),
         Kind("MPIJob", "mpijobs", "kubeflow.org/v2beta1"),
     )
 }
@@ -57,7 +66,7 @@ def kind_of(name: str, api_version: str = "") -> Kind:
 def path_of(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:
     """Path at the API server of an object, of a subresource, or without `name` of the collection.
 
-    Without a namespace it is the collection of all namespaces.
+    Without a namespace it is the collection of all namespaces, or what belongs to none.
     """
     if not kind.api_version:
         return f"/{kind.plural}"

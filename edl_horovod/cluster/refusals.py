@@ -25,7 +25,7 @@ class Attempt:
     """The verb in RBAC: get, list, watch, create, patch, delete."""
     kind: Kind
     namespace: str | None
-    """The namespace; None for all."""
+    """The namespace; None for all, or for a kind that belongs to none."""
     server: str
     name: str = ""
     subresource: str = ""
@@ -45,8 +45,11 @@ class Attempt:
     def __str__(self) -> str:
         if not self.kind.api_version:
             return f"{self.verb} {self.path}"
+        about = f"{self.verb} {' '.join(filter(None, (self.resource, self.name)))}"
+        if not self.kind.is_namespaced:
+            return about
         scope = f"namespace {self.namespace}" if self.namespace else "all namespaces"
-        return f"{self.verb} {' '.join(filter(None, (self.resource, self.name)))} in {scope}"
+        return f"{about} in {scope}"
 
 
 def refusal(attempt: Attempt, code: int, body: bytes) -> ClusterError:
@@ -76,6 +79,13 @@ def refusal_of_status(attempt: Attempt, status: dict[str, Any]) -> ClusterError:
         kind = errors.QuotaExceeded
         summary = "A quota of namespace {attempt.namespace} refuses this."
         hint = "Ask for less, end other jobs there, or have the quota raised."
+    elif code == 403 and "violates PodSecurity" in said:
+        kind = errors.ManifestRefused
+        summary = "Pod Security of namespace {attempt.namespace} refuses this pod."
+        hint = (
+            "Submit to a namespace whose label pod-security.kubernetes.io/enforce allows what is "
+            "named here."
+        )
     elif code == 403 and _names_cause(status, "NamespaceTerminating"):
         kind = ClusterError
         summary = "Namespace {attempt.namespace} is being deleted, and takes nothing new."
@@ -128,10 +138,10 @@ def _not_found(attempt: Attempt, status: dict[str, Any], received: str) -> Clust
         )
     if not details.get("name"):
         summary = "The API server does not know this kind of object."
-    elif attempt.verb != "create":
-        summary = f"There is no {kind.name} of that name in namespace {attempt.namespace}."
     elif details.get("kind") == "namespaces":
         summary = f"There is no namespace {details['name']}."
+    elif attempt.verb != "create":
+        summary = f"There is no {kind.name} of that name in namespace {attempt.namespace}."
     else:
         summary = f"Something that the {kind.name} {attempt.name} refers to does not exist."
     return errors.ObjectNotFound(summary, received=received)

@@ -97,7 +97,8 @@ def _push(client: "APIClient", image: Reference) -> Reference:
     summary = f"The image {image} cannot be pushed"
     log.info("pushing %s", image)
     with _sdk_errors_as(errors.RegistryError, summary):
-        login = _podman_login(image)
+        # Podman refuses to push without a login, even if the registry needs none.
+        login = login_of(image.repository) or {"username": "", "password": ""}
         lines = client.push(
             image.repository, tag=image.tag, stream=True, decode=True, auth_config=login
         )
@@ -222,20 +223,25 @@ def _with_hint(said: str) -> str:
     return f"{said}."
 
 
-def _podman_login(image: Reference) -> dict[str, Any] | None:
-    """Credentials of `podman login`, if Docker's configuration has none for the registry."""
+def login_of(repository: str) -> dict[str, Any] | None:
+    """The credentials for a repository's registry: Docker's, else those of `podman login`.
+
+    Raises:
+        RegistryError: The program that keeps them failed.
+    """
     from docker import auth
 
-    registry, _ = auth.resolve_repository_name(image.repository)
-    if auth.load_config().resolve_authconfig(registry):
-        return None  # The SDK finds them there by itself.
-    for path in _podman_files():
-        if path.is_file() and (
-            credentials := auth.load_config(str(path)).resolve_authconfig(registry)
-        ):
+    summary = f"The login for {repository} cannot be read"
+    with _sdk_errors_as(errors.RegistryError, summary):
+        registry, _ = auth.resolve_repository_name(repository)
+        if credentials := auth.load_config().resolve_authconfig(registry):
             return dict(credentials)
-    # Podman refuses to push without a login, even if the registry needs none.
-    return {"username": "", "password": ""}
+        for path in _podman_files():
+            if path.is_file() and (
+                credentials := auth.load_config(str(path)).resolve_authconfig(registry)
+            ):
+                return dict(credentials)
+    return None
 
 
 def _podman_files() -> list[Path]:

@@ -27,6 +27,7 @@ from edl_horovod.displays.page.snapshot import (
     JobSnapshot,
     Source,
 )
+from edl_horovod.health import Finding, Scope
 from edl_horovod.job import earlier, hosts, output_checks
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.state import JobState, TargetDetails
@@ -414,6 +415,15 @@ class _SlurmSource(DirectorySource):
 def _is_number(job: str) -> bool:
     """Whether it is a number: no job of Kubernetes has one for its name."""
     return job.isascii() and job.isdecimal()
+
+
+def check_slurm(_scope: Scope) -> Iterator[Finding]:
+    """The partitions of Slurm, for `edl doctor`."""
+    if shutil.which("sinfo") is None:
+        yield Finding("NONE", "no Slurm, which only launch=slurm needs: sinfo is not here")
+        return
+    partitions = ask_slurm("sinfo", "--noheader", "--format=%P %a %D").splitlines()
+    yield Finding("OK", f"partitions (state, nodes): {'; '.join(partitions)}")
 
 
 def ask_slurm(*command: str, stdin: str = "") -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Protocol
 
-from edl_horovod.errors import JobFailed, NotEnoughWorkers, OutputError
+from edl_horovod.errors import SEE_DOCTOR, JobFailed, NotEnoughWorkers, OutputError
 from edl_horovod.job.lifeline import LIFELINE_VARIABLE
 from edl_horovod.supervisor.plan import GRACE_SECONDS, Command
 
@@ -22,6 +23,11 @@ _TRACEBACK = "Traceback (most recent call last):"
 HOPELESS_RESTARTS = 8
 """Ends of one child within QUICK_SECONDS after which it is given up."""
 QUICK_SECONDS = 30.0
+_OF_ENVIRONMENT = re.compile(
+    r"^(?:ImportError|OSError)\b.*"
+    r"(?:shared object|undefined symbol|GLIBC|\[Errno (?:23|24|28)\])"
+)
+"""Errors of a compiled package that does not fit here, and of too few files or too small a disk."""
 _CGROUP = Path("/sys/fs/cgroup")
 _GIB = 1 << 30
 _LESS_MEMORY = (
@@ -30,7 +36,7 @@ _LESS_MEMORY = (
 )
 _CAUSES: dict[int, str] = {
     signal.SIGBUS: "a file in memory could not be read or written: check whether the disk, or"
-    " /dev/shm, is full",
+    f" /dev/shm, is full {SEE_DOCTOR}",
     signal.SIGILL: "the processor lacks instructions that a package was built for: install one that"
     " was built for it",
     signal.SIGSEGV: "a compiled package failed: its stack is in the log",
@@ -146,7 +152,11 @@ class Child:
     def last_words(self) -> str:
         """Sentences on how it ended, for a message: its error, or else the end of its log."""
         if fault := self.fault():
-            return f"It ended with {fault.rstrip('.')}. Its log has the traceback: {self.log_path}."
+            pointer = f" {SEE_DOCTOR}" if _OF_ENVIRONMENT.search(fault) else ""
+            return (
+                f"It ended with {fault.rstrip('.')}. Its log has the traceback: {self.log_path}."
+                f"{pointer}"
+            )
         return f"Its log ({self.log_path}) ends:\n{self.tail()}"
 
     def wait(self, seconds: float) -> bool:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from edl_horovod.config.schema import ElasticConfig, JobConfig
-from edl_horovod.errors import ConfigError, EdlError
+from edl_horovod.errors import SEE_DOCTOR, ConfigError, EdlError
 from edl_horovod.frameworks.horovod import Horovod, patch_warning
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
@@ -113,7 +113,7 @@ def make_membership(
     if kind == "static":
         return StaticMembership(horovod, result_file)
     if warning := patch_warning(horovod.patch_version()):
-        log.warning("%s", warning)
+        log.warning("%s %s", warning, SEE_DOCTOR)
     if kind == "coordinator":
         return _coordinated(environment, config.elastic, horovod)
     assert environment.driver_place is not None

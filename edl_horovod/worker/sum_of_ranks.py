@@ -1,6 +1,7 @@
 """`python -m edl_horovod.worker.sum_of_ranks FRAMEWORK`: add the ranks' numbers, under horovodrun.
 
-The first rank prints a line with the sum, and with a warning if Horovod's patch is missing.
+The first rank prints a line with the sum, and with the version of Horovod's patch and a warning if
+that is missing or old.
 """
 
 import json
@@ -18,8 +19,8 @@ def main() -> None:
     world = framework.horovod.form_inherited()
     rows = framework.collectives.gather_rows([world.rank + 1], "edl.doctor")
     if world.is_leader:
-        warning = patch_warning(framework.horovod.patch_version())
-        outcome = {"sum": int(rows.sum()), "warning": warning or ""}
+        patch = framework.horovod.patch_version()
+        outcome = {"sum": int(rows.sum()), "patch": patch, "warning": patch_warning(patch) or ""}
         sys.stdout.write(f"SUM {json.dumps(outcome)}\n")
     framework.horovod.leave()
 

@@ -80,6 +80,7 @@ class Registry(Server):
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         name = f"registry-{self.port}"
+        self.folder = folder / name
         login = ""
         if has_login:
             (folder / f"{name}.htpasswd").write_text(f"{USER}:{HASH}\n")

@@ -14,6 +14,8 @@ import edl_horovod
 from edl_horovod import image
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import ImageError, RegistryError
+from edl_horovod.health import Programs, Scope
+from edl_horovod.image.health import check_registry
 from tests.images.servers import PASSWORD, USER
 
 
@@ -180,3 +182,18 @@ def test_the_command_prints_tag_and_digest(builder, zoo, base, registry):
     assert told["image"].startswith(f"{registry.address}/team/zoo:zoo-")
     assert told["digest"].startswith(f"{registry.address}/team/zoo@sha256:")
     assert "pip install" in done.stderr
+
+
+def test_the_doctor_tries_a_push_with_the_login_and_leaves_nothing(
+    builder, registry, guarded, tmp_path, monkeypatch
+):
+    def levels(address):
+        scope = Scope(Programs(), image_repository=f"{address}/doctor/zoo")
+        return [finding.level for finding in check_registry(scope)]
+
+    assert levels(registry.address) == ["OK", "OK"]
+    assert levels(guarded.address) == ["OK", "FAIL"]
+    login_of_docker(tmp_path, guarded.address, monkeypatch)
+    assert levels(guarded.address) == ["OK", "OK"]
+    uploads = [*registry.folder.rglob("_uploads/*"), *guarded.folder.rglob("_uploads/*")]
+    assert uploads == []

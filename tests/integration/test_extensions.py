@@ -98,3 +98,4 @@ def test_an_installed_package_adds_to_all_tables(edl, tmp_path):
     edl("train", *training, *paper, "output=other")
     assert (tmp_path / "paper").read_text() == "train on 3 sheets of red paper\n"
     assert "model.job" in edl("list", ".")
+    assert edl("doctor", "paper") == "OK    paper       there is paper\n"

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
 PATHS = sorted(set(re.findall(r"`((?:edl_horovod|tests|conf)/[\w./]+?)(?:::\w+)?`", PAGE)))
 TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)))
-TABLES = ("FRAMEWORKS", "SCHEMES", "FORMATS", "TARGETS", "TASKS", "DISPLAYS", "VERBS")
+TABLES = ("FRAMEWORKS", "SCHEMES", "FORMATS", "TARGETS", "TASKS", "DISPLAYS", "VERBS", "CHECKS")
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -14,6 +14,7 @@ from edl_horovod.errors import (
     ConfigError,
     DataError,
     JobFailed,
+    MissingDependency,
     UserCodeError,
     did_you_mean,
     error_kind,
@@ -104,6 +105,41 @@ def test_what_is_no_kind_of_ours_is_a_job_that_failed(kind):
 def test_all_kinds_are_known_by_name():
     kinds = [name for name in errors.__all__ if isinstance(getattr(errors, name), type)]
     assert {type(error_of_kind(name, "")).__name__ for name in kinds} == set(kinds)
+
+
+def points(error):
+    return str(error).count("edl doctor")
+
+
+OF_THE_ENVIRONMENT = {
+    *("MissingDependency", "NoCluster", "NoMPIJobs", "RegistryError"),
+    *("ClusterForbidden", "ClusterUnreachable", "CredentialsRefused"),
+}
+
+
+def test_an_error_that_the_environment_causes_points_to_the_doctor_and_no_other_does():
+    kinds = [name for name in errors.__all__ if isinstance(getattr(errors, name), type)]
+    pointing = {name for name in kinds if points(getattr(errors, name)("It failed.", hint="Do."))}
+    assert pointing == OF_THE_ENVIRONMENT
+
+
+def test_it_points_once_whatever_happens_to_the_error():
+    error = MissingDependency("Horovod is missing.", hint="Build it.")
+
+    back = error_of_kind(error_kind(error), str(error))
+
+    assert str(back) == str(error)
+    assert points(pickle.loads(pickle.dumps(error))) == 1
+    assert points(error.with_more_hint(" Then try again.")) == 1
+    assert points(error.reworded(str.upper)) == 1
+    assert points(type(error)(f"{error} Nothing was started.")) == 1
+    assert points(MissingDependency("x", hint=hint_of(OSError(errno.EMFILE, "Too many")))) == 1
+
+
+def test_the_hint_alone_does_not_point_for_the_doctor_shows_it_itself():
+    error = MissingDependency("Horovod is missing.", received={"np": 2}, hint="Build it.")
+    assert error.hint == "Build it."
+    assert error.facts == "Horovod is missing. Received: np=2."
 
 
 def test_the_nearest_word_is_found_whatever_its_capitals():

@@ -1,299 +1,166 @@
 """`edl doctor`: what of this machine and its environment works, and what to do about the rest."""
 
+import argparse
 import json
-import os
-import platform
-import resource
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from importlib import metadata
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import edl_horovod
+from edl_horovod.cli import report
 from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cluster import preflight
-from edl_horovod.cluster.client import Cluster
 from edl_horovod.config.conf_files import conf_dir
-from edl_horovod.config.frameworks import FRAMEWORKS
-from edl_horovod.errors import (
-    ConfigError,
-    EdlError,
-    MissingDependency,
-    NoCluster,
-    did_you_mean,
-    how_to_install,
-)
-from edl_horovod.image import job as image
-from edl_horovod.launch.slurm import ask_slurm
-from edl_horovod.supervisor import needs
+from edl_horovod.errors import ConfigError, EdlError, did_you_mean
+from edl_horovod.extensions import Table
+from edl_horovod.health import Check, Finding, Programs, Scope
 
-PYTHONS = ((3, 11), (3, 13))
-"""The oldest and the newest Python that the tests are run with."""
-LEAST_FREE_BYTES = 1 << 30
-LEAST_SHARED_BYTES = 64 << 20
-LEAST_OPEN_FILES = 1024
-RING_SECONDS = 120
+__all__ = ["CHECKS"]
+
+log = logging.getLogger(__name__)
+
+FAILED = 1
+"""The exit code if a check failed."""
+RING_SECONDS = 600.0
+"""The check itself gives up a ring of one framework long before."""
 _EXAMPLES = """\
 examples:
   edl doctor
   edl doctor ring disk
-  edl doctor --json
-  edl doctor --context=my-cluster --namespace=team
+  edl doctor --report
+  edl doctor cluster rights pods --context=my-cluster --namespace=team
+  edl doctor images registry --image-repository=registry.example.com/team/zoo
 """
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What a check found."""
-
-    check: str
-    level: Literal["OK", "WARN", "FAIL"]
-    """FAIL where no job can run, or a check that was asked for fails; WARN where only some jobs
-    need what does not work."""
-    text: str
-    fix: str = ""
+def _here(function: str, *, seconds: float = 60.0, is_needed: bool = False) -> Check:
+    return Check("edl_horovod.supervisor.health", function, seconds, is_needed)
 
 
-class Place(NamedTuple):
-    """The cluster to look at; empty for the current context and its namespace."""
-
-    context: str
-    namespace: str
+CHECKS: Table[Check] = Table(
+    "checks",
+    {
+        "python": _here("check_python", is_needed=True),
+        "package": Check(__name__, "check_package", is_needed=True),
+        "versions": _here("check_versions"),
+        "frameworks": _here("check_frameworks", is_needed=True),
+        "mpi": _here("check_mpi"),
+        "disk": _here("check_disk"),
+        "files": _here("check_open_files"),
+        "gpu": _here("check_gpus"),
+        "cluster": Check("edl_horovod.cluster.health", "check_cluster"),
+        "rights": Check("edl_horovod.cluster.health", "check_rights"),
+        "pods": Check("edl_horovod.cluster.health", "check_pods"),
+        "images": Check("edl_horovod.image.health", "check_builder"),
+        "registry": Check("edl_horovod.image.health", "check_registry"),
+        "slurm": Check("edl_horovod.launch.slurm", "check_slurm", 90.0),
+        # The slowest one is last, so that the others are read while it runs.
+        "ring": _here("check_ring", seconds=RING_SECONDS, is_needed=True),
+    },
+)
+"""The checks by name, in the order in which their findings are shown."""
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run `edl doctor`; the exit code is that of a missing dependency if a check failed."""
+    """Run `edl doctor`; the exit code is 1 if a check failed."""
     flags = _parser(verb, summary).parse_all(argv)
-    if unknown := [name for name in flags.checks if name not in _CHECKS]:
+    if unknown := [name for name in flags.checks if name not in CHECKS]:
         raise ConfigError(
-            f"There is no check {unknown[0]!r}.{did_you_mean(unknown[0], _CHECKS)}",
-            hint=f"Checks: {', '.join(_CHECKS)}.",
+            f"There is no check {unknown[0]!r}.{did_you_mean(unknown[0], CHECKS)}",
+            hint=f"Checks: {', '.join(CHECKS)}.",
         )
-    place = Place(flags.context, flags.namespace)
+    # SIGTERM ends the programs of the checks as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     findings = []
-    for name in flags.checks or _CHECKS:
-        for finding in _safely(name, place, is_needed=name in (flags.checks or _NEEDED)):
-            findings.append(finding)
-            if not flags.json:
-                text = " ".join(finding.text.split())
-                print(f"{finding.level:4}  {finding.check:10}  {text}", flush=True)
-                if finding.fix:
-                    print(f"{'':18}fix: {finding.fix}", flush=True)
+    for name, finding in _examine(flags):
+        findings.append((name, finding))
+        if not (flags.json or flags.report):
+            _print_lines(name, finding)
     if flags.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
-    has_failed = any(finding.level == "FAIL" for finding in findings)
-    return MissingDependency.exit_code if has_failed else 0
+        fields = ("level", "text", "fix")
+        values = [
+            {"check": name, **{field: getattr(finding, field) for field in fields}}
+            for name, finding in findings
+        ]
+        print(json.dumps(values, indent=2))
+    if flags.report:
+        print(report.markdown(findings), end="")
+    return FAILED if any(finding.level == "FAIL" for _, finding in findings) else 0
 
 
 def _parser(verb: str, summary: str) -> VerbParser:
-    usage = "[CHECK ...] [--json] [--debug]"
+    usage = "[CHECK ...] [--json | --report] [--debug]"
     parser = VerbParser(verb, summary, usage, epilog=lambda: _EXAMPLES)
-    text = f"what to look at (default: everything): {', '.join(_CHECKS)}"
+    text = f"what to look at (default: everything): {', '.join(CHECKS)}"
     parser.add_argument("checks", metavar="CHECK", nargs="*", help=text)
-    parser.add_switch("--json", help="print a list of objects: check, level, text, fix")
+    formats = parser.add_mutually_exclusive_group()
+    text = "print a list of objects: check, level, text, fix"
+    formats.add_argument("--json", action="store_true", help=text)
+    text = "print a block for a report, without names of hosts and users, and without secrets"
+    formats.add_argument("--report", action="store_true", help=text)
+    text = "also check that images can be pushed to this repository, REGISTRY/PATH"
+    parser.add_argument("--image-repository", metavar="REPOSITORY", default="", help=text)
     parser.add_place()
     return parser
 
 
-def _safely(name: str, place: Place, *, is_needed: bool) -> Iterator[Finding]:
-    """The findings of a check; an error in it is one, too."""
-    level: Literal["WARN", "FAIL"] = "FAIL" if is_needed else "WARN"
-    try:
-        yield from _CHECKS[name](place)
-    except EdlError as error:
-        yield Finding(name, level, error.problem, error.hint)
-    except Exception as error:
-        yield Finding(name, level, f"the check itself failed: {error!r}")
+def _examine(flags: argparse.Namespace) -> Iterator[tuple[str, Finding]]:
+    """Run the checks side by side; yield their findings in the order of the checks."""
+    checks = {name: CHECKS[name] for name in flags.checks} or CHECKS.loaded()
+    with closing(Programs()) as programs:
+        scope = Scope(programs, flags.context, flags.namespace, flags.image_repository)
+        examinations = {name: _Examination(check, scope) for name, check in checks.items()}
+        for examination in examinations.values():
+            examination.start()
+        for name, examination in examinations.items():
+            is_wanted = checks[name].is_needed or name in flags.checks
+            for finding in examination.findings():
+                is_lowered = finding.level == "FAIL" and not is_wanted
+                yield name, replace(finding, level="WARN") if is_lowered else finding
 
 
-def _python(_place: Place) -> Iterator[Finding]:
-    oldest, newest = PYTHONS
-    text = f"{platform.python_version()} in {sys.executable}, {platform.platform()}"
-    if oldest <= sys.version_info[:2] <= newest:
-        yield Finding("python", "OK", text)
-        return
-    pythons = f"Python {'.'.join(map(str, oldest))} to {'.'.join(map(str, newest))}"
-    yield Finding("python", "WARN", text, f"Use {pythons}, with which the tests are run.")
+class _Examination(threading.Thread):
+    """One check that runs; the process does not wait for it at its end."""
+
+    def __init__(self, check: Check, scope: Scope) -> None:
+        super().__init__(name=check.function, daemon=True)
+        self._check, self._scope = check, scope
+        self._deadline = time.monotonic() + check.seconds
+        self._findings: list[Finding] = []
+
+    def run(self) -> None:
+        try:
+            for finding in self._check.findings(self._scope):
+                self._findings.append(finding)
+        except EdlError as error:
+            self._findings.append(Finding("FAIL", error.facts, error.hint))
+        except Exception as error:
+            log.debug("a check failed", exc_info=True)
+            self._findings.append(Finding("FAIL", f"The check itself failed: {error!r}"))
+
+    def findings(self) -> list[Finding]:
+        """Wait for the findings, at most until the check's time is over."""
+        self.join(max(0.0, self._deadline - time.monotonic()))
+        findings = list(self._findings)
+        if self.is_alive():
+            text = f"There was no answer within {self._check.seconds:g} s."
+            findings.append(Finding("FAIL", text, "Try this check alone, later."))
+        return findings
 
 
-def _package(_place: Place) -> Iterator[Finding]:
+def check_package(_scope: Scope) -> Iterator[Finding]:
+    """Where this package and its settings are."""
     folder = Path(edl_horovod.__file__).parent
-    yield Finding("package", "OK", f"{edl_horovod.__version__} in {folder}")
-    yield Finding("package", "OK", f"settings of {conf_dir()}")
+    yield Finding("OK", f"{edl_horovod.__version__} in {folder}")
+    yield Finding("OK", f"settings of {conf_dir()}")
 
 
-def _frameworks(_place: Place) -> Iterator[Finding]:
-    """One line for each framework: what of it is installed, and whether Horovod has its half."""
-    errors = {name: _what_is_missing(name) for name in FRAMEWORKS.loaded()}
-    for name, error in errors.items():
-        if error is None:
-            versions = ", ".join(map(_version, (*FRAMEWORKS[name].packages, "horovod")))
-            yield Finding("frameworks", "OK", f"{name}: {versions}")
-        else:  # One of them is enough.
-            level: Literal["WARN", "FAIL"] = "WARN" if None in errors.values() else "FAIL"
-            yield Finding("frameworks", level, f"{name}: {error.problem}", error.hint)
-
-
-def _what_is_missing(framework: str) -> EdlError | None:
-    try:
-        needs.require_worker_packages(framework)
-    except EdlError as error:
-        return error
-    return None
-
-
-def _version(package: str) -> str:
-    for distribution in metadata.packages_distributions().get(package, [package]):
-        try:
-            return f"{distribution} {metadata.version(distribution)}"
-        except metadata.PackageNotFoundError:
-            continue
-    return package
-
-
-def _ring(_place: Place) -> Iterator[Finding]:
-    """Two ranks that add their numbers, started by Horovod's own launcher."""
-    launcher = _program("horovodrun")
-    if launcher is None:
-        yield Finding("ring", "FAIL", "There is no horovodrun.", _REBUILD)
-        return
-    for name in [name for name in FRAMEWORKS.loaded() if _what_is_missing(name) is None]:
-        program = [sys.executable, "-m", "edl_horovod.worker.sum_of_ranks", name]
-        command = [launcher, "--gloo", "-np", "2", "-H", "localhost:2", *program]
-        try:
-            run = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=RING_SECONDS
-            )
-        except subprocess.TimeoutExpired:
-            text = f"{name}: two ranks did not add their numbers within {RING_SECONDS} s"
-            yield Finding("ring", "FAIL", text, f"See what {' '.join(command)} prints.")
-            continue
-        lines = [line.partition("SUM ")[2] for line in run.stdout.splitlines() if "SUM " in line]
-        if run.returncode == 0 and lines:
-            outcome = json.loads(lines[0])
-            yield Finding("ring", "OK", f"{name}: two ranks add up to {outcome['sum']}")
-            if outcome["warning"]:
-                yield Finding("ring", "WARN", f"{name}: {outcome['warning']}", _REBUILD)
-        else:
-            words = (run.stderr or run.stdout).strip().splitlines()[-1:] or ["nothing was printed"]
-            text = f"{name}: two ranks could not add their numbers: {words[0]}"
-            yield Finding("ring", "FAIL", text, f"See what {' '.join(command)} prints.")
-
-
-_REBUILD = "edl setup-horovod"
-
-
-def _program(name: str) -> str | None:
-    """The path of a program, beside this Python before others."""
-    folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return shutil.which(name, path=folders)
-
-
-def _mpi(_place: Place) -> Iterator[Finding]:
-    program = _program("mpirun")
-    if program is None or metadata.packages_distributions().get("mpi4py") is None:
-        text = "mpirun or mpi4py is missing; launch=mpi needs both."
-        yield Finding("mpi", "WARN", text, f"To have them, {how_to_install('mpi')}.")
-        return
-    yield Finding("mpi", "OK", f"{program}, {_version('mpi4py')}")
-
-
-def _disk(_place: Place) -> Iterator[Finding]:
-    places = {"this folder": os.getcwd(), "temporary files": tempfile.gettempdir()}
-    for name, folder in places.items():
-        free = shutil.disk_usage(folder).free
-        text = f"{name}, {folder}: {free / 1e9:.1f} GB free"
-        if free >= LEAST_FREE_BYTES:
-            yield Finding("disk", "OK", text)
-        else:
-            yield Finding("disk", "WARN", text, "Free some space, or work in another folder.")
-    shared = Path("/dev/shm")
-    size = shutil.disk_usage(shared).total if shared.is_dir() else 0
-    text = f"shared memory, {shared}: {size / 1e6:,.0f} MB"
-    if size >= LEAST_SHARED_BYTES:
-        yield Finding("disk", "OK", text)
-    else:
-        fix = "Give the container more: --shm-size=1g, or a volume with medium: Memory."
-        yield Finding("disk", "WARN", text, fix)
-
-
-def _open_files(_place: Place) -> Iterator[Finding]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    text = f"at most {soft:,}, which may be raised to {hard:,}"
-    if soft >= LEAST_OPEN_FILES:
-        yield Finding("files", "OK", text)
-    else:
-        yield Finding("files", "WARN", text, f"ulimit -n {LEAST_OPEN_FILES}")
-
-
-def _cluster(place: Place) -> Iterator[Finding]:
-    try:
-        cluster = Cluster.connect(context=place.context, namespace=place.namespace)
-    except (NoCluster, MissingDependency) as error:
-        if place.context:
-            raise
-        yield Finding("cluster", "OK", f"none, which only launch=kubernetes needs: {error.problem}")
-        return
-    with cluster:
-        preflight.check_version(cluster)
-        text = f"{cluster.server} runs Kubernetes {cluster.server_version()}"
-        yield Finding("cluster", "OK", f"{text}, namespace {cluster.namespace}")
-        num_jobs = len(cluster.find("MPIJob"))
-        yield Finding("cluster", "OK", f"it knows MPIJobs, and has {num_jobs} in this namespace")
-
-
-def _images(_place: Place) -> Iterator[Finding]:
-    try:
-        builder = image.connect()
-    except MissingDependency as error:
-        text = f"{error.problem} Only jobs whose image is built here need one."
-        yield Finding("images", "WARN", text, error.hint)
-        return
-    try:
-        version = builder.version()
-        yield Finding("images", "OK", f"{builder.base_url} answers, version {version['Version']}")
-    finally:
-        builder.close()
-
-
-def _gpu(_place: Place) -> Iterator[Finding]:
-    if shutil.which("nvidia-smi") is None:
-        yield Finding("gpu", "OK", "none: nvidia-smi is not here")
-        return
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    run = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30)
-    if run.returncode != 0:
-        words = (run.stdout or run.stderr).strip().partition("\n")[0]
-        raise MissingDependency(f"nvidia-smi failed: {words}", hint="See what nvidia-smi prints.")
-    for line in run.stdout.splitlines():
-        yield Finding("gpu", "OK", line)
-
-
-def _slurm(_place: Place) -> Iterator[Finding]:
-    if shutil.which("sinfo") is None:
-        yield Finding("slurm", "OK", "none, which only launch=slurm needs: sinfo is not here")
-        return
-    partitions = ask_slurm("sinfo", "--noheader", "--format=%P %a %D").splitlines()
-    yield Finding("slurm", "OK", f"partitions (state, nodes): {'; '.join(partitions)}")
-
-
-_NEEDED = ("python", "package", "frameworks", "ring")
-"""Checks of what every job needs."""
-_CHECKS: dict[str, Callable[[Place], Iterator[Finding]]] = {
-    "python": _python,
-    "package": _package,
-    "frameworks": _frameworks,
-    "ring": _ring,
-    "mpi": _mpi,
-    "disk": _disk,
-    "files": _open_files,
-    "cluster": _cluster,
-    "images": _images,
-    "gpu": _gpu,
-    "slurm": _slurm,
-}
+def _print_lines(name: str, finding: Finding) -> None:
+    print(f"{finding.level:4}  {name:10}  {' '.join(finding.text.split())}", flush=True)
+    if finding.fix:
+        word = "if needed" if finding.level == "NONE" else "fix"
+        print(f"{'':18}{word}: {' '.join(finding.fix.split())}", flush=True)

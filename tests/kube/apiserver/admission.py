@@ -5,13 +5,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from edl_horovod.cluster.objects import KINDS, Kind
-from tests.kube import mpijobs
+from tests.kube import mpijobs, pod_security
 from tests.kube.apiserver.store import Refused, Store
 
 MAX_DATA_BYTES = 1024 * 1024
 MASTERS = "system:masters"
-NAMESPACE = Kind("Namespace", "namespaces")
-KINDS_HERE = {kind.resource: kind for kind in (*KINDS.values(), NAMESPACE)}
+NAMESPACE = KINDS["Namespace"]
+KINDS_HERE = {kind.resource: kind for kind in KINDS.values()}
+SELF_REVIEW = KINDS["SelfSubjectAccessReview"].resource
+ENFORCE = "pod-security.kubernetes.io/enforce"
 ROLES = KINDS["Role"].resource
 BINDINGS = KINDS["RoleBinding"].resource
 WITH_STATUS = ("pods", "resourcequotas", "jobs.batch", "mpijobs.kubeflow.org")
@@ -48,19 +50,23 @@ class Admission:
 
     def review(self, namespace: str, body: dict) -> dict:
         """A LocalSubjectAccessReview with its answer; it is kept nowhere. Raises Refused."""
-        asked = body["spec"]["resourceAttributes"]
-        if asked.get("namespace") != namespace:
+        if body["spec"]["resourceAttributes"].get("namespace") != namespace:
             message = "spec.resourceAttributes.namespace: must match metadata.namespace"
             raise Refused(422, "Invalid", message)
+        user = User(body["spec"]["user"], tuple(body["spec"].get("groups", ())))
+        return self.self_review(user, body)
+
+    def self_review(self, user: User, body: dict) -> dict:
+        """A SelfSubjectAccessReview of a user with its answer; it is kept nowhere."""
+        asked = body["spec"]["resourceAttributes"]
         group = f".{asked['group']}" if asked.get("group") else ""
         request = Request(
             asked["verb"],
             asked["resource"] + group,
-            namespace,
+            asked.get("namespace", ""),
             asked.get("name", ""),
             asked.get("subresource", ""),
         )
-        user = User(body["spec"]["user"], tuple(body["spec"].get("groups", ())))
         return {**body, "status": {"allowed": self._may(user, request)}}
 
     def authorize(self, user: User, request: Request) -> None:
@@ -82,7 +88,8 @@ class Admission:
         raise Refused(403, "Forbidden", message, name=request.name, kind=plural)
 
     def _may(self, user: User, request: Request) -> bool:
-        if MASTERS in user.groups:
+        # Kubernetes allows the second to all who have logged in.
+        if MASTERS in user.groups or (request.verb, request.resource) == ("create", SELF_REVIEW):
             return True
         return any(_allows(rule, request) for rule in self._rules_of(user, request.namespace))
 
@@ -139,9 +146,24 @@ class Admission:
             item = mpijobs.schema().admit(item, is_strict=is_strict)
         elif kind.name == "Pod":
             _check_pod(item)
+            self._check_pod_security(item, namespace)
         elif kind.name in ("ConfigMap", "Secret"):
             _check_size(kind, item)
         return item
+
+    def _check_pod_security(self, item: dict, namespace: str) -> None:
+        """Raises Refused where the namespace enforces a standard that the pod does not meet.
+
+        Here every other standard than `privileged` is `restricted`, as for Kubernetes a misspelt
+        one is.
+        """
+        labels = self.store.get("namespaces", "", namespace)["metadata"].get("labels", {})
+        standard = labels.get(ENFORCE, "privileged")
+        if standard != "privileged" and (problems := pod_security.violations(item)):
+            name = item.get("metadata", {}).get("name", "")
+            message = f'pods "{name}" is forbidden: violates PodSecurity "{standard}:latest": '
+            message += ", ".join(problems)
+            raise Refused(403, "Forbidden", message, name=name, kind="pods")
 
     def check_namespace(self, kind: Kind, name: str, namespace: str) -> None:
         """Raises Refused where it is not there, or is on its way out."""

@@ -115,7 +115,8 @@ class Api:
         if verb == "list" and is_watch:
             verb = "watch"
         self.seen.append(Seen(verb, request.path, dict(request.query), user.name))
-        place = "" if path.kind is NAMESPACE else path.namespace
+        # A Role in a namespace may allow reading that namespace itself.
+        place = path.name if path.kind is NAMESPACE else path.namespace
         self._admission.authorize(
             user, Request(verb, path.kind.resource, place, path.name, path.subresource)
         )
@@ -175,6 +176,8 @@ class Api:
             return whole(kind, item), 200
         if kind.name == "LocalSubjectAccessReview":
             return whole(kind, self._admission.review(path.namespace, body)), 201
+        if kind.name == "SelfSubjectAccessReview":
+            return whole(kind, self._admission.self_review(self._user(request), body)), 201
         if verb == "create":
             return whole(kind, self._create(request, path, body, is_dry_run)), 201
         old = self._store.get(resource, path.namespace, path.name)

@@ -1,13 +1,23 @@
 """`edl doctor` on machines with and without what jobs need."""
 
 import json
+import os
 import resource
+import signal
+import subprocess
+import sys
+import threading
 
 import pytest
 
 from edl_horovod.cli.main import main
-from edl_horovod.errors import ConfigError, MissingDependency
+from edl_horovod.cli.verbs.doctor import CHECKS
+from edl_horovod.errors import ConfigError, Interrupted
+from edl_horovod.health import Check
 from tests import programs
+from tests.waiting import is_running, wait_until
+
+FAILED = 1
 
 
 @pytest.fixture
@@ -17,6 +27,7 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     return programs.writer(tmp_path / "bin", monkeypatch)
 
 
@@ -36,7 +47,9 @@ def test_a_machine_without_a_cluster_slurm_or_gpu_is_well(machine, findings):
 
     assert code == 0
     assert {"python", "package", "disk", "cluster", "slurm", "gpu"} == {it["check"] for it in found}
-    assert {it["level"] for it in found if it["check"] != "disk"} == {"OK"}
+    levels = {it["check"]: it["level"] for it in found}
+    assert {levels["python"], levels["package"]} == {"OK"}
+    assert {levels["cluster"], levels["slurm"], levels["gpu"]} == {"NONE"}
 
 
 def test_what_does_not_work_comes_with_its_fix(machine, findings):
@@ -50,12 +63,37 @@ def test_what_does_not_work_comes_with_its_fix(machine, findings):
 def test_gpus_are_listed_and_a_broken_driver_fails_only_where_it_was_asked_for(machine, findings):
     machine("nvidia-smi", "echo 'NVIDIA H100, 580.1'; echo 'NVIDIA H100, 580.1'")
     code, found = findings("gpu")
-    assert (code, [it["text"] for it in found]) == (0, ["NVIDIA H100, 580.1"] * 2)
+    gpus = [it["text"] for it in found if "NCCL" not in it["text"]]
+    assert (code, gpus) == (0, ["NVIDIA H100, 580.1"] * 2)
 
     machine("nvidia-smi", "echo 'driver/library version mismatch'; exit 18")
     code, (found,) = findings("gpu")
-    assert code == MissingDependency.exit_code
+    assert (code, found["level"]) == (FAILED, "FAIL")
     assert "version mismatch" in found["text"]
+
+
+@pytest.fixture
+def half(tmp_path, monkeypatch):
+    """Puts a framework and its half of Horovod on the path; gives a writer of its library."""
+    for package in ("torch", "safetensors", "horovod", "horovod/torch"):
+        (tmp_path / "site" / package).mkdir(parents=True)
+        (tmp_path / "site" / package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    for name in ("torch", "safetensors", "horovod"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return (tmp_path / "site" / "horovod" / "torch" / "mpi_lib.so").write_bytes
+
+
+@pytest.mark.parametrize(
+    ("library", "level"), [(b"..ncclCommInitRank..", "OK"), (b"..MPI_Allreduce..", "WARN")]
+)
+def test_gpus_without_nccl_in_horovod_are_told(machine, findings, half, library, level):
+    machine("nvidia-smi", "echo 'NVIDIA H100, 580.1'")
+    half(library)
+
+    _, found = findings("gpu")
+
+    assert level in {it["level"] for it in found if "torch" in it["text"]}
 
 
 def test_partitions_of_slurm_are_listed(machine, findings):
@@ -87,8 +125,9 @@ def test_a_cluster_that_does_not_answer_is_no_reason_to_fail_but_where_it_was_as
 
     code, (found,) = findings("cluster")
 
-    assert (code, found["level"]) == (MissingDependency.exit_code, "FAIL")
+    assert (code, found["level"]) == (FAILED, "FAIL")
     assert "127.0.0.1:9" in found["text"]
+    assert "edl doctor" not in found["text"] + found["fix"], "it runs already"
 
 
 def test_a_check_that_does_not_exist_is_refused(capsys):
@@ -109,3 +148,140 @@ def test_all_checks_are_named_in_the_help(capsys):
         main(["doctor", "--help"])
     printed = " ".join(capsys.readouterr().out.split())
     assert all(name in printed for name in ("ring", "disk", "cluster"))
+
+
+def test_a_package_outside_the_range_of_the_metadata_is_told(findings, tmp_path, monkeypatch):
+    folder = tmp_path / "kubernetes-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: kubernetes\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    _, found = findings("versions")
+
+    (warning,) = [it for it in found if "kubernetes" in it["text"] and it["level"] == "WARN"]
+    assert "1.0" in warning["text"]
+    assert "'.[kubernetes]'" in warning["fix"]
+
+
+def test_the_packages_of_these_tests_are_within_the_ranges(findings):
+    _, found = findings("versions")
+    assert found[0]["level"] == "OK"
+
+
+@pytest.fixture
+def add(tmp_path, monkeypatch):
+    """Adds a check, as another package does, by the text of its function."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(name, text, **options):
+        (tmp_path / f"check_of_{name}.py").write_text(text)
+        monkeypatch.setitem(CHECKS.data, name, Check(f"check_of_{name}", "check", **options))
+
+    return write
+
+
+BARRIER = """
+from tests.unit.cli.meeting import POINT
+from edl_horovod.health import Finding
+
+def check(scope):
+    POINT.wait(30)
+    yield Finding("OK", "met the other one")
+"""
+
+
+def test_checks_run_side_by_side(add, findings, monkeypatch):
+    meeting = type(sys)("tests.unit.cli.meeting")
+    meeting.POINT = threading.Barrier(2)
+    monkeypatch.setitem(sys.modules, "tests.unit.cli.meeting", meeting)
+    add("first", BARRIER)
+    add("second", BARRIER)
+
+    code, found = findings("first", "second")
+
+    assert (code, [it["level"] for it in found]) == (0, ["OK", "OK"])
+
+
+HANGING = """
+import time
+from edl_horovod.health import Finding
+
+def check(scope):
+    yield Finding("OK", "so far")
+    time.sleep(60)
+"""
+
+
+def test_a_check_that_hangs_is_given_up_and_the_others_are_shown(add, findings):
+    add("hanging", HANGING, seconds=0.2)
+
+    code, found = findings("hanging", "python")
+
+    assert code == FAILED
+    assert [(it["check"], it["level"]) for it in found] == [
+        ("hanging", "OK"),
+        ("hanging", "FAIL"),
+        ("python", "OK"),
+    ]
+
+
+RAISING = "def check(scope):\n    raise KeyError('no such thing')\n    yield\n"
+
+
+def test_a_check_with_a_mistake_of_its_own_is_a_finding(add, findings):
+    add("raising", RAISING)
+    code, (found,) = findings("raising")
+    assert (code, found["level"]) == (FAILED, "FAIL")
+    assert "no such thing" in found["text"]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+
+def check(scope):
+    text = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    scope.programs.run([sys.executable, "-c", text], seconds=600)
+    return iter(())
+"""
+RUN = """
+import sys
+from edl_horovod.cli.main import main
+from edl_horovod.cli.verbs.doctor import CHECKS
+from edl_horovod.health import Check
+CHECKS["waiting"] = Check("check_of_waiting", "check", 600)
+sys.exit(main(["doctor", "waiting"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_the_programs_of_its_checks(tmp_path, number):
+    (tmp_path / "check_of_waiting.py").write_text(PROGRAM)
+    variables = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.getcwd()}"}
+    command = [sys.executable, "-c", RUN]
+    doctor = subprocess.Popen(command, cwd=tmp_path, env=variables, stderr=subprocess.PIPE)
+    with doctor:
+        pid = tmp_path / "pid"
+        wait_until(lambda: pid.exists() and pid.read_text())
+        doctor.send_signal(number)
+        assert doctor.wait(30) == Interrupted.exit_code
+
+    wait_until(lambda: not is_running(int(pid.read_text())))
+
+
+def test_a_report_is_a_block_without_the_name_of_this_user(machine, monkeypatch, capsys):
+    monkeypatch.setenv("LOGNAME", "zenobia")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///srv/zenobia/docker.sock")
+
+    assert main(["doctor", "python", "images", "--report"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["### edl doctor", "", "```text"]
+    assert lines[3].startswith("OK    python")
+    assert "/srv/USER/docker.sock" in lines[4]
+    assert lines[-1] == "```"
+
+
+def test_a_report_is_not_json(capsys):
+    assert main(["doctor", "--json", "--report"]) == ConfigError.exit_code
+    assert "not allowed with" in capsys.readouterr().err

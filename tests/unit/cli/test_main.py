@@ -15,7 +15,13 @@ from edl_horovod import api, errors
 from edl_horovod import preparation as data_prepare
 from edl_horovod.cli.main import VERBS, Verb, main
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, EdlError, Interrupted, NotEnoughWorkers
+from edl_horovod.errors import (
+    ConfigError,
+    EdlError,
+    Interrupted,
+    MissingDependency,
+    NotEnoughWorkers,
+)
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.launch.target import TARGETS
 from edl_horovod.supervisor.plan import LaunchPlan
@@ -487,3 +493,26 @@ def test_ctrl_c_while_the_command_is_imported_is_one_line():
         [sys.executable, "-c", program], timeout=60, capture_output=True, text=True
     )
     assert (ended.returncode, ended.stderr) == (Interrupted.exit_code, "error: interrupted\n")
+
+
+OPENS_TOO_MUCH = """
+import resource
+import socket
+
+def run(verb, summary, argv):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    sockets = [socket.socket() for _ in range(100)]
+"""
+
+
+def test_too_few_open_files_are_an_error_that_says_how_to_allow_more(tmp_path):
+    (tmp_path / "opens_too_much.py").write_text(OPENS_TOO_MUCH)
+    code = "import sys; from edl_horovod.cli.main import VERBS, Verb, main; "
+    code += "VERBS['greedy'] = Verb('.', 'opens_too_much'); sys.exit(main(['greedy']))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == MissingDependency.exit_code
+    assert "ulimit -n" in done.stderr
+    assert "edl doctor" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from edl_horovod.supervisor.processes import Memory, exit_text, what_killed
+from edl_horovod.supervisor.plan import Command
+from edl_horovod.supervisor.processes import Child, Memory, exit_text, what_killed
 
 LIMIT_SECONDS = 20.0
 
@@ -49,3 +50,23 @@ def test_a_process_that_is_gone_has_the_memory_that_was_seen():
     memory = Memory(2**22 + 1)
     memory.look()
     assert "its memory was not seen" in str(memory)
+
+
+@pytest.mark.parametrize(
+    ("error", "num_pointers"),
+    [
+        ("OSError(24, 'Too many open files')", 1),
+        ("OSError(28, 'No space left on device', '/dev/shm/x')", 1),
+        ("ImportError('libnccl.so.2: cannot open shared object file')", 1),
+        ("OSError(5, 'Input/output error')", 0),
+        ("ImportError('cannot import name x from model')", 0),
+    ],
+)
+def test_an_error_of_the_environment_points_to_the_doctor(tmp_path, error, num_pointers):
+    command = Command(argv=(sys.executable, "-S", "-c", f"raise {error}"))
+    child = Child(command, tmp_path / "log")
+    try:
+        assert child.wait(LIMIT_SECONDS)
+        assert child.last_words().count("edl doctor") == num_pointers
+    finally:
+        child.close()

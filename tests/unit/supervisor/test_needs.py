@@ -49,6 +49,7 @@ def test_a_job_here_without_what_its_workers_import_starts_nothing(
         api.run(config)
 
     assert all(text in found.value.hint for text in (*hint, "edl setup-horovod"))
+    assert str(found.value).count("edl doctor") == 1
     assert not Path(config.output).exists()
     assert list(tmp_path.iterdir()) == [Path(config.data)]
 
