@@ -56,13 +56,13 @@ def conf_dir() -> Path:
     return _shipped("conf", "config.yaml")
 
 
-def starter_dir() -> Path:
-    """The directory of the project that `edl init` copies.
+def template_dir(template: str) -> Path:
+    """The directory of a project that `edl init` copies.
 
     Raises:
         ConfigError: It is missing.
     """
-    return _shipped("starter", "README.md")
+    return _shipped(f"starter/{template}", "README.md")
 
 
 def zoo_dir() -> Path:

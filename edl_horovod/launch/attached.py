@@ -46,8 +46,12 @@ class AttachedJob:
         return closing(target.find(self.kind).jobs(self.place))
 
 
-def check_attached(config: JobConfig) -> None:
+def check_attached(config: JobConfig, *, is_dry_run: bool = False) -> None:
     """Check that a job can be submitted, as far as this machine can tell.
+
+    Args:
+        config: The settings of the job.
+        is_dry_run: Whether nothing will be submitted, so that no cluster is needed.
 
     Raises:
         EdlError: A path is on no volume, the job has no image, or there is no cluster.
@@ -56,7 +60,8 @@ def check_attached(config: JobConfig) -> None:
     plan = launch_target.plan(config)
     _, place = launch_target.name_of(plan)
     launch_target.describe(plan)
-    launch_target.jobs(place).close()
+    if not is_dry_run:
+        launch_target.jobs(place).close()
 
 
 def run_attached(

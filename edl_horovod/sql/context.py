@@ -65,18 +65,18 @@ class StatementContext:
             EdlError: A setting is invalid.
         """
         config = self.settings.job(task, self.folder_settings(job, output) | values)
-        self.check_target(config)
+        self.check_target(config, is_dry_run=self.is_dry_run)
         return config
 
     @staticmethod
-    def check_target(config: JobConfig) -> None:
+    def check_target(config: JobConfig, *, is_dry_run: bool = False) -> None:
         """Check before rows are read that the job's launch target can run it.
 
         Raises:
             EdlError: The target cannot run the job.
         """
         if find_target(config.launch.kind).is_detached:
-            check_attached(config)
+            check_attached(config, is_dry_run=is_dry_run)
 
     @staticmethod
     def folder_settings(job: StatementJob, output: Path) -> dict[str, Any]:

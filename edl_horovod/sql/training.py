@@ -133,7 +133,7 @@ def _dry_run(context: StatementContext, plan: TrainingPlan, values: dict[str, An
     if plan.trials is None:
         return context.describe_job("train", values, notes=plan.notes)
     values = context.folder_settings(job, job.output) | values
-    trials = prepare_trials(plan.trials, context.settings, values)
+    trials = prepare_trials(plan.trials, context.settings, values, is_dry_run=True)
     notes = (*plan.notes, trials.description, "These are the settings of one trial.")
     return context.settings_as_result(trials.first, notes)
 

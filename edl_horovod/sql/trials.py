@@ -159,7 +159,7 @@ def plan_trials(attributes: SortedAttributes, *, has_validation: bool) -> Trials
 
 
 def prepare_trials(
-    plan: TrialsPlan, settings: SqlSettings, values: Mapping[str, Any]
+    plan: TrialsPlan, settings: SqlSettings, values: Mapping[str, Any], *, is_dry_run: bool = False
 ) -> PreparedTrials:
     """Check the settings of all trials, without side effects.
 
@@ -167,6 +167,7 @@ def prepare_trials(
         plan: What the trials vary.
         settings: The settings of the program.
         values: Settings of all trials; `output` and `job_dir` are parent folders of theirs.
+        is_dry_run: Whether nothing will be submitted, so that no cluster is needed.
 
     Raises:
         ConfigError: A setting is wrong.
@@ -182,7 +183,7 @@ def prepare_trials(
         checked = sweeps.make_plan(points, settings.files, may_be_submitted=True)
         num_trials = len(checked.jobs)
     for config in checked.configs:
-        StatementContext.check_target(config)
+        StatementContext.check_target(config, is_dry_run=is_dry_run)
     first = checked.configs[0]
     return PreparedTrials(plan=plan, points=points, first=first, num_trials=num_trials)
 

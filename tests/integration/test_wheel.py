@@ -21,12 +21,8 @@ SOURCES = ("setup.py", "pyproject.toml", "constraints.txt", "MANIFEST.in", "READ
 RUN = """
 import sys
 
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"tensorflow", "keras", "horovod", "torch", "kubernetes"}:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Absent())
+# Python takes them for missing, both in an import and when it looks for them.
+sys.modules.update(dict.fromkeys(("tensorflow", "keras", "horovod", "torch", "kubernetes")))
 from edl_horovod.cli.main import main
 import edl_horovod
 print(edl_horovod.__file__, file=sys.stderr)
@@ -108,6 +104,18 @@ def test_an_installed_wheel_names_a_misspelt_key(unpacked, tmp_path):
     run = edl(unpacked, tmp_path, "train", "--dry-run", "model_def=mnist", "data=x", "train.bach=2")
     assert run.returncode == 2, run.stderr
     assert "train.batch_size" in run.stderr
+
+
+@pytest.mark.parametrize("template", ["keras", "torch", "table", "sql"])
+def test_it_writes_the_projects_and_says_what_they_need(unpacked, tmp_path, template):
+    run = edl(unpacked, tmp_path, "init", "project", "--template", template)
+    assert run.returncode == 0, run.stderr
+    assert "tensorflow" in run.stderr or template == "torch"
+    assert "torch" in run.stderr or template != "torch"
+    source, project = REPOSITORY / "starter" / template, tmp_path / "project"
+    expected = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
+    written = {path.relative_to(project) for path in project.rglob("*") if path.is_file()}
+    assert written == {path for path in expected if "__pycache__" not in path.parts}
 
 
 def test_it_writes_a_project_whose_experiment_composes(unpacked, tmp_path):

@@ -53,6 +53,7 @@ ONCE = {
     "test_launches.test_a_mistake_is_one_message": "it is told before there is a framework",
     "test_model_kinds": "the kinds are Keras' own; it has a test of PyTorch's kind beside them",
     "test_model_specs": "each of its cases names its own framework",
+    "test_notebooks": "its models are written in Keras",
     "test_own_experiments": "a tutorial, whose model is written in Keras",
     "test_pages": "the page's model is written in Keras",
     "test_prepare": "no framework prepares data",
@@ -63,6 +64,7 @@ ONCE = {
     "test_sql_service": "it is about the end of a job, which is the same for all",
     "test_sql_statements": "what a statement becomes is a job as any other",
     "test_tables": "it names the framework of each case itself",
+    "test_templates": "each project names its own framework",
     "test_wheel": "it trains with the first framework that is set up",
     "test_zoo_trains": "models of the zoo; it has a test of PyTorch's beside them",
 }

@@ -121,6 +121,20 @@ def test_a_setting_of_a_job_that_is_misspelt_is_an_error(places, capsys):
     assert "Did you mean 'launch.np'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("rate", ["0.1", "HPARAM_CANDIDATES([0.1, 1])"])
+def test_a_dry_run_for_a_cluster_needs_none(places, capsys, monkeypatch, tmp_path, rate):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    text = "SELECT name, salary FROM employee TRAIN regressor.DNN"
+    text += f" WITH learning_rate={rate}, train.split='random' INTO m"
+    settings = ["launch=kubernetes", "image=registry.example.com/zoo:1"]
+    settings += [f"kubernetes.volumes={{models: {{claim: models, mount: {tmp_path}}}}}"]
+
+    assert main(["sql", "--dry-run", text, *places, *settings]) == 0
+    assert "kind: kubernetes" in capsys.readouterr().out
+    assert main(["sql", "--dry-run", text, *places, *settings[:-1]]) == 2
+    assert "volume" in capsys.readouterr().err
+
+
 def test_an_earlier_statement_stays_done_where_a_later_one_fails(places, capsys):
     assert main(["sql", "DELETE FROM employee; SELECT nothing FROM employee", *places]) == 4
     assert main(["sql", "SELECT count(*) AS n FROM employee", "-o", "json", *places]) == 0

@@ -1,41 +1,105 @@
+import os
+import resource
 import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from edl_horovod.cli.main import main
 from edl_horovod.cli.verbs import init
 from edl_horovod.config.compose import compose
-from edl_horovod.config.conf_files import ConfigFiles, starter_dir
-from edl_horovod.errors import OutputError
+from edl_horovod.config.conf_files import ConfigFiles, template_dir
+from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.models.lookup import list_definitions
+
+TEMPLATES = ("keras", "torch", "table", "sql")
 
 
 def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_project_is_written_whose_experiments_compose(tmp_path, capsys):
+def commands(project):
+    lines = (project / "README.md").read_text().splitlines()
+    return [line.split() for line in lines if line.startswith("    ")]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_project_has_a_page_data_a_test_and_experiments(tmp_path, template, capsys):
     project = tmp_path / "project"
 
-    assert main(["init", str(project)]) == 0
+    assert main(["init", str(project), "--template", template]) == 0
 
-    assert {"README.md", "zoo/regression.py", "conf/experiment/first.yaml"} < files(project)
-    assert "edl train --config-dir conf +experiment=first" in capsys.readouterr().out
+    written = {"README.md", ".gitignore", "make_data.py", "tests/test_project.py"}
+    assert written < files(project)
+    assert not any(path.is_symlink() for path in project.rglob("*"))
+    printed = capsys.readouterr().out
+    assert all(f"{project}/{name}\n" in printed for name in files(project))
+    shown = printed.splitlines()[-3:]
+    assert shown[0] == f"cd {project}"
+    assert [line.split() for line in shown[1:]] == commands(project)[:2]
+    experiments = [path.stem for path in (project / "conf" / "experiment").iterdir()]
+    assert {"first", "cluster"} <= set(experiments)
+
+
+@pytest.mark.parametrize("template", ["keras", "torch", "table"])
+def test_the_experiments_of_a_project_compose_and_its_zoo_has_their_model(tmp_path, template):
+    project = tmp_path / "project"
+    main(["init", str(project), "--template", template])
+    here = ConfigFiles(str(project / "conf"))
+
     for path in (project / "conf" / "experiment").iterdir():
-        here = ConfigFiles(str(project / "conf"))
-        assert compose("train", [f"+experiment={path.stem}"], files=here).model_def == "regression"
+        config = compose("train", [f"+experiment={path.stem}"], files=here)
+        names = [name.partition(".")[0] for name in list_definitions(project / "zoo")]
+        assert config.model_def.partition(".")[0] in names
+        assert config.launch.kind == ("kubernetes" if path.stem == "cluster" else "local")
+
+
+def test_without_a_template_it_is_the_one_in_keras(tmp_path):
+    assert main(["init", str(tmp_path / "project")]) == 0
+    assert files(tmp_path / "project") == files(template_dir("keras"))
+
+
+@pytest.mark.parametrize(("word", "meant"), [("trch", "torch"), ("SQL", "sql"), ("xyz", "keras,")])
+def test_a_template_that_there_is_not_is_refused_with_those_that_there_are(
+    tmp_path, capsys, word, meant
+):
+    assert main(["init", str(tmp_path / "project"), "-t", word]) == ConfigError.exit_code
+
+    assert not (tmp_path / "project").exists()
+    said = capsys.readouterr().err
+    assert meant in said
+    assert all(template in said for template in TEMPLATES)
+
+
+def test_the_help_says_what_each_template_is(capsys):
+    with pytest.raises(SystemExit):
+        main(["init", "--help"])
+    shown = capsys.readouterr().out
+    assert all(f"\n  {template} " in shown for template in TEMPLATES)
 
 
 def test_an_empty_directory_is_taken(tmp_path):
     assert main(["init", str(tmp_path)]) == 0
-    assert (tmp_path / "README.md").exists()
+    assert files(tmp_path) == files(template_dir("keras"))
+
+
+def test_the_working_directory_is_taken(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "."]) == 0
+    assert os.path.samefile(".", tmp_path)
+    assert Path("README.md").exists()
 
 
 def test_modes_are_those_of_new_files_and_of_the_users_directory(tmp_path, monkeypatch):
     installed, project = tmp_path / "installed", tmp_path / "project"
-    shutil.copytree(starter_dir(), installed)
+    shutil.copytree(template_dir("keras"), installed)
     for path in (installed, *installed.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    monkeypatch.setattr(init, "starter_dir", lambda: installed)
+    monkeypatch.setattr(init, "template_dir", lambda template: installed)
     project.mkdir()
     project.chmod(0o700)
 
@@ -52,6 +116,25 @@ def test_a_directory_that_holds_something_is_left_alone(tmp_path, capsys):
 
     assert files(tmp_path) == {"mine.txt"}
     assert "this one holds something. Received: DIR=" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_disk_that_takes_no_more_leaves_nothing_of_a_project(tmp_path, is_there):
+    project = tmp_path / "project"
+    if is_there:
+        project.mkdir()
+    # Files may have so many bytes: the first ones have fewer.
+    limit = (600, 600)
+    done = subprocess.run(
+        [sys.executable, "-B", "-m", "edl_horovod", "init", str(project)],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == OutputError.exit_code, done.stderr
+    assert [path.name for path in tmp_path.rglob("*")] == ["project"] * is_there
 
 
 def test_a_dry_run_writes_nothing(tmp_path, capsys):

@@ -1,0 +1,1 @@
+../../keras/tests/test_project.py

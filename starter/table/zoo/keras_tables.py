@@ -1,0 +1,1 @@
+../../../model_zoo/keras_tables.py

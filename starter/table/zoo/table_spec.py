@@ -1,0 +1,1 @@
+../../../model_zoo/table_spec.py

@@ -1,0 +1,1 @@
+../keras/make_data.py
