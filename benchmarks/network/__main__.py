@@ -32,7 +32,6 @@ PAGE = Page(
         "timeline": timeline.measure,
         "buckets": speed.measure_buckets,
         "compression": speed.measure_compression,
-        "start": events.measure_start,
         "memory": speed.measure_memory,
         "join": events.measure_joins,
         "index": events.measure_index,
