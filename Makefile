@@ -209,7 +209,8 @@ bench: $(READY)
 
 bench-elastic: $(READY)
 	$(BIN)/python -m benchmarks.elastic --write docs/benchmarks-elastic.md \
-	  --torch-python $(TORCH_VENV)/bin/python $(BENCH_FLAGS)
+	  --torch-python $(TORCH_VENV)/bin/python --released-horovod $(RELEASED_HOROVOD) \
+	  $(if $(PART),--only $(PART)) $(BENCH_FLAGS)
 
 # It makes a network namespace, which needs root. PART names one part or several; the page keeps the others.
 bench-network: $(READY)
