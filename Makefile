@@ -41,30 +41,32 @@ unexport PYTHONDONTWRITEBYTECODE
 # Open MPI and the tools of the environment come before those of the machine.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup lock demo test test-all lint unit component kube test-kube golden parallel integration netns \
+.PHONY: help setup lock demo test test-all lint lint-python lint-files unit component kube test-kube golden parallel integration netns \
   images chaos dist test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve proto clean
 
 help:
-	@echo 'make setup        environment in $(VENV), with Horovod built for it once; FRAMEWORKS=tensorflow,torch for both'
-	@echo 'make demo         pictures -> records -> training on 2 ranks -> evaluation -> predictions; FRAMEWORK=torch'
-	@echo 'make test         lint, types, import contracts, a test of each behaviour; with both frameworks 27 minutes on 2 cores, less with one'
-	@echo 'make test ONLY=torch   the tests with that in their names, here those with PyTorch; 2 minutes'
-	@echo 'make test-all     what make test leaves out: long jobs, and as root make netns and make images'
-	@echo 'make test-versions   set-up, demo and make test with each supported Python on the PATH, or VERSIONS=python3.12'
-	@echo 'make test-kube    the contract tests against a real API server (KUBEBUILDER_ASSETS)'
-	@echo 'make golden       k8s/ as edl would submit it now'
-	@echo 'make netns        hosts that vanish, in network namespaces of this machine (root)'
-	@echo 'make images       images, built and pushed with podman and docker-registry (root)'
-	@echo 'make bench        benchmarks against the peers, side by side'
-	@echo 'make bench-elastic   what changes of a ring cost, beside plain Horovod and TorchElastic'
-	@echo 'make bench-network   PART=overlap QUICK=1: training over slower networks, all parts without PART (root)'
-	@echo 'make against      BASE=path: the weights and the speed of another checkout, and of this one'
-	@echo 'make bench-kube   host discovery with 5,000 pods, the coordinator with 1,000 workers'
-	@echo 'make chaos        RUNS=20 jobs that are killed, stopped and resized at random'
-	@echo 'make curve        the picture of docs/explanation/same-curve.md'
-	@echo 'make dist         a release of the last commit in $(DIST): source archive, wheel, list of packages'
-	@echo 'make lock         the hashes of all packages in locks/, from the public index'
-	@echo 'make clean        remove what make made here (not the cached Horovod wheel)'
+	@echo 'make setup          environment in $(VENV), with Horovod built once; FRAMEWORKS=tensorflow,torch'
+	@echo 'make demo           pictures -> records -> training -> evaluation -> predictions; FRAMEWORK=torch'
+	@echo 'make test           lint, and a test of each behaviour: with both frameworks half an hour'
+	@echo 'make test ONLY=torch   the tests with that in their names, here those with PyTorch: 2 minutes'
+	@echo 'make test-all       the long tests, and as root make netns and make images'
+	@echo 'make test-versions  set-up, demo and tests with each supported Python, or VERSIONS=python3.12'
+	@echo 'make lint           format, rules, types, imports, words, spelling, YAML, workflows, Dockerfiles'
+	@echo 'make unit component kube parallel integration netns images   the tests of one folder'
+	@echo 'make test-kube      contract tests against a real API server (KUBEBUILDER_ASSETS)'
+	@echo 'make golden         k8s/ as edl would submit it now'
+	@echo 'make chaos          RUNS=20 jobs that are killed, stopped and resized at random'
+	@echo 'make bench          benchmarks beside the peers; they write docs/benchmarks*.md'
+	@echo 'make bench-elastic  changes of a ring beside plain Horovod and TorchElastic; PART=three_ranks'
+	@echo 'make bench-network  training over slow networks (root); PART=overlap QUICK=1'
+	@echo 'make bench-kube     host discovery with 5,000 pods, the coordinator with 1,000 workers'
+	@echo 'make torch-peer horovod-peer   the peers of these benchmarks'
+	@echo 'make against        BASE=path: weights and speed of another checkout, and of this one'
+	@echo 'make curve          the picture of docs/explanation/same-curve.md'
+	@echo 'make dist           a release of the last commit: source archive, wheel, list of packages'
+	@echo 'make lock           the hashes of all packages in locks/, from the public index'
+	@echo 'make proto          the modules of edl_horovod/proto'
+	@echo 'make clean          remove what make made here (not the cached Horovod wheel)'
 
 setup: $(READY)
 
@@ -157,15 +159,22 @@ test-all: $(READY)
 # Not the whole folder, in which a user may keep files, too.
 SOURCES := .ci benchmarks docs edl_horovod locks model_zoo setup.py starter tests
 
-lint: $(READY)
+# In the parts that commits are checked by (.pre-commit-config.yaml).
+lint: lint-python lint-files
+
+lint-python: $(READY)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python .ci/tracked_files.py
 	$(BIN)/python .ci/plain_words.py
-	$(BIN)/codespell edl_horovod conf starter model_zoo docker docs tests README.md
-	$(BIN)/yamllint -s conf starter k8s
+
+lint-files: $(READY)
+	$(BIN)/python .ci/tracked_files.py
+	$(BIN)/codespell .github edl_horovod conf starter model_zoo docker docs tests *.md
+	$(BIN)/yamllint -s .github .pre-commit-config.yaml conf starter k8s
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
 	$(BIN)/hadolint docker/Dockerfile docker/Dockerfile.cuda
 
 unit: $(READY)
@@ -216,7 +225,8 @@ bench: $(READY)
 
 bench-elastic: $(READY)
 	$(BIN)/python -m benchmarks.elastic --write docs/benchmarks-elastic.md \
-	  --torch-python $(TORCH_VENV)/bin/python $(BENCH_FLAGS)
+	  --torch-python $(TORCH_VENV)/bin/python --released-horovod $(RELEASED_HOROVOD) \
+	  $(if $(PART),--only $(PART)) $(BENCH_FLAGS)
 
 # It makes a network namespace, which needs root. PART names one part or several; the page keeps the others.
 bench-network: $(READY)

@@ -1,12 +1,12 @@
-"""Walk the README as a newcomer: `python .ci/readme.py [README.md]`, as root on a clean checkout.
+"""Walk the README and CONTRIBUTING as a newcomer: `python .ci/readme.py [PAGE...]`, as root.
 
-Every indented block of the README runs, in the order in which the README prints them, in a clone of
-this checkout that has nothing beside it, as a new account with an empty home, 1,024 open files and
-umask 077. A comment in the line above a block says what the newcomer brings along:
+Every indented block of the pages runs, in the order in which they print them, in a clone of this
+checkout that has nothing beside it, as a new account with an empty home, 1,024 open files and umask
+077. A comment in the line above a block says what the newcomer brings along:
 
     <!-- newcomer: fixture COMMAND -->   a command that makes the user's own files, run before it
     <!-- newcomer: python -->            the block is Python, not shell
-    <!-- newcomer: root -->              the block runs as root, in the same clone
+    <!-- newcomer: root -->              the block runs as root, in the same clone, after all others
 """
 
 import dataclasses
@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "CONTRIBUTING.md")
 INDENT = "    "
 MARK = re.compile(r"<!-- newcomer: (.*) -->")
 OPEN_FILES = 1024
@@ -77,6 +78,16 @@ def blocks(text: str) -> list[Block]:
     return parsed
 
 
+def walk_of(pages: list[str]) -> list[Block]:
+    """The blocks of all pages; those for root come last, because root's files would be in the way.
+
+    Raises:
+        ValueError: A mark is unknown, or no block follows it.
+    """
+    walk = [block for page in pages for block in blocks(page)]
+    return sorted(walk, key=lambda block: block.kind == "root")
+
+
 def _block(lines: list[str], mark: str) -> Block:
     while not lines[-1]:
         lines.pop()
@@ -116,10 +127,10 @@ def main() -> int:
         sys.exit(
             "This makes an account, which needs root. The README's commands themselves do not."
         )
-    readme = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "README.md"
-    walk = blocks(readme.read_text(encoding="utf-8"))
+    pages = sys.argv[1:] or [ROOT / page for page in PAGES]
+    walk = walk_of([Path(page).read_text(encoding="utf-8") for page in pages])
     if not walk:
-        raise ValueError(f"The README has no indented block. Received: {readme}")
+        raise ValueError(f"The pages have no indented block. Received: {pages}")
     subprocess.run(["useradd", "--create-home", "--skel", "/nonexistent", ACCOUNT], check=True)
     try:
         return _walk(walk, pwd.getpwnam(ACCOUNT)) or _leftovers()
@@ -168,7 +179,7 @@ def _leftovers() -> int:
             break
         time.sleep(0.5)
     if left:
-        print("The README's commands left processes behind:", *left, sep="\n")
+        print("The commands left processes behind:", *left, sep="\n")
     return int(bool(left))
 
 
@@ -204,5 +215,5 @@ def _limit_open_files() -> None:
 if __name__ == "__main__":
     started = time.monotonic()
     exit_code = main()
-    print(f"The README took {(time.monotonic() - started) / 60:.1f} minutes.")
+    print(f"The pages took {(time.monotonic() - started) / 60:.1f} minutes.")
     sys.exit(exit_code)

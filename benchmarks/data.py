@@ -21,6 +21,7 @@ from sklearn.datasets import load_sample_images
 from benchmarks.side import Numbers, Work
 from edl_horovod.files.json_text import dumps
 from edl_horovod.records.sources.recordio import Codec, Writer
+from model_zoo import sample_images
 
 NUM_CLASSES = 10
 NUM_DISTINCT = 2048
@@ -39,9 +40,18 @@ def numbers(work: Work, place: Path, num_records: int, codec: str = "snappy") ->
     for _ in range(min(NUM_DISTINCT, num_records)):
         # Pixels as a photograph has them: whole numbers from 0 to 255, stored as floats.
         pixels = random.integers(0, 256, 28 * 28).astype(np.float32)
-        image = tf.train.Feature(float_list=tf.train.FloatList(value=pixels))
-        distinct.append(_example(image, int(random.integers(0, NUM_CLASSES))))
+        distinct.append(_example(_floats(pixels), int(random.integers(0, NUM_CLASSES))))
     _write_records(work.data, distinct, num_records, num_files=8, codec=Codec[codec.upper()])
+
+
+def digits(work: Work, place: Path) -> None:
+    """Write 1,434 of the demo's handwritten digits, as RecordIO and as TFRecord."""
+    distinct = [
+        _example(_floats(np.ravel(picture)), label)
+        for number, label, picture in sample_images.digits()
+        if number % sample_images.HELD_OUT_EVERY
+    ]
+    _write_records(work.data, distinct, len(distinct), num_files=6)
 
 
 def pictures(work: Work, place: Path, num_records: int) -> None:
@@ -105,6 +115,10 @@ def _pieces(number: int, side: int) -> Iterator[np.ndarray]:
         image = images[index % len(images)]
         top, left = (int(random.integers(0, size - side)) for size in image.shape[:2])
         yield image[top : top + side, left : left + side]
+
+
+def _floats(values: np.ndarray) -> Any:
+    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
 
 
 def _bytes(content: bytes) -> Any:

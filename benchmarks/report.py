@@ -305,12 +305,20 @@ def parser_of(page: Page, **options: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def add_torch_python(parser: argparse.ArgumentParser) -> None:
-    """Take the interpreter of the peers with PyTorch."""
-    # Not resolved: the interpreter of an environment is a link to the machine's.
-    parser.add_argument(
-        "--torch-python", type=os.path.abspath, default=MISSING, metavar="FILE", help="it has torch"
-    )
+def add_peers(parser: argparse.ArgumentParser) -> None:
+    """Take the interpreter of the peers with PyTorch, and the folder of Horovod as released."""
+    for name, metavar, text in (
+        ("--torch-python", "FILE", "it has torch"),
+        ("--released-horovod", "DIR", "without patch"),
+    ):
+        # Not resolved: the interpreter of an environment is a link to the machine's.
+        parser.add_argument(
+            name,
+            type=lambda path: Path(path).absolute(),
+            default=MISSING,
+            metavar=metavar,
+            help=text,
+        )
 
 
 def main(page: Page) -> int:

@@ -30,6 +30,7 @@ MAX_REASON = 300
 
 OURS = "edl_horovod"
 PLAIN = "plain Horovod"
+RELEASED = "Horovod as released"
 TORCH = "TorchElastic"
 TORCHFT = "torchft"
 
@@ -117,11 +118,13 @@ class Run:
         *,
         is_quick: bool = False,
         torch_python: Path = MISSING,
+        released_horovod: Path = MISSING,
         pictures: Path | None = None,
     ) -> None:
-        """Take an empty folder that the caller removes; the interpreter of torch need not exist."""
+        """Take an empty folder that the caller removes; what the peers need may be missing."""
         self.is_quick = is_quick
         self.torch_python = torch_python
+        self.released_horovod = released_horovod
         self.pictures = pictures
         self.folder = folder
         self._num_places = 0

@@ -6,7 +6,6 @@ Each run keeps a ledger, so the loss of every single step is known, and that no 
 import argparse
 import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,7 +16,7 @@ import matplotlib as mpl
 import numpy as np
 
 from benchmarks.report import look_around
-from benchmarks.run import MODELS, ROOT
+from benchmarks.run import MODELS, ROOT, Run
 from edl_horovod.api import run
 from edl_horovod.chaos import parse
 from edl_horovod.chaos.disturbance import disturb_job
@@ -41,7 +40,7 @@ def main() -> int:
     args = parser.parse_args()
     os.environ["PYTHONPATH"] = str(ROOT)
     with tempfile.TemporaryDirectory() as folder:
-        data = _write_digits(Path(folder))
+        data = f"{Run(Path(folder)).data('digits')}/*.recordio"
         runs = {
             f"{size} rank{'s' if size > 1 else ''}": _train(Path(folder), data, size, args.steps)
             for size in range(1, MOST_RANKS + 1)
@@ -55,17 +54,6 @@ def main() -> int:
         print(f"{name}: sizes {sizes}, largest relative difference {apart.max():.1e}")
     _draw(args.picture, runs, expected)
     return 0
-
-
-def _write_digits(folder: Path) -> str:
-    """Records of 1,437 handwritten digits."""
-    images, records = folder / "images", folder / "records"
-    script = ROOT / "model_zoo" / "sample_images.py"
-    subprocess.run([sys.executable, script, "digits", images], check=True)
-    prepare = ["prepare", f"model_zoo={ROOT}/model_zoo", "model_def=mnist_functional_api"]
-    options = [f"data={images}/train", f"output={records}", "processes=1"]
-    subprocess.run([sys.executable, "-m", "edl_horovod", *prepare, *options, "-q"], check=True)
-    return f"{records}/*.recordio"
 
 
 def _train(folder: Path, data: str, size: int, steps: int, *, changes: str = "") -> list[StepLoss]:

@@ -6,9 +6,11 @@ the ranks of all sides do, also those without our packages.
 
 import itertools
 import json
+import math
 import os
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,7 @@ DYNAMIC_TIMELINE = {"HOROVOD_TIMELINE": "DYNAMIC"}
 TIMELINE_FILE = "timeline.json"
 
 Rows = list[tuple[float, float, int]]
-"""Seconds, steps a second, and the size of the ring."""
+"""Seconds, a value such as steps a second, and the size of the ring."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class Stamp:
     """The number of steps of the job that are done."""
     size: int
     """The number of ranks in the ring."""
+    loss: float = math.nan
+    """The loss of the rank's part of the step, where the side writes it."""
 
 
 class Stamper:
@@ -45,9 +49,9 @@ class Stamper:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
-    def step(self, step: int, size: int) -> None:
+    def step(self, step: int, size: int, loss: float = math.nan) -> None:
         """Write that a step is done, now."""
-        os.write(self._file, f"{time.monotonic():.6f} {step} {size}\n".encode())
+        os.write(self._file, f"{time.monotonic():.6f} {step} {size} {loss:.6g}\n".encode())
 
 
 def read(path: Path) -> list[Stamp]:
@@ -57,7 +61,10 @@ def read(path: Path) -> list[Stamp]:
     """
     text = path.read_text() if path.exists() else ""
     parts = (line.split() for line in text[: text.rfind("\n") + 1].splitlines())
-    return [Stamp(at=float(at), step=int(step), size=int(size)) for at, step, size in parts]
+    return [
+        Stamp(at=float(at), step=int(step), size=int(size), loss=float(loss))
+        for at, step, size, loss in parts
+    ]
 
 
 def stall(stamps: Sequence[Stamp], begin: float, end: float) -> float:
@@ -112,6 +119,23 @@ def rate_over_time(stamps: Sequence[Stamp], begin: float, end: float, *, every: 
             most, size, place = max(most, ordered[place].step), ordered[place].size, place + 1
         rows.append((number * every, (most - before) / every, size if most > before else 0))
     return rows[1:]
+
+
+def loss_over_time(stamps: Sequence[Stamp], begin: float, end: float, *, every: float) -> Rows:
+    """Time since `begin`, mean loss and the ring's size, in spans of so many seconds.
+
+    Where no step ended the loss is that of the span before, and the ring has no ranks.
+    """
+    spans: dict[int, list[Stamp]] = defaultdict(list)
+    for stamp in sorted(stamps, key=lambda stamp: stamp.at):
+        spans[math.floor((stamp.at - begin) / every)].append(stamp)
+    rows, loss = [], math.nan
+    for number in range(int((end - begin) / every)):
+        if stamps_of_span := spans[number]:
+            loss = statistics.fmean(stamp.loss for stamp in stamps_of_span)
+        size = stamps_of_span[-1].size if stamps_of_span else 0
+        rows.append((number * every, loss, size))
+    return rows
 
 
 def last_pid(folder: Path, pattern: str) -> int:

@@ -3,11 +3,10 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from benchmarks.elastic import events, forming, goodput
+from benchmarks.elastic import events, forming, goodput, three_ranks
 from benchmarks.elastic.events import Setup, keras_setup, torch_setup
-from benchmarks.report import Line, Page, Part, Results, add_torch_python, measure, over, parser_of
+from benchmarks.report import Line, Page, Part, Results, add_peers, measure, over, parser_of
 from benchmarks.run import OURS, PLAIN, Run
 
 JOIN_RATIO = 1 / 30
@@ -64,6 +63,7 @@ PAGE = Page(
         "step_cost": measure_step_cost,
         "goodput": measure_goodput,
         "two_jobs": _in_keras(goodput.measure_two_jobs),
+        "three_ranks": _in_keras(three_ranks.measure),
     },
     more_lines=join_ratio,
 )
@@ -72,11 +72,11 @@ PAGE = Page(
 def main() -> int:
     """Run what was asked for; returns 1 where a target is missed."""
     parser = parser_of(PAGE)
-    add_torch_python(parser)
+    add_peers(parser)
     args = parser.parse_args()
     pictures = args.write.parent if args.write is not None else None
-    torch_python = Path(args.torch_python)
-    options = {"is_quick": args.quick, "torch_python": torch_python, "pictures": pictures}
+    options = {"is_quick": args.quick, "torch_python": args.torch_python, "pictures": pictures}
+    options |= {"released_horovod": args.released_horovod}
     return measure(PAGE, args, lambda folder: Run(folder, **options))
 
 

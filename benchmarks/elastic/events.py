@@ -104,7 +104,7 @@ class DrivenJob:
         """Follow the events of a job whose launcher was started."""
         self.child = child
         self.folder = job_dir / "stamps"
-        self._job_dir = job_dir
+        self.job_dir = job_dir
         self._new_events = follow(job_dir / "events.jsonl")
         self._events: list[Recorded] = []
 
@@ -115,7 +115,7 @@ class DrivenJob:
 
     def want(self, slots: int) -> None:
         """Change what host discovery sees."""
-        hosts.write(self._job_dir / "hosts", {LOCAL_HOST: slots})
+        hosts.write(self.job_dir / "hosts", {LOCAL_HOST: slots})
 
     def rings(self, *, after: int = 0) -> list[Any]:
         """The rings that were formed after a generation."""
@@ -189,6 +189,7 @@ def driven_job(
     slots: int,
     max_steps: int = 0,
     device_seconds: float = 0.0,
+    ledger: bool = False,
     **elastic: Any,
 ) -> Iterator[DrivenJob]:
     """Start a job, which ends with the block, with so many slots.
@@ -197,8 +198,8 @@ def driven_job(
     a slot that fails again starts again at once.
     """
     place, model = run.place(name), {"spec": setup.spec, "framework": setup.framework}
-    job = {"np": slots, "max_steps": max_steps, "device_seconds": device_seconds, **model}
-    argv = side_command(place, "ours.job.drive", setup.work, elastic=elastic, **job)
+    job = {"np": slots, "max_steps": max_steps, "device_seconds": device_seconds, "ledger": ledger}
+    argv = side_command(place, "ours.job.drive", setup.work, elastic=elastic, **job, **model)
     with run.process(place, argv) as child:
         yield DrivenJob(place / "job", child)
 
@@ -325,23 +326,23 @@ def measure_horovod(run: Run, setup: Setup) -> list[Line]:
     """Let hosts come, be killed and be withdrawn under plain `horovodrun`."""
     place = run.place("horovodrun")
     folder = place / "stamps"
-    argv = side_command(place, "peers.horovod.train_elastic", setup.work, _horovodrun(place))
-    survivor = Survivor(PLAIN, lambda: _stamps(folder, LOCALHOST), setup, after=2.0)
+    argv = side_command(place, "peers.horovod.train_elastic", setup.work, elastic_horovodrun(place))
+    survivor = Survivor(PLAIN, lambda: stamps_of(folder, LOCALHOST), setup, after=2.0)
     with run.process(place, argv) as child:
         survivor.begin(child)
-        for host in map(_another_name, range(2 * setup.num_events)):
-            survivor.event(JOIN, 2, lambda host=host: _want(place, host))
+        for host in map(another_name, range(2 * setup.num_events)):
+            survivor.event(JOIN, 2, lambda host=host: want_hosts(place, host))
             if len(survivor.stalls[JOIN]) % 2:
                 # Not the survivor, whose host has a name.
-                survivor.event(KILL, 1, lambda: _kill_last(folder, "127*"))
+                survivor.event(KILL, 1, lambda: kill_last(folder, "127*"))
             else:
-                survivor.event(LEAVE, 1, lambda: _want(place))
+                survivor.event(LEAVE, 1, lambda: want_hosts(place))
     redone = survivor.redone_line(detail="a commit every 10 steps")
     lines = [survivor.line(JOIN), survivor.line(KILL), redone, survivor.line(LEAVE)]
     return lines
 
 
-def _kill_last(folder: Path, pattern: str, number: signal.Signals = signal.SIGKILL) -> None:
+def kill_last(folder: Path, pattern: str, number: signal.Signals = signal.SIGKILL) -> None:
     """Send a signal to the process that stamped last, of those of some names."""
     os.kill(stamps.last_pid(folder, pattern), number)
 
@@ -367,7 +368,7 @@ def measure_warm_horovodrun(run: Run, setup: Setup) -> list[Line]:
     def reset(size: int, host: str = "") -> float:
         """Seconds of the next reset to a ring of a size."""
         num_resets = len(sizes_and_seconds())
-        _want(place, host)
+        want_hosts(place, *filter(None, [host]))
 
         def seconds() -> float | None:
             resets = sizes_and_seconds()[num_resets:]
@@ -379,40 +380,50 @@ def measure_warm_horovodrun(run: Run, setup: Setup) -> list[Line]:
     keep = python_command("edl_horovod.supervisor.keep_warm", "--config", config, "--slots", 2)
     with run.process(place, keep, log="keep_warm") as keeper:
         wait_for_warm(2)
-        argv = (*_horovodrun(place), "-m", "edl_horovod.worker.shim", "--config", str(config))
+        argv = (
+            *elastic_horovodrun(place),
+            "-m",
+            "edl_horovod.worker.shim",
+            "--config",
+            str(config),
+        )
         with run.process(place, argv) as child:
             wait_for(lambda: sizes_and_seconds() or None, "a ring of 1", child)
             for number in range(setup.num_events):
                 wait_for_warm(1)
-                joins.append(reset(2, _another_name(number)))
+                joins.append(reset(2, another_name(number)))
                 reset(1)
     detail = "from leaving the ring to the next one, as its rank 0 sees it"
     line = Line("warm join under plain horovodrun", OURS, joins, most_median=0.7, detail=detail)
     return [line]
 
 
-def _another_name(number: int) -> str:
+def another_name(number: int) -> str:
     """A name of this machine that was not used before: Horovod bans those that failed."""
     return f"127.0.0.{'0' * number}1"
 
 
-def _horovodrun(place: Path) -> tuple[str, ...]:
-    """The launcher of an elastic ring, which begins with one host and looks into `place/hosts`."""
+def elastic_horovodrun(place: Path, *others: str) -> tuple[str, ...]:
+    """The launcher of an elastic ring on the hosts in `place/hosts`: the survivor's, and others.
+
+    The ring has two ranks at most, or one on each of the hosts that it begins with.
+    """
     discover = place / "discover.sh"
     discover.write_text(f"#!/bin/sh\ncat {place}/hosts\n")
     discover.chmod(0o755)
-    _want(place)
-    ring = ("-np", "1", "--min-np", "1", "--max-np", "2", "--gloo", "--network-interfaces", "lo")
+    want_hosts(place, *others)
+    most = str(max(2, 1 + len(others)))
+    ring = ("-np", "1", "--min-np", "1", "--max-np", most, "--gloo", "--network-interfaces", "lo")
     script = ("--host-discovery-script", str(discover))
     return (locate("horovodrun"), *ring, *script, sys.executable)
 
 
-def _want(place: Path, host: str = "") -> None:
-    """Change what the discovery script prints: the survivor's host, and maybe another one."""
-    write_text(place / "hosts", "".join(f"{name}:1\n" for name in (LOCALHOST, host) if name))
+def want_hosts(place: Path, *others: str) -> None:
+    """Change what the discovery script prints: the survivor's host, and others."""
+    write_text(place / "hosts", "".join(f"{name}:1\n" for name in (LOCALHOST, *others)))
 
 
-def _stamps(folder: Path, name: str) -> list[Stamp]:
+def stamps_of(folder: Path, name: str) -> list[Stamp]:
     """The steps of all processes of a name, in order of time."""
     paths = folder.glob(f"{name}.*")
     return sorted((stamp for path in paths for stamp in stamps.read(path)), key=lambda s: s.at)
@@ -438,7 +449,7 @@ def measure_torchrun(run: Run, setup: Setup) -> list[Line]:
         return run.process(place, argv, environment=TORCHRUN_VARIABLES)
 
     survivor = Survivor(
-        TORCH, lambda: _stamps(folder, STAYS), setup, before=1e9, changed_at=changed_at
+        TORCH, lambda: stamps_of(folder, STAYS), setup, before=1e9, changed_at=changed_at
     )
     with agent(STAYS) as stays:
         survivor.begin(stays)
@@ -446,13 +457,13 @@ def measure_torchrun(run: Run, setup: Setup) -> list[Line]:
             since, name = time.monotonic(), f"{COMES}{number}"
             with agent(name):
                 survivor.event(JOIN, 2, since=since)
-                survivor.event(KILL, 2, lambda name=name: _kill_last(folder, f"{name}.*"))
+                survivor.event(KILL, 2, lambda name=name: kill_last(folder, f"{name}.*"))
                 since = time.monotonic()
             survivor.event(LEAVE, 1, since=since)
         since, name = time.monotonic(), f"{COMES}-hangs"
         with agent(name):
             survivor.event("the last join", 2, since=since)
-            stop = partial(_kill_last, folder, f"{name}.*", signal.SIGSTOP)
+            stop = partial(kill_last, folder, f"{name}.*", signal.SIGSTOP)
             survivor.event(HANG, 2, stop, seconds=GIVING_UP_SECONDS)
     restart, saved = "all workers start again", "a checkpoint every 50 steps"
     given_up = f"collectives end after {HANG_SECONDS:.0f} s"
@@ -529,7 +540,7 @@ def measure_torchft(run: Run, setup: Setup) -> list[Line]:
         return _not_measured(TORCHFT)
     place = run.place("torchft")
     folder = place / "stamps"
-    survivor = Survivor(TORCHFT, lambda: _stamps(folder, STAYS), setup)
+    survivor = Survivor(TORCHFT, lambda: stamps_of(folder, STAYS), setup)
     strikes = [(KILL, signal.SIGKILL), (LEAVE, signal.SIGTERM)] * setup.num_events
     options: dict[str, Any] = {"stamps": folder, "timeout": HANG_SECONDS, "is_pure": True}
     with (
@@ -542,7 +553,7 @@ def measure_torchft(run: Run, setup: Setup) -> list[Line]:
             with replica(run, setup.work, name, url, **options):
                 survivor.event(JOIN, 2, since=since)
                 # The newcomer may end, as it was told.
-                survivor.event(event, 1, partial(_kill_last, folder, f"{name}.*", order))
+                survivor.event(event, 1, partial(kill_last, folder, f"{name}.*", order))
     given_up = f"its operations end after {HANG_SECONDS:.0f} s"
     return [
         survivor.line(JOIN),

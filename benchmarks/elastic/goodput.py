@@ -3,7 +3,7 @@
 import itertools
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -31,7 +31,8 @@ Wanted = tuple[float, int]
 STYLE: Any = {
     "svg.hashsalt": "edl_horovod",  # The same numbers give the same file.
     "svg.fonttype": "none",
-    "font.size": 9,
+    "font.size": 11,
+    "font.sans-serif": ["DejaVu Sans", "Helvetica", "Arial", "sans-serif"],
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
@@ -81,7 +82,7 @@ def measure_goodput(
         "workers start on the ring's cores",
     )
     rows = stamps.rate_over_time(all_stamps, began, end, every=1.0)
-    notes = _draw(run, "goodput", GOODPUT_CAPTION, {"": [rows]})
+    notes = draw(run, "goodput", GOODPUT_CAPTION, {"": [rows]})
     return Results(lines=[line], notes=notes)
 
 
@@ -155,7 +156,7 @@ def measure_two_jobs(run: Run, setup: Setup) -> Results:
         f"gang: {gang_seconds:.0f} s": gang_rows,
         f"elastic: {elastic_seconds:.0f} s": elastic_rows,
     }
-    return Results(lines=[line], notes=_draw(run, "two-jobs", TWO_JOBS_CAPTION, columns))
+    return Results(lines=[line], notes=draw(run, "two-jobs", TWO_JOBS_CAPTION, columns))
 
 
 def _timed(way: Callable[[], list[DrivenJob]]) -> tuple[float, list[Rows]]:
@@ -166,31 +167,56 @@ def _timed(way: Callable[[], list[DrivenJob]]) -> tuple[float, list[Rows]]:
     return end - began, rows
 
 
-def _draw(run: Run, name: str, caption: str, columns: dict[str, list[Rows]]) -> list[str]:
-    """Draw ring sizes and records a second of some jobs, a column for each title, as SVG."""
+def draw(
+    run: Run,
+    name: str,
+    caption: str,
+    columns: dict[str, list[Rows]],
+    *,
+    labels: Sequence[str] = ("job 1", "job 2"),
+    value: str = "steps/s",
+    scale: str = "linear",
+    marks: Mapping[str, float] | None = None,
+) -> list[str]:
+    """Draw a value and the ring's size over time, a column for each title, as SVG.
+
+    A column has the rows of some jobs, with labels in that order; marks are moments with a text.
+    """
     if run.pictures is None:
         return []
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(4.2 * max(len(columns), 1.6), 4.2), layout="constrained")
-        axes = figure.subplots(2, len(columns), sharex=True, sharey="row", squeeze=False)
+        figure = Figure(figsize=(10.0, 4.5), facecolor="white", layout="constrained")
+        options = {"height_ratios": (2, 1), "sharex": True, "sharey": "row", "squeeze": False}
+        axes = figure.subplots(2, len(columns), **options)
         for column, (title, jobs) in enumerate(columns.items()):
-            for number, rows in enumerate(jobs):
-                times, rates, sizes = zip(*rows, strict=True)
-                colour, label = COLOURS[number], f"job {number + 1}"
-                axes[0, column].step(times, sizes, where="post", color=colour, label=label)
-                records = [128 * rate for rate in rates]
-                axes[1, column].plot(times, records, color=colour, linewidth=1)
+            for label, colour, rows in zip(labels, COLOURS, jobs, strict=False):
+                times, values, sizes = zip(*rows, strict=True)
+                # The first one is wider, so that it is seen where another one has the same values.
+                line: Any = {"color": colour, "linewidth": 3 if colour == COLOURS[0] else 1.5}
+                axes[0, column].plot(times, values, label=label, **line)
+                axes[1, column].step(times, sizes, where="post", **line)
             axes[0, column].set_title(title)
             axes[1, column].set_xlabel("seconds")
-        axes[0, 0].set_ylabel("ranks in the ring")
-        axes[1, 0].set_ylabel("records/s")
-        axes[0, 0].yaxis.get_major_locator().set_params(integer=True)
-        for axis in axes.flat:
-            axis.set_ylim(bottom=0)
-            axis.set_xlim(left=0)
-        if len(columns) > 1:
+        axes[0, 0].set_ylabel(value)
+        axes[0, 0].set_yscale(scale)
+        axes[1, 0].set_ylabel("ranks that train")
+        axes[1, 0].yaxis.get_major_locator().set_params(integer=True)
+        axes[1, 0].set_ylim(bottom=0)
+        if scale == "linear":
+            axes[0, 0].set_ylim(bottom=0)
+        else:
+            axes[0, 0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes[0, 0].yaxis.set_major_formatter("{x:g}")
+            axes[0, 0].minorticks_off()
+        for text, at in (marks or {}).items():
+            for axis in axes.flat:
+                axis.axvline(at, color="grey", linestyle=":", linewidth=1)
+            place = {"xytext": (4, -2), "textcoords": "offset points", "va": "top"}
+            axes[0, 0].annotate(text, (at, 1), xycoords=("data", "axes fraction"), **place)
+        if any(len(jobs) > 1 for jobs in columns.values()):
             axes[0, -1].legend(frameon=False, loc="upper right")
         file = f"benchmarks-elastic-{name}.svg"
         figure.savefig(run.pictures / file, metadata={"Date": None})

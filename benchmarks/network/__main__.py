@@ -5,14 +5,11 @@ machine's network stays as it is, and the namespace ends with this process.
 """
 
 import argparse
-import os
 import sys
-from pathlib import Path
 
 from benchmarks.network import events, namespace, scaling, speed, timeline
 from benchmarks.network.speed import MODELS, RATES, NetworkRun
-from benchmarks.report import Page, add_torch_python, measure, parser_of
-from benchmarks.run import MISSING
+from benchmarks.report import Page, add_peers, measure, parser_of
 
 EXAMPLES = """\
 examples:
@@ -32,7 +29,6 @@ PAGE = Page(
         "timeline": timeline.measure,
         "buckets": speed.measure_buckets,
         "compression": speed.measure_compression,
-        "start": events.measure_start,
         "memory": speed.measure_memory,
         "join": events.measure_joins,
         "index": events.measure_index,
@@ -57,10 +53,7 @@ def main() -> int:
         help="Gbit/s; 0 is no limit",
     )
     parser.add_argument("--repetitions", type=int, help="of each side; default: 3, 1 with --quick")
-    add_torch_python(parser)
-    parser.add_argument(
-        "--released-horovod", type=Path, default=MISSING, metavar="DIR", help="without patch"
-    )
+    add_peers(parser)
     args = parser.parse_args()
     if reason := namespace.what_is_missing():
         print(f"error: {reason}", file=sys.stderr)
@@ -71,8 +64,8 @@ def main() -> int:
         "models": tuple(args.models),
         "rates": tuple(rate for number, rate in rates.items() if number in args.rates),
         "repetitions": args.repetitions,
-        "torch_python": Path(args.torch_python),
-        "released_horovod": Path(os.path.abspath(args.released_horovod)),
+        "torch_python": args.torch_python,
+        "released_horovod": args.released_horovod,
     }
     return measure(PAGE, args, lambda folder: NetworkRun(folder, **options))
 

@@ -1,45 +1,32 @@
-"""Joins with a large state, the events of elasticity, the start of a worker, and its index."""
+"""Joins with a large state, the events of elasticity, and the index of a worker."""
 
 import itertools
-import signal
 import statistics
-import subprocess
-import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from io import BytesIO
-from pathlib import Path
-
-import psutil
 
 from benchmarks.elastic import events, goodput
 from benchmarks.elastic.events import DrivenJob, Setup, driven_job, torch_setup
 from benchmarks.network import speed
 from benchmarks.network.namespace import set_rate
-from benchmarks.network.speed import DENSE, NO_LIMIT, NUM_RANKS, SLOWEST, Model, NetworkRun
-from benchmarks.report import Line, ratio
+from benchmarks.network.speed import DENSE, NO_LIMIT, NUM_RANKS, SLOWEST, NetworkRun
+from benchmarks.report import Line
 from benchmarks.run import (
-    MODELS,
     OURS,
     PLAIN,
-    ROOT,
     TORCH,
     TORCHFT,
     Failure,
     SideFailed,
     guarded,
     horovodrun,
-    interleave,
-    python_command,
     reason_of,
     values_of,
-    wait_for,
 )
 from benchmarks.side import Numbers, Work
 from benchmarks.stamps import Stamp
-from edl_horovod.job.events import Recorded, read
 
 JOIN_BATCH_SIZE = 32
 """Small, so that a step is mostly its state's: the gradients, and Adam's changes."""
@@ -48,11 +35,6 @@ MOST_SLOWER_PERCENT = 25.0
 BEFORE_SECONDS = 1.0
 WAIT_SECONDS = 300.0
 SETTLED_STEPS = 5
-BASE_COMMIT = "47836c4df5af0b55aa3ce615c25495b6e61f454c"
-"""The last one whose step had one collective after the whole backward pass."""
-MOST_START_RATIO = 1.05
-"""Starts of one and the same commit differ by that much."""
-WARM_SECONDS = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,73 +241,3 @@ def measure_index(run: NetworkRun) -> list[Line]:
         Line("a worker has the index after", OURS, values_of(later, "seconds"), most_median=0.3),
         Line(used, OURS, memory, unit="M", most=60.0),
     ]
-
-
-def measure_start(run: NetworkRun) -> list[Line]:
-    """Start workers of this commit and of the base in turn, until they are warm."""
-    base = run.place("base")
-    command = ["git", "-C", str(ROOT), "archive", BASE_COMMIT, "edl_horovod", "conf"]
-    done = subprocess.run(command, capture_output=True)
-    if done.returncode != 0:
-        raise SideFailed(f"no base to compare with: {done.stderr.decode().strip()}")
-    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
-        archive.extractall(base, filter="data")
-    lines = []
-    for model in run.chosen(speed.SMALL, speed.RESNET):
-        roots = {"here": ROOT, "base": base}
-        sides = {side: guarded(_start, run, model, root) for side, root in roots.items()}
-        results = interleave(sides, run.repetitions)
-        options = {"shown": "{:.2f} s / {:.2f} s", "most_median": MOST_START_RATIO}
-        for name, event in (
-            ("warm_seconds", "a worker's start until it is warm"),
-            ("processor_seconds", "processor time until then"),
-        ):
-            both = (values_of(side, name) for side in results.values())
-            lines.append(ratio(f"{model.title}: {event}", *both, "this commit / base", **options))
-    return lines
-
-
-def _start(run: NetworkRun, model: Model, root: Path) -> dict[str, float]:
-    """Start a job of two ranks, wait until all are warm, and end it; the slower rank counts."""
-    place = run.place("start")
-    settings = {
-        "model_zoo": MODELS,
-        "model_def": model.spec,
-        "data": run.work(model).data / "*.recordio",
-        "output": place / "out",
-        "train.batch_size": model.batch_size,
-        "launch.np": NUM_RANKS,
-        "launch.threads_per_rank": 1,
-    }
-    arguments = (f"{name}={value}" for name, value in settings.items())
-    argv = python_command("edl_horovod", "train", *arguments)
-    # Safe path: the working directory, which is this checkout, is not searched first. The models
-    # import from `benchmarks`, which the base's folder does not have.
-    with run.process(place, argv, packages=root, environment={"PYTHONSAFEPATH": "1"}) as child:
-        warm: dict[str, tuple[float, float]] = {}
-
-        def are_warm() -> bool | None:
-            for worker, (pid, seconds) in _warm_workers(place / "out.job" / "events.jsonl").items():
-                used = psutil.Process(pid).cpu_times()
-                warm.setdefault(worker, (seconds, used.user + used.system))
-            return len(warm) == NUM_RANKS or None
-
-        wait_for(are_warm, "warm workers", child, seconds=WARM_SECONDS)
-        child.send(signal.SIGTERM)
-        child.wait(WARM_SECONDS)
-    seconds, used = zip(*warm.values(), strict=True)
-    return {"warm_seconds": max(seconds), "processor_seconds": max(used)}
-
-
-def _warm_workers(log: Path) -> dict[str, tuple[int, float]]:
-    """Pid, and seconds from its start, of each worker that is warm."""
-    started: dict[str, Recorded] = {}
-    warm = {}
-    for recorded in read(log) if log.exists() else []:
-        event = recorded.event
-        if event.kind == "worker" and event.state == "started":
-            started[event.worker] = recorded
-        elif event.kind == "worker" and event.state == "warm":
-            start = started[event.worker]
-            warm[event.worker] = start.event.pid, recorded.time - start.time
-    return warm

@@ -21,9 +21,9 @@ from benchmarks.elastic.events import NO_TORCH, train_replicas
 from benchmarks.network.namespace import NO_LIMIT, Rate, set_rate
 from benchmarks.report import Line, Results, markdown_table, ratio
 from benchmarks.run import (
-    MISSING,
     OURS,
     PLAIN,
+    RELEASED,
     SIDE_SECONDS,
     TORCHFT,
     Failure,
@@ -51,7 +51,6 @@ NUM_LEFT_OUT = 1
 LEAST_LIMITED, LEAST_UNLIMITED = 1.05, 1.0
 LEAST_SMALL = 1.2
 """The target of the small model without a limit; it has nothing to overlap with."""
-RELEASED = "Horovod as released"
 TORCH_DDP = "torch DDP"
 TORCH_HOROVOD = "Horovod's optimizer"
 FASTEST = "the fastest peer"
@@ -123,7 +122,6 @@ class NetworkRun(Run):
         models: tuple[str, ...],
         rates: tuple[Rate, ...] = RATES,
         repetitions: int | None = None,
-        released_horovod: Path = MISSING,
         **options: Any,
     ) -> None:
         """Take the names of models, and rates in the order in which trainings go through them."""
@@ -131,7 +129,6 @@ class NetworkRun(Run):
         self.models = [MODELS[name] for name in models]
         self.rates = rates
         self.repetitions = repetitions or self.amount(3, 1)
-        self.released_horovod = released_horovod
 
     def chosen(self, *models: Model) -> list[Model]:
         """Those of some models that were asked for."""

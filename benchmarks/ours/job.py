@@ -92,15 +92,18 @@ def drive(
     spec: str = SPEC,
     framework: str = "keras",
     device_seconds: float = 0.0,
+    ledger: bool = False,
     elastic: dict[str, Any] | None = None,
 ) -> None:
     """Train in `PLACE/job` with workers that stamp their steps, driven by the job's hosts file.
 
     A device makes a step of a rank alone wait so long; without `max_steps` the job does not end.
+    A ledger has the loss of each step.
     """
     end_with_parent()
     ring = schema.ElasticConfig(**{"restart_backoff_seconds": 0.01, **(elastic or {})})
     training = {"spec": spec, "framework": framework, "max_steps": max_steps}
+    training |= {"debug": schema.DebugConfig(ledger=ledger)}
     config = elastic_config(work, place / "job", np=np, elastic=ring, **training)
     plan = LocalTarget().plan(config)
     stamps = place / "job" / "stamps"

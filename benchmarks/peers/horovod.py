@@ -6,6 +6,7 @@ https://horovod.readthedocs.io/en/stable/elastic.html. Keras 3 variables are han
 `v.value`; the learning rate is not scaled, because the global batch is that of the other sides.
 """
 
+import itertools
 import os
 import statistics
 import time
@@ -128,10 +129,10 @@ class KerasState(hvd.elastic.ObjectState):  # type: ignore[misc]  # Horovod ship
         super().sync()
 
 
-def train_elastic(work: Work, place: Path) -> None:
-    """Train on a batch in memory until a signal ends it; each rank stamps its steps in `place`.
+def train_elastic(work: Work, place: Path, reads: bool = False) -> None:
+    """Train until a signal ends it; each rank stamps its steps in `place`.
 
-    There is no input pipeline, so that none is part of a stall.
+    It reads records, or trains on a batch in memory, so that no input pipeline is part of a stall.
     """
     hvd.init()
     training_step, variables = _make_step(CnnSpec())
@@ -139,15 +140,18 @@ def train_elastic(work: Work, place: Path) -> None:
 
     @run  # type: ignore[untyped-decorator]  # Horovod ships no types.
     def train_in_rings(state: KerasState) -> None:
-        features, labels = _batch(work.batch_size // hvd.size())
-        while True:
+        rank, size = hvd.rank(), hvd.size()
+        batches: Any = itertools.repeat(_batch(work.batch_size // size))
+        if reads:
+            batches = training_dataset(work.data, work.batch_size // size, rank=rank, size=size)
+        for features, labels in batches:
             try:
-                float(training_step(features, labels))
+                loss = float(training_step(features, labels))
             except tf.errors.OpError as error:
                 # Horovod's wrapper knows fewer of these errors than this TensorFlow raises.
                 raise HorovodInternalError(error) from error
             state.step += 1
-            stamper.step(state.step, hvd.size())
+            stamper.step(state.step, size, loss)
             if state.step % COMMIT_STEPS == 0:
                 state.commit()
 

@@ -1,5 +1,7 @@
 """What follows from the ends of steps."""
 
+import math
+
 import pytest
 
 from benchmarks import stamps
@@ -53,7 +55,8 @@ def test_num_redone_counts_each_repeated_step():
 
 
 @pytest.mark.parametrize(
-    ("text", "whole"), [("1.5 7 2\n1.6 8", [Stamp(at=1.5, step=7, size=2)]), ("", [])]
+    ("text", "whole"),
+    [("1.5 7 2 0.5\n1.6 8", [Stamp(at=1.5, step=7, size=2, loss=0.5)]), ("", [])],
 )
 def test_read_leaves_a_torn_last_line_out(tmp_path, text, whole):
     (tmp_path / "0.1").write_text(text)
@@ -63,9 +66,11 @@ def test_read_leaves_a_torn_last_line_out(tmp_path, text, whole):
 def test_stamper_writes_what_read_reads(tmp_path):
     stamper = stamps.Stamper(tmp_path / "new" / "0.1")
     stamper.step(1, 2)
-    stamper.step(2, 2)
+    stamper.step(2, 2, 0.25)
     found = stamps.read(tmp_path / "new" / "0.1")
     assert [(stamp.step, stamp.size) for stamp in found] == [(1, 2), (2, 2)]
+    assert math.isnan(found[0].loss)
+    assert found[1].loss == 0.25
     assert found[0].at <= found[1].at
     assert stamps.read(tmp_path / "none") == []
 
@@ -80,6 +85,15 @@ def test_rate_over_time_shows_size_and_pauses():
     rows = stamps.rate_over_time(found, 0.0, 6.0, every=2.0)
     assert [size for _, _, size in rows] == [1, 0, 2]
     assert [rate for _, rate, _ in rows] == pytest.approx([10, 0, 10])
+
+
+def test_loss_over_time_stands_still_where_no_step_ends():
+    steps = [
+        Stamp(at=at, step=step, size=size, loss=loss)
+        for at, step, size, loss in [(5.2, 1, 3, 2.0), (5.8, 1, 3, 1.0), (8.5, 2, 2, 0.5)]
+    ]
+    rows = stamps.loss_over_time(steps, 5.0, 9.0, every=1.0)
+    assert rows == [(0.0, 1.5, 3), (1.0, 1.5, 0), (2.0, 1.5, 0), (3.0, 0.5, 2)]
 
 
 def test_ideal_steps_follow_the_slots_that_were_there():
