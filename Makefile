@@ -42,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help setup lock demo test test-all lint lint-python lint-files unit component kube test-kube golden parallel integration netns \
-  images chaos dist test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve proto clean
+  images chaos dist docs test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve proto clean
 
 help:
 	@echo 'make setup          environment in $(VENV), with Horovod built once; FRAMEWORKS=tensorflow,torch'
@@ -64,6 +64,7 @@ help:
 	@echo 'make against        BASE=path: weights and speed of another checkout, and of this one'
 	@echo 'make curve          the picture of docs/explanation/same-curve.md'
 	@echo 'make dist           a release of the last commit: source archive, wheel, list of packages'
+	@echo 'make docs           the pages of docs/ as a site in docs/_build, which needs no network'
 	@echo 'make lock           the hashes of all packages in locks/, from the public index'
 	@echo 'make proto          the modules of edl_horovod/proto'
 	@echo 'make clean          remove what make made here (not the cached Horovod wheel)'
@@ -217,6 +218,10 @@ images: $(READY)
 chaos: $(READY)
 	EDL_CHAOS_RUNS=$(RUNS) $(BIN)/python -m pytest -q tests/integration/test_chaos.py
 
+# Warnings are errors, among them links and anchors that lead nowhere.
+docs: $(READY)
+	$(BIN)/python -m sphinx -q -E -W --keep-going docs docs/_build
+
 curve: $(READY)
 	$(BIN)/python -m benchmarks.same_curve docs/explanation/same-curve.png
 
@@ -262,4 +267,4 @@ proto: $(READY)
 	  edl_horovod/proto/trained_model.proto edl_horovod/proto/sqlflow.proto edl_horovod/proto/example.proto
 
 clean:
-	rm -rf $(VENV) $(TORCH_VENV) $(RELEASED_HOROVOD) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH_VENV) $(RELEASED_HOROVOD) $(DEMO) build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -196,7 +196,7 @@ def _settings_table(config_class: type, *, required: Sequence[str]) -> str:
     lines = [f"  {'KEY':{key_width}}  {'TYPE':{type_width}}  DEFAULT"]
     for row in rows:
         kind = type_name(row.annotation)
-        default = _default_text(REQUIRED if row.key in required else row.default)
+        default = default_text(REQUIRED if row.key in required else row.default)
         lines.append(f"  {row.key:{key_width}}  {kind:{type_width}}  {default}")
         lines += textwrap.wrap(
             row.meaning, columns, initial_indent=" " * 6, subsequent_indent=" " * 6
@@ -204,7 +204,8 @@ def _settings_table(config_class: type, *, required: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _default_text(default: object) -> str:
+def default_text(default: object) -> str:
+    """A default as the help shows it."""
     if default is REQUIRED:
         return "(required)"
     if default is None:

@@ -21,7 +21,7 @@ from edl_horovod.errors import (
 )
 from edl_horovod.extensions import Table
 
-__all__ = ["VERBS", "Verb", "main"]
+__all__ = ["VERBS", "Verb", "errors_of_verbs", "main"]
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,8 @@ def _help() -> str:
     summaries |= {name: verb.summary for name, verb in VERBS.loaded().items()}
     width = max(map(len, summaries))
     verbs = "\n".join(f"  {name:{width}}  {summary}" for name, summary in summaries.items())
-    codes = "\n".join(f"  {code:<5} {meaning}" for code, meaning in _exit_codes().items())
+    meanings = {0: "Success."} | {kind.exit_code: meaning for kind, meaning in errors_of_verbs()}
+    codes = "\n".join(f"  {code:<5} {meaning}" for code, meaning in meanings.items())
     return (
         "usage: edl VERB [FLAGS] [key=value ...]\n\n"
         "Elastic training of Keras and PyTorch models on a ring of Horovod workers.\n\n"
@@ -164,10 +165,9 @@ def _help() -> str:
     )
 
 
-def _exit_codes() -> dict[int, str]:
+def errors_of_verbs() -> list[tuple[type[EdlError], str]]:
+    """The errors with which a verb may end and their meanings, in the order of the exit codes."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     ends = [kind for kind in kinds if issubclass(kind, EdlError) and kind is not EdlError]
     ends.sort(key=lambda kind: kind.exit_code)
-    return {0: "Success."} | {
-        kind.exit_code: (kind.__doc__ or "").partition("\n")[0] for kind in ends
-    }
+    return [(kind, (kind.__doc__ or "").partition("\n")[0]) for kind in ends]

@@ -65,7 +65,7 @@ class Setting:
         It is only in the source, and parsing that takes longer than everything else that a command
         does with the schema at its start.
         """
-        texts = _meanings(self.owner.__module__).get(self.owner.__name__, {})
+        texts = meanings_in(self.owner.__module__).get(self.owner.__name__, {})
         return texts.get(self.key.rpartition(".")[2], "")
 
 
@@ -156,7 +156,7 @@ def _walk(config_class: type, prefix: str) -> Iterator[Setting]:
 
 
 @functools.cache
-def _meanings(module: str) -> dict[str, dict[str, str]]:
+def meanings_in(module: str) -> dict[str, dict[str, str]]:
     """The text below each field of a module, by class and field: Python does not keep it."""
     meanings: dict[str, dict[str, str]] = {}
     for node in ast.parse(inspect.getsource(sys.modules[module])).body:

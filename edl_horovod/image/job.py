@@ -257,9 +257,9 @@ class BuiltImage:
     """An image of a model zoo."""
 
     image: str
-    """`repository:tag`; the tag is a digest of the content."""
+    """The repository and the tag, which is a digest of the content."""
     digest: str = ""
-    """`repository@sha256:...`, by which it can be pulled; empty if it was not pushed."""
+    """The repository and the digest, by which it can be pulled; empty if it was not pushed."""
     model_zoo: str = ZOO
     """Path of the zoo in the image."""
 

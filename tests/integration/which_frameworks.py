@@ -55,7 +55,7 @@ ONCE = {
     "test_model_specs": "each of its cases names its own framework",
     "test_notebooks": "its models are written in Keras",
     "test_own_experiments": "a tutorial, whose model is written in Keras",
-    "test_pages": "the page's model is written in Keras",
+    "test_pages": "each page says the framework of its model",
     "test_prepare": "no framework prepares data",
     "test_setup_horovod": "what it builds is for a framework that is only named",
     "test_sql_classes": "it names the framework of each case itself",

@@ -74,16 +74,6 @@ def test_help_lists_verbs_and_exit_codes(edl):
     assert "\n  130 " in out
 
 
-def test_the_documented_exit_codes_are_those_of_the_errors():
-    page = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
-    documented = dict(re.findall(r"^\| (\d+) \|.*\| `(\w+)` \|$", page.read_text(), re.MULTILINE))
-
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-    kinds = [kind for kind in kinds if issubclass(kind, EdlError) and kind is not EdlError]
-
-    assert documented == {str(kind.exit_code): kind.__name__ for kind in kinds}
-
-
 def test_a_job_starts_without_what_is_for_its_help_and_for_its_coordinator(tmp_path):
     program = (
         "import inspect, sys\n"
