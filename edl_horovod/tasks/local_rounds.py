@@ -195,11 +195,11 @@ class LocalRounds:
     @property
     def variables(self) -> dict[str, Variable]:
         """The variables of a replica at the ends of rounds, and those of the rounds."""
-        own: dict[str, Variable] = {}
+        of_rounds: dict[str, Variable] = {}
         if self._outer is not None:
-            own |= {f"outer/{name}": part for name, part in self._outer.variables.items()}
-        own |= {f"replicas/{n}": part for n, part in self._kept.items()}
-        return {**self._inner, **own, "rounds": self._rounds}
+            of_rounds |= {f"outer/{name}": part for name, part in self._outer.variables.items()}
+        of_rounds |= {f"replicas/{n}": part for n, part in self._kept.items()}
+        return {**self._inner, **of_rounds, "rounds": self._rounds}
 
     @property
     def trained(self) -> Sequence[str]:
@@ -228,18 +228,18 @@ class LocalRounds:
                     self._done[lane] = self._replica(lane, batch.features.steps_of(lane), start)
         finally:
             _assign(self._inner, start)
-        changes, kept, numbers = self._local_sums([(lane, self._done[lane]) for lane in lanes])
+        changes, slots, numbers = self._local_sums([(lane, self._done[lane]) for lane in lanes])
         numbers[_WANTS_CHANGE] = float(wants_change)
         if not is_alone:
             self._is_waiting = True
             try:
                 # All ranks call it in each round, also those without replicas.
-                changes, kept, numbers = self._over_ring(changes, kept, numbers)
+                changes, slots, numbers = self._over_ring(changes, slots, numbers)
             finally:
                 self._is_waiting = False
         results = self._results(numbers)
         if results.num_examples and results.is_finite:
-            self._end_round(start, changes, kept, numbers)
+            self._end_round(start, changes, slots, numbers)
         return results
 
     def scale_learning_rate(self, factor: float) -> None:
@@ -282,9 +282,9 @@ class LocalRounds:
 
         If a round is redone because a rank was lost, the replicas that others have computed count.
         """
-        own = [] if batch is None else list(batch.features.batches.lanes)
+        lanes = [] if batch is None else list(batch.features.batches.lanes)
         if is_alone:
-            return own
+            return lanes
         row = [int(lane in self._done) for lane in range(self._config.replicas)]
         # All ranks call it at the beginning of each round.
         rows = self._collectives.gather_rows([*row, self._id], "edl.rounds.done")
@@ -292,7 +292,7 @@ class LocalRounds:
         return [
             lane
             for lane, ids in enumerate(holders)
-            if (ids[0] == self._id if len(ids) else lane in own)
+            if (ids[0] == self._id if len(ids) else lane in lanes)
         ]
 
     def _replica(self, lane: int, batches: Iterator[Batch | None], start: Values) -> _Replica:
@@ -300,7 +300,7 @@ class LocalRounds:
         _assign(self._inner, start)
         if self._config.inner_state == "reset":
             _assign(self._inner, self._slots)
-        _assign(self._inner, {name: kept.numpy()[lane] for name, kept in self._kept.items()})
+        _assign(self._inner, {name: slots.numpy()[lane] for name, slots in self._kept.items()})
         numbers = self._zeros()
         for place, batch in enumerate(batches):
             if batch is not None:
@@ -338,7 +338,7 @@ class LocalRounds:
     ) -> tuple[Values, Values, NDArray[np.float64]]:
         """Sum up the replicas of this rank, in the order of their lanes."""
         numbers = self._zeros()
-        kept = {name: np.zeros_like(variable.numpy()) for name, variable in self._kept.items()}
+        slots = {name: np.zeros_like(variable.numpy()) for name, variable in self._kept.items()}
         changes = {
             name: np.zeros(value.shape, value.dtype if _is_inexact(value) else np.int64)
             for name, value in ((n, v.numpy()) for n, v in self._inner.items())
@@ -349,14 +349,14 @@ class LocalRounds:
             for name, change in replica.changes.items():
                 changes[name] += change
             for name, value in replica.state.items():
-                kept[name][lane] = value
-        return changes, kept, numbers
+                slots[name][lane] = value
+        return changes, slots, numbers
 
     def _over_ring(
-        self, changes: Values, kept: Values, numbers: NDArray[np.float64]
+        self, changes: Values, slots: Values, numbers: NDArray[np.float64]
     ) -> tuple[Values, Values, NDArray[np.float64]]:
         """Sum up what the ranks have; one message for each type of number."""
-        arrays = {f"c/{n}": v for n, v in changes.items()} | {f"k/{n}": v for n, v in kept.items()}
+        arrays = {f"c/{n}": v for n, v in changes.items()} | {f"k/{n}": v for n, v in slots.items()}
         totals: Values = {}
         for kind in sorted({value.dtype.name for value in arrays.values()}):
             members = {n: v for n, v in arrays.items() if v.dtype.name == kind}
@@ -371,7 +371,7 @@ class LocalRounds:
         numbers = self._collectives.sum(numbers, "edl.rounds.numbers")
         return (
             {name: totals[f"c/{name}"] for name in changes},
-            {name: totals[f"k/{name}"] for name in kept},
+            {name: totals[f"k/{name}"] for name in slots},
             numbers,
         )
 
@@ -390,7 +390,7 @@ class LocalRounds:
         )
 
     def _end_round(
-        self, start: Values, changes: Values, kept: Values, numbers: NDArray[np.float64]
+        self, start: Values, changes: Values, slots: Values, numbers: NDArray[np.float64]
     ) -> None:
         """Set all variables to their values after the round, equally on all ranks."""
         count, active = numbers[_EXAMPLES], numbers[_ACTIVE]
@@ -407,7 +407,7 @@ class LocalRounds:
             self._outer.apply({name: mean_changes.pop(name) for name in self._step.trained})
         after |= {name: start[name] + change for name, change in mean_changes.items()}
         _assign(self._inner, after)
-        for name, values in kept.items():
+        for name, values in slots.items():
             self._kept[name].assign(values)
         self._rounds.assign(int(self._rounds.numpy()) + 1)
         self._done = {}

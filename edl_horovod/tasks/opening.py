@@ -48,7 +48,7 @@ class OpenData:
 
     batches: StepBatches
     plan: DataPlan
-    """Of the job's steps; the batches of a training in local rounds have a plan of their own."""
+    """The plan of the job's steps; local steps of a round have a plan of their own."""
     first: Batch | None
     """The examples of the first records; None if the user's code drops all of these."""
     columns: tuple[Column, ...]

@@ -11,13 +11,12 @@ import pytest
 import yaml
 
 import edl_horovod
-from edl_horovod import api, errors
+from edl_horovod import api
 from edl_horovod import preparation as data_prepare
 from edl_horovod.cli.main import VERBS, Verb, main
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import (
     ConfigError,
-    EdlError,
     Interrupted,
     MissingDependency,
     NotEnoughWorkers,
