@@ -33,8 +33,8 @@ ACCOUNT = f"edl-newcomer-{os.getpid()}"
 KEPT = re.compile(
     r"EDL_.*|PIP_.*|UV_.*|.*_PROXY|.*_proxy|SSL_CERT_.*|OPENBLAS_.*|CI|LANG|LC_.*|PYTHON|TERM"
 )
-"""Variables that say how this machine reaches an index, what tests find on it, which Python make takes,
-and the like."""
+"""Variables that say how this machine reaches an index, what tests find on it, which Python `make`
+takes, and the like."""
 
 
 @dataclasses.dataclass(frozen=True)
