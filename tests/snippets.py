@@ -9,7 +9,8 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(page for page in sorted(ROOT.glob("docs/**/*.md")) if "_build" not in page.parts),
-    *(ROOT / "README.md", ROOT / "model_zoo" / "README.md", ROOT / "starter" / "README.md"),
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "model_zoo" / "README.md"),
+    *sorted(ROOT.glob("starter/*/README.md")),
 ]
 PART = "It is a part of a file or of a program."
 OPEN = "`...` stands for the rest of the command."
@@ -24,9 +25,12 @@ WALKED = {
     "docs/how-to/coming-from/sqlflow.md",
     "docs/how-to/coming-from/torchrun-and-lightning.md",
     "docs/how-to/first-model.md",
+    "docs/how-to/local-rounds.md",
     "docs/how-to/mpi.md",
     "docs/how-to/predict.md",
     "docs/how-to/prepare.md",
+    "docs/how-to/robust-training.md",
+    "docs/how-to/several-losses.md",
     "docs/how-to/sql.md",
     "docs/reference/python-api.md",
     "docs/reference/pytorch.md",
@@ -35,7 +39,11 @@ WALKED = {
 
 NOT_RUN: dict[str, str | dict[str, str]] = {
     "README.md": "Continuous integration types it: .ci/readme.py.",
-    "starter/README.md": "tests/integration/test_own_experiments.py",
+    "CONTRIBUTING.md": "tests/unit/test_readme.py",
+    **dict.fromkeys(
+        (f"starter/{name}/README.md" for name in ("keras", "sql", "table", "torch")),
+        "tests/integration/test_templates.py",
+    ),
     "model_zoo/README.md": "tests/integration/test_tables.py has tables of its own.",
     "docs/explanation/architecture.md": SHOWN,
     "docs/explanation/records.md": SHOWN,
@@ -49,12 +57,14 @@ NOT_RUN: dict[str, str | dict[str, str]] = {
         "1 of 1,000": SHOWN,
         "class TableSpec": PART,
     },
+    "docs/how-to/doctor.md": "tests/integration/test_doctor.py",
     "docs/how-to/elastic.md": OPEN,
     "docs/how-to/extend.md": "tests/integration/test_extensions.py installs such a package.",
     "docs/how-to/hangs.md": SHOWN,
     "docs/how-to/horovodrun.md": "tests/integration/test_horovodrun.py has hosts of its own.",
     "docs/how-to/host-discovery.md": CLUSTER,
     "docs/how-to/images.md": BUILDER,
+    "docs/how-to/install.md": "tests/integration/test_wheel.py",
     "docs/how-to/jobs-in-a-cluster.md": CLUSTER,
     "docs/how-to/kubernetes.md": CLUSTER,
     "docs/how-to/model-specs.md": "tests/integration/test_model_specs.py has such files.",
@@ -65,6 +75,7 @@ NOT_RUN: dict[str, str | dict[str, str]] = {
         "pip install": INSTALLS,
     },
     "docs/how-to/resume.md": "The machine goes down: tests/integration/test_resume.py.",
+    "docs/how-to/several-losses.md": {"class DigitsGanSpec": PART},
     "docs/how-to/slurm.md": "tests/integration/test_slurm.py has a cluster of its own.",
     "docs/how-to/sql.md": {
         "SELECT ": "tests/integration/test_sql_statements.py has such statements.",
