@@ -84,7 +84,7 @@ def start(environment, *words, does="nothing", tools="tools"):
 
 def set_up(environment, *words, **options):
     with start(environment, "edl_horovod", "setup-horovod", *words, **options) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=280)
     return process.returncode, out, err
 
 
@@ -138,12 +138,14 @@ def test_a_build_that_fails_says_why_and_where_its_log_is(environment):
     assert "horovod" not in installed(environment)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_an_interrupted_build_leaves_nothing(environment, number):
     with start(environment, "edl_horovod", "setup-horovod", does="hang") as process:
         try:
             begun = environment / "builds"
-            wait_until(begun.exists, "a build", seconds=90)
+            wait_until(begun.exists, "a build", seconds=200)
             process.send_signal(number)
             _, err = process.communicate(timeout=30)
         finally:
@@ -158,7 +160,7 @@ def test_an_interrupted_build_leaves_nothing(environment, number):
 @pytest.mark.long
 def test_of_two_that_begin_at_once_one_builds(environment):
     processes = [start(environment, MODULE) for _ in range(2)]
-    outputs = [process.communicate(timeout=200) for process in processes]
+    outputs = [process.communicate(timeout=280) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert len({out for out, _ in outputs}) == 1
     assert len(builds(environment)) == 1
