@@ -38,8 +38,9 @@ SETS = {
 }
 ALONE = frozenset({"keras-2"})
 """Sets without what they bring along: tf_keras asks for the TensorFlow of another package."""
-FILES = {"horovod": ROOT / "edl_horovod" / "horovod_build" / "packages.txt"}
-"""Locks that are elsewhere."""
+FILES = {name: HERE / f"{name}.txt" for name in SETS}
+FILES["horovod"] = ROOT / "edl_horovod" / "horovod_build" / "packages.txt"
+"""Where the lock of each set is; that of Horovod's build is in the package."""
 OLDEST_PYTHON = "3.11"
 TORCH_LINKS = "https://download.pytorch.org/whl/cpu/torch/"
 
@@ -80,7 +81,7 @@ def pin(name: str) -> str:
 def main() -> None:
     """Write the locks that are asked for."""
     for name in sys.argv[1:] or SETS:
-        FILES.get(name, HERE / f"{name}.txt").write_text(lock(name))
+        FILES[name].write_text(lock(name))
 
 
 if __name__ == "__main__":

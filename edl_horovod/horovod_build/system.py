@@ -14,7 +14,7 @@ from edl_horovod.horovod_build.recipe import Target, search_path
 
 _PACKAGES = {"g++": ("g++", "gcc-c++"), "cmake": ("cmake", "cmake"), "make": ("make", "make")}
 """The packages of Debian and of Fedora that bring a program."""
-_NEEDED_BYTES = 1 << 30
+_NEEDED_BYTES = 500_000_000
 """The space for temporary files of a build."""
 
 

@@ -110,9 +110,10 @@ def _build(target: Target, folder: Path, display: Display) -> Path:
         scratch = Path(name)
         packages, wheels = scratch / "packages", scratch / "wheels"
         display.say("Fetching the packages that the build needs, and Horovod's source.")
+        # pip leaves its temporary files where it is killed, so they are a part of ours.
+        environment = {**recipe.compiler_environment(target), "TMPDIR": name}
         options = ["install", "-q", "--target", str(packages), "--only-binary", ":all:"]
-        _fetch(options, recipe.BUILD_PACKAGES, {**os.environ})
-        environment = recipe.compiler_environment(target)
+        _fetch(options, recipe.BUILD_PACKAGES, environment)
         # They are only on the path of the build, and not in the user's environment.
         inherited = environment.get("PYTHONPATH", "")
         environment["PYTHONPATH"] = f"{packages}{os.pathsep}{inherited}".rstrip(os.pathsep)

@@ -21,12 +21,13 @@ def load(path):
     return module
 
 
-SETS = load(LOCKS / "lock.py").SETS
+LOCK = load(LOCKS / "lock.py")
+SETS = LOCK.SETS
 
 
 def locked(name):
     """The requirements of a lock; each has a hash, and one version."""
-    text = (LOCKS / f"{name}.txt").read_text().replace("\\\n", " ")
+    text = LOCK.FILES[name].read_text().replace("\\\n", " ")
     requirements = []
     for line in [line for line in text.splitlines() if not line.startswith("#")]:
         words = [word for word in line.split("--hash=")[0].split() if word]
