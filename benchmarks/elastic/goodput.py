@@ -211,10 +211,10 @@ def draw(
             axes[0, 0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes[0, 0].yaxis.set_major_formatter("{x:g}")
             axes[0, 0].minorticks_off()
-        for text, at in (marks or {}).items():
+        for number, (text, at) in enumerate((marks or {}).items()):
             for axis in axes.flat:
                 axis.axvline(at, color="grey", linestyle=":", linewidth=1)
-            place = {"xytext": (4, -2), "textcoords": "offset points", "va": "top"}
+            place = {"xytext": (4, -15 * number), "textcoords": "offset points", "va": "top"}
             axes[0, 0].annotate(text, (at, 1), xycoords=("data", "axes fraction"), **place)
         if any(len(jobs) > 1 for jobs in columns.values()):
             axes[0, -1].legend(frameon=False, loc="upper right")

@@ -17,7 +17,9 @@ from edl_horovod.ledger import read_losses
 
 NUM_RANKS, BATCH_SIZE = 3, 96
 """All sizes of the ring divide the batch."""
-KILL_SECONDS, REPLACEMENT_SECONDS, END_SECONDS = 8.0, 14.0, 34.0
+KILL_SECONDS, REPLACEMENT_SECONDS, END_SECONDS = 8.0, 14.0, 30.0
+WHOLE_SECONDS = 6.0
+"""For so long the ring with the replacement trains at least."""
 SPAN_SECONDS = 0.25
 CAPTION = (
     "Training on three ranks of one machine: a worker is killed (`kill -9`) after 8 s, and a "
@@ -35,7 +37,7 @@ def measure(run: Run, setup: Setup) -> Results:
     jobs, lines = [], []
     for side, train in sides.items():
         began, steps, losses = train(run, setup)
-        end = began + END_SECONDS
+        end = losses[-1].at
         jobs.append(stamps.loss_over_time(losses, began, end, every=SPAN_SECONDS))
         for event, (since, until) in spans.items():
             stall = stamps.stall(steps, began + since, began + until)
@@ -54,7 +56,7 @@ def _train_ours(run: Run, setup: Setup) -> tuple[float, list[Stamp], list[Stamp]
             job.send(NUM_RANKS - 1, signal.SIGKILL)
             job.want(NUM_RANKS - 1)
 
-        began = _play(kill, lambda: job.want(NUM_RANKS))
+        began = _play(lambda: job.stamps(events.SURVIVOR), kill, lambda: job.want(NUM_RANKS))
         losses = {step.step + 1: step.loss for step in read_losses(JobDir(job.job_dir).ledger)}
         steps = job.stamps(events.SURVIVOR)
     return began, steps, [replace(s, loss=losses[s.step]) for s in steps if s.step in losses]
@@ -67,25 +69,37 @@ def _train_horovod(run: Run, setup: Setup) -> tuple[float, list[Stamp], list[Sta
     argv = side_command(place, "peers.horovod.train_elastic", setup.work, launcher, reads=True)
     packages = run.released_horovod if run.released_horovod.exists() else None
 
-    def is_whole() -> bool | None:
-        return any(step.size == NUM_RANKS for step in stamps_of(folder, LOCALHOST)) or None
+    def steps() -> list[Stamp]:
+        return stamps_of(folder, LOCALHOST)
 
     with run.process(place, argv, packages=packages) as child:
-        wait_for(is_whole, f"a ring of {NUM_RANKS}", child)
+        wait_for(lambda: _has_size(steps()), f"a ring of {NUM_RANKS}", child)
         began = _play(
+            steps,
             lambda: events.kill_last(folder, "127*"),
             # Horovod leaves out the host of the killed one, which stays on the list.
             lambda: events.want_hosts(place, *names),
         )
-        return began, stamps_of(folder, LOCALHOST), stamps_of(folder, "*")
+        return began, steps(), stamps_of(folder, "*")
 
 
-def _play(kill: Callable[[], None], replace_it: Callable[[], None]) -> float:
-    """Train, kill a worker, let another one come, and train on; returns the begin."""
+def _play(
+    steps: Callable[[], list[Stamp]], kill: Callable[[], None], replace_it: Callable[[], None]
+) -> float:
+    """Train, kill a worker, let another one come, and train on; returns the begin.
+
+    The steps are those of the rank that stays.
+    """
     began = time.monotonic()
     time.sleep(KILL_SECONDS)
     kill()
     time.sleep(REPLACEMENT_SECONDS - KILL_SECONDS)
+    replaced_at = time.monotonic()
     replace_it()
-    time.sleep(END_SECONDS - REPLACEMENT_SECONDS)
+    wait_for(lambda: _has_size(steps(), replaced_at), f"a ring of {NUM_RANKS} again")
+    time.sleep(max(WHOLE_SECONDS, began + END_SECONDS - time.monotonic()))
     return began
+
+
+def _has_size(steps: list[Stamp], since: float = 0.0) -> bool | None:
+    return any(step.size == NUM_RANKS and step.at > since for step in steps) or None
