@@ -32,6 +32,7 @@ _FOR_DEVELOPERS = ("dev", "docs", "release")
 """Extras that no job needs."""
 _REBUILD = "edl setup-horovod"
 _ERROR = re.compile(r"\w(Error|Exception)\b")
+_OF_RANK = re.compile(r"\[\d+\]<std(?:err|out)>:")
 
 
 def check_python(_scope: Scope) -> Iterator[Finding]:
@@ -183,18 +184,23 @@ def _ring_of(framework: str, launcher: str, scope: Scope) -> Iterator[Finding]:
         return
     lines = [line.partition("SUM ")[2] for line in run.stdout.splitlines() if "SUM " in line]
     if run.returncode != 0 or not lines:
-        output = (run.stderr or run.stdout).strip().splitlines() or ["nothing was printed"]
-        # What a launcher prints last is that its rank has failed.
-        cause = next((line for line in reversed(output) if _ERROR.search(line)), output[-1])
-        yield Finding(
-            "FAIL", f"{framework}: two ranks could not add their numbers: {cause}", by_hand
-        )
+        cause = _cause(run.stderr or run.stdout)
+        text = f"{framework}: two ranks could not add their numbers: {cause}"
+        yield Finding("FAIL", text, by_hand)
         return
     outcome = json.loads(lines[0])
     patch = f"Horovod with patch {outcome['patch']}" if outcome["patch"] else "Horovod"
     yield Finding("OK", f"{framework}: two ranks of {patch} add up to {outcome['sum']}")
     if outcome["warning"]:
         yield Finding("WARN", f"{framework}: {outcome['warning']}", _REBUILD)
+
+
+def _cause(output: str) -> str:
+    """The line of a launcher's output that says best why a rank failed."""
+    lines = output.strip().splitlines() or ["nothing was printed"]
+    # Below what ranks print, the launcher prints a traceback of its own.
+    of_ranks = [line.partition(">:")[2] for line in lines if _OF_RANK.match(line)] or lines
+    return next((line for line in reversed(of_ranks) if _ERROR.search(line)), of_ranks[-1])
 
 
 def _program(name: str) -> str | None:

@@ -1,11 +1,12 @@
 """`edl doctor` with a real ring."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 
-from tests.frameworks import HALVES, is_there
+from tests.frameworks import HALVES, NEEDS_KERAS, is_there
 
 
 def test_two_ranks_of_each_framework_add_their_numbers():
@@ -20,3 +21,17 @@ def test_two_ranks_of_each_framework_add_their_numbers():
     assert all(
         re.fullmatch(r"\w+: two ranks of Horovod.* patch \d+ add up to 3", it) for it in rings
     )
+
+
+@NEEDS_KERAS
+def test_a_framework_that_cannot_be_imported_is_told_with_its_own_error(tmp_path):
+    (tmp_path / "keras").mkdir()
+    text = "raise ImportError('libcudart.so: cannot open shared object file')"
+    (tmp_path / "keras" / "__init__.py").write_text(text)
+    command = [sys.executable, "-m", "edl_horovod", "doctor", "ring", "--json"]
+    variables = {**os.environ, "PYTHONPATH": f"{tmp_path}"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=variables)
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    levels = {it["level"]: it["text"] for it in json.loads(done.stdout)}
+    assert "libcudart.so" in levels["FAIL"]
