@@ -41,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help setup lock demo test test-all lint unit component kube test-kube golden parallel integration netns \
-  images chaos test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve proto clean
+  images chaos test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve notebooks proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once; FRAMEWORKS=tensorflow,torch for both'
@@ -61,6 +61,7 @@ help:
 	@echo 'make bench-kube   host discovery with 5,000 pods, the coordinator with 1,000 workers'
 	@echo 'make chaos        RUNS=20 jobs that are killed, stopped and resized at random'
 	@echo 'make curve        the picture of docs/explanation/same-curve.md'
+	@echo 'make notebooks    docs/notebooks with what they show when they are run now'
 	@echo 'make lock         the hashes of all packages in locks/, from the public index'
 	@echo 'make clean        remove what make made here (not the cached Horovod wheel)'
 
@@ -200,6 +201,9 @@ images: $(READY)
 # A longer run of what `test` and `test-all` have a little of.
 chaos: $(READY)
 	EDL_CHAOS_RUNS=$(RUNS) $(BIN)/python -m pytest -q tests/integration/test_chaos.py
+
+notebooks: $(READY)
+	$(BIN)/python .ci/notebooks.py
 
 curve: $(READY)
 	$(BIN)/python -m benchmarks.same_curve docs/explanation/same-curve.png
