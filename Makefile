@@ -42,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help setup lock demo test test-all lint lint-python lint-files unit component kube test-kube golden parallel integration netns \
-  images chaos dist docs test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve proto clean
+  images chaos dist docs test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve notebooks proto clean
 
 help:
 	@echo 'make setup          environment in $(VENV), with Horovod built once; FRAMEWORKS=tensorflow,torch'
@@ -63,6 +63,7 @@ help:
 	@echo 'make torch-peer horovod-peer   the peers of these benchmarks'
 	@echo 'make against        BASE=path: weights and speed of another checkout, and of this one'
 	@echo 'make curve          the picture of docs/explanation/same-curve.md'
+	@echo 'make notebooks      docs/notebooks with what they show when they are run now'
 	@echo 'make dist           a release of the last commit: source archive, wheel, list of packages'
 	@echo 'make docs           the pages of docs/ as a site in docs/_build, which needs no network'
 	@echo 'make lock           the hashes of all packages in locks/, from the public index'
@@ -221,6 +222,8 @@ chaos: $(READY)
 # Warnings are errors, among them links and anchors that lead nowhere.
 docs: $(READY)
 	$(BIN)/python -m sphinx -q -E -W --keep-going docs docs/_build
+notebooks: $(READY)
+	$(BIN)/python .ci/notebooks.py
 
 curve: $(READY)
 	$(BIN)/python -m benchmarks.same_curve docs/explanation/same-curve.png

@@ -28,7 +28,7 @@ LEAST_OPEN_FILES = 1024
 RING_SECONDS = 120.0
 GPU_SECONDS = 30.0
 _PACKAGE = "edl_horovod"
-_FOR_DEVELOPERS = ("dev", "docs", "release")
+_FOR_DEVELOPERS = ("dev", "docs", "notebook", "release")
 """Extras that no job needs."""
 _REBUILD = "edl setup-horovod"
 _ERROR = re.compile(r"\w(Error|Exception)\b")

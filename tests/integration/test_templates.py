@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.job import events
-from tests.frameworks import NEEDS_KERAS, NEEDS_TORCH
+from tests.frameworks import FIRST_SOON, NEEDS_KERAS
 from tests.integration.conftest import REPOSITORY
+
+SECONDS = 600
 
 
 def commands_of(readme):
@@ -35,53 +38,54 @@ def walk(tmp_path):
         }
 
         def run(script, folder):
-            done = subprocess.run(
+            with subprocess.Popen(
                 ["bash", "-e", "-c", script],
                 cwd=folder,
                 env=variables,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
-                timeout=280,
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-            return done
+                start_new_session=True,
+            ) as shell:
+                try:
+                    printed, errors = shell.communicate(timeout=SECONDS)
+                except BaseException:
+                    # Ranks end with the command that started them.
+                    os.killpg(shell.pid, signal.SIGKILL)
+                    raise
+            assert shell.returncode == 0, printed + errors
+            return printed, errors
 
-        written = run(f"edl init project --template {template}", tmp_path)
-        assert "note:" not in written.stderr
-        return tmp_path / "project", run(
-            commands_of(tmp_path / "project" / "README.md"), tmp_path / "project"
-        ).stdout
+        _, notes = run(f"edl init project --template {template}", tmp_path)
+        assert "note:" not in notes
+        project = tmp_path / "project"
+        return project, run(commands_of(project / "README.md"), project)[0]
 
     return walk_project
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize(
-    ("template", "least_accuracy"),
-    [
-        pytest.param("keras", 0.9, marks=NEEDS_KERAS),
-        pytest.param("torch", 0.9, marks=NEEDS_TORCH),
-        pytest.param("table", 0.8, marks=NEEDS_KERAS),
-    ],
+    "template", [*FIRST_SOON, pytest.param("table", marks=[NEEDS_KERAS, pytest.mark.long])]
 )
-def test_a_project_trains_evaluates_predicts_and_tests_itself(walk, template, least_accuracy):
+def test_a_project_trains_evaluates_predicts_and_tests_itself(walk, template):
     project, printed = walk(template)
 
     rings = [e.event for e in events.read(project / "models" / "first.job" / "events.jsonl")]
     assert {ring.size for ring in rings if ring.kind == "generation"} == {2}
     metrics = json.loads((project / "models" / "first" / "metrics.json").read_text())
-    assert metrics["accuracy"] >= least_accuracy
+    assert metrics["accuracy"] > 0.8
     assert list((project / "predictions").glob("*.recordio"))
     assert "1 passed" in printed
     assert "would be created (client dry run)" in printed
 
 
 @NEEDS_KERAS
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(SECONDS)
 def test_a_project_of_statements_trains_predicts_compares_and_tests_itself(walk):
     _, printed = walk("sql")
 
-    r2 = re.search(r"^r2 +(\S+)", printed, re.MULTILINE)
+    r2 = re.search(r"^ *r2 +(\S+)", printed, re.MULTILINE)
     assert float(r2[1]) > 0.2
     assert "1 passed" in printed
     assert "kind: kubernetes" in printed
