@@ -222,6 +222,7 @@ chaos: $(READY)
 # Warnings are errors, among them links and anchors that lead nowhere.
 docs: $(READY)
 	$(BIN)/python -m sphinx -q -E -W --keep-going docs docs/_build
+
 notebooks: $(READY)
 	$(BIN)/python .ci/notebooks.py
 
