@@ -2,7 +2,7 @@ import signal
 
 import pytest
 
-from edl_horovod.supervisor.run import _signals_interrupt
+from edl_horovod.supervisor.processes import signals_interrupt
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +15,7 @@ def restored():
 def test_sigterm_interrupts_where_nobody_else_handles_it():
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    with pytest.raises(KeyboardInterrupt), _signals_interrupt():
+    with pytest.raises(KeyboardInterrupt), signals_interrupt():
         signal.raise_signal(signal.SIGTERM)
 
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -25,7 +25,7 @@ def test_a_handler_of_the_program_stays_in_force():
     received = []
     signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
 
-    with _signals_interrupt():
+    with signals_interrupt():
         signal.raise_signal(signal.SIGTERM)
 
     assert received == [signal.SIGTERM]
