@@ -134,7 +134,7 @@ def _notes(template: _Template) -> Iterator[str]:
     usable = [name for name, why in missing.items() if not why]
     if first := missing[template.frameworks[0]]:
         yield (
-            f"The commands use framework={usable[0]} if you add that. {first}" if usable else first
+            f"Add framework={usable[0]} to the commands that train. {first}" if usable else first
         )
     for package, extra in template.packages.items():
         if importlib.util.find_spec(package) is None:

@@ -144,3 +144,17 @@ def test_a_dry_run_writes_nothing(tmp_path, capsys):
 
     assert not project.exists()
     assert f"{project}/conf/experiment/first.yaml" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("template", "package"),
+    [("keras", "tensorflow"), ("torch", "torch"), ("table", "sklearn"), ("sql", "sqlglot")],
+)
+def test_a_package_that_is_missing_here_is_said(tmp_path, capsys, monkeypatch, template, package):
+    monkeypatch.setitem(sys.modules, package, None)  # As Python itself marks what is not there.
+
+    assert main(["init", str(tmp_path / "project"), "-t", template]) == 0
+
+    assert "README.md" in files(tmp_path / "project")
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert any(package in note and "pip install" in note for note in notes)
