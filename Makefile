@@ -41,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help setup lock demo test test-all lint unit component kube test-kube golden parallel integration netns \
-  images chaos test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve proto clean
+  images chaos docs test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once; FRAMEWORKS=tensorflow,torch for both'
@@ -61,6 +61,7 @@ help:
 	@echo 'make bench-kube   host discovery with 5,000 pods, the coordinator with 1,000 workers'
 	@echo 'make chaos        RUNS=20 jobs that are killed, stopped and resized at random'
 	@echo 'make curve        the picture of docs/explanation/same-curve.md'
+	@echo 'make docs         the pages of docs/ as a site in docs/_build, which needs no network'
 	@echo 'make lock         the hashes of all packages in locks/, from the public index'
 	@echo 'make clean        remove what make made here (not the cached Horovod wheel)'
 
@@ -201,6 +202,10 @@ images: $(READY)
 chaos: $(READY)
 	EDL_CHAOS_RUNS=$(RUNS) $(BIN)/python -m pytest -q tests/integration/test_chaos.py
 
+# Warnings are errors, among them links and anchors that lead nowhere.
+docs: $(READY)
+	$(BIN)/python -m sphinx -q -E -W --keep-going docs docs/_build
+
 curve: $(READY)
 	$(BIN)/python -m benchmarks.same_curve docs/explanation/same-curve.png
 
@@ -245,4 +250,4 @@ proto: $(READY)
 	  edl_horovod/proto/trained_model.proto edl_horovod/proto/sqlflow.proto edl_horovod/proto/example.proto
 
 clean:
-	rm -rf $(VENV) $(TORCH_VENV) $(RELEASED_HOROVOD) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH_VENV) $(RELEASED_HOROVOD) $(DEMO) build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
