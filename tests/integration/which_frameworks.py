@@ -54,7 +54,7 @@ ONCE = {
     "test_model_kinds": "the kinds are Keras' own; it has a test of PyTorch's kind beside them",
     "test_model_specs": "each of its cases names its own framework",
     "test_own_experiments": "a tutorial, whose model is written in Keras",
-    "test_pages": "the page's model is written in Keras",
+    "test_pages": "each page says the framework of its model",
     "test_prepare": "no framework prepares data",
     "test_sql_classes": "it names the framework of each case itself",
     "test_sql_defaults": "the schedule and its account are the same for all",

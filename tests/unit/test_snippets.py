@@ -1,0 +1,77 @@
+"""Each snippet of a page is run by a test, or listed with a reason; its commands exist anyway."""
+
+import re
+
+import pytest
+
+from edl_horovod.cli.main import VERBS, main
+from edl_horovod.config.tasks import TASKS
+from tests.snippets import NOT_RUN, PAGES, ROOT, WALKED, snippets_in
+
+SNIPPETS = [snippet for page in PAGES for snippet in snippets_in(page)]
+WITH_SETTINGS = {*TASKS.built_in, "prepare", "image"}
+FILES_OF_SETTINGS = {"--config-dir", "--config-name"}
+COMMANDS = {
+    f"{snippet.page}:{snippet.line}:{number}": words
+    for snippet in SNIPPETS
+    for number, words in enumerate(snippet.commands)
+    if words[0] in {*TASKS.built_in, *VERBS.built_in}
+}
+
+
+def test_every_snippet_is_run_or_listed_with_a_reason():
+    missing = [
+        f"{snippet.page}:{snippet.line}"
+        for snippet in SNIPPETS
+        if not snippet.listed and snippet.page not in WALKED
+    ]
+    assert missing == [], "walk the page, or list the snippet with a reason, in tests/snippets.py"
+
+
+@pytest.mark.parametrize("page", NOT_RUN)
+def test_what_is_listed_is_there(page):
+    texts = [snippet.text for snippet in SNIPPETS if snippet.page == page]
+    reasons = NOT_RUN[page]
+    assert texts, "the page has no snippet"
+    if isinstance(reasons, dict):
+        for start in reasons:
+            assert any(text.startswith(start) for text in texts), start
+    for reason in reasons.values() if isinstance(reasons, dict) else [reasons]:
+        for path in re.findall(r"(?:tests|\.ci)/[\w/]+(?:\.py)?", reason):
+            assert (ROOT / path).exists(), path
+
+
+def test_pages_that_are_walked_have_snippets_to_run():
+    run = {snippet.page for snippet in SNIPPETS if not snippet.listed}
+    assert run == WALKED
+
+
+def test_the_pages_have_commands():
+    assert len(COMMANDS) > 60
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_the_flags_of_a_command_exist(words, capsys):
+    verb, *rest = words
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    known = set(re.findall(r"(?<![\w-])--?\w[\w-]*", capsys.readouterr().out))
+    flags = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
+    assert flags <= known
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=name)
+        for name, words in COMMANDS.items()
+        if words[0] in WITH_SETTINGS and not FILES_OF_SETTINGS.intersection(words)
+    ],
+)
+def test_the_settings_of_a_command_exist_and_have_such_values(words, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/anybody")
+    verb, *rest = [word for word in words if word != "..." and not word.startswith("--dry-run")]
+    if "-m" in rest:  # Each setting has several values, between commas.
+        rest = [re.sub(r"=(?!tag)(.*?),(?![^\[]*\]).*", r"=\1", word) for word in rest]
+        rest = [word for word in rest if not re.match(r"-m|hydra|[\w.]+=tag", word)]
+    assert main([verb, *rest, "--cfg", "job"]) == 0, capsys.readouterr().err
