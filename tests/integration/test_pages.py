@@ -47,7 +47,7 @@ def run(script, folder):
     }
     command = ["bash", "-e", "-c", script]
     done = subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=280
+        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
 
@@ -80,6 +80,7 @@ def is_python(text):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", sorted(WALKED))
 def test_the_snippets_of_a_page_run(page, prepared, tmp_path):
     if page in IN_TORCH:
