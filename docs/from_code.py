@@ -35,6 +35,7 @@ CONTENTS = {
     "Reference": ("reference/*",),
     "Explanation": ("explanation/*",),
     "Benchmarks": ("benchmarks*",),
+    "Earlier versions": ("changelog-*",),
     "Decisions": ("adr/*",),
 }
 """The menu of the site: its captions, and the pages below each."""

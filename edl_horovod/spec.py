@@ -189,7 +189,7 @@ class ElasticDLSpec(ABC):
             model: The result of `create_model`.
             features: The features of `create_dataset`, shape (batch, ...).
             labels: The labels of `create_dataset`, shape (batch, ...).
-            noise: `noise(*shape)` returns standard normal numbers of shape (batch, *shape). Those
+            noise: `noise(*shape)` returns standard normal numbers of shape `(batch, *shape)`. Those
                 of an example follow from the seed of the job, the step, the phase, and the place
                 of the example's record in the step, so they are the same on any ring. It needs
                 exactly one example from each record.
