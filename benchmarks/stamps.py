@@ -24,6 +24,9 @@ DYNAMIC_TIMELINE = {"HOROVOD_TIMELINE": "DYNAMIC"}
 """Lets ranks begin a timeline when they like."""
 TIMELINE_FILE = "timeline.json"
 
+MEAN_SPANS = 4
+"""Spans over which a loss is averaged."""
+
 Rows = list[tuple[float, float, int]]
 """Seconds, a value such as steps a second, and the size of the ring."""
 
@@ -122,7 +125,7 @@ def rate_over_time(stamps: Sequence[Stamp], begin: float, end: float, *, every: 
 
 
 def loss_over_time(stamps: Sequence[Stamp], begin: float, end: float, *, every: float) -> Rows:
-    """Time since `begin`, mean loss and the ring's size, in spans of so many seconds.
+    """Time since `begin`, mean loss of the last spans and the ring's size, in spans of seconds.
 
     Where no step ended the loss is that of the span before, and the ring has no ranks.
     """
@@ -132,7 +135,8 @@ def loss_over_time(stamps: Sequence[Stamp], begin: float, end: float, *, every: 
     rows, loss = [], math.nan
     for number in range(int((end - begin) / every)):
         if stamps_of_span := spans[number]:
-            loss = statistics.fmean(stamp.loss for stamp in stamps_of_span)
+            last_spans = range(number - MEAN_SPANS + 1, number + 1)
+            loss = statistics.fmean(stamp.loss for past in last_spans for stamp in spans[past])
         size = stamps_of_span[-1].size if stamps_of_span else 0
         rows.append((number * every, loss, size))
     return rows

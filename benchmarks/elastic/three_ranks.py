@@ -18,8 +18,6 @@ from edl_horovod.ledger import read_losses
 NUM_RANKS, BATCH_SIZE = 3, 96
 """All sizes of the ring divide the batch."""
 KILL_SECONDS, REPLACEMENT_SECONDS, END_SECONDS = 8.0, 14.0, 30.0
-WHOLE_SECONDS = 6.0
-"""For so long the ring with the replacement trains at least."""
 SPAN_SECONDS = 0.25
 CAPTION = (
     "Training on three ranks of one machine: a worker is killed (`kill -9`) after 8 s, and a "
@@ -37,7 +35,7 @@ def measure(run: Run, setup: Setup) -> Results:
     jobs, lines = [], []
     for side, train in sides.items():
         began, steps, losses = train(run, setup)
-        end = losses[-1].at
+        end = losses[-1].at - SPAN_SECONDS
         jobs.append(stamps.loss_over_time(losses, began, end, every=SPAN_SECONDS))
         for event, (since, until) in spans.items():
             stall = stamps.stall(steps, began + since, began + until)
@@ -52,11 +50,12 @@ def _train_ours(run: Run, setup: Setup) -> tuple[float, list[Stamp], list[Stamp]
     with driven_job(run, setup, "three-ranks", slots=NUM_RANKS, ledger=True) as job:
         job.wait_for_ring(NUM_RANKS)
 
-        def kill() -> None:
-            job.send(NUM_RANKS - 1, signal.SIGKILL)
-            job.want(NUM_RANKS - 1)
-
-        began = _play(lambda: job.stamps(events.SURVIVOR), kill, lambda: job.want(NUM_RANKS))
+        last = NUM_RANKS - 1
+        began = _play(
+            lambda: job.stamps(events.SURVIVOR),
+            lambda: (job.send(last, signal.SIGKILL), job.want(last)),
+            lambda: job.want(NUM_RANKS),
+        )
         losses = {step.step + 1: step.loss for step in read_losses(JobDir(job.job_dir).ledger)}
         steps = job.stamps(events.SURVIVOR)
     return began, steps, [replace(s, loss=losses[s.step]) for s in steps if s.step in losses]
@@ -83,13 +82,8 @@ def _train_horovod(run: Run, setup: Setup) -> tuple[float, list[Stamp], list[Sta
         return began, steps(), stamps_of(folder, "*")
 
 
-def _play(
-    steps: Callable[[], list[Stamp]], kill: Callable[[], None], replace_it: Callable[[], None]
-) -> float:
-    """Train, kill a worker, let another one come, and train on; returns the begin.
-
-    The steps are those of the rank that stays.
-    """
+def _play(steps: Callable[[], list[Stamp]], kill: Callable, replace_it: Callable) -> float:
+    """Train, kill a worker, let another one come, and train on; returns the begin."""
     began = time.monotonic()
     time.sleep(KILL_SECONDS)
     kill()
@@ -97,7 +91,7 @@ def _play(
     replaced_at = time.monotonic()
     replace_it()
     wait_for(lambda: _has_size(steps(), replaced_at), f"a ring of {NUM_RANKS} again")
-    time.sleep(max(WHOLE_SECONDS, began + END_SECONDS - time.monotonic()))
+    time.sleep(max(KILL_SECONDS, began + END_SECONDS - time.monotonic()))
     return began
 
 

@@ -90,10 +90,11 @@ def test_rate_over_time_shows_size_and_pauses():
 def test_loss_over_time_stands_still_where_no_step_ends():
     steps = [
         Stamp(at=at, step=step, size=size, loss=loss)
-        for at, step, size, loss in [(5.2, 1, 3, 2.0), (5.8, 1, 3, 1.0), (8.5, 2, 2, 0.5)]
+        for at, step, size, loss in [(5.2, 1, 3, 2.0), (5.8, 1, 3, 1.0), (9.5, 2, 2, 0.5)]
     ]
-    rows = stamps.loss_over_time(steps, 5.0, 9.0, every=1.0)
-    assert rows == [(0.0, 1.5, 3), (1.0, 1.5, 0), (2.0, 1.5, 0), (3.0, 0.5, 2)]
+    rows = stamps.loss_over_time(steps, 5.0, 10.0, every=1.0)
+    assert [size for _, _, size in rows] == [3, 0, 0, 0, 2]
+    assert [loss for _, loss, _ in rows] == [1.5, 1.5, 1.5, 1.5, 0.5]
 
 
 def test_ideal_steps_follow_the_slots_that_were_there():
