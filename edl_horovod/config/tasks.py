@@ -189,6 +189,9 @@ def check_start(config: "JobConfig") -> None:
     task = TASKS[config.task]
     most = task.largest_ring(config)
     if config.launch.np > most:
+        more = "A larger batch size, or data_plan.lanes, gives more lanes"
+        if config.train.local.steps:
+            more = "A larger train.local.replicas, each of which has a lane, allows more"
         raise ConfigError(
             f"launch.np must not be above the number of {task.shared}.",
             received={
@@ -196,8 +199,8 @@ def check_start(config: "JobConfig") -> None:
                 task.shared: most,
                 "train.batch_size": config.train.batch_size,
             },
-            hint="Request fewer ranks. A larger batch size, or data_plan.lanes, gives more lanes; a"
-            " resumed training keeps the lanes of its checkpoint.",
+            hint=f"Request fewer ranks. {more}; a resumed training keeps the lanes of its"
+            " checkpoint.",
         )
     if config.elastic.max_np is not None and config.elastic.max_np > most:
         log.warning(

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_horovod.config.schema import DataConfig, LocalConfig
-from edl_horovod.config.tasks import num_lanes, training_batch
+from edl_horovod.config.schema import DataConfig, LaunchConfig, LocalConfig
+from edl_horovod.config.tasks import check_start, num_lanes, training_batch
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.models.zoo import load_spec
@@ -230,3 +230,10 @@ def test_after_a_loss_only_the_replicas_of_the_lost_rank_are_trained_again(sourc
 def test_settings_that_do_not_fit_rounds_are_refused(key, settings):
     with pytest.raises(ConfigError, match=key):
         training(BATCH, **settings)
+
+
+def test_more_ranks_than_replicas_are_refused_with_the_setting_that_allows_more():
+    launch = LaunchConfig(np=6)
+    job = training(BATCH, {"local": LocalConfig(steps=2, replicas=4)}, launch=launch)
+    with pytest.raises(ConfigError, match=r"train\.local\.replicas"):
+        check_start(job)
