@@ -184,7 +184,7 @@ def _ring_of(framework: str, launcher: str, scope: Scope) -> Iterator[Finding]:
         return
     lines = [line.partition("SUM ")[2] for line in run.stdout.splitlines() if "SUM " in line]
     if run.returncode != 0 or not lines:
-        cause = _cause(run.stderr or run.stdout)
+        cause = _cause(_import_error(framework, scope) or run.stderr or run.stdout)
         text = f"{framework}: two ranks could not add their numbers: {cause}"
         yield Finding("FAIL", text, by_hand)
         return
@@ -193,6 +193,16 @@ def _ring_of(framework: str, launcher: str, scope: Scope) -> Iterator[Finding]:
     yield Finding("OK", f"{framework}: two ranks of {patch} add up to {outcome['sum']}")
     if outcome["warning"]:
         yield Finding("WARN", f"{framework}: {outcome['warning']}", _REBUILD)
+
+
+def _import_error(framework: str, scope: Scope) -> str:
+    """What Python prints if the framework cannot be imported; empty if it can.
+
+    The launcher then only says that Horovod lacks Gloo.
+    """
+    module = FRAMEWORKS[framework].module
+    run = scope.programs.run([sys.executable, "-c", f"import {module}"], seconds=RING_SECONDS)
+    return run.stderr if run is not None and run.returncode != 0 else ""
 
 
 def _cause(output: str) -> str:

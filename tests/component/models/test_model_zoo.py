@@ -162,6 +162,7 @@ def test_the_zoo_lists_its_models():
         "classifier.DNN",
         "classifier.Logistic",
         "classifier.wide_and_deep.WideAndDeep",
+        "digits_gan.digits_gan.DigitsGanSpec",
         "mnist_functional_api.mnist_functional_api.MnistFunctionalSpec",
         "mnist_subclass.mnist_subclass.MnistSubclassSpec",
         "mnist_torch.mnist_torch.MnistTorchSpec",

@@ -272,10 +272,11 @@ def test_many_rows_and_wide_rows_take_less_than_300_mb(sqlite, tmp_path, select,
     assert peak_of(command, num_rows=count) < 300_000
 
 
-def test_wide_rows_of_a_server_take_less_than_300_mb(postgresql, tmp_path):
+def test_wide_rows_of_a_server_take_less_than_360_mb(postgresql, tmp_path):
     select = "SELECT i, repeat(i::text, 400000) AS s FROM generate_series(100, 249) AS i"
     command = exporter(postgresql.url, select, tmp_path / "out")
-    assert peak_of(command, num_rows=150) < 300_000
+    # Of these, 50 are pandas, which PyArrow imports where it is installed.
+    assert peak_of(command, num_rows=150) < 360_000
 
 
 def test_ctrl_c_leaves_nothing(sqlite, tmp_path):
