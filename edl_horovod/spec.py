@@ -191,8 +191,9 @@ class ElasticDLSpec(ABC):
             labels: The labels of `create_dataset`, shape (batch, ...).
             noise: `noise(*shape)` returns standard normal numbers of shape `(batch, *shape)`. Those
                 of an example follow from the seed of the job, the step, the phase, and the place
-                of the example's record in the step, so they are the same on any ring. It needs
-                exactly one example from each record.
+                of the example in the step, so they are the same on any ring. It needs exactly one
+                example from each record; where `create_dataset` shuffles, the numbers of a step
+                are the same, but which example has which differs.
         """
         raise NotImplementedError("create_phase_loss")
 

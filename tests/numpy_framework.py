@@ -214,7 +214,7 @@ class Step:
         self._velocity = Array(np.zeros(self.model.kernel.shape))
         self._is_waiting = False
         self.model_variables = self.model.weights
-        self.trained = list(self.model.weights)
+        self.trained, self.slots = list(self.model.weights), ["optimizer/velocity"]
         self.variables = {
             **self.model_variables,
             "optimizer/velocity": self._velocity,

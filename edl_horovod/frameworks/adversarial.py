@@ -7,111 +7,111 @@ and A. Vladu, "Towards Deep Learning Models Resistant to Adversarial Attacks", I
 A rank changes its own examples; the model is in evaluation mode while it does so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from edl_horovod.config.schema import AdversarialConfig
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
+from edl_horovod.frameworks.step_options import StepOptions
 from edl_horovod.frameworks.values import Array, Batch, NoiseKey
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How examples are changed."""
+class BaseAttack(ABC):
+    """Changes examples so that their loss rises; a framework adds the gradients.
 
-    epsilon: float
-    num_steps: int
-    step_size: float
-    starts_at_random: bool
-    bounds: tuple[float, float]
-    num_changed: int
-    """Examples at the first places of a step are changed, up to this number."""
-
-    @classmethod
-    def of(cls, config: AdversarialConfig, num_places: int) -> "Plan":
-        """Take the plan from the settings; `num_places` is the number of records of a step."""
-        is_pgd = config.method == "pgd"
-        lowest, highest = config.clip or (-np.inf, np.inf)
-        usual_size = 2.5 * config.epsilon / config.steps if is_pgd else config.epsilon
-        return cls(
-            epsilon=config.epsilon,
-            num_steps=config.steps if is_pgd else 1,
-            step_size=(config.step_size if is_pgd else 0.0) or usual_size,
-            starts_at_random=is_pgd,
-            bounds=(lowest, highest),
-            num_changed=round(config.ratio * num_places),
-        )
-
-
-def names_to_change(
-    features: Any, config: AdversarialConfig, is_number: Callable[[Any], bool], label: str
-) -> Sequence[str] | None:
-    """Return the names of the features that are changed; None if there is one without a name.
-
-    Args:
-        features: The features of a batch, or what describes them.
-        config: The settings.
-        is_number: Whether a feature has floating-point values.
-        label: Names the model in messages.
-
-    Raises:
-        ConfigError: adversarial.inputs does not fit the features.
-        UserCodeError: No feature can be changed.
+    Random starts need the number of the step, which is part of the ring's state.
     """
-    if not isinstance(features, Mapping):
-        if config.inputs:
-            raise ConfigError(
-                "adversarial.inputs names features, but those of this model have no names.",
-                received={"adversarial.inputs": config.inputs},
-                hint="Leave it out.",
-            )
-        if not is_number(features):
-            raise UserCodeError(
-                f"The features of {label} are not floating-point numbers, so adversarial.method"
-                " cannot change them.",
-                received=str(features),
-            )
-        return None
-    for name in config.inputs:
-        if name not in features or not is_number(features[name]):
-            numbers = [key for key, value in features.items() if is_number(value)]
-            raise ConfigError(
-                "adversarial.inputs must name features of floating-point numbers.",
-                received={"adversarial.inputs": name},
-                hint=f"{did_you_mean(name, numbers)} Such features are {', '.join(numbers)}.",
-            )
-    names = config.inputs or [name for name, value in features.items() if is_number(value)]
-    if not names:
-        raise UserCodeError(
-            f"No feature of {label} has floating-point numbers that adversarial.method can change.",
-            received=", ".join(features),
-        )
-    return names
 
+    def __init__(self, options: StepOptions, features: Any, *, seed: int, label: str) -> None:
+        """Choose the features to change.
 
-class StepNoise:
-    """Gives each step its random numbers; the count of steps is part of the ring's state."""
+        Args:
+            options: The options of the step, which has adversarial examples.
+            features: The features of a batch, or what describes them.
+            seed: Seed of the random starts.
+            label: Names the model in messages.
 
-    def __init__(self, seed: int) -> None:
-        self.variable = Array(np.array([seed, 0], np.int64))
+        Raises:
+            ConfigError: adversarial.inputs does not fit the features.
+            UserCodeError: No feature can be changed.
+        """
+        config = options.adversarial
+        assert config is not None
+        self._starts_at_random = config.method == "pgd"
+        self._epsilon = self._step_size = config.epsilon
+        self._num_steps = 1
+        if config.method == "pgd":
+            self._num_steps = config.steps
+            self._step_size = config.step_size or 2.5 * config.epsilon / config.steps
+        self._lowest, self._highest = config.clip or (-math.inf, math.inf)
+        self._num_places = options.reduction.batch_size
+        self._num_changed = round(config.ratio * self._num_places)
+        """Examples at the first places of a step are changed, up to this number."""
+        self._names = self._names_to_change(features, config.inputs, label)
+        self.noise = Array(np.array([seed, 0], np.int64))
+        """The seed, and the number of completed steps; part of the ring's state."""
+
+    @staticmethod
+    @abstractmethod
+    def _is_number(feature: Any) -> bool:
+        """Whether a feature, or what describes it, has floating-point values."""
 
     def key(self, batch: Batch) -> NoiseKey:
-        """The key of the examples of the step that comes next."""
-        seed, number = self.variable.numpy().tolist()
-        return NoiseKey(seed, number, places_of(batch))
+        """The key of the random numbers of the step that comes next."""
+        seed, number = self.noise.numpy().tolist()
+        places = batch.places() if batch.places is not None else np.empty(0, np.int64)
+        if len(places) != batch.num_examples:  # Records and examples differ: take their order.
+            places = np.arange(batch.num_examples) + (places[0] if len(places) else 0)
+        return NoiseKey(seed, number, places)
 
     def end_step(self) -> None:
         """Count a step."""
-        seed, number = self.variable.numpy().tolist()
-        self.variable.assign([seed, number + 1])
+        seed, number = self.noise.numpy().tolist()
+        self.noise.assign([seed, number + 1])
 
+    def _selected(self, features: Any) -> list[Any]:
+        """The features of a batch that are changed."""
+        return [features] if self._names is None else [features[name] for name in self._names]
 
-def places_of(batch: Batch) -> NDArray[np.int64]:
-    """The place of each example in its step, in order where records and examples differ."""
-    places = batch.places() if batch.places is not None else np.empty(0, np.int64)
-    in_order = np.arange(batch.num_examples) + (places[0] if len(places) else 0)
-    return places if len(places) == batch.num_examples else in_order
+    def _merged(self, features: Any, values: Sequence[Any]) -> Any:
+        """The features of a batch with these values of the changed ones."""
+        if self._names is None:
+            return values[0]
+        return {**features, **dict(zip(self._names, values, strict=True))}
+
+    def _names_to_change(
+        self, features: Any, inputs: Sequence[str], label: str
+    ) -> Sequence[str] | None:
+        """The names of the features to change; None if there is one without a name."""
+        if not isinstance(features, Mapping):
+            if inputs:
+                raise ConfigError(
+                    "adversarial.inputs names features, but those of this model have no names.",
+                    received={"adversarial.inputs": inputs},
+                    hint="Leave it out.",
+                )
+            if not self._is_number(features):
+                raise UserCodeError(
+                    f"The features of {label} are not floating-point numbers, so"
+                    " adversarial.method cannot change them.",
+                    received=str(features),
+                )
+            return None
+        numbers = [name for name, value in features.items() if self._is_number(value)]
+        if not numbers:
+            raise UserCodeError(
+                f"No feature of {label} has floating-point numbers that adversarial.method can"
+                " change.",
+                received=", ".join(features),
+            )
+        for name in inputs:
+            if name not in numbers:
+                raise ConfigError(
+                    "adversarial.inputs must name features of floating-point numbers.",
+                    received={"adversarial.inputs": name},
+                    hint=f"{did_you_mean(name, numbers)} Such features are {', '.join(numbers)}.",
+                )
+        return inputs or numbers

@@ -183,7 +183,8 @@ class OuterOptimizer(Protocol):
         """Change the model's trained variables.
 
         Args:
-            changes: The mean change of each of `Step.trained`, by name.
+            changes: The mean change of each of `Step.trained`, by name, as real numbers of at least
+                32 bits.
         """
 
 
@@ -208,6 +209,10 @@ class Step(Protocol):
     @property
     def trained(self) -> Sequence[str]:
         """The names of the model's variables that the optimizer changes."""
+
+    @property
+    def slots(self) -> Sequence[str]:
+        """The names of the variables that the optimizer keeps for these, such as momenta."""
 
     @property
     def groups(self) -> Sequence[StateGroup]:

@@ -152,6 +152,12 @@ def _require_phases(phases: Any, label: str, variable_ids: set[int]) -> None:
                     received=str(getattr(variable, "path", type(variable).__name__)),
                 )
             used[id(variable)] = phase.name
+    if all(phase.every > 1 for phase in phases):
+        raise UserCodeError(
+            f"{subject}: one of the phases must run in every step.",
+            received=", ".join(f"{phase.name} every {phase.every} steps" for phase in phases),
+            hint="Set every=1 for it.",
+        )
 
 
 class PhasedStep:
@@ -182,6 +188,14 @@ class PhasedStep:
         self._counter = Array(np.array([seed, 0], np.int64))
         """The seed, and the number of completed steps; part of the ring's state."""
         self._running = self._steps[0][1]
+        self._variables: dict[str, Variable] = {**self.model_variables}
+        for phase, step in self._steps:
+            self._variables |= {
+                f"{phase.name}/{name}": variable
+                for name, variable in step.variables.items()
+                if name not in self.model_variables
+            }
+        self._variables["phases"] = self._counter
 
     @property
     def model(self) -> Model:
@@ -196,21 +210,17 @@ class PhasedStep:
     @property
     def variables(self) -> dict[str, Variable]:
         """The model's variables, those of the phases' optimizers, and the number of steps."""
-        variables: dict[str, Variable] = {**self.model_variables}
-        shared = set(variables)
-        for phase, step in self._steps:
-            variables |= {
-                f"{phase.name}/{name}": variable
-                for name, variable in step.variables.items()
-                if name not in shared
-            }
-        variables["phases"] = self._counter
-        return variables
+        return self._variables
 
     @property
     def trained(self) -> list[str]:
         """The names of the variables of all phases."""
         return [name for _, step in self._steps for name in step.trained]
+
+    @property
+    def slots(self) -> list[str]:
+        """The names of what the optimizers of all phases keep for each of these variables."""
+        return [f"{phase.name}/{name}" for phase, step in self._steps for name in step.slots]
 
     @property
     def groups(self) -> Sequence[StateGroup]:
@@ -223,22 +233,26 @@ class PhasedStep:
         """Run the phases that are due; either all of them take effect or none."""
         seed, number = self._counter.numpy().tolist()
         keys = None if batch is None else self._places(batch)
-        before = [(v, np.array(v.numpy())) for v in self.variables.values()]
+        passes = [
+            (phase.name, step)
+            for phase, step in self._steps
+            for _ in range(phase.repeats if number % phase.every == 0 else 0)
+        ]
+        before: list[tuple[Variable, Any]] = []
+        if len(passes) > 1:  # A single pass takes effect or not by itself.
+            before = [(part, np.array(part.numpy())) for part in self._variables.values()]
         results: dict[str, StepSums] = {}
-        pass_number = number * self._passes
         try:
-            for phase, step in self._steps:
-                for _ in range(phase.repeats if number % phase.every == 0 else 0):
-                    self._running = step
-                    if batch is not None and keys is not None:
-                        batch = replace(batch, noise=NoiseKey(seed, pass_number, keys))
-                    sums = results[phase.name] = step.step(
-                        batch, wants_change=wants_change, is_alone=is_alone, salt=salt
-                    )
-                    pass_number += 1
-                    if not sums.is_finite:
-                        _restore(before)
-                        return self._combined(results)
+            for pass_number, (name, step) in enumerate(passes, number * self._passes):
+                self._running = step
+                if batch is not None and keys is not None:
+                    batch = replace(batch, noise=NoiseKey(seed, pass_number, keys))
+                sums = results[name] = step.step(
+                    batch, wants_change=wants_change, is_alone=is_alone, salt=salt
+                )
+                if not sums.is_finite:
+                    _restore(before)
+                    return self._combined(results)
         except BaseException:
             _restore(before)
             raise

@@ -8,6 +8,7 @@ is A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Langu
 algorithm 1, whose outer optimizer is SGD with Nesterov momentum.
 """
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from edl_horovod.frameworks.base import Collectives, Model, OuterOptimizer, Step
 from edl_horovod.frameworks.batches import StepBatches
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
-from edl_horovod.records.plan import DataPlan, StepSpans
+from edl_horovod.records.plan import DataPlan, EpochOrder, StepSpans
 from edl_horovod.records.steps import NO_IDS
 
 Values = dict[str, NDArray[Any]]
@@ -70,6 +71,8 @@ class RoundBatches:
         """By lane."""
         self._at: dict[int, int] = {}
         """The local step that comes next in the batches of a lane, if they are being read."""
+        self._order: tuple[int, EpochOrder] | None = None
+        """The last epoch, and its order."""
         self.record_ids = NO_IDS
 
     def close(self) -> None:
@@ -98,8 +101,9 @@ class RoundBatches:
         """Return the next round of this rank."""
         number, self._next_round = self._next_round, self._next_round + 1
         span = self._rounds.spans(1)[number]
-        order = self._rounds.order(span.epoch)
-        self.record_ids = order.between(span.first, span.last, self.lanes)
+        if self._order is None or self._order[0] != span.epoch:
+            self._order = span.epoch, self._rounds.order(span.epoch)
+        self.record_ids = self._order[1].between(span.first, span.last, self.lanes)
         return Batch(_Round(self, number), None, len(self.record_ids))
 
     def steps_of(self, number: int, lane: int) -> Iterator[Batch | None]:
@@ -133,11 +137,12 @@ class _Replica:
     """What a replica has computed in a round."""
 
     changes: Values
-    """The changes of its variables: multiplied by its examples, except for integers."""
+    """The changes of its variables, as `_widened`: times its examples, except for integers."""
     state: Values
     """Its optimizer's state, for `inner_state=keep`."""
     numbers: NDArray[np.float64]
-    """A row with the indices below, then the sums of the metrics, then their values, weighted."""
+    """A row with the indices below, then the sums of the metrics, then for each metric the sum of
+    its values, times the examples, and these examples."""
 
 
 _WANTS_CHANGE, _ACTIVE, _EXAMPLES, _LOSS, _BAD, _METRICS = range(6)
@@ -158,10 +163,7 @@ class LocalRounds:
         """
         self._step, self._collectives, self._config = step, collectives, config
         self._inner = dict(step.variables)
-        names = [name for name in self._inner if name not in step.model_variables]
-        values = {name: _value(self._inner[name]) for name in names}
-        # What an optimizer keeps for each weight; its other variables count steps, and the like.
-        self._slots = {n: v for n, v in values.items() if v.ndim and _is_inexact(v)}
+        self._slots = {name: _value(self._inner[name]) for name in step.slots}
         has_own_state = config.inner_state != "average"
         self._unsummed = frozenset(self._slots) if has_own_state else frozenset()
         self._rounds = Array(np.int64(0))
@@ -205,6 +207,11 @@ class LocalRounds:
     def trained(self) -> Sequence[str]:
         """The names of the model's variables that rounds train."""
         return self._step.trained
+
+    @property
+    def slots(self) -> Sequence[str]:
+        """The names of what the optimizer keeps for these."""
+        return self._step.slots
 
     @property
     def groups(self) -> Sequence[StateGroup]:
@@ -310,18 +317,16 @@ class LocalRounds:
         count = numbers[_EXAMPLES]
         numbers[_ACTIVE] = float(count > 0)
         after = {name: _value(variable) for name, variable in self._inner.items()}
-        changes = {
-            name: value.dtype.type(count) * (value - start[name])
-            if _is_inexact(value)
-            else value.astype(np.int64) - start[name].astype(np.int64)
-            for name, value in after.items()
-            if name not in self._unsummed
-        }
+        changes = {}
+        for name, value in after.items():
+            if name not in self._unsummed:
+                change = _widened(value) - _widened(start[name])
+                changes[name] = change if _counts(value) else change * change.dtype.type(count)
         return _Replica(changes, {name: after[name] for name in self._kept}, numbers)
 
     def _zeros(self) -> NDArray[np.float64]:
         assert self._metric_names is not None
-        return np.zeros(_METRICS + self._num_metric_sums + len(self._metric_names))
+        return np.zeros(_METRICS + self._num_metric_sums + 2 * len(self._metric_names))
 
     def _numbers_of(self, sums: StepSums) -> NDArray[np.float64]:
         assert self._metric_names is not None
@@ -329,8 +334,11 @@ class LocalRounds:
         row[_EXAMPLES], row[_BAD] = count, float(not sums.is_finite)
         if count:
             row[_LOSS] = count * sums.loss
-            metrics = [count * sums.metrics[name] for name in self._metric_names]
-            row[_METRICS:] = [*sums.metric_sums, *metrics]
+            pairs = [
+                (count * sums.metrics[name], count) if name in sums.metrics else (0.0, 0)
+                for name in self._metric_names
+            ]
+            row[_METRICS:] = [*sums.metric_sums, *itertools.chain.from_iterable(pairs)]
         return row
 
     def _local_sums(
@@ -340,8 +348,8 @@ class LocalRounds:
         numbers = self._zeros()
         slots = {name: np.zeros_like(variable.numpy()) for name, variable in self._kept.items()}
         changes = {
-            name: np.zeros(value.shape, value.dtype if _is_inexact(value) else np.int64)
-            for name, value in ((n, v.numpy()) for n, v in self._inner.items())
+            name: np.zeros_like(_widened(_value(variable)))
+            for name, variable in self._inner.items()
             if name not in self._unsummed
         }
         for lane, replica in replicas:
@@ -379,12 +387,12 @@ class LocalRounds:
         assert self._metric_names is not None
         count = float(numbers[_EXAMPLES])
         end = _METRICS + self._num_metric_sums
-        means = numbers[end:] / count if count else numbers[end:]
+        pairs = zip(self._metric_names, numbers[end::2], numbers[end + 1 :: 2], strict=True)
         return StepSums(
             num_examples=round(count),
             loss=float(numbers[_LOSS] / count) if count else math.nan,
             wants_change=bool(numbers[_WANTS_CHANGE] > 0),
-            metrics=dict(zip(self._metric_names, means.tolist(), strict=True)),
+            metrics={name: float(total / part) for name, total, part in pairs if part},
             metric_sums=numbers[_METRICS:end],
             has_finite_gradients=not numbers[_BAD],
         )
@@ -394,18 +402,18 @@ class LocalRounds:
     ) -> None:
         """Set all variables to their values after the round, equally on all ranks."""
         count, active = numbers[_EXAMPLES], numbers[_ACTIVE]
-        after: Values = {}
-        mean_changes: Values = {}
-        for name, total in changes.items():
-            if not _is_inexact(start[name]):
-                after[name] = start[name].astype(np.int64) + np.rint(total / active).astype(
-                    np.int64
-                )
-                continue
-            mean_changes[name] = total / start[name].dtype.type(count)
+        mean_changes = {
+            name: np.rint(total / active).astype(np.int64)
+            if _counts(start[name])
+            else total / total.dtype.type(count)
+            for name, total in changes.items()
+        }
         if self._outer is not None:
             self._outer.apply({name: mean_changes.pop(name) for name in self._step.trained})
-        after |= {name: start[name] + change for name, change in mean_changes.items()}
+        after = {
+            name: _narrowed(_widened(start[name]) + change, start[name].dtype)
+            for name, change in mean_changes.items()
+        }
         _assign(self._inner, after)
         for name, values in slots.items():
             self._kept[name].assign(values)
@@ -421,11 +429,29 @@ def _value(variable: Variable) -> NDArray[Any]:
     return np.array(variable.numpy())
 
 
-def _is_inexact(value: NDArray[Any]) -> bool:
-    return bool(np.issubdtype(value.dtype, np.inexact))
+def _counts(value: NDArray[Any]) -> bool:
+    """Whether a variable has integers, which are counters or the states of random generators."""
+    return value.dtype.kind in "iub"
+
+
+def _widened(value: NDArray[Any]) -> NDArray[Any]:
+    """Values in a type in which they can be added up, and which a ring can sum.
+
+    Integers have 64 bits, floating-point numbers at least 32, and a complex number is two of them.
+    """
+    if _counts(value):
+        return value.astype(np.int64)
+    if value.dtype.kind == "c":
+        return np.stack([value.real, value.imag], -1)
+    return value if value.dtype.kind == "f" and value.itemsize >= 4 else value.astype(np.float32)
+
+
+def _narrowed(wide: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
+    """Values in the type of a variable, from those of `_widened`."""
+    values = wide[..., 0] + 1j * wide[..., 1] if kind.kind == "c" else wide
+    return np.asarray(values, kind)
 
 
 def _assign(variables: Mapping[str, Variable], values: Values) -> None:
     for name, value in values.items():
-        variable = variables[name]
-        variable.assign(value.astype(variable.numpy().dtype, copy=False))
+        variables[name].assign(value)

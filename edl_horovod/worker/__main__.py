@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -87,32 +87,17 @@ def import_all(config: JobConfig) -> None:
     os.environ["HOROVOD_ELASTIC"] = "1"
     # A bucket is one message already; fusing several would only enlarge Horovod's buffer.
     os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(config.train.bucket_bytes))
+    # Keras imports pandas, and that PyArrow, where they are installed; its allocator would begin a
+    # thread.
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     gc.disable()
     try:
         importlib.import_module("edl_horovod.worker.stand_in")
-        with _without_pandas():
-            importlib.import_module("edl_horovod.tasks.warm").framework_of(config)
+        importlib.import_module("edl_horovod.tasks.warm").framework_of(config)
         # The modules live as long as the process, so exclude them from garbage collection.
         gc.freeze()
     finally:
         gc.enable()
-
-
-@contextlib.contextmanager
-def _without_pandas() -> Iterator[None]:
-    """Let Keras do without pandas, which it imports where that is installed, and never needs here.
-
-    It takes a third of a second, and PyArrow, which pandas imports, begins a thread. Code that
-    imports pandas later gets it.
-    """
-    is_absent = "pandas" not in sys.modules
-    if is_absent:
-        sys.modules["pandas"] = None  # type: ignore[assignment]  # Python's way to refuse a name.
-    try:
-        yield
-    finally:
-        if is_absent:
-            del sys.modules["pandas"]
 
 
 def code_of(main: Callable[[], int]) -> int:

@@ -99,7 +99,7 @@ def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
     return optimizer
 
 
-def _slots_of(
+def slots_of(
     optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
 ) -> list[list[tuple[keras.Variable, keras.Variable]]]:
     """List the slots of a built optimizer: for each kind of slot, pairs (variable, slot)."""
@@ -127,7 +127,7 @@ def resetter_of(
         trained: The variables that the optimizer was built for.
     """
     inner = inner_optimizer(optimizer)
-    copies = [pair for slots in _slots_of(inner, trained) if _are_copies(slots) for pair in slots]
+    copies = [pair for slots in slots_of(inner, trained) if _are_copies(slots) for pair in slots]
     excluded = {id(slot) for _, slot in copies} | {id(vars(inner).get("_learning_rate"))}
     values = [
         (variable, _compact(variable.numpy()))
@@ -208,7 +208,10 @@ class KerasOuterOptimizer:
 
     def apply(self, changes: Mapping[str, NDArray[Any]]) -> None:
         """Change the model's variables."""
-        gradients = [-tf.constant(changes[name]) for name in self._trained]
+        gradients = [
+            tf.cast(-changes[name], variable.value.dtype)
+            for name, variable in self._trained.items()
+        ]
         self._optimizer.apply(gradients, list(self._trained.values()))
 
 
@@ -240,7 +243,7 @@ def groups_of(
         return []
     names = {id(variable): name for name, variable in variables.items()}
     slots: dict[int, list[keras.Variable]] = defaultdict(list)
-    for pairs in _slots_of(optimizer, trained):
+    for pairs in slots_of(optimizer, trained):
         for variable, slot in pairs:
             slots[id(variable)].append(slot)
     trained_ids = {id(variable) for variable in trained}

@@ -9,7 +9,6 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.adversarial import StepNoise
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.keras.adversarial import Attack
 from edl_horovod.frameworks.keras.callbacks import KerasCallbacks, Trainable, may_freeze
@@ -28,6 +27,7 @@ from edl_horovod.frameworks.keras.optimizer import (
     require_optimizer,
     resetter_of,
     scaling_loss,
+    slots_of,
 )
 from edl_horovod.frameworks.keras.phases import PhaseObjective
 from edl_horovod.frameworks.keras.ring_sums import RingSums
@@ -95,15 +95,10 @@ class KerasStep:
         """
         self.loaded = loaded
         self._options, self._phase = options, part.phase if part is not None else None
-        self._noise: StepNoise | None = None
         self._attack: Attack | None = None
         if options.adversarial is not None:
-            self._noise = StepNoise(seed)
-            num_places = options.reduction.batch_size
-            self._attack = Attack(
-                options.adversarial, element_spec[0], num_places=num_places, label=loaded.label
-            )
-        has_noise = part is not None or self._noise is not None
+            self._attack = Attack(options, element_spec[0], seed=seed, label=loaded.label)
+        has_noise = part is not None or self._attack is not None
         self._element_spec = with_noise_spec(element_spec) if has_noise else element_spec
         self.shared = shared or SharedModel.build(loaded, element_spec, options)
         self.model, self._ring_sums = self.shared.model, self.shared.ring_sums
@@ -146,7 +141,7 @@ class KerasStep:
     def variables(self) -> dict[str, Variable]:
         """All variables of the model and the optimizer, in the same order on all ranks."""
         variables = by_name([*self.model.keras.variables, *self.optimizer.variables])
-        return variables if self._noise is None else {**variables, "noise": self._noise.variable}
+        return variables if self._attack is None else {**variables, "noise": self._attack.noise}
 
     @property
     def model_variables(self) -> dict[str, Variable]:
@@ -158,6 +153,13 @@ class KerasStep:
         """The names of the model's variables that the optimizer changes."""
         names = {id(value): name for name, value in self.model_variables.items()}
         return [names[id(variable.value)] for variable in self._trained]
+
+    @property
+    def slots(self) -> list[str]:
+        """The names of the variables that the optimizer keeps for these."""
+        names = {id(value): name for name, value in self.variables.items()}
+        kinds = slots_of(inner_optimizer(self.optimizer), self._trained)
+        return [names[id(slot.value)] for kind in kinds for _, slot in kind]
 
     @property
     def groups(self) -> list[StateGroup]:
@@ -189,8 +191,8 @@ class KerasStep:
                 run = self._graph.steps[not is_alone]
                 salt_tensor = tf.constant(salt, tf.uint32)
                 values = run(flag, examples, salt_tensor, self._zero).numpy().tolist()
-        if self._noise is not None:
-            self._noise.end_step()
+        if self._attack is not None:
+            self._attack.end_step()
         return self._graph.results(values)
 
     def outer_optimizer(self, learning_rate: float, momentum: float) -> KerasOuterOptimizer:
@@ -251,12 +253,12 @@ class KerasStep:
         )
 
     def _examples(self, batch: Batch) -> tuple[Any, ...]:
-        if self._noise is not None:
-            return with_noise(replace(batch, noise=self._noise.key(batch)))
+        if self._attack is not None:
+            return with_noise(replace(batch, noise=self._attack.key(batch)))
         return batch.examples if self._phase is None else with_noise(batch)
 
     def _require_mean(self, batch: Batch) -> None:
-        self._objective.require_mean(batch.examples if self._noise else self._examples(batch))
+        self._objective.require_mean(batch.examples if self._attack else self._examples(batch))
 
     def _in_phase(self, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
         """Those of the variables that this step trains."""

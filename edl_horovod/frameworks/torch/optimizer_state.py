@@ -97,6 +97,16 @@ class OptimizerState:
         variables["optimizer/begun"] = LiveVariable(self._begun, self._set_begun)
         return variables
 
+    @property
+    def slots(self) -> list[str]:
+        """The names of the tensors among them that belong to a parameter, without scalars."""
+        return [
+            f"optimizer/{name}/{key}"
+            for name, slots in self._tensors.items()
+            for key, tensor in slots.items()
+            if tensor.ndim
+        ]
+
     def groups(
         self, variables: Mapping[str, Variable], model_variables: Iterable[str]
     ) -> list[StateGroup]:
@@ -376,7 +386,7 @@ class TorchOuterOptimizer:
     def apply(self, changes: Mapping[str, NDArray[Any]]) -> None:
         """Change the model's parameters."""
         for name, parameter in self._trained.items():
-            parameter.grad = torch.as_tensor(-changes[name], device=parameter.device)
+            parameter.grad = torch.as_tensor(-changes[name]).to(parameter)
         self._state.begin()
         self._optimizer.step()
         self._state.settle()

@@ -17,7 +17,6 @@ from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks import values
-from edl_horovod.frameworks.adversarial import StepNoise
 from edl_horovod.frameworks.phases import PhasePart
 from edl_horovod.frameworks.step_options import Reduction, StepOptions
 from edl_horovod.frameworks.torch.adversarial import Attack
@@ -158,14 +157,9 @@ class TorchStep:
             phase_loss = PhaseLoss(loaded, part.phase, num_places=num_places)
             places = np.arange(example.num_examples)
             example = with_noise(replace(example, noise=NoiseKey(0, 0, places)))
-        self._noise: StepNoise | None = None
         self._attack: Attack | None = None
         if options.adversarial is not None:
-            self._noise = StepNoise(seed)
-            num_places = options.reduction.batch_size
-            self._attack = Attack(
-                options.adversarial, example.features, num_places=num_places, label=loaded.label
-            )
+            self._attack = Attack(options, example.features, seed=seed, label=loaded.label)
         self._objective = Objective(
             loaded,
             module,
@@ -220,8 +214,8 @@ class TorchStep:
         variables["random"] = self._random_numbers.variable
         if self._loss_scale is not None:
             variables["loss_scale"] = self._loss_scale.variable
-        if self._noise is not None:
-            variables["noise"] = self._noise.variable
+        if self._attack is not None:
+            variables["noise"] = self._attack.noise
         return variables
 
     @property
@@ -240,6 +234,11 @@ class TorchStep:
         return [name for name, parameter in named.items() if id(parameter) in ids]
 
     @property
+    def slots(self) -> list[str]:
+        """The names of the variables that the optimizer keeps for these."""
+        return self._state.slots
+
+    @property
     def groups(self) -> list[StateGroup]:
         """Groups of variables that can be sent to a joining rank while steps go on."""
         return self._state.groups(self.variables, self.model_variables)
@@ -252,13 +251,13 @@ class TorchStep:
         variables = None if self._part is None else self._part.phase.variables
         with only(variables, self._runner.module):
             sums = self._step(batch, wants_change=wants_change, is_alone=is_alone, salt=salt)
-        if self._noise is not None:
-            self._noise.end_step()
+        if self._attack is not None:
+            self._attack.end_step()
         return sums
 
     def _with_noise(self, batch: Batch) -> Batch:
-        if self._noise is not None:
-            batch = replace(batch, noise=self._noise.key(batch))
+        if self._attack is not None:
+            batch = replace(batch, noise=self._attack.key(batch))
         return batch if batch.noise is None else with_noise(batch)
 
     def _step(

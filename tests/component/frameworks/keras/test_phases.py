@@ -167,6 +167,10 @@ def phases(**changes):
         ({"create_phases": phases(critic={"repeats": 0})}, "repeats of the phase critic"),
         ({"create_phases": phases(critic={"every": 1.5})}, "every of the phase critic"),
         (
+            {"create_phases": phases(critic={"every": 2}, generator={"every": 3})},
+            "one of the phases must run in every step",
+        ),
+        (
             {"create_phases": lambda model: [Phase("all", [*model.weights, keras.Variable(1.0)])]},
             "not a trainable variable of the model",
         ),

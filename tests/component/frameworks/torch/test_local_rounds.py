@@ -1,0 +1,123 @@
+"""Local rounds of PyTorch models: types of weights, schedules, phases and outer optimizers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from edl_horovod.config.schema import LocalConfig
+from edl_horovod.frameworks.torch.framework import TorchFramework
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.models.zoo import load_spec
+from edl_horovod.tasks.local_rounds import LocalRounds
+from tests.jobs import training
+from tests.specs import with_methods
+
+ZOO = str(Path(__file__).parents[3] / "zoo")
+BATCH, REPLICAS, STEPS = 8, 2, 3
+
+
+class NoReducer:
+    def __init__(self, *arguments):
+        pass
+
+
+@dataclass(frozen=True)
+class Round:
+    """The examples of a round of two replicas, the same for both."""
+
+    batches: "Lanes"
+
+    def steps_of(self, lane):
+        random = torch.Generator().manual_seed(lane)
+        for _ in range(STEPS):
+            x = torch.randn(BATCH, 4, generator=random)
+            yield Batch(
+                {"x": x}, x.sum(1, keepdim=True).sin(), BATCH, None, lambda: np.arange(BATCH)
+            )
+
+
+class Lanes:
+    lanes = range(REPLICAS)
+
+
+def make_rounds(model_def="torch_curve", *, settings=None, **methods):
+    framework = TorchFramework(None, None, NoReducer)
+    framework.begin(slot=0, seed=4)
+    loaded = load_spec(ZOO, model_def, params={}, plain_models=framework.plain_models)
+    local = LocalConfig(steps=STEPS, replicas=REPLICAS, **(settings or {}))
+    job = training(BATCH, {"local": local})
+    example = next(Round(Lanes()).steps_of(0))
+    step = framework.step(with_methods(loaded, **methods), example, job)
+    return LocalRounds(step, None, local)
+
+
+def run(rounds, number):
+    batch = Batch(Round(Lanes()), None, 0)
+    return [rounds.step(batch, wants_change=False, is_alone=True, salt=0) for _ in range(number)]
+
+
+@pytest.mark.parametrize("method", ["average", "diloco"])
+def test_weights_of_16_bits_train_like_those_of_32(method):
+    def create_model(dtype):
+        torch.manual_seed(1)
+        return Linear(dtype)
+
+    class Linear(torch.nn.Linear):
+        def __init__(self, dtype):
+            super().__init__(4, 1, dtype=dtype)
+
+        def forward(self, features):
+            return super().forward(features["x"].to(self.weight.dtype)).float()
+
+    settings = {"method": method, "outer_momentum": 0.3}
+    losses = [
+        [sums.loss for sums in run(make_rounds(settings=settings, create_model=model), 6)]
+        for model in (lambda: create_model(torch.float32), lambda: create_model(torch.bfloat16))
+    ]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0.1)
+    assert losses[0][-1] < losses[0][0]
+
+
+@pytest.mark.parametrize("inner_state", ["average", "reset", "keep"])
+def test_a_schedule_counts_the_local_steps_of_all_rounds(inner_state):
+    def create_optimizer(model):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+        return optimizer, {"scheduler": schedule, "interval": "step"}
+
+    rounds = make_rounds(
+        settings={"inner_state": inner_state},
+        create_optimizer=lambda model: {
+            "optimizer": (parts := create_optimizer(model))[0],
+            "lr_scheduler": parts[1],
+        },
+    )
+    run(rounds, 2)
+    (group,) = rounds._step.optimizer.param_groups
+    assert group["lr"] == pytest.approx(0.1 * 0.5 ** (2 * STEPS))
+
+
+def test_phases_train_in_rounds_and_report_their_losses():
+    rounds = make_rounds("torch_gan")
+    for sums in run(rounds, 3):
+        assert set(sums.metrics) == {"critic_loss", "generator_loss"}
+        assert np.isfinite(list(sums.metrics.values())).all()
+
+
+def test_an_outer_optimizer_of_the_user_applies_the_mean_change():
+    plain, ours = (
+        make_rounds(),
+        make_rounds(
+            settings={"method": "diloco"},
+            create_outer_optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.5),
+        ),
+    )
+    start = {name: np.array(part.numpy()) for name, part in plain.model_variables.items()}
+    run(plain, 1)
+    run(ours, 1)
+    for name, part in plain.model_variables.items():
+        half = start[name] + 0.5 * (part.numpy() - start[name])
+        np.testing.assert_allclose(ours.model_variables[name].numpy(), half, rtol=1e-5, atol=1e-7)
