@@ -1,8 +1,8 @@
 """Run the notebooks of docs/notebooks and write them with what they show: `make notebooks`.
 
 A notebook runs in a folder of its own, for which the outputs name another one, and is refused where
-they name any folder of this machine. A test runs each of them in the same way and leaves the files
-as they are.
+they name this clone or the home of who runs it. A test runs each of them in the same way and leaves
+the files as they are.
 """
 
 import os

@@ -39,7 +39,9 @@ def measure(run: Run, setup: Setup) -> Results:
         jobs.append(stamps.loss_over_time(losses, began, end, every=SPAN_SECONDS))
         for event, (since, until) in spans.items():
             stall = stamps.stall(steps, began + since, began + until)
-            lines.append(Line(f"ring of {NUM_RANKS}: {event}", side, (stall,)))
+            # A standstill from the kill until the replacement trains is both.
+            detail = "the same standstill" if lines and tuple(lines[-1].values) == (stall,) else ""
+            lines.append(Line(f"ring of {NUM_RANKS}: {event}", side, (stall,), detail=detail))
     marks = {"a worker is killed": KILL_SECONDS, "a replacement may start": REPLACEMENT_SECONDS}
     options = {"labels": (*sides,), "value": "loss", "scale": "log", "marks": marks}
     return Results(lines=lines, notes=draw(run, "three-ranks", CAPTION, {"": jobs}, **options))

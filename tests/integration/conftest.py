@@ -18,6 +18,27 @@ ZOO = Path(__file__).parents[1] / "zoo"
 REPOSITORY = Path(__file__).parents[2]
 
 
+def run_script(script, folder, variables, *, seconds):
+    """Run a script in a folder as if typed there; returns what it printed, and its errors."""
+    with subprocess.Popen(
+        ["bash", "-e", "-c", script],
+        cwd=folder,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as shell:
+        try:
+            printed, errors = shell.communicate(timeout=seconds)
+        except BaseException:
+            # Ranks end with the command that started them.
+            os.killpg(shell.pid, signal.SIGKILL)
+            raise
+    assert shell.returncode == 0, f"{script}\n{printed}{errors}"
+    return printed, errors
+
+
 class Job:
     """One running `edl` verb; a failure prints all its logs, and no process outlives it."""
 

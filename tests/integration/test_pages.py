@@ -6,14 +6,13 @@ import os
 import re
 import shutil
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from edl_horovod.job.directory import JobDir
-from tests.integration.conftest import REPOSITORY
+from tests.integration.conftest import REPOSITORY, run_script
 from tests.snippets import WALKED, snippets_in
 
 pytest.importorskip("tensorflow")
@@ -45,11 +44,7 @@ def run(script, folder):
         "PYTHONPATH": str(REPOSITORY),
         "XDG_DATA_HOME": str(folder / "data"),
     }
-    command = ["bash", "-e", "-c", script]
-    done = subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+    run_script(script, folder, variables, seconds=600)
 
 
 @pytest.fixture(scope="module")

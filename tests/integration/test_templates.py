@@ -3,25 +3,17 @@
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from edl_horovod.job import events
 from tests.frameworks import FIRST_SOON, NEEDS_KERAS
-from tests.integration.conftest import REPOSITORY
+from tests.integration.conftest import REPOSITORY, run_script
+from tests.snippets import snippets_in
 
 SECONDS = 600
-
-
-def commands_of(readme):
-    """The indented blocks of a page, one after the other."""
-    blocks = re.findall(r"(?:^    .*\n)+", readme.read_text(), re.MULTILINE)
-    return "".join(map(textwrap.dedent, blocks))
 
 
 @pytest.fixture
@@ -38,28 +30,14 @@ def walk(tmp_path):
         }
 
         def run(script, folder):
-            with subprocess.Popen(
-                ["bash", "-e", "-c", script],
-                cwd=folder,
-                env=variables,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            ) as shell:
-                try:
-                    printed, errors = shell.communicate(timeout=SECONDS)
-                except BaseException:
-                    # Ranks end with the command that started them.
-                    os.killpg(shell.pid, signal.SIGKILL)
-                    raise
-            assert shell.returncode == 0, printed + errors
-            return printed, errors
+            return run_script(script, folder, variables, seconds=SECONDS)
 
         _, notes = run(f"edl init project --template {template}", tmp_path)
         assert "note:" not in notes
         project = tmp_path / "project"
-        return project, run(commands_of(project / "README.md"), project)[0]
+        page = REPOSITORY / "starter" / template / "README.md"
+        commands = "".join(snippet.text for snippet in snippets_in(page))
+        return project, run(commands, project)[0]
 
     return walk_project
 

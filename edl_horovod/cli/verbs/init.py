@@ -1,6 +1,5 @@
 """`edl init`: a project to start from."""
 
-import importlib.util
 import itertools
 import shlex
 import shutil
@@ -28,7 +27,7 @@ class _Template:
     """Other packages that its commands import, with the extras that install them."""
 
 
-_DATA = {"sklearn": "demo"}
+_DATA = {"sklearn": "demo", "pytest": "demo"}
 _TEMPLATES = {
     "keras": _Template("A model of your own in Keras, on NumPy arrays.", ("keras",), _DATA),
     "torch": _Template("A model of your own in PyTorch, on the same arrays.", ("torch",), _DATA),
@@ -137,7 +136,7 @@ def _notes(template: _Template) -> Iterator[str]:
             f"Add framework={usable[0]} to the commands that train. {first}" if usable else first
         )
     for package, extra in template.packages.items():
-        if importlib.util.find_spec(package) is None:
+        if not needs.is_installed(package):
             yield (
                 f"The project needs the package {package}, which is not installed."
                 f" To have it, {how_to_install(extra)}."
