@@ -5,11 +5,13 @@ side that has the folder first on its `PYTHONPATH` trains with it.
 """
 
 import argparse
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
-from edl_horovod.horovod_build import __main__ as build_wheel
+from edl_horovod.errors import EdlError
+from edl_horovod.horovod_build import recipe, system
 
 
 def main() -> int:
@@ -19,14 +21,21 @@ def main() -> int:
     folder = parser.parse_args().folder
     if folder.exists():
         parser.error(f"{folder} is there already: remove it first")
-    build_wheel.check_tools()
+    try:
+        target = recipe.find_target()
+        if "tensorflow" not in target.frameworks:
+            parser.error("TensorFlow is not installed here: make setup FRAMEWORKS=tensorflow")
+        # As released it does not compile for today's PyTorch.
+        only = {"tensorflow": target.frameworks["tensorflow"]}
+        target = dataclasses.replace(target, frameworks=only)
+        system.require_tools(target)
+        environment = recipe.compiler_environment(target)
+    except EdlError as error:
+        parser.error(str(error))
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
     # pip's cache would give the wheel of another TensorFlow.
-    command += ["--no-cache-dir", "--no-binary=:all:", "--target", str(folder), build_wheel.HOROVOD]
-    environment = build_wheel.build_environment()
-    # As released it does not compile for today's PyTorch.
-    environment.pop("HOROVOD_WITH_PYTORCH", None)
-    environment["HOROVOD_WITHOUT_PYTORCH"] = "1"
+    command += ["--no-cache-dir", "--no-binary=:all:", "--target", str(folder)]
+    command.append(f"horovod=={recipe.VERSION}")
     return subprocess.run(command, env=environment, check=False).returncode
 
 
