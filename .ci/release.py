@@ -1,9 +1,10 @@
 """Write a release of the last commit: `python .ci/release.py FOLDER`, as `make dist` does.
 
-The folder gets the source archive, the wheel that is built from it, a list of everything that the
-locks install (CycloneDX), and the hashes of these files. Archive and wheel are built twice, at
-different places, and must be equal to the last byte: nothing in them follows from the time, the
-folder or the umask of who builds them, so anybody can check where a release comes from.
+The folder gets the source archive, the wheel that is built from it, a list of everything that an
+installation for CPUs may bring (CycloneDX), and the hashes of these files. Archive and wheel are
+built twice, at different places, and must be equal to the last byte: nothing in them follows from
+the time, the folder or the umask of who builds them, so anybody can check where a release comes
+from.
 """
 
 import gzip
@@ -17,17 +18,23 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
-
-from edl_horovod import __version__
-from edl_horovod.horovod_build import recipe
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = "import sys; from setuptools import build_meta as b; getattr(b, sys.argv[1])(sys.argv[2])"
-LOCKS = [
-    *(ROOT / "locks" / f"{name}.txt" for name in ("client", "worker", "tensorflow", "torch")),
-    recipe.BUILD_PACKAGES,
-]
-"""What an installation may bring, each name and version once."""
+LOCKS = ("client", "worker", "tensorflow", "torch")
+"""What an installation may bring, beside the packages of Horovod's build."""
+DESCRIBE = """
+import json
+from edl_horovod import __version__
+from edl_horovod.horovod_build import recipe
+print(json.dumps({
+    "version": __version__,
+    "requirement": recipe.REQUIREMENT,
+    "build_packages": recipe.BUILD_PACKAGES.read_text(),
+    "patches": [patch.read_text() for patch in recipe.PATCHES],
+}))
+"""
 UMASK = 0o022
 
 
@@ -42,8 +49,7 @@ def main(target: Path) -> int:
         if hashes != (others := {path.name: sha256(path) for path in second}):
             print(f"Two builds differ: {hashes} and {others}", file=sys.stderr)
             return 1
-        bom = Path(name, f"edl_horovod-{__version__}.cdx.json")
-        write_bom(bom, Path(name), seconds)
+        bom = write_bom(Path(name, "first", "source"), Path(name), seconds)
         target.mkdir(parents=True, exist_ok=True)
         for path in (*first, bom):
             shutil.copyfile(path, target / path.name)
@@ -117,30 +123,39 @@ def write_plainly(archive: Path, seconds: int) -> None:
     archive.with_suffix(".new").replace(archive)
 
 
-def write_bom(path: Path, scratch: Path, seconds: int) -> None:
+def describe(source: Path) -> dict[str, Any]:
+    """The version of a source, and its build of Horovod."""
+    # Python looks for modules in the working folder first, and not where edl_horovod is installed.
+    return json.loads(subprocess.check_output([sys.executable, "-c", DESCRIBE], cwd=source))
+
+
+def write_bom(source: Path, scratch: Path, seconds: int) -> Path:
     """Write the list of packages that the locks name, and of Horovod with what patches it."""
-    blocks: dict[str, str] = {}
-    for lock in LOCKS:
-        for block in re.split(r"\n(?=\S)", lock.read_text().strip()):
+    facts = describe(source)
+    locks = [(source / "locks" / f"{name}.txt").read_text() for name in LOCKS]
+    blocks: dict[str, str] = {}  # Each name and version once.
+    for lock in (*locks, facts["build_packages"]):
+        for block in re.split(r"\n(?=\S)", lock.strip()):
             if not block.startswith("#"):
                 blocks.setdefault(re.split(r"[ ;\\]", block)[0], block)
     requirements = scratch / "locks.txt"
-    requirements.write_text("\n".join([*blocks.values(), recipe.REQUIREMENT]))
+    requirements.write_text("\n".join([*blocks.values(), facts["requirement"]]))
+    path = scratch / f"edl_horovod-{facts['version']}.cdx.json"
     command = [sys.executable, "-W", "ignore", "-m", "cyclonedx_py", "requirements"]
-    command += ["--output-reproducible", "--pyproject", str(ROOT / "pyproject.toml")]
+    command += ["--output-reproducible", "--pyproject", str(source / "pyproject.toml")]
     command += ["--mc-type", "library", "--output-file", str(path), str(requirements)]
     subprocess.run(command, env={**os.environ, "SOURCE_DATE_EPOCH": str(seconds)}, check=True)
     bom = json.loads(path.read_text())
-    bom["metadata"]["component"]["version"] = __version__
+    bom["metadata"]["component"]["version"] = facts["version"]
     for component in bom["components"]:
         component.pop("description")  # The line of the lock, whose hashes are listed anyway.
         if component["name"] == "horovod":
-            texts = [patch.read_text() for patch in recipe.PATCHES]
-            diffs = [{"text": {"contentType": "text/x-diff", "content": text}} for text in texts]
+            texts = [{"contentType": "text/x-diff", "content": patch} for patch in facts["patches"]]
             component["pedigree"] = {
-                "patches": [{"type": "unofficial", "diff": diff} for diff in diffs]
+                "patches": [{"type": "unofficial", "diff": {"text": text}} for text in texts]
             }
     path.write_text(json.dumps(bom, indent=2, sort_keys=True) + "\n")
+    return path
 
 
 def sha256(path: Path) -> str:

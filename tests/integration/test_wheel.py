@@ -230,3 +230,37 @@ def test_a_release_is_the_same_whatever_the_folder_and_the_umask(tmp_path):
         printed.append(run.stdout.splitlines())
     assert len(set(printed[0])) == 2
     assert printed[0] == printed[1]
+
+
+LIST_PACKAGES = """
+import json, sys
+target = sys.argv[sys.argv.index("--output-file") + 1]
+lines = [line for line in open(sys.argv[-1]) if "==" in line]
+components = [{"name": line.partition("==")[0], "description": line} for line in lines]
+with open(target, "w") as stream:
+    json.dump({"metadata": {"component": {}}, "components": components}, stream)
+"""
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="a release is made of a commit")
+def test_a_release_lists_what_is_committed_and_nothing_else(tmp_path):
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{REPOSITORY}", clone], check=True)
+    shutil.copy(REPOSITORY / ".ci" / "release.py", clone / ".ci")
+    (clone / "edl_horovod" / "__init__.py").write_text('__version__ = "99"\n')
+    for lock in ("locks/client.txt", "edl_horovod/horovod_build/packages.txt"):
+        with (clone / lock).open("a") as stream:
+            stream.write("uncommitted==1\n")
+    for patch in clone.glob("edl_horovod/horovod_build/patches/*.patch"):
+        patch.write_text("uncommitted")
+    (tmp_path / "cyclonedx_py.py").write_text(LIST_PACKAGES)
+    subprocess.run(
+        [sys.executable, clone / ".ci" / "release.py", tmp_path / "dist"],
+        env={**os.environ, "PYTHONPATH": f"{clone}{os.pathsep}{tmp_path}"},
+        check=True,
+        timeout=200,
+    )
+    (bom,) = (tmp_path / "dist").glob("*.cdx.json")
+    assert '"name": "horovod"' in bom.read_text()
+    assert "uncommitted" not in bom.read_text()
+    assert "99" not in bom.name
