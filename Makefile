@@ -1,4 +1,5 @@
-# All that a developer or a new user runs. Needs a Python with its venv module, g++, cmake and make; no root.
+# All that a developer or a new user runs. Needs a Python with its venv module, for PyTorch its headers, g++, cmake
+# and make; no root.
 VENV ?= .venv
 TORCH_VENV ?= .venv-torch
 RELEASED_HOROVOD ?= .venv-horovod
@@ -83,7 +84,7 @@ $(READY): pyproject.toml setup.py locks/build.txt $(LOCKS:%=locks/%.txt) $(RECIP
 	needed (Debian and Ubuntu: apt-get install python3-venv). Say which one: make PYTHON=python3.12. \
 	Received: $(or $(PYTHON),none of $(PYTHONS))" >&2; exit 2; }
 	@echo "Setting up $(WANTED) in $(VENV) with $$($(PYTHON) -V), $(PYTHON). Horovod is built for it, in some two"
-	@echo "minutes for each framework on two cores. A later set-up takes Horovod from the cache."
+	@echo "minutes for each framework on two cores. A later set-up at this place takes Horovod from the cache."
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) --require-hashes -r locks/build.txt
 	@echo "Installing packages: $(LOCKS)"

@@ -34,11 +34,13 @@ def reserve(path: Path, num_bytes: int) -> None:
 def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
     """Write a text as one file; see `write_bytes`. On a full disk it uses the reserved space.
 
+    Only the owner can read a private file.
+
     Raises:
         OSError: The file cannot be written; the old one is unchanged.
     """
     try:
-        write_bytes(path, [text.encode()], is_private=is_private)
+        write_bytes(path, [text.encode()], mode=0o600 if is_private else None)
     except OSError as error:
         if error.errno not in FULL or not room_of(path).exists():
             raise
@@ -53,11 +55,11 @@ def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
 
 
 def write_bytes(
-    path: Path, parts: Iterable[bytes | memoryview], *, is_private: bool = False
+    path: Path, parts: Iterable[bytes | memoryview], *, mode: int | None = None
 ) -> None:
     """Write a file and sync it to disk; readers see either the old or the new content.
 
-    Only the owner can read a private file, regardless of the umask.
+    The umask decides who can read it, unless a mode is given.
 
     Raises:
         OSError: The file cannot be written; the old one is unchanged.
@@ -66,14 +68,14 @@ def write_bytes(
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("wb") as stream:
-            if is_private:
-                os.fchmod(stream.fileno(), 0o600)
+            if mode is not None:
+                os.fchmod(stream.fileno(), mode)
             stream.writelines(parts)
             stream.flush()
             # Sync before the rename: otherwise a power loss may leave an empty file with that name.
             os.fsync(stream.fileno())
         partial.replace(path)
-    except OSError:
+    except BaseException:
         partial.unlink(missing_ok=True)
         raise
     sync(path.parent)

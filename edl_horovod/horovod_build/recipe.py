@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edl_horovod.errors import MissingDependency, how_to_install
+from edl_horovod.files.memory import total_bytes
 
 _HERE = Path(__file__).resolve().parent
 VERSION = "0.28.1"
@@ -36,8 +37,10 @@ BUILD_PACKAGES = _HERE / "packages.txt"
 _HEADERS = _HERE / "include"
 _FRAMEWORKS = {"tensorflow": ("tensorflow-cpu", "tensorflow"), "torch": ("torch",)}
 """The packages of each framework that Horovod can be built for."""
-_SETTINGS = re.compile(r"HOROVOD_(GPU|CUDA|NCCL|ROCM|CPU_OPERATIONS|BUILD_ARCH|ALLOW_MIXED)")
-"""The user's variables that change what is built."""
+_SETTINGS = re.compile(
+    r"HOROVOD_(GPU|CUDA|NCCL|ROCM|CPU_OPERATIONS|BUILD|ALLOW_MIXED)|(CXXFLAGS|LDFLAGS|CCL_ROOT)$"
+)
+"""The user's variables that change what is built; the build sees no other HOROVOD_ variable."""
 _INSTRUCTIONS = ("avx", "f16c", "fma")
 """The extensions of x86 that Horovod uses where the processor has them."""
 _BYTES_PER_COMPILER = 2 << 30
@@ -119,7 +122,11 @@ def compiler_environment(target: Target) -> dict[str, str]:
     instructions = " ".join(f"-m{name}" for name in _instructions())
     return {
         **({"HOROVOD_BUILD_ARCH_FLAGS": instructions} if instructions else {}),
-        **os.environ,
+        **{
+            name: text
+            for name, text in os.environ.items()
+            if _SETTINGS.match(name) or not name.startswith("HOROVOD_")
+        },
         **(_moved_headers() if has_tensorflow else {}),
         "PATH": search_path(),
         "HOROVOD_WITH_GLOO": "1",
@@ -167,8 +174,7 @@ def _digest_of_recipe() -> str:
 
 def _num_compilers() -> int:
     """The number of compilers that run side by side, which also have to fit into the memory."""
-    num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(len(os.sched_getaffinity(0)), num_bytes // _BYTES_PER_COMPILER))
+    return max(1, min(len(os.sched_getaffinity(0)), total_bytes() // _BYTES_PER_COMPILER))
 
 
 def _moved_headers() -> dict[str, str]:

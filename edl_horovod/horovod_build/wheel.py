@@ -4,7 +4,6 @@ import contextlib
 import importlib.metadata
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from edl_horovod.errors import JobFailed, MissingDependency, OutputError, hint_of
 from edl_horovod.files.cache import one_builder, user_cache
-from edl_horovod.files.whole_file import sync
+from edl_horovod.files.whole_file import write_bytes
 from edl_horovod.horovod_build import recipe, system
 from edl_horovod.horovod_build.progress import Display
 from edl_horovod.horovod_build.recipe import Target
@@ -48,7 +47,8 @@ def provide_wheel(target: Target, wheel_dir: Path | None, display: Display) -> P
 
     Args:
         target: The environment that it must fit.
-        wheel_dir: A folder of wheels, which many machines may share; None for the user's cache.
+        wheel_dir: A folder of wheels, which many machines may share: everybody can read a new one.
+            None for the user's cache.
         display: Shows what is done.
 
     Returns:
@@ -62,6 +62,9 @@ def provide_wheel(target: Target, wheel_dir: Path | None, display: Display) -> P
     folder = _cache() if wheel_dir is None else wheel_dir
     if wheel := _wheel_in(folder, target):
         return wheel
+    if wheel_dir is not None:
+        with _writing(folder):
+            _create_shared(folder)
     lock = folder / f".{target.name}.lock"
     with one_builder([lock], display.say, doing="builds Horovod", gives_up=False):
         if wheel := _wheel_in(folder, target):
@@ -73,6 +76,14 @@ def provide_wheel(target: Target, wheel_dir: Path | None, display: Display) -> P
             return _publish(wheel, target, folder)
         system.require_tools(target)
         return _build(target, folder, display)
+
+
+@contextlib.contextmanager
+def one_installer(display: Display) -> Iterator[None]:
+    """Let one process at a time install into this environment; others wait."""
+    lock = Path(sys.prefix, ".horovod.lock")
+    with one_builder([lock], display.say, doing="installs Horovod", gives_up=False):
+        yield
 
 
 def install(wheel: Path) -> None:
@@ -97,12 +108,24 @@ def _cache() -> Path:
     return user_cache() / "horovod"
 
 
+def _create_shared(folder: Path) -> None:
+    """Create a folder that everybody can read, whatever the umask of its creator."""
+    if not folder.exists():
+        _create_shared(folder.parent)
+        with contextlib.suppress(FileExistsError):  # Another process was faster.
+            folder.mkdir()
+            folder.chmod(folder.stat().st_mode | 0o755)  # A group keeps what it may do.
+
+
 def _wheel_in(folder: Path, target: Target) -> Path | None:
     return next(folder.glob(f"{target.name}-*.whl"), None)
 
 
 def _build(target: Target, folder: Path, display: Display) -> Path:
-    log = folder / f"{target.name}.log"
+    # Not in a folder that accounts share, where each would need to write the log of another.
+    log = _cache() / f"{target.name}.log"
+    with _writing(log.parent):
+        log.parent.mkdir(parents=True, exist_ok=True)
     display.say(
         f"Building {target}, in some two minutes for each framework on two cores. Log: {log}"
     )
@@ -124,7 +147,7 @@ def _build(target: Target, folder: Path, display: Display) -> Path:
         command += ["--no-cache-dir", "-w", str(wheels), str(source)]
         _compile(command, environment, log, display)
         wheel = _publish(next(wheels.glob("*.whl")), target, folder)
-    log.unlink()
+    log.unlink(missing_ok=True)
     return wheel
 
 
@@ -225,21 +248,10 @@ def _publish(wheel: Path, target: Target, folder: Path) -> Path:
     """Copy a wheel, and a text that says what it is for, into a folder."""
     with _writing(folder):
         text = "".join(f"{name}: {fact}\n" for name, fact in target.facts.items())
-        _write(folder / f"{target.name}.txt", text.encode())
-        return _write(folder / wheel.name, wheel.read_bytes())
-
-
-def _write(path: Path, content: bytes) -> Path:
-    """Write a file that all who share the folder can read, whatever the umask of its writer."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        partial.write_bytes(content)
-        partial.chmod(0o644)
-        sync(partial)
-        return partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+        # All who share the folder can read them, whatever the umask of their writer.
+        write_bytes(folder / f"{target.name}.txt", [text.encode()], mode=0o644)
+        write_bytes(folder / wheel.name, [wheel.read_bytes()], mode=0o644)
+    return folder / wheel.name
 
 
 @contextlib.contextmanager
@@ -248,7 +260,7 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(
-            f"The folder for Horovod's wheel cannot be written: {error}.",
+            f"A folder for Horovod's wheel or its log cannot be written: {error}.",
             received={"folder": folder},
             hint=hint_of(error),
         ) from error

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from edl_horovod.errors import SEE_DOCTOR, JobFailed, NotEnoughWorkers, OutputError
+from edl_horovod.files.memory import CONTROL_GROUP, total_bytes
 from edl_horovod.job.lifeline import LIFELINE_VARIABLE
 from edl_horovod.supervisor.plan import GRACE_SECONDS, Command
 
@@ -28,7 +29,6 @@ _OF_ENVIRONMENT = re.compile(
     r"(?:shared object|undefined symbol|GLIBC|\[Errno (?:23|24|28)\])"
 )
 """Errors of a compiled package that does not fit here, and of too few files or too small a disk."""
-_CGROUP = Path("/sys/fs/cgroup")
 _GIB = 1 << 30
 _LESS_MEMORY = (
     "lower train.batch_size, data_plan.shuffle_window, data_plan.prefetch_steps or launch.np, raise"
@@ -326,7 +326,7 @@ class Memory:
         seen = "its memory was not seen"
         if self._peak_bytes:
             seen = f"it had used up to {self._peak_bytes / _GIB:.1f} GiB when last seen"
-        return f"{seen}, and there are {_total_bytes() / _GIB:.1f} GiB"
+        return f"{seen}, and there are {total_bytes() / _GIB:.1f} GiB"
 
     def has_run_out(self) -> bool:
         """Whether the kernel has killed a process here for lack of memory since this one began."""
@@ -367,18 +367,9 @@ def _name(number: int) -> str:
 
 def _oom_kills() -> int:
     """Count the kernel's kills for lack of memory in our control group; 0 if unknown."""
-    for path in (_CGROUP / "memory.events", Path("/proc/vmstat")):
+    for path in (CONTROL_GROUP / "memory.events", Path("/proc/vmstat")):
         with contextlib.suppress(OSError, ValueError):
             for line in path.read_text().splitlines():
                 if line.startswith("oom_kill "):
                     return int(line.split()[1])
     return 0
-
-
-def _total_bytes() -> int:
-    """Memory of this machine, or of our control group if that has less."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # "max", or another version of groups.
-            total = min(total, int((_CGROUP / name).read_text()))
-    return total

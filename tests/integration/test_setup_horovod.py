@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.waiting import wait_until
+from tests.waiting import is_running, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 MODULE = "edl_horovod.horovod_build"
@@ -128,11 +128,13 @@ def test_it_builds_once_and_takes_the_wheel_from_the_cache_at_once(environment):
 
 
 def test_a_build_that_fails_says_why_and_where_its_log_is(environment):
-    code, _, err = set_up(environment, does="fail")
+    wheels = environment / "wheels"
+    code, _, err = set_up(environment, "--wheel-dir", str(wheels), does="fail")
     assert code == 1
     assert "did not build: horovod.cc:1: fatal error: no_such_header.h" in err
     (log,) = (environment / "cache").glob("edl_horovod/horovod/*")
     assert str(log) in err
+    assert not list(wheels.iterdir())
     assert "no_such_header" in log.read_text()
     assert not list((environment / "tmp").iterdir())
     assert "horovod" not in installed(environment)
@@ -152,7 +154,7 @@ def test_an_interrupted_build_leaves_nothing(environment, number):
             process.kill()
     assert process.returncode == 130, err
     (cmake,) = builds(environment)
-    assert not Path("/proc", cmake).exists()
+    wait_until(lambda: not is_running(cmake), "the end of the compiler")
     assert cached(environment) == []
     assert not list((environment / "tmp").iterdir())
 

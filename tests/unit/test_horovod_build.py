@@ -97,6 +97,31 @@ def test_another_version_or_setting_needs_another_wheel(tmp_path):
     assert len(names) == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("HOROVOD_BUILD_CUDA_CC_LIST", True),
+        ("CXXFLAGS", True),
+        ("LDFLAGS", True),
+        ("CCL_ROOT", True),
+        ("HOROVOD_WITHOUT_GLOO", False),
+        ("HOROVOD_LOCAL_VERSION", False),
+    ],
+)
+def test_the_build_sees_a_variable_that_changes_it_where_the_name_of_the_wheel_does(
+    tmp_path, name, counts
+):
+    plain, _, _ = describe(tmp_path, {"torch": "2.13.0"})
+    changed, _, variables = describe(tmp_path, {}, **{name: "1"})
+    assert (changed != plain) == counts
+    assert (name in variables) == counts
+
+
+def test_compilers_that_run_at_once_fit_into_the_memory(monkeypatch):
+    monkeypatch.setattr(recipe, "total_bytes", lambda: 3 << 30)
+    assert recipe.compiler_environment(TARGET)["MAKEFLAGS"] == "-j1"
+
+
 def test_without_a_framework_it_says_what_to_install(tmp_path):
     command = [sys.executable, "-S", "-m", "edl_horovod.horovod_build"]
     run = subprocess.run(
@@ -139,12 +164,14 @@ def test_a_wheel_in_a_read_only_folder_is_used(tmp_path, cache, monkeypatch):
 
 def test_a_wheel_of_the_cache_is_shared_with_everybody_who_reads_the_folder(tmp_path, cache):
     put_wheel(cache)
+    folder = tmp_path / "shared" / "wheels"
     before = os.umask(0o077)
     try:
-        wheel = provide_wheel(TARGET, tmp_path / "wheels", Display(io.StringIO()))
+        wheel = provide_wheel(TARGET, folder, Display(io.StringIO()))
     finally:
         os.umask(before)
-    assert wheel.parent == tmp_path / "wheels"
+    assert wheel.parent == folder
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (folder, folder.parent)} == {0o755}
     assert wheel.read_bytes() == b"content"
     described = wheel.with_name(f"{TARGET.name}.txt")
     assert "torch 2.13.0" in described.read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.errors import JobFailed
-from edl_horovod.files.whole_file import read_json, reserve, write_json, write_text
+from edl_horovod.files.whole_file import read_json, reserve, write_bytes, write_json, write_text
 
 
 def test_the_text_is_there_and_nothing_else(tmp_path):
@@ -51,6 +51,16 @@ def test_a_full_disk_has_the_room_that_was_reserved(tmp_path):
         assert {path.name for path in tmp_path.iterdir()} == {"full", "result.json"}
     finally:
         os.system(f"umount {tmp_path}")
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path):
+    def parts():
+        yield b"half"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_bytes(tmp_path / "file", parts(), mode=0o644)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_directory_is_told(tmp_path):
