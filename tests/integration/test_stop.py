@@ -10,7 +10,7 @@ from edl_horovod.trained_model.params import read_params
 from tests.integration.conftest import REPOSITORY
 from tests.records import write_records
 
-STEPS = 30
+STEPS = 60
 
 
 def edl(*words, code=0):
