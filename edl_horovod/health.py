@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ FAIL: no job can run, or a check that the user asked for fails. A check may alwa
 doctor` shows it as WARN where the check is neither needed nor asked for."""
 
 _END_SECONDS = 5.0
-"""Time that a program has to end after SIGTERM."""
+"""Time that a program and the processes of its session have to end after SIGTERM."""
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,10 @@ class Programs:
             output, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             _end(process)
-            process.communicate()
+            # Not read to their end: a process that began another session may hold them open.
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
             return None
         finally:
             self._running.discard(process)
@@ -87,6 +92,8 @@ class Scope:
     """The namespace in the cluster; empty for the one of the context."""
     image_repository: str = ""
     """Where images are to be pushed; empty where the user gave none."""
+    wanted: frozenset[str] = frozenset()
+    """The names of the checks that the user asked for."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +119,14 @@ class Check:
 
 def _end(process: subprocess.Popen[str]) -> None:
     """End a program and the processes of its session, at last by SIGKILL."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_END_SECONDS)
-            return
+    # Until no process is left, which may be later than the end of the program itself.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + _END_SECONDS
+        while time.monotonic() < deadline:
+            process.poll()  # Until its exit code is read, a program that has ended counts as there.
+            os.killpg(process.pid, 0)
+            time.sleep(_POLL_SECONDS)
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_END_SECONDS)

@@ -9,13 +9,15 @@ from pathlib import Path
 
 from edl_horovod.health import Finding
 
-_PUBLIC = {"", "default", "localhost", "root"}
+_PUBLIC = {"", "default", "kubernetes", "localhost", "root"}
 """Names that tell nothing about anybody."""
 _SECRET_NAME = re.compile(r"passw|secret|token|credential|auth|api_?key|access_?key", re.I)
 _LEAST_SECRET = 6
 """Fewest characters of a variable's value that counts as a secret: `1` and `true` do not."""
 _IN_HOME = re.compile(r"~/[^\s:;,'\")]+")
 _PATTERNS = (
+    (re.compile(r'(?<=\bUser ")[^"]+'), "USER"),
+    (re.compile(r"(?<=\bhost=')[^']+"), "HOST"),
     (re.compile(r"(?<=://)[^/\s'\"),;]+"), "HOST"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), r"\1 SECRET"),
     (re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"), "SECRET"),
@@ -33,37 +35,51 @@ def markdown(findings: Sequence[tuple[str, Finding]]) -> str:
     Args:
         findings: The findings, each with the name of its check.
     """
-    words = dict(_private_words())
-    for _, finding in findings:
-        words |= dict.fromkeys(finding.private, "NAME")
+    names = {word: "NAME" for _, finding in findings for word in finding.private}
     lines = [
-        f"{finding.level:4}  {name:10}  {_redacted(' '.join(finding.text.split()), words)}"
+        f"{finding.level:4}  {name:10}  {_redacted(' '.join(finding.text.split()), names)}"
         for name, finding in findings
     ]
     return "".join(f"{line}\n" for line in ("### edl doctor", "", "```text", *lines, "```"))
 
 
-def _redacted(text: str, words: Mapping[str, str]) -> str:
+def _redacted(text: str, names: Mapping[str, str]) -> str:
+    # What follows may change a part of a secret or of a name, of which the rest would then stay.
+    for secret in sorted(_secrets(), key=len, reverse=True):
+        text = re.sub(secret, "SECRET", text, flags=re.IGNORECASE)
+    text = _without(names, text)
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
-    # The longest first: one may be a part of another.
-    for word in sorted(words, key=len, reverse=True):
-        if word.lower() not in _PUBLIC:
-            whole = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE)
-            text = whole.sub(words[word], text)
+    text = _without(dict(_own_words()), text)
     # The block ends only where it is to end.
     return _IN_HOME.sub("~/...", text).replace("```", "'''")
 
 
-def _private_words() -> Iterator[tuple[str, str]]:
+def _without(words: Mapping[str, str], text: str) -> str:
+    """Replace whole words; an underscore ends one, too."""
+    # The longest first: one may be a part of another.
+    for word in sorted(words, key=len, reverse=True):
+        if word.lower() not in _PUBLIC:
+            whole = re.compile(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", re.IGNORECASE)
+            text = whole.sub(words[word], text)
+    return text
+
+
+def _secrets() -> Iterator[str]:
+    """Patterns of the values of secret variables; any white space may stand for theirs."""
+    for name, value in os.environ.items():
+        if _SECRET_NAME.search(name) and value.lower() not in _PUBLIC:
+            words = value.split()
+            if len(" ".join(words)) >= _LEAST_SECRET:
+                yield r"\s+".join(map(re.escape, words))
+
+
+def _own_words() -> Iterator[tuple[str, str]]:
     """Words about this machine and its user, each with what is shown in its place."""
     yield _user(), "USER"
     host = platform.node()
     yield host.partition(".")[0], "HOST"
     yield host, "HOST"
-    for name, value in os.environ.items():
-        if _SECRET_NAME.search(name) and len(value) >= _LEAST_SECRET:
-            yield value, "SECRET"
     home = Path.home()
     if home != Path("/"):
         yield str(home), "~"

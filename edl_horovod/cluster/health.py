@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from edl_horovod.cluster import pods
-from edl_horovod.cluster.credentials import find_cluster
+from edl_horovod.cluster.credentials import find_cluster, kubeconfigs, names_of_kubeconfigs
 from edl_horovod.cluster.objects import KINDS
 from edl_horovod.config.schema import JobConfig, LaunchConfig
 from edl_horovod.errors import ClusterError, ClusterForbidden, MissingDependency, NoCluster
@@ -74,29 +74,30 @@ def check_pods(scope: Scope) -> Iterator[Finding]:
 
 
 def _examined(scope: Scope, examine: Callable[["Cluster"], Iterator[Finding]]) -> Iterator[Finding]:
-    """The findings about the cluster; none where no cluster is configured."""
+    """The findings about the cluster; NONE where no cluster is configured."""
+    private = {scope.context, scope.namespace, *names_of_kubeconfigs()}
     try:
         # Here, because it needs the package of an extra.
         from edl_horovod.cluster.client import Cluster
 
         place = find_cluster(context=scope.context, namespace=scope.namespace)
     except (NoCluster, MissingDependency) as error:
-        if scope.context:
-            raise
-        if examine is _check_cluster:
+        if scope.context or kubeconfigs():
+            yield Finding("FAIL", error.facts, error.hint, tuple(private))
+        elif examine is _check_cluster:
             text = f"no cluster, which only launch=kubernetes needs: {error.problem}"
             yield Finding("NONE", text, error.hint)
         else:
             yield Finding("NONE", "no cluster")
         return
-    with Cluster(place) as cluster:
-        host = urlsplit(cluster.server).hostname or ""
-        private = (host, place.namespace, place.context)
-        try:
+    private.add(place.namespace)
+    try:
+        with Cluster(place) as cluster:
+            private.add(urlsplit(cluster.server).hostname or "")
             for finding in examine(cluster):
-                yield replace(finding, private=private)
-        except ClusterError as error:
-            yield Finding("FAIL", error.facts, error.hint, private)
+                yield replace(finding, private=tuple(private))
+    except ClusterError as error:
+        yield Finding("FAIL", error.facts, error.hint, tuple(private))
 
 
 def _check_cluster(cluster: "Cluster") -> Iterator[Finding]:

@@ -20,27 +20,34 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from edl_horovod.errors import MissingDependency, RegistryError
 from edl_horovod.health import Finding, Scope
 from edl_horovod.image import job
-from edl_horovod.image.plan import parse_repository
 
 ANSWER_SECONDS = 10.0
 _DOCKER_HUB = "docker.io"
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 _LOG_IN = "Log in: docker login, or podman login, with the registry's name."
+_CHECK_NAME = "Check the repository's name, or ask those who run the registry."
+_ACCEPTED = 202
+_REFUSED = (401, 403)
+"""The statuses of a registry that asks for a login, or for another one."""
 
 
 def check_builder(_scope: Scope) -> Iterator[Finding]:
     """The program that builds images, Docker or Podman."""
+    private = tuple(map(_host, job.sockets()))
     try:
         builder = job.connect()
     except MissingDependency as error:
         paths = [Path(host.removeprefix("unix://")) for host in job.sockets()]
         is_set_up = "DOCKER_HOST" in os.environ or any(path.exists() for path in paths)
         text = f"{error.problem} Only jobs whose image is built here need one."
-        yield Finding("WARN" if is_set_up else "NONE", text, error.hint)
+        yield Finding("FAIL" if is_set_up else "NONE", text, error.hint, private)
         return
     with closing(builder):
         version = builder.version()
-        yield Finding("OK", f"{builder.base_url} answers, version {version['Version']}")
+        parts = [part["Name"] for part in (version.get("Components") or ())]
+        name = "Podman" if "Podman Engine" in parts else "Docker"
+        text = f"{name} answers, version {version['Version']}, at {builder.base_url}"
+        yield Finding("OK", text, private=private)
 
 
 def check_registry(scope: Scope) -> Iterator[Finding]:
@@ -49,20 +56,22 @@ def check_registry(scope: Scope) -> Iterator[Finding]:
         text = "not asked for: --image-repository=REGISTRY/PATH names the place of your images"
         yield Finding("NONE", text)
         return
-    repository = parse_repository(scope.image_repository)
-    private = (repository, repository.partition("/")[0])
+    repository = scope.image_repository
+    private = {repository, repository.partition("/")[0]}
     try:
-        registry = _Registry.of(repository).reached()
-        yield Finding("OK", f"{registry.base_url} answers", private=private)
-        is_taken = registry.takes_uploads()
+        registry = _Registry.of(repository, private).reached()
+        yield Finding("OK", f"{registry.base_url} answers", private=tuple(private))
+        status = registry.try_upload()
     except RegistryError as error:
-        yield Finding("FAIL", error.facts, error.hint, private)
+        yield Finding("FAIL", error.facts, error.hint, tuple(private))
         return
     whose = "with the login that is here" if registry.login else "without a login"
-    if is_taken:
-        yield Finding("OK", f"{repository} takes pushes {whose}", private=private)
+    if status == _ACCEPTED:
+        yield Finding("OK", f"{repository} takes pushes {whose}", private=tuple(private))
     else:
-        yield Finding("FAIL", f"{repository} takes no pushes {whose}", _LOG_IN, private)
+        text = f"{repository} takes no pushes {whose}: HTTP {status}"
+        fix = _LOG_IN if status in _REFUSED else _CHECK_NAME
+        yield Finding("FAIL", text, fix, tuple(private))
 
 
 @dataclass(frozen=True)
@@ -84,10 +93,16 @@ class _Registry:
     name: str
     login: Mapping[str, str]
     """The user's credentials as Docker stores them, with keys in lower case; empty for none."""
+    private: set[str]
+    """Gets the host of tokens when the registry names it."""
 
     @classmethod
-    def of(cls, repository: str) -> "_Registry":
+    def of(cls, repository: str, private: set[str]) -> "_Registry":
         """Find the registry of a repository, and the login for it.
+
+        Args:
+            repository: The repository with its registry.
+            private: The words that a report must not show.
 
         Raises:
             RegistryError: The program that keeps the login failed.
@@ -96,7 +111,8 @@ class _Registry:
         if "." not in host and ":" not in host and host != "localhost":
             host, name = _DOCKER_HUB, repository if name else f"library/{repository}"
         server = "registry-1.docker.io" if host == _DOCKER_HUB else host
-        return cls(base_url=f"https://{server}", name=name, login=_login(repository))
+        login = _login(repository)
+        return cls(base_url=f"https://{server}", name=name, login=login, private=private)
 
     def reached(self) -> "_Registry":
         """Reach the registry over HTTPS, or on this machine also over HTTP, as builders do.
@@ -118,8 +134,8 @@ class _Registry:
             )
         return self
 
-    def takes_uploads(self) -> bool:
-        """Whether the repository takes a push with the login; nothing is uploaded.
+    def try_upload(self) -> int:
+        """The status of an upload with the login, which is then cancelled: nothing is uploaded.
 
         Raises:
             RegistryError: The registry does not answer.
@@ -130,12 +146,15 @@ class _Registry:
         if answer.status == 401:
             headers = self._authorization(answer.headers.get("www-authenticate", ""))
             answer = _ask("POST", url, headers) if headers else answer
-        if answer.status != 202:
-            return False
+        if answer.status != _ACCEPTED:
+            return answer.status
         # Without this the registry itself forgets the upload after some days.
-        with suppress(RegistryError):
-            _ask("DELETE", urljoin(url, answer.headers.get("location", "")), headers)
-        return True
+        with suppress(RegistryError, ValueError):
+            upload = urljoin(url, answer.headers.get("location", ""))
+            # The upload may be on another host, which must not get the login.
+            is_own = urlsplit(upload)[:2] == urlsplit(self.base_url)[:2]
+            _ask("DELETE", upload, headers if is_own else {})
+        return answer.status
 
     def _authorization(self, challenge: str) -> dict[str, str]:
         """The header that answers a registry's challenge; empty if the login does not do."""
@@ -146,6 +165,7 @@ class _Registry:
         realm = parameters.get("realm", "")
         if not (realm.startswith("https://") or _is_here(realm)):
             return {}  # A login is sent over TLS only.
+        self.private.add(_host(realm))
         query = {"scope": f"repository:{self.name}:pull,push", "client_id": "edl"}
         query |= {"service": parameters["service"]} if "service" in parameters else {}
         if token := self.login.get("identitytoken"):
@@ -216,8 +236,16 @@ def _object(content: bytes) -> dict[str, Any]:
 
 def _is_here(url: str) -> bool:
     """Whether a URL is one of this machine's own addresses, to which builders also speak HTTP."""
-    host = urlsplit(url).hostname or ""
+    host = _host(url)
     return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _host(url: str) -> str:
+    """The host of a URL, also of one without its scheme; empty if it names none."""
+    try:
+        return urlsplit(url if "://" in url else f"//{url}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _hint(cause: object) -> str:

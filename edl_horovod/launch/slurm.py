@@ -417,12 +417,16 @@ def _is_number(job: str) -> bool:
     return job.isascii() and job.isdecimal()
 
 
-def check_slurm(_scope: Scope) -> Iterator[Finding]:
+def check_slurm(scope: Scope) -> Iterator[Finding]:
     """The partitions of Slurm, for `edl doctor`."""
     if shutil.which("sinfo") is None:
         yield Finding("NONE", "no Slurm, which only launch=slurm needs: sinfo is not here")
         return
-    partitions = ask_slurm("sinfo", "--noheader", "--format=%P %a %D").splitlines()
+    command = ("sinfo", "--noheader", "--format=%P %a %D")
+    done = scope.programs.run(command, seconds=ANSWER_SECONDS)
+    if done is None:
+        raise _no_answer(command)
+    partitions = _output(done).splitlines()
     yield Finding("OK", f"partitions (state, nodes): {'; '.join(partitions)}")
 
 
@@ -448,9 +452,16 @@ def ask_slurm(*command: str, stdin: str = "") -> str:
     except FileNotFoundError as error:
         raise _not_installed(command[0]) from error
     except subprocess.TimeoutExpired as error:
-        raise errors.ClusterUnreachable(
-            f"Slurm did not answer within {ANSWER_SECONDS:g} s.", received=shlex.join(command)
-        ) from error
+        raise _no_answer(command) from error
+    return _output(done)
+
+
+def _output(done: subprocess.CompletedProcess[str]) -> str:
+    """What a command of Slurm has printed.
+
+    Raises:
+        ClusterError: It failed.
+    """
     if done.returncode == 0:
         return done.stdout
     text = done.stderr.strip() or f"it ended with {done.returncode}"
@@ -461,7 +472,13 @@ def ask_slurm(*command: str, stdin: str = "") -> str:
         "Access/permission denied": errors.ClusterForbidden,
     }
     kind = next((kind for words, kind in known.items() if words in text), errors.ClusterError)
-    raise kind(f"Slurm refused: {text}.", received=shlex.join(command))
+    raise kind(f"Slurm refused: {text}.", received=shlex.join(done.args))
+
+
+def _no_answer(command: Sequence[str]) -> errors.ClusterUnreachable:
+    return errors.ClusterUnreachable(
+        f"Slurm did not answer within {ANSWER_SECONDS:g} s.", received=shlex.join(command)
+    )
 
 
 def _not_installed(program: str) -> errors.NoCluster:

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.errors import EdlError, how_to_install
 from edl_horovod.health import Finding, Level, Scope
 from edl_horovod.supervisor import needs
+from edl_horovod.supervisor.plan import locate
 
 PYTHONS = ((3, 11), (3, 13))
 """The oldest and the newest Python that the tests are run with."""
@@ -162,15 +164,24 @@ def _version(package: str) -> str:
 
 def check_ring(scope: Scope) -> Iterator[Finding]:
     """Two ranks that add their numbers, started by Horovod's own launcher."""
-    launcher = _program("horovodrun")
+    launcher = shutil.which(locate("horovodrun"))
     if launcher is None:
         yield Finding("FAIL", "There is no horovodrun.", _REBUILD)
         return
     frameworks = _usable_frameworks()
     if not frameworks:
         yield Finding("FAIL", "No framework can be used here: edl doctor frameworks says why.")
+    failures = []
     for name in frameworks:
-        yield from _ring_of(name, launcher, scope)
+        for finding in _ring_of(name, launcher, scope):
+            if finding.level == "FAIL":
+                failures.append(finding)
+            else:
+                yield finding
+    # One ring is enough for jobs, but not for a user who asked for them all.
+    is_lowered = len(failures) < len(frameworks) and "ring" not in scope.wanted
+    for failure in failures:
+        yield replace(failure, level="WARN") if is_lowered else failure
 
 
 def _ring_of(framework: str, launcher: str, scope: Scope) -> Iterator[Finding]:
@@ -213,27 +224,21 @@ def _cause(output: str) -> str:
     return next((line for line in reversed(of_ranks) if _ERROR.search(line)), of_ranks[-1])
 
 
-def _program(name: str) -> str | None:
-    """The path of a program, beside this Python before others."""
-    folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return shutil.which(name, path=folders)
-
-
 def check_mpi(_scope: Scope) -> Iterator[Finding]:
     """MPI, with which launch=mpi starts its static rings."""
-    program = _program("mpirun")
+    program = shutil.which(locate("mpirun"))
     how = f"To have it, {how_to_install('mpi')}. {_REBUILD}"
     absent = [] if program else ["mpirun"]
     absent += [] if needs.is_installed("mpi4py") else ["mpi4py"]
     if absent:
         text = f"not here: {' and '.join(absent)}, which only launch=mpi needs"
-        yield Finding("WARN" if len(absent) == 1 else "NONE", text, how)
+        yield Finding("FAIL" if len(absent) == 1 else "NONE", text, how)
         return
     yield Finding("OK", f"{program}, {_version('mpi4py')}")
     for name, half in _halves():
         if not needs.is_built_with(half, b"MPI_Allreduce"):
             text = f"{name}: Horovod was built without MPI, so launch=mpi does not work"
-            yield Finding("WARN", text, _REBUILD)
+            yield Finding("FAIL", text, _REBUILD)
 
 
 def check_disk(_scope: Scope) -> Iterator[Finding]:
@@ -247,12 +252,14 @@ def check_disk(_scope: Scope) -> Iterator[Finding]:
         else:
             yield Finding("WARN", text, "Free some space, or work in another folder.")
     shared = Path("/dev/shm")
-    size = shutil.disk_usage(shared).total if shared.is_dir() else 0
-    text = f"shared memory, {shared}: {size / 1e6:,.0f} MB"
-    if size >= LEAST_SHARED_BYTES:
+    free = shutil.disk_usage(shared).free if shared.is_dir() else 0
+    text = f"shared memory, {shared}: {free / 1e6:,.0f} MB free"
+    if free >= LEAST_SHARED_BYTES:
         yield Finding("OK", text)
     else:
-        fix = "Give the container more: --shm-size=1g, or a volume with medium: Memory."
+        fix = (
+            "Free some, or give the container more: --shm-size=1g, or a volume with medium: Memory."
+        )
         yield Finding("WARN", text, fix)
 
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 import logging
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,8 @@ from edl_horovod.config.conf_files import conf_dir
 from edl_horovod.errors import ConfigError, EdlError, did_you_mean
 from edl_horovod.extensions import Table
 from edl_horovod.health import Check, Finding, Programs, Scope
+from edl_horovod.image.plan import parse_repository
+from edl_horovod.supervisor.processes import signals_interrupt
 
 __all__ = ["CHECKS"]
 
@@ -73,13 +74,15 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
             f"There is no check {unknown[0]!r}.{did_you_mean(unknown[0], CHECKS)}",
             hint=f"Checks: {', '.join(CHECKS)}.",
         )
-    # SIGTERM ends the programs of the checks as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if flags.image_repository:
+        parse_repository(flags.image_repository)
     findings = []
-    for name, finding in _examine(flags):
-        findings.append((name, finding))
-        if not (flags.json or flags.report):
-            _print_lines(name, finding)
+    # SIGTERM ends the programs of the checks as Ctrl-C does.
+    with signals_interrupt():
+        for name, finding in _examine(flags):
+            findings.append((name, finding))
+            if not (flags.json or flags.report):
+                _print_lines(name, finding)
     if flags.json:
         fields = ("level", "text", "fix")
         values = [
@@ -110,14 +113,18 @@ def _parser(verb: str, summary: str) -> VerbParser:
 
 def _examine(flags: argparse.Namespace) -> Iterator[tuple[str, Finding]]:
     """Run the checks side by side; yield their findings in the order of the checks."""
-    checks = {name: CHECKS[name] for name in flags.checks} or CHECKS.loaded()
+    asked_by_flag = ["registry"] if flags.image_repository else []
+    wanted = list(dict.fromkeys((*flags.checks, *asked_by_flag)))
+    checks = {name: CHECKS[name] for name in wanted} if flags.checks else CHECKS.loaded()
     with closing(Programs()) as programs:
-        scope = Scope(programs, flags.context, flags.namespace, flags.image_repository)
+        scope = Scope(
+            programs, flags.context, flags.namespace, flags.image_repository, frozenset(wanted)
+        )
         examinations = {name: _Examination(check, scope) for name, check in checks.items()}
         for examination in examinations.values():
             examination.start()
         for name, examination in examinations.items():
-            is_wanted = checks[name].is_needed or name in flags.checks
+            is_wanted = checks[name].is_needed or name in wanted
             for finding in examination.findings():
                 is_lowered = finding.level == "FAIL" and not is_wanted
                 yield name, replace(finding, level="WARN") if is_lowered else finding

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from edl_horovod.cli.verbs.doctor import CHECKS
 from edl_horovod.errors import ConfigError, Interrupted
 from edl_horovod.health import Check
 from tests import programs
+from tests.ports import free_port
 from tests.waiting import is_running, wait_until
 
 FAILED = 1
@@ -55,9 +57,18 @@ def test_a_machine_without_a_cluster_slurm_or_gpu_is_well(machine, findings):
 def test_what_does_not_work_comes_with_its_fix(machine, findings):
     code, (found,) = findings("images")
 
-    assert code == 0
-    assert found["level"] == "WARN"
+    assert (code, found["level"]) == (FAILED, "FAIL")
     assert "DOCKER_HOST" in found["fix"]
+
+
+def test_what_was_not_asked_for_is_a_warning(machine, findings, monkeypatch):
+    monkeypatch.setattr(CHECKS, "data", {"images": CHECKS["images"]})
+    monkeypatch.setattr(CHECKS, "built_in", frozenset())
+
+    code, found = findings()
+
+    levels = {it["check"]: it["level"] for it in found}
+    assert (code, levels["images"]) == (0, "WARN")
 
 
 def test_gpus_are_listed_and_a_broken_driver_fails_only_where_it_was_asked_for(machine, findings):
@@ -96,10 +107,39 @@ def test_gpus_without_nccl_in_horovod_are_told(machine, findings, half, library,
     assert level in {it["level"] for it in found if "torch" in it["text"]}
 
 
+def test_half_an_mpi_fails_where_it_was_asked_for(machine, findings, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "site" / "mpi4py").mkdir(parents=True)
+    (tmp_path / "site" / "mpi4py" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+
+    code, (found,) = findings("mpi")
+
+    assert (code, found["level"]) == (FAILED, "FAIL")
+    assert "mpirun" in found["text"]
+
+
+def test_shared_memory_that_is_full_is_told(findings, monkeypatch):
+    usage = shutil.disk_usage("/")._replace(total=1 << 40, free=1 << 20)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+
+    _, found = findings("disk")
+
+    (shared,) = [it for it in found if "/dev/shm" in it["text"]]
+    assert (shared["level"], "1 MB free" in shared["text"]) == ("WARN", True)
+
+
 def test_partitions_of_slurm_are_listed(machine, findings):
     machine("sinfo", "echo 'all* up 2'")
     _, (found,) = findings("slurm")
     assert "all* up 2" in found["text"]
+
+
+def test_a_slurm_that_does_not_answer_fails_where_it_was_asked_for(machine, findings):
+    machine("sinfo", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
+    code, (found,) = findings("slurm")
+    assert (code, found["level"]) == (FAILED, "FAIL")
+    assert "Unable to contact" in found["text"]
 
 
 def test_few_open_files_are_told(machine, findings):
@@ -130,6 +170,89 @@ def test_a_cluster_that_does_not_answer_is_no_reason_to_fail_but_where_it_was_as
     assert "edl doctor" not in found["text"] + found["fix"], "it runs already"
 
 
+KUBECONFIG = """
+current-context: CURRENT
+contexts:
+- {name: acme-prod, context: {cluster: acme-cluster, user: alice, namespace: acme-space}}
+clusters: [{name: acme-cluster, cluster: {server: 'http://127.0.0.1:9'}}]
+users: [{name: alice, user: {}}]
+"""
+
+
+@pytest.fixture
+def kubeconfig(machine, tmp_path, monkeypatch):
+    """Gives a writer of the kubeconfig."""
+    (tmp_path / "acme").mkdir()
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "acme" / "config"))
+    return (tmp_path / "acme" / "config").write_text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (KUBECONFIG.replace("CURRENT", "acme-pro"), "no such context"),
+        ("contexts: [}", "cannot be read"),
+        (KUBECONFIG.replace("CURRENT", "acme-prod").replace("name: alice", "name: bob"), "cannot"),
+    ],
+    ids=["unknown context", "no YAML", "no user"],
+)
+def test_a_kubeconfig_that_cannot_be_used_fails(kubeconfig, findings, text, said):
+    kubeconfig(text)
+
+    code, found = findings("cluster", "rights")
+
+    assert (code, [it["level"] for it in found]) == (FAILED, ["FAIL", "FAIL"])
+    assert said in found[0]["text"]
+
+
+@pytest.mark.parametrize("current", ["acme-pro", "acme-prod"])
+@pytest.mark.parametrize("flags", [[], ["--context=acme-prods", "-n", "acme-lab"]])
+def test_a_report_names_nothing_of_the_kubeconfig(kubeconfig, capsys, current, flags):
+    kubeconfig(KUBECONFIG.replace("CURRENT", current))
+    main(["doctor", "cluster", "pods", *flags, "--report"])
+    printed = capsys.readouterr().out
+    assert "FAIL" in printed
+    assert "acme" not in printed
+
+
+def test_a_report_without_a_kubeconfig_does_not_name_the_context(machine, capsys):
+    main(["doctor", "cluster", "--context=acme-prod", "--report"])
+    assert "acme" not in capsys.readouterr().out
+
+
+def test_a_broken_kubeconfig_is_not_quoted(kubeconfig, findings):
+    kubeconfig("users: [{user: {token: sesame-1 }]\n")
+    _, (found,) = findings("cluster")
+    assert "line 1" in found["text"]
+    assert "sesame" not in found["text"]
+
+
+def test_a_report_does_not_name_the_host_of_the_builder(machine, monkeypatch, capsys):
+    monkeypatch.setenv("DOCKER_HOST", "tcp://build7.corp.invalid:2375")
+    main(["doctor", "images", "--report"])
+    printed = capsys.readouterr().out
+    assert "FAIL" in printed
+    assert "build7" not in printed
+
+
+def test_a_repository_that_is_none_is_an_error_of_the_flag(machine, capsys):
+    arguments = ["doctor", "python", "--image-repository=registry.example/zoo:tag"]
+    assert main(arguments) == ConfigError.exit_code
+    assert "zoo:tag" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["python"], ["registry"]])
+def test_a_repository_asks_for_the_check_of_the_registry(machine, findings, monkeypatch, words):
+    checks = {name: CHECKS[name] for name in ("python", "registry")}
+    monkeypatch.setattr(CHECKS, "data", checks)
+    monkeypatch.setattr(CHECKS, "built_in", frozenset())
+
+    code, found = findings(*words, f"--image-repository=127.0.0.1:{free_port()}/zoo")
+
+    levels = [it["level"] for it in found if it["check"] == "registry"]
+    assert (code, levels) == (FAILED, ["FAIL"])
+
+
 def test_a_check_that_does_not_exist_is_refused(capsys):
     assert main(["doctor", "rings"]) == ConfigError.exit_code
     assert "ring" in capsys.readouterr().err
@@ -139,7 +262,7 @@ def test_lines_begin_with_their_level(machine, capsys):
     main(["doctor", "python", "images"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("OK    python")
-    assert lines[1].startswith("WARN  images")
+    assert lines[1].startswith("FAIL  images")
     assert lines[2].strip().startswith("fix: ")
 
 
@@ -269,11 +392,17 @@ def test_a_signal_ends_it_and_the_programs_of_its_checks(tmp_path, number):
     wait_until(lambda: not is_running(int(pid.read_text())))
 
 
+def test_the_handler_of_signals_is_as_before(machine):
+    before = signal.getsignal(signal.SIGTERM)
+    main(["doctor", "package"])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_report_is_a_block_without_the_name_of_this_user(machine, monkeypatch, capsys):
     monkeypatch.setenv("LOGNAME", "zenobia")
     monkeypatch.setenv("DOCKER_HOST", "unix:///srv/zenobia/docker.sock")
 
-    assert main(["doctor", "python", "images", "--report"]) == 0
+    assert main(["doctor", "python", "images", "--report"]) == FAILED
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == ["### edl doctor", "", "```text"]

@@ -26,6 +26,7 @@ def shown(text, **more):
         ("3.11.2 in /home/zenobia/secret/.venv/bin/python, x", "3.11.2 in ~/..., x"),
         ("settings of /home/zenobia", "settings of ~"),
         ("/scratch/zenobia/run: 5.0 GB free", "/scratch/USER/run: 5.0 GB free"),
+        ("/scratch/zenobia_env: 5.0 GB free", "/scratch/USER_env: 5.0 GB free"),
         ("rack7 and RACK7.corp.example answer", "HOST and HOST answer"),
         ("the token is xyzzy-plugh-42.", "the token is SECRET."),
         ("https://api.corp.example:6443 runs", "https://HOST runs"),
@@ -33,7 +34,12 @@ def shown(text, **more):
         ("10.1.2.3:6443 and fe80::1:2 refuse", "ADDRESS:6443 and ADDRESS refuse"),
         ("Authorization: Bearer abc.def-ghi_jkl", "Authorization: Bearer SECRET"),
         ("joe@corp.example said", "ADDRESS said"),
+        ("Pool(host='proxy.corp.example', port=3128)", "Pool(host='HOST', port=3128)"),
         ("AKIAABCDEFGHIJKLMNOP leaked", "SECRET leaked"),
+        (
+            'HTTP 403: pods is forbidden: User "alice" cannot',
+            'HTTP 403: pods is forbidden: User "USER" cannot',
+        ),
     ],
 )
 def test_names_addresses_folders_and_secrets_are_left_out(text, safe):
@@ -54,9 +60,33 @@ def test_what_a_reader_needs_stays(text):
     assert shown(text) == text
 
 
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "pw@ab.cd!rest-of-secret",
+        "https://h.example/x?sig=abcdefsecret",
+        "10.1.2.3-then-more",
+        "first line\nsecond line",
+    ],
+)
+def test_a_secret_is_left_out_whole_and_wherever_it_stands(secret, monkeypatch):
+    monkeypatch.setenv("DB_PASSWORD", secret)
+    assert shown(f"a{secret}b failed, {secret}: no") == "aSECRETb failed, SECRET: no"
+
+
+def test_of_two_secrets_the_longer_one_is_left_out_first(monkeypatch):
+    monkeypatch.setenv("DB_PASSWORD", "xyzzy-plugh-42-and-more")
+    assert shown("xyzzy-plugh-42-and-more") == "SECRET"
+
+
 def test_a_check_names_what_only_it_knows_to_be_private():
     text = "namespace lab-x has a label"
     assert shown(text, private=("lab-x",)) == "namespace NAME has a label"
+
+
+def test_a_private_name_is_left_out_whole_although_a_part_of_it_looks_like_an_address():
+    name = "lab-x/api-corp:6443/joe@corp.example"
+    assert shown(f"context={name} is not there", private=(name,)) == "context=NAME is not there"
 
 
 def test_no_text_ends_the_block():

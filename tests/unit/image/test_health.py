@@ -23,6 +23,14 @@ class Registry:
     scheme: str = ""
     """How it wants to be asked: nothing, Basic or Bearer."""
     address: str = ""
+    refusal: int = 0
+    """The status with which it refuses each upload; 0 if it takes them."""
+    location: str = ""
+    """Where else it says that the upload is."""
+    realm: str = ""
+    """Where it says that tokens are; empty for itself."""
+    cancelled: list[str | None] = field(default_factory=list)
+    """The login in each request to cancel an upload."""
     opened: list[str] = field(default_factory=list)
     uploaded: int = 0
 
@@ -41,15 +49,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.registry.uploaded += int(self.headers["Content-Length"] or 0)
         wanted = {"": None, "Basic": LOGIN, "Bearer": "Bearer pass"}[self.registry.scheme]
         if wanted and self.headers["Authorization"] != wanted:
-            realm = f'realm="http://{self.registry.address}/token",service="x"'
+            url = self.registry.realm or f"http://{self.registry.address}/token"
+            realm = f'realm="{url}",service="x"'
             self.answer(401, **{"WWW-Authenticate": f"{self.registry.scheme} {realm}"})
+        elif self.registry.refusal:
+            self.answer(self.registry.refusal)
+        elif self.registry.location:
+            self.answer(202, Location=self.registry.location)
         else:
             location = f"{self.path}{len(self.registry.opened)}?state=1"
             self.registry.opened.append(location)
             self.answer(202, Location=location)
 
     def do_DELETE(self):
-        self.registry.opened.remove(self.path)
+        self.registry.cancelled.append(self.headers["Authorization"])
+        if self.path in self.registry.opened:
+            self.registry.opened.remove(self.path)
         self.answer(204)
 
     def answer(self, status, content=b"", **headers):
@@ -113,6 +128,45 @@ def test_without_the_right_login_it_says_to_log_in(scheme, password, log_in):
         found, last = levels(registry.address)
     assert found == ["OK", "FAIL"]
     assert "docker login" in last.fix
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_a_refusal_that_no_login_changes_is_told_with_its_status(status, log_in):
+    with serving("") as registry:
+        registry.refusal = status
+        found, last = levels(registry.address)
+    assert found == ["OK", "FAIL"]
+    assert f"HTTP {status}" in last.text
+    assert "docker login" not in last.fix
+
+
+def test_a_login_without_the_right_to_push_is_told(log_in):
+    with serving("Basic") as registry:
+        log_in(registry.address)
+        registry.refusal = 403
+        _, last = levels(registry.address)
+    assert "HTTP 403" in last.text
+    assert "docker login" in last.fix
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_only_the_registry_itself_is_sent_the_login(is_own, log_in):
+    with serving("Basic") as registry, serving("") as other:
+        log_in(registry.address)
+        place = registry if is_own else other
+        registry.location = f"http://{place.address}/upload"
+        assert levels(registry.address)[0] == ["OK", "OK"]
+        assert place.cancelled == [LOGIN if is_own else None]
+
+
+def test_the_host_of_tokens_is_private(log_in):
+    with serving("Bearer") as registry:
+        log_in(registry.address)
+        registry.realm = "https://tokens.corp.invalid/token"
+        _, last = levels(registry.address)
+    assert last.level == "FAIL"
+    assert "tokens.corp.invalid" in last.text
+    assert "tokens.corp.invalid" in last.private
 
 
 def test_a_registry_that_is_not_there_is_told():
