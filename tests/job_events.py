@@ -8,6 +8,7 @@ from edl_horovod.job.events import Event, Recorded
 DEFAULTS: dict[str, dict[str, Any]] = {
     "job": {"state": "running"},
     "worker": {"worker": "localhost:0", "state": "warm"},
+    "account": {"pid": 1, "began": 0.0, "seconds": {}},
     "coordinator": {"pid": 1},
     "generation": {"generation": 1, "size": 1, "members": (), "reason": ""},
     "reset": {

@@ -59,6 +59,7 @@ VERBS: Table[Verb] = Table(
         "list": _verb("List jobs on this machine and in a cluster.", "jobs", "run_list"),
         "logs": _verb("Show what the processes of a job wrote.", "jobs", "run_logs"),
         "events": _verb("Show what happened to a job.", "jobs", "run_events"),
+        "report": _verb("Show where the time of a job went.", "jobs", "run_report"),
         "wait": _verb("Wait until a job reaches a state.", "jobs", "run_wait"),
         "stop": _verb("Save a checkpoint of a job and end it, to go on later.", "jobs", "run_stop"),
         "resume": _verb("Resume a stopped job from its newest checkpoint.", "jobs", "run_resume"),

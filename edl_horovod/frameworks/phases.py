@@ -242,6 +242,7 @@ class PhasedStep:
         if len(passes) > 1:  # A single pass takes effect or not by itself.
             before = [(part, np.array(part.numpy())) for part in self._variables.values()]
         results: dict[str, StepSums] = {}
+        of_passes: list[StepSums] = []
         try:
             for pass_number, (name, step) in enumerate(passes, number * self._passes):
                 self._running = step
@@ -250,14 +251,15 @@ class PhasedStep:
                 sums = results[name] = step.step(
                     batch, wants_change=wants_change, is_alone=is_alone, salt=salt
                 )
+                of_passes.append(sums)
                 if not sums.is_finite:
                     _restore(before)
-                    return self._combined(results)
+                    return self._combined(results, of_passes)
         except BaseException:
             _restore(before)
             raise
         self._counter.assign([seed, number + 1])
-        return self._combined(results)
+        return self._combined(results, of_passes)
 
     def outer_optimizer(self, learning_rate: float, momentum: float) -> OuterOptimizer:
         """Refuse: each phase would need an outer optimizer of its own.
@@ -319,8 +321,8 @@ class PhasedStep:
             )
         return places
 
-    def _combined(self, results: Mapping[str, StepSums]) -> StepSums:
-        """The results of a step from those of its phases."""
+    def _combined(self, results: Mapping[str, StepSums], of_passes: Sequence[StepSums]) -> StepSums:
+        """The results of a step from those of its phases, and the times of all passes."""
         last = list(results.values())[-1]
         pairs = []
         for phase, _ in self._steps:
@@ -335,6 +337,8 @@ class PhasedStep:
             metrics={f"{name}_loss": sums.loss for name, sums in results.items()},
             metric_sums=metric_sums,
             has_finite_gradients=all(sums.has_finite_gradients for sums in results.values()),
+            exchange_seconds=sum(sums.exchange_seconds for sums in of_passes),
+            apply_seconds=sum(sums.apply_seconds for sums in of_passes),
         )
 
     def _metric_values(self, sums: Any) -> dict[str, float]:

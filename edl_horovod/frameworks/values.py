@@ -215,7 +215,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class StepSums:
-    """A step's results over the whole ring, the same on every rank."""
+    """A step's results over the whole ring, the same on every rank apart from its times."""
 
     num_examples: int
     loss: float
@@ -227,6 +227,10 @@ class StepSums:
     """Sums of the metrics, which can be added over steps; the framework defines their meaning."""
     has_finite_gradients: bool = True
     """False if gradients were NaN or infinite; then no variable was changed."""
+    exchange_seconds: float = field(default=0.0, compare=False)
+    """Time of this rank alone from the end of its own passes to the sums of all ranks."""
+    apply_seconds: float = field(default=0.0, compare=False)
+    """Time of this rank alone for the update that followed."""
 
     @classmethod
     def of(cls, row: Sequence[float] | NDArray[np.float64], **results: Any) -> Self:

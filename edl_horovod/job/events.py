@@ -25,6 +25,7 @@ from edl_horovod.files import json_text
 from edl_horovod.job.json_fields import Format
 
 __all__ = [
+    "AccountEvent",
     "AutoscaleEvent",
     "CheckpointEvent",
     "CoordinatorEvent",
@@ -193,6 +194,19 @@ class DiscoveryEvent(Event, kind="discovery"):
     state: str
     """`current`, `stale` (the API server does not answer), `replaced` (a failed pod)"""
     message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountEvent(Event, kind="account"):
+    """Where the time of a worker's process went, from its begin until now."""
+
+    pid: int
+    began: float
+    """The process' begin, in seconds since the epoch."""
+    seconds: dict[str, float]
+    """Seconds by cause; `edl_horovod.job.account` names the causes."""
+    doing: str = ""
+    """The cause that continues; empty for the last account of a process."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from edl_horovod.job.account import Account
 from edl_horovod.job.events import (
+    AccountEvent,
     EvaluationEvent,
     GenerationEvent,
     JobEvent,
@@ -62,6 +64,8 @@ class JobState:
     workers: dict[str, WorkerState] = field(default_factory=dict)
     recent: tuple[tuple[float, int], ...] = ()
     """Time and step (records for other tasks than training) of the last progress events."""
+    account: Account = field(default_factory=Account)
+    """Where the time of the ranks went."""
 
     @property
     def is_over(self) -> bool:
@@ -155,7 +159,10 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
             )
         case WorkerEvent():
             worker = WorkerState(event.state, time, event.message)
-            return replace(state, workers={**state.workers, event.worker: worker})
+            workers = {**state.workers, event.worker: worker}
+            return replace(state, workers=workers, account=state.account.after(recorded))
+        case AccountEvent():
+            return replace(state, account=state.account.after(recorded))
         case GenerationEvent():
             members = event.members if event.is_formed else state.members
             return replace(state, generation=event.generation, size=event.size, members=members)

@@ -74,20 +74,22 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
     membership.expect = work.expect
     while True:
         try:
-            world = membership.join(state.own_step)
-            if not world.is_alone:
-                # All ranks call it: each has just formed the ring.
-                state.sync(world, may_stream=membership.can_stream_state())
-            else:
-                state.begin_alone()
+            with membership.doing("joins", "joining the next ring", "forming"):
+                world = membership.join(state.own_step)
+            with membership.doing("joins", f"the state of generation {world.generation}", "state"):
+                if not world.is_alone:
+                    # All ranks call it: each has just formed the ring.
+                    state.sync(world, may_stream=membership.can_stream_state())
+                else:
+                    state.begin_alone()
             membership.formed(world, has_state=state.is_whole)
             seconds = time.monotonic() - left_at
             _report(events, work, world, old_size=size, seconds=seconds, reason=reason)
             size = world.size
-            with membership.doing("unwatched", "beginning"):
+            with membership.doing("unwatched", "beginning", "between"):
                 is_done = work.run(world, membership)
             if is_done:
-                with membership.doing("unwatched", "writing the result"):
+                with membership.doing("unwatched", "writing the result", "ending"):
                     return work.finish(world)
             reason = "membership changed"
         except Dismissed as dismissal:

@@ -101,7 +101,7 @@ class Evaluator:
         """
         sums = self.evaluation.zeros
         for number in range(num_steps):
-            with membership.doing("works", f"batch {number} of an evaluation"):
+            with membership.doing("works", f"batch {number} of an evaluation", "evaluation"):
                 batch = self._batches.next_batch()
                 if batch is not None:
                     sums += self.evaluation.sums(batch)
@@ -164,11 +164,11 @@ class EvaluateWork(Work):
         """Evaluate segment after segment; `state.step` counts segments."""
         num_steps = self._evaluator.num_steps
         self._evaluator.restart(world, self.state.step * SEGMENT_STEPS)
-        with membership.doing("works", "between two segments"):
+        with membership.doing("works", "between two segments", "between"):
             while (first := self.state.step * SEGMENT_STEPS) < num_steps:
                 sums = self._evaluator.local_sums(min(SEGMENT_STEPS, num_steps - first), membership)
                 sums = replace(sums, wants_change=float(membership.wants_change()))
-                with membership.doing("waits", f"segment {self.state.step}"):
+                with membership.doing("waits", f"segment {self.state.step}", "exchange"):
                     sums = self._evaluator.over_ring(sums, world)
                 self._total.assign(self._total.numpy() + replace(sums, wants_change=0.0).vector)
                 self.state.commit()
@@ -394,7 +394,7 @@ class Validation:
         """
         self._evaluator.restart(world, 0)
         local = self._evaluator.local_sums(self._evaluator.num_steps, membership)
-        with membership.doing("waits", f"evaluation after step {step}"):
+        with membership.doing("waits", f"evaluation after step {step}", "evaluation"):
             sums = self._evaluator.over_ring(local, world)
             if self._max_seconds:
                 now = time.monotonic()

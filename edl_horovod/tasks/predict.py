@@ -281,7 +281,7 @@ class PredictWork(Work):
         self._batches.restart(lanes, first_step, self._plan.steps_per_epoch)
         # A segment is written while the next one is computed.
         with (
-            membership.doing("works", "between two segments"),
+            membership.doing("works", "between two segments", "between"),
             ThreadPoolExecutor(STEPS_AT_ONCE, thread_name_prefix="predict") as predicting,
             ThreadPoolExecutor(1, thread_name_prefix="write") as writing,
         ):
@@ -289,7 +289,7 @@ class PredictWork(Work):
             waiting: deque[Future[None]] = deque()
             wants_change = False
             for segment in range(self.state.step, num_segments):
-                with membership.doing("works", f"segment {segment}"):
+                with membership.doing("works", f"segment {segment}", "computing"):
                     steps = itertools.islice(predicted, len(self._segments.steps(segment)))
                     waiting.append(self._start_segment(segment, steps, lanes, world, writing))
                 if len(waiting) > 1:
@@ -372,11 +372,11 @@ class PredictWork(Work):
         self, written: Future[None], world: World, membership: Membership
     ) -> bool:
         """Count a segment as done on all ranks; returns whether the ring must change."""
-        with membership.doing("works", f"writing segment {self.state.step}"):
+        with membership.doing("works", f"writing segment {self.state.step}", "writing"):
             written.result()
         wants_change = float(membership.wants_change())
         if not world.is_alone:
-            with membership.doing("waits", f"segment {self.state.step}"):
+            with membership.doing("waits", f"segment {self.state.step}", "exchange"):
                 # All ranks call it: each has done its part of this segment.
                 wants_change = float(self._collectives.sum(np.asarray(wants_change), "edl.predict"))
         sizes = self._sizes.numpy().copy()

@@ -19,11 +19,12 @@ import numpy as np
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import TrainingError
-from edl_horovod.frameworks.base import Framework, Step
+from edl_horovod.frameworks.base import CollectiveFailed, Framework, Step
 from edl_horovod.frameworks.batches import StepBatches
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
 from edl_horovod.frameworks.world import World
+from edl_horovod.job.account import Cause
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
@@ -220,12 +221,12 @@ class TrainWork(Work):
         self._may_be_last = True
         train = functools.partial(self._train, world, membership)
         is_done = None
-        activity = ("unwatched", "beginning")
+        activity: tuple[str, str, Cause] = ("unwatched", "beginning", "between")
         while is_done is None:
             records = self._progress.records_done
             with membership.doing(*activity):
                 is_done = self._ledger.in_ring(world, self.state, train, records=records)
-            activity = ("waits", "assigning the lanes")
+            activity = ("waits", "assigning the lanes", "state")
         self._may_be_last = world.is_leader
         return is_done
 
@@ -235,7 +236,7 @@ class TrainWork(Work):
         None means that a newcomer now has all of the state: assign the lanes again, and go on.
         """
         ring = self._enter(world, membership)
-        with membership.doing("works", "between two steps"):
+        with membership.doing("works", "between two steps", "between"):
             while True:
                 if self.state.is_streaming and self._stream_on(ring):
                     return None
@@ -273,7 +274,9 @@ class TrainWork(Work):
         All ranks call it, and decide the same, because they decide by the state.
         """
         lacks_state = not self.state.is_whole
-        with ring.membership.doing("waits", f"more of the state after step {self.state.step}"):
+        with ring.membership.doing(
+            "waits", f"more of the state after step {self.state.step}", "state"
+        ):
             is_due = self._is_evaluation_due() or self._are_calls_due()
             if is_due or self._is_over() or self.state.must_send_all:
                 self.state.complete()
@@ -295,7 +298,9 @@ class TrainWork(Work):
         """
         if not (ring.world.is_leader and self._progress.is_cut_short):
             return
-        with ring.membership.doing("unwatched", f"the checkpoint of step {self.state.step}"):
+        with ring.membership.doing(
+            "unwatched", f"the checkpoint of step {self.state.step}", "checkpoint"
+        ):
             if self._checkpoints.newest_step() < self.state.step:
                 self._save()
                 self._checkpoints.wait()
@@ -309,7 +314,7 @@ class TrainWork(Work):
         # leader may have reported the evaluation, and been lost before the other ranks completed
         # it.
         may_be_reported = step == self._began_at
-        with ring.membership.doing("works", f"evaluation after step {step}"):
+        with ring.membership.doing("works", f"evaluation after step {step}", "evaluation"):
             self._validation.evaluate(
                 step, ring.world, ring.membership, may_be_reported=may_be_reported
             )
@@ -320,7 +325,7 @@ class TrainWork(Work):
         if isinstance(self._callbacks, _NoCallbacks) or not self._are_calls_due():
             return
         step = self.state.step
-        with ring.membership.doing("unwatched", f"callbacks after step {step}"):
+        with ring.membership.doing("unwatched", f"callbacks after step {step}", "callbacks"):
             if ring.world.is_leader:
                 if self._is_epoch_end_due():
                     last_epoch = self._progress.epoch_of_last_step
@@ -337,7 +342,7 @@ class TrainWork(Work):
     def _next_batch(self, ring: _Ring) -> Batch | None:
         """Return this rank's examples of the next step; None if it has none."""
         step = self.state.step
-        with ring.membership.doing("works", f"examples of step {step}"):
+        with ring.membership.doing("works", f"examples of step {step}", "input"):
             self._callbacks.before_step(step, batch=self._number_in_epoch(ring))
             self._rule.apply(self._step, step)
             if ring.lanes is None:
@@ -347,19 +352,25 @@ class TrainWork(Work):
         return batch
 
     def _do_step(self, ring: _Ring, batch: Batch | None) -> StepSums:
-        phase = f"step {self.state.step}"
-        with ring.membership.doing("works", phase, is_waiting=self._step.is_waiting):
-            return self._step.step(
-                batch,
-                wants_change=ring.membership.wants_change(),
-                is_alone=ring.world.is_alone,
-                # The first lane is different on each rank.
-                salt=ring.lanes.start if ring.lanes is not None else 0,
-            )
+        phase, activity = f"step {self.state.step}", ring.membership.activity
+        with activity.doing("works", phase, "computing", self._step.is_waiting):
+            try:
+                sums = self._step.step(
+                    batch,
+                    wants_change=ring.membership.wants_change(),
+                    is_alone=ring.world.is_alone,
+                    # The first lane is different on each rank.
+                    salt=ring.lanes.start if ring.lanes is not None else 0,
+                )
+            except CollectiveFailed:
+                activity.is_done_again()
+                raise
+            activity.had_other_causes(exchange=sums.exchange_seconds, applying=sums.apply_seconds)
+            return sums
 
     def _end_step(self, ring: _Ring, sums: StepSums) -> None:
         """Count a step as done, and report it."""
-        with ring.membership.doing("works", f"the end of step {self.state.step}"):
+        with ring.membership.doing("works", f"the end of step {self.state.step}", "between"):
             self._check(sums)
             if ring.lanes is not None:
                 self._ledger.done(self.state.step, sums)
@@ -369,7 +380,8 @@ class TrainWork(Work):
             if ring.lanes is not None:
                 ring.membership.progress(self.state.step)
             if ring.world.is_leader:
-                self._checkpoints.after_step(vars(self._counters))
+                with ring.membership.doing("works", "the checkpoint", "checkpoint"):
+                    self._checkpoints.after_step(vars(self._counters))
                 self._reports.report(self.state.step, sums, ring.num_holders)
 
     def _number_in_epoch(self, ring: _Ring) -> int | None:

@@ -14,6 +14,7 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.output_checks import check_can_be_written, check_is_free, check_paths
 from edl_horovod.ring import loop
+from edl_horovod.ring.activity import Activity, accounted
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership import coordinated
 from edl_horovod.ring.membership.base import Dismissed, Membership, StaticMembership
@@ -31,13 +32,14 @@ SLOW_END_SECONDS = 30.0
 
 def work(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -> int:
     """Get warm and be a rank; returns the process' exit code."""
-    identity = environment.identity
+    identity, activity = environment.identity, Activity()
     with (
         open_events(config, config_file, environment) as events,
         zoo_copy_checker_of(config, identity) as checker,
+        accounted(activity, events),
     ):
         warm = make_warm(config, events, identity, checker)
-        is_final = be_rank(config, events, environment, warm)
+        is_final = be_rank(config, events, environment, warm, activity)
     # A container that ends with 0 is not started again.
     return 0 if is_final or environment.ready_file is None else EXIT_FOR_ANOTHER
 
@@ -60,6 +62,7 @@ def be_rank(
     events: EventLog,
     environment: WorkerEnvironment,
     warm: AbstractContextManager[Work],
+    activity: Activity,
 ) -> bool:
     """Work as a rank until dismissed or done; returns whether no other must take its place."""
     with ExitStack() as stack:
@@ -68,6 +71,7 @@ def be_rank(
             check_can_be_written(config)
             stack.enter_context(JobDir.of(config).in_use())
         membership = make_membership(environment, config, events, framework_of(config).horovod)
+        membership.activity = activity
         stack.callback(membership.close)
         _leave_on_sigterm(membership)
         try:

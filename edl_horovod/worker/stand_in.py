@@ -16,6 +16,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log as logs
 from edl_horovod.job.warm_workers import MAX_MESSAGE_BYTES, TAKEN, private_folder, socket_folder
+from edl_horovod.ring.activity import Activity, accounted
 from edl_horovod.tasks.warm import make_warm, zoo_copy_checker_of
 from edl_horovod.worker.environment import WorkerEnvironment
 from edl_horovod.worker.rank import be_rank, open_events
@@ -29,12 +30,14 @@ CREDENTIALS = struct.Struct("3i")
 
 def work_when_launched(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -> int:
     """Get warm, wait for a process that horovodrun launches, and work as the rank in its place."""
-    identity = environment.identity
+    identity, activity = environment.identity, Activity()
     with (
         open_events(config, config_file, environment) as events,
         zoo_copy_checker_of(config, identity) as checker,
+        accounted(activity, events),
         make_warm(config, events, identity, checker) as work,
     ):
+        activity.begin("joins", "waiting to be launched", "warm")
         launched = wait_for_place(config_file, slot=identity.slot)
         # Set for the whole process, because Horovod's library reads them as well.
         os.environ.update(launched.variables)
@@ -42,7 +45,7 @@ def work_when_launched(config: JobConfig, config_file: Path, environment: Worker
         logs.setup(environment.identity.label, level=config.log_level)
         launched.follow()
         try:
-            be_rank(config, events, environment, nullcontext(work))
+            be_rank(config, events, environment, nullcontext(work), activity)
             code = 0
         except EdlError as error:
             log.error("%s", error)

@@ -9,6 +9,7 @@ EACH = {
     "test_elastic",
     "test_hangs",
     "test_membership",
+    "test_report",
     "test_same_curve",
     "test_scale",
     "test_spares",
@@ -19,6 +20,7 @@ EACH_SOON = {
     "test_elastic.test_kill_9_shrinks_the_ring_and_the_slot_comes_back",
     "test_elastic.test_the_hosts_file_grows_and_shrinks_the_ring",
     "test_hangs.test_a_worker_lost_between_two_buckets_costs_the_step_in_flight_alone",
+    "test_report.test_the_causes_of_each_process_add_up_to_its_life",
     "test_streamed_joins.test_a_newcomer_works_when_it_has_all",
 }
 """Those of `EACH` that `make test` runs for every framework: each has its own collectives."""

@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from edl_horovod.cli.arguments import VerbParser, fact_lines, print_result, table
@@ -18,6 +18,7 @@ from edl_horovod.displays.text import ago, as_json, job_facts, job_table
 from edl_horovod.errors import ConfigError, Interrupted, MissingDependency, NoCluster
 from edl_horovod.files import json_text
 from edl_horovod.job import log
+from edl_horovod.job.account import Account
 from edl_horovod.launch.client import Client
 from edl_horovod.launch.jobs import EventLine, JobRow, JobStatus
 from edl_horovod.launch.waiting import CONDITIONS
@@ -95,6 +96,9 @@ in a cluster they are worker pods, the warm ones and those that were asked for.
 
 _EVENT_HEADER = ("TIME", "FROM", "KIND", "SOURCE", "MESSAGE")
 
+_NUM_CAUSES = 4
+"""Causes that `edl report` names for each rank."""
+
 _SECONDS_PER_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -164,6 +168,22 @@ def run_events(verb: str, summary: str, argv: Sequence[str]) -> int:
             print(json_text.dumps([dataclasses.asdict(line) for line in lines], indent=2))
         else:
             print("\n".join(table(_EVENT_HEADER, [_event_row(line) for line in lines])))
+    return 0
+
+
+def run_report(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run `edl report`."""
+    parser = job_parser(verb, summary, "[-o json]")
+    parser.add_format()
+    flags = parser.parse_all(argv)
+    log.setup("edl", level="warning")
+    with client_of(flags) as client:
+        account = client.status(flags.job).progress.account
+    if flags.format == "json":
+        fields = {"seconds": account.seconds, "goodput": account.goodput}
+        print(json_text.dumps({**fields, **dataclasses.asdict(account)}, indent=2))
+    else:
+        print("\n".join(_report_lines(account)))
     return 0
 
 
@@ -241,6 +261,35 @@ def _status_lines(status: JobStatus, *, now: float) -> list[str]:
     if details is not None:
         lines += [f"waits for: {reason}" for reason in details.other_waits]
     return lines
+
+
+def _report_lines(account: Account) -> list[str]:
+    seconds = account.seconds
+    if account.goodput is None:
+        return ["The job's ranks have not written an account of their time yet."]
+    total = sum(seconds.values())
+    shares = [(cause, f"{spent:,.1f}", f"{spent / total:.1%}") for cause, spent in seconds.items()]
+    ranks = [
+        (
+            rank.worker,
+            rank.pid,
+            f"{sum(rank.seconds.values()):,.1f}",
+            rank.doing or "ended",
+            ", ".join(f"{cause} {spent:,.1f}" for cause, spent in _most_first(rank.seconds)),
+        )
+        for rank in account.ranks
+    ]
+    return [
+        f"goodput    {account.goodput:.1%} of {total:,.1f} rank-seconds went into steps that count",
+        "",
+        *table(("CAUSE", "RANK-SECONDS", "SHARE"), shares),
+        "",
+        *table(("WORKER", "PID", "SECONDS", "DOING", "MOST OF IT"), ranks),
+    ]
+
+
+def _most_first(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(seconds.items(), key=lambda pair: -pair[1])[:_NUM_CAUSES]
 
 
 def _print_rows(rows: Sequence[JobRow], *, is_json: bool) -> None:

@@ -121,7 +121,7 @@ class StepGraph:
         """Read the results of a step from the numbers that it returned."""
         count, weight = values[EXAMPLES], values[LOSS_WEIGHT]
         metrics_end = METRICS + self.num_metric_sums
-        *metrics, has_finite_gradients = values[metrics_end:]
+        *metrics, has_finite_gradients, exchange_seconds, apply_seconds = values[metrics_end:]
         return StepSums.of(
             values,
             # Keras defines a fully masked loss as 0.
@@ -129,6 +129,8 @@ class StepGraph:
             metrics=dict(zip(self._metric_names, metrics, strict=True)),
             metric_sums=np.array(values[METRICS:metrics_end]),
             has_finite_gradients=bool(has_finite_gradients),
+            exchange_seconds=exchange_seconds,
+            apply_seconds=apply_seconds,
         )
 
     def metric_values(self, counted: Any, count: Any) -> dict[str, float]:
@@ -298,14 +300,21 @@ class StepGraph:
 
     def _finish(self, sums: list[Sum], in_ring: bool) -> tf.Tensor:
         """Reduce the sums over the ring, then update the variables equally on all ranks."""
-        if in_ring:
-            with tf.control_dependencies(_flat(sums)):
+        with tf.control_dependencies(_flat(sums)):
+            computed_at = tf.timestamp()
+            if in_ring:
                 self._is_waiting.assign(True)
+        if in_ring:
             num_trained = len(self._trained)
             sums = add_over_ring(sums[:num_trained], sums[num_trained:], self._options.reduction)
         # All sums are reduced before any variable changes.
         with tf.control_dependencies(_flat(sums)):
-            return self._update(sums)
+            summed_at = tf.timestamp()
+        with tf.control_dependencies([*_flat(sums), summed_at]):
+            row = self._update(sums)
+        with tf.control_dependencies([row]):
+            times = tf.stack([summed_at - computed_at, tf.timestamp() - summed_at])
+        return tf.concat([row, tf.cast(times, row.dtype)], 0)
 
     def _gradient_sum(self, variable: keras.Variable, gradient: Any) -> Sum:
         if isinstance(gradient, tf.IndexedSlices) and self._options.num_parts == 1:

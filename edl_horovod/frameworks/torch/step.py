@@ -4,6 +4,7 @@ import cmath
 import contextlib
 import logging
 import math
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -289,8 +290,10 @@ class TorchStep:
             local[values.WANTS_CHANGE] = float(wants_change)
             self._buffers.restore(snapshot)
             self._is_waiting = True
+            computed_at = time.monotonic()
             # All ranks reach this in every step, with or without examples.
             totals = local if is_alone else self._reducer.finish(local, local[values.LOSS_WEIGHT])
+            summed_at = time.monotonic()
         except BaseException:
             self._buffers.restore(snapshot)
             self._reducer.abandon()
@@ -309,6 +312,8 @@ class TorchStep:
             metrics=self._objective.metric_values(metric_sums),
             metric_sums=metric_sums,
             has_finite_gradients=has_finite_gradients,
+            exchange_seconds=summed_at - computed_at,
+            apply_seconds=time.monotonic() - summed_at,
         )
 
     def outer_optimizer(self, learning_rate: float, momentum: float) -> TorchOuterOptimizer:

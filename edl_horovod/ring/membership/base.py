@@ -6,7 +6,7 @@ The ranks that mpirun started need no more than this: they form one ring for the
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from edl_horovod.errors import EdlError, JobFailed, MissingDependency, how_to_install
@@ -14,7 +14,9 @@ from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.world import World
 from edl_horovod.job import outcome
+from edl_horovod.job.account import Cause
 from edl_horovod.job.outcome import Failure, Success
+from edl_horovod.ring.activity import Activity
 
 EXIT_AT_SIGTERM = 143
 
@@ -46,6 +48,8 @@ class Membership(ABC):
 
     def __init__(self, horovod: Horovod) -> None:
         self._horovod = horovod
+        self.activity = Activity()
+        """What this rank is doing, and the account of its time."""
 
     expect: Callable[[World, int], None] = staticmethod(lambda world, step: None)
     """Called before a ring forms, with this rank's place in it and the step at which it probably
@@ -82,20 +86,25 @@ class Membership(ABC):
         """Report why and at which step the ring broke, before joining the next one."""
 
     def doing(
-        self, state: str, phase: str, *, is_waiting: Callable[[], bool] | None = None
+        self,
+        state: str,
+        phase: str,
+        cause: Cause | None = None,
+        is_waiting: Callable[[], bool] | None = None,
     ) -> AbstractContextManager[None]:
         """Record what this rank does within a block, so that a hang can be found.
 
-        After the block it does again what it did before. Costs a microsecond.
+        After the block it does again what it did before. Costs some microseconds.
 
         Args:
             state: `works` (the others wait for it), `waits` (in a collective), or `unwatched` (may
                 take any time).
             phase: The same for people.
+            cause: What the block's time is spent on; None for the same as before.
             is_waiting: Called by another thread at intervals: whether a rank that `works` has
                 reached the step's collective and waits there.
         """
-        return nullcontext()
+        return self.activity.doing(state, phase, cause, is_waiting)
 
     def progress(self, step: int) -> None:
         """Report how many steps are done; reports within a second of another one are dropped."""

@@ -8,10 +8,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from edl_horovod.coordinator import messages, wire
 from edl_horovod.coordinator.messages import Message, Place
@@ -96,14 +94,13 @@ class CoordinatedMembership(Membership):
         self._dismissal: messages.Stop | None = None
         self._step = -1
         self._reported_at = 0.0
-        self._activity = Activity()
         self._is_closed = False
         self._reason = ""
         self._unreached: tuple[str, ...] = ()
 
     def join(self, step: int) -> World:
         """Leave the old ring, wait for a place, form the new ring."""
-        self._activity.begin("joins", f"leaving the ring after step {step}")
+        self.activity.begin("joins", f"leaving the ring after step {step}", "forming")
         self._horovod.leave()
         with self._lock:
             self._step = step
@@ -114,6 +111,9 @@ class CoordinatedMembership(Membership):
                 messages.Ready(generation=generation, step=step, reason=reason, unreached=unreached)
             )
             self._reason, self._unreached = "", ()
+            self.activity.begin(
+                "joins", "waiting for a place", "warm" if self._formed == 0 else "forming"
+            )
             self._lock.wait_for(lambda: self._dismissal is not None or self._place is not None)
             if (stop := self._dismissal) is not None:
                 is_final = stop.is_over or self._is_leaving
@@ -122,7 +122,7 @@ class CoordinatedMembership(Membership):
             place, self._place = self._place, None
             self._generation = place.generation
             self._is_ready = False
-        self._activity.begin("joins", f"forming generation {self._generation}")
+        self.activity.begin("joins", f"forming generation {self._generation}", "forming")
         self.expect(World.of(place), max(0, step, place.step))
         return self._horovod.form_assigned(
             place, timeout_seconds=self._timings.forming_seconds, is_abandoned=self.wants_change
@@ -154,12 +154,6 @@ class CoordinatedMembership(Membership):
             self._is_leaving = True
             self._send(messages.Leaving())
 
-    def doing(
-        self, state: str, phase: str, *, is_waiting: Callable[[], bool] | None = None
-    ) -> AbstractContextManager[None]:
-        """Record the phase; the answer to the next ping reports it."""
-        return self._activity.doing(state, phase, is_waiting)
-
     def progress(self, step: int) -> None:
         """Report to the coordinator, once a second at most."""
         now = time.monotonic()
@@ -189,7 +183,7 @@ class CoordinatedMembership(Membership):
     def _report_end(self, message: messages.Finished | messages.Failed) -> None:
         """Send a message until the coordinator has received it, that is until it says stop."""
         deadline = time.monotonic() + self._timings.away_seconds
-        self._activity.begin("unwatched", "the end of the job")
+        self.activity.begin("unwatched", "the end of the job", "ending")
         with self._lock:
             self._start_listening()
             self._final = message
@@ -285,7 +279,7 @@ class CoordinatedMembership(Membership):
             self._patience_seconds = self._timings.away_seconds
             match message:
                 case messages.Ping():
-                    self._send(self._activity.report(self._generation))
+                    self._send(self.activity.report(self._generation))
                 case Place():
                     # A coordinator that hung, and was replaced, may send an old place.
                     if message.generation > self._generation:
@@ -332,59 +326,3 @@ def _shortened(text: str) -> str:
     while len(json.dumps(text)) > MAX_ERROR_BYTES:
         text = text[: len(text) * 3 // 4]
     return text
-
-
-class _Phase(NamedTuple):  # Created several times a step: cheaper than a dataclass.
-    state: str
-    phase: str
-    is_waiting: Callable[[], bool] | None
-    since: float
-
-
-class _Doing:  # Entered several times a step: a generator is several times slower.
-    __slots__ = ("_activity", "_former", "_phase")
-
-    def __init__(self, activity: "Activity", phase: tuple[Any, ...]) -> None:
-        self._activity, self._phase = activity, phase
-
-    def __enter__(self) -> None:
-        self._former = self._activity.current
-        self._activity.begin(*self._phase)
-
-    def __exit__(self, *_: object) -> None:
-        self._activity.begin(*self._former)
-
-
-class Activity:
-    """The current phase of the main thread, which another thread reads without a lock."""
-
-    def __init__(self) -> None:
-        self._phase = _Phase("joins", "getting warm", None, time.monotonic())
-        self._waiting: tuple[_Phase, float] | None = None
-
-    def begin(self, state: str, phase: str, is_waiting: Callable[[], bool] | None = None) -> None:
-        """Enter a phase, until the next one; the arguments are those of `Membership.doing`."""
-        self._phase = _Phase(state, phase, is_waiting, time.monotonic())
-
-    def doing(
-        self, state: str, phase: str, is_waiting: Callable[[], bool] | None = None
-    ) -> AbstractContextManager[None]:
-        """Enter a phase within a block; after the block the former phase continues."""
-        return _Doing(self, (state, phase, is_waiting))
-
-    @property
-    def current(self) -> tuple[str, str, Callable[[], bool] | None]:
-        """The arguments of the last call of `begin`."""
-        return self._phase[:3]
-
-    def report(self, generation: int) -> messages.Pong:
-        """The current phase and its duration, as the answer to a ping."""
-        phase, now = self._phase, time.monotonic()
-        state, since = phase.state, phase.since
-        if phase.is_waiting is not None and phase.is_waiting():
-            # Waiting begins when it is first noticed: a long step before it does not count.
-            if self._waiting is None or self._waiting[0] is not phase:
-                self._waiting = (phase, now)
-            state, since = "waits", self._waiting[1]
-        seconds = round(now - since, 1)
-        return messages.Pong(generation=generation, doing=state, phase=phase.phase, seconds=seconds)

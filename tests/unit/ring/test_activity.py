@@ -2,11 +2,13 @@
 
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from edl_horovod.coordinator.messages import Pong
-from edl_horovod.ring.membership import coordinated as module
-from edl_horovod.ring.membership.coordinated import Activity
+from edl_horovod.job.events import EventLog, read
+from edl_horovod.ring import activity as module
+from edl_horovod.ring.activity import Activity, accounted
 
 
 @pytest.fixture
@@ -17,7 +19,7 @@ def clock(monkeypatch):
 
 
 def test_it_says_what_and_since_when(clock):
-    activity = Activity()
+    activity = Activity(age=0.0)
     clock.now += 5
     assert activity.report(2) == Pong(
         generation=2, doing="joins", phase="getting warm", seconds=5.0
@@ -28,9 +30,9 @@ def test_it_says_what_and_since_when(clock):
 
 
 def test_a_long_step_of_its_own_is_no_waiting(clock):
-    activity = Activity()
+    activity = Activity(age=0.0)
     is_waiting = SimpleNamespace(value=False)
-    activity.begin("works", "step 3", lambda: is_waiting.value)
+    activity.begin("works", "step 3", is_waiting=lambda: is_waiting.value)
     clock.now += 400
     assert activity.report(2) == Pong(generation=2, doing="works", phase="step 3", seconds=400.0)
     is_waiting.value = True
@@ -40,9 +42,9 @@ def test_a_long_step_of_its_own_is_no_waiting(clock):
 
 
 def test_the_wait_of_the_next_step_is_counted_anew(clock):
-    activity = Activity()
+    activity = Activity(age=0.0)
     for step in (3, 4):
-        activity.begin("works", f"step {step}", lambda: True)
+        activity.begin("works", f"step {step}", is_waiting=lambda: True)
         assert activity.report(2) == Pong(
             generation=2, doing="waits", phase=f"step {step}", seconds=0.0
         )
@@ -50,8 +52,8 @@ def test_the_wait_of_the_next_step_is_counted_anew(clock):
 
 
 def test_after_a_block_it_does_again_what_it_did_before(clock):
-    activity = Activity()
-    activity.begin("works", "step 3", lambda: True)
+    activity = Activity(age=0.0)
+    activity.begin("works", "step 3", is_waiting=lambda: True)
 
     def call_back():
         with activity.doing("unwatched", "callbacks"):
@@ -73,3 +75,50 @@ def test_after_a_block_it_does_again_what_it_did_before(clock):
     assert activity.report(2) == Pong(generation=2, doing="waits", phase="step 3", seconds=0.0)
     clock.now += 2
     assert activity.report(2).seconds == 2.0
+
+
+def test_each_second_of_its_life_has_one_cause(clock):
+    activity = Activity(age=4.0)
+    activity.begin("joins", "waiting for a place", "warm")
+    clock.now += 3
+    with activity.doing("works", "between two steps", "between"):
+        clock.now += 0.5
+        with activity.doing("works", "step 3", "computing"):
+            clock.now += 10
+            activity.had_other_causes(exchange=2.5)
+            with activity.doing("works", "a part of it"):
+                clock.now += 1
+        with activity.doing("works", "step 4", "computing"):
+            clock.now += 7
+            activity.is_done_again()
+    clock.now += 2
+    seconds, age, doing = activity.account()
+    assert {cause: spent for cause, spent in seconds.items() if spent} == {
+        "starting": 4.0,
+        "warm": 5.0,
+        "between": 0.5,
+        "computing": 8.5,
+        "exchange": 2.5,
+        "redone": 7.0,
+    }
+    assert (sum(seconds.values()), doing) == (age, "warm")
+
+
+def test_a_clock_that_was_set_takes_no_time_from_other_phases(clock):
+    activity = Activity(age=0.0)
+    activity.begin("works", "step 3", "computing")
+    clock.now += 5
+    activity.had_other_causes(applying=-1e6, exchange=1e6)
+    seconds, age, _ = activity.account()
+    assert (seconds["computing"], seconds["exchange"], seconds["applying"]) == (0.0, 5.0, 0.0)
+    assert age == 5.0
+
+
+def test_the_account_of_a_process_is_written_with_its_end(tmp_path):
+    with EventLog(tmp_path / "events.jsonl", "host:0") as events, accounted(Activity(), events):
+        pass
+    (recorded,) = read(tmp_path / "events.jsonl")
+    began, written = psutil.Process().create_time(), recorded.time
+    assert recorded.event.doing == ""
+    assert recorded.event.began == pytest.approx(began, abs=1.5)
+    assert sum(recorded.event.seconds.values()) == pytest.approx(written - began, abs=1.5)

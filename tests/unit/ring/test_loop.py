@@ -42,7 +42,7 @@ class Job:
         self._call("sync")
         self.step = max(self.step, 0)
 
-    def doing(self, state, phase):
+    def doing(self, state, phase, cause):
         return contextlib.nullcontext()
 
     def failed(self, failure, step):

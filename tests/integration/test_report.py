@@ -1,0 +1,65 @@
+"""`edl report` of a job that lost a worker: where the time of each of its processes went."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from edl_horovod.job.account import LOST
+from tests.integration.conftest import REPOSITORY
+from tests.records import write_records
+
+
+def report(*words):
+    command = [sys.executable, "-m", "edl_horovod", "report", *words]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, cwd=REPOSITORY
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
+    data = write_records(tmp_path / "data", 120)
+    job = start(
+        "train",
+        "model_def=paced.PacedSpec",
+        f"data={data}",
+        "train.batch_size=24",
+        "train.epochs=20",
+        "data_plan.lanes=6",
+        "launch.np=2",
+        "elastic.max_np=2",
+    )
+    job.wait_for_step(5)
+    ring = job.generation()
+    job.signal_worker(1, signal.SIGKILL)
+    job.wait_for_ring(2, after=ring)
+    running = json.loads(report(str(job.job_dir), "-o", "json"))
+    assert any(rank["doing"] for rank in running["ranks"])
+    job.succeed()
+
+    found = json.loads(report(str(job.job_dir), "-o", "json"))
+    survivor, killed, newcomer = found["ranks"]
+    for rank in found["ranks"]:
+        life = rank["until"] - rank["began"]
+        assert sum(rank["seconds"].values()) == pytest.approx(life, rel=0.005, abs=0.01)
+        assert rank["doing"] == ""
+        assert rank["seconds"]["starting"] > 0
+    assert survivor["seconds"]["computing"] > 10
+    assert survivor["seconds"]["redone"] > 0
+    assert "ending" in newcomer["seconds"]
+    # An account is written again each second, or after 2 % of a longer life.
+    assert 0 < killed["seconds"][LOST] < 5
+    assert sum(found["seconds"].values()) == pytest.approx(
+        sum(sum(rank["seconds"].values()) for rank in found["ranks"]), rel=1e-6
+    )
+    begins = {e.event.pid: e.time for e in job.events("worker") if e.event.state == "started"}
+    for rank in found["ranks"]:
+        assert rank["began"] == pytest.approx(begins[rank["pid"]], abs=3)
+
+    text = report(str(job.job_dir))
+    assert f"goodput    {found['goodput']:.1%}" in text
+    assert str(survivor["pid"]) in text

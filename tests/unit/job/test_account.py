@@ -1,0 +1,80 @@
+"""The account of a job from the events of its ranks."""
+
+import pytest
+
+from edl_horovod.job.account import LOST
+from edl_horovod.job.events import AccountEvent, Recorded, StepEvent, WorkerEvent
+from edl_horovod.job.state import summarize
+
+
+def account(time, worker, pid, doing="computing", **seconds):
+    event = AccountEvent(pid=pid, began=time - sum(seconds.values()), seconds=seconds, doing=doing)
+    return Recorded(time, worker, event)
+
+
+def missed(time, worker, state="lost"):
+    return Recorded(time, "coordinator", WorkerEvent(worker=worker, state=state))
+
+
+def step(time):
+    event = StepEvent(
+        step=1,
+        total_steps=9,
+        epoch=0,
+        loss=0.5,
+        records_per_second=1.0,
+        records_seen=8,
+        size=2,
+        metrics={},
+    )
+    return Recorded(time, "host:0", event)
+
+
+def test_the_newest_account_of_each_process_counts():
+    events = [
+        account(10, "host:0", 1, starting=4.0, computing=6.0),
+        account(11, "host:1", 2, starting=5.0, computing=5.0),
+        step(12),
+        account(20, "host:0", 1, starting=4.0, computing=12.0, exchange=4.0),
+        account(21, "host:1", 2, doing="", starting=5.0, computing=14.0, applying=1.0),
+    ]
+    found = summarize(events).account
+    assert found.seconds == {"starting": 9.0, "computing": 26.0, "exchange": 4.0, "applying": 1.0}
+    assert found.goodput == 31 / 40
+    assert [(rank.worker, rank.began, rank.doing) for rank in found.ranks] == [
+        ("host:0", 0.0, "computing"),
+        ("host:1", 1.0, ""),
+    ]
+
+
+@pytest.mark.parametrize("state", ["lost", "failed", "hung"])
+def test_the_time_up_to_a_sudden_end_is_a_cause_of_its_own(state):
+    events = [
+        account(10, "host:0", 1, computing=10.0),
+        account(10, "host:1", 2, computing=10.0),
+        missed(12.5, "host:1", state),
+        missed(13, "host:1"),  # Of the same process, which is told twice.
+        account(20, "host:1", 3, starting=6.0),
+    ]
+    found = summarize(events).account
+    assert found.seconds == {"starting": 6.0, "computing": 20.0, LOST: 2.5}
+    assert [(rank.pid, rank.until, rank.doing) for rank in found.ranks] == [
+        (1, 10, "computing"),
+        (2, 12.5, ""),
+        (3, 20, "computing"),
+    ]
+
+
+def test_a_process_that_said_goodbye_is_not_lost():
+    events = [account(10, "host:0", 1, doing="", ending=10.0), missed(40, "host:0")]
+    assert summarize(events).account.seconds == {"ending": 10.0}
+
+
+def test_causes_of_another_version_are_not_counted_as_steps():
+    found = summarize([account(10, "host:0", 1, computing=5.0, daydreaming=5.0)]).account
+    assert found.seconds == {"computing": 5.0, "daydreaming": 5.0}
+    assert found.goodput == 0.5
+
+
+def test_a_job_without_accounts_has_no_goodput():
+    assert summarize([step(1)]).account.goodput is None
