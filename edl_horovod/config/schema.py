@@ -99,6 +99,8 @@ class LocalConfig:
 
     steps: int = 0
     """Local steps of a round, which then counts as one step of the job; 0 sums at every step."""
+    warmup_steps: int = 0
+    """Steps at the beginning of the job that sum over the ring as without rounds, which follow."""
     replicas: int = 4
     """The number of replicas, also the most ranks; the job's, so that the ring does not matter."""
     method: Literal["average", "diloco"] = "average"
@@ -114,7 +116,10 @@ class LocalConfig:
 
     def __post_init__(self) -> None:
         check_least("train.local", self, steps=0, replicas=1, outer_learning_rate=0)
-        check_least("train.local", self, outer_momentum=0)
+        check_least("train.local", self, outer_momentum=0, warmup_steps=0)
+        rule = "needs train.local.steps: without rounds all steps are like those of the warm-up"
+        is_before_rounds = self.steps > 0 or self.warmup_steps == 0
+        check(is_before_rounds, "train.local.warmup_steps", self.warmup_steps, rule)
         check(
             self.outer_momentum < 1,
             "train.local.outer_momentum",

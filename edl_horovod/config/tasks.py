@@ -108,10 +108,12 @@ def _divisors(number: int) -> list[int]:
 
 
 def training_batch(config: "JobConfig") -> dict[str, int]:
-    """The records of a training step or round, as a keyword of `records.plan.DataPlan`."""
+    """The records of a training step or round, as keywords of `records.plan.DataPlan`."""
     if config.elastic.batching == "per_rank":
         return {"rank_batch": config.train.batch_size}
-    return {"global_batch": config.train.batch_size * max(1, config.train.local.steps)}
+    batch, local = config.train.batch_size, config.train.local
+    warmup = {"warmup_steps": local.warmup_steps, "warmup_batch": batch}
+    return {"global_batch": batch * max(1, local.steps), **warmup}
 
 
 def evaluation_batch(config: "JobConfig") -> int:

@@ -47,6 +47,8 @@ def plan_of(
     is_training: bool,
     global_batch: int = 0,
     rank_batch: int = 0,
+    warmup_steps: int = 0,
+    warmup_batch: int = 0,
 ) -> DataPlan:
     """Return the order of a source's records, which are shuffled only for training.
 
@@ -61,6 +63,8 @@ def plan_of(
         block_counts=source.block_counts,
         global_batch=global_batch,
         rank_batch=rank_batch,
+        warmup_steps=warmup_steps,
+        warmup_batch=warmup_batch,
         num_lanes=num_lanes,
         seed=settings.seed,
         window=choose_window(

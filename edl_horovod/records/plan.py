@@ -77,8 +77,12 @@ class StepSpans:
     """The first step that has a span here, counted over all epochs."""
     first_record: int = 0
     """Records that earlier steps took, over all epochs."""
+    earlier: "StepSpans | None" = None
+    """The spans of the steps before `first_step`, if they are known."""
 
     def __getitem__(self, step: int) -> Span:
+        if self.earlier is not None and step < self.first_step:
+            return self.earlier[step]
         assert step >= self.first_step, (step, self.first_step)
         epoch, position = divmod(self.first_record, self.epoch_records)
         number = step - self.first_step
@@ -96,9 +100,9 @@ class StepSpans:
         return span.epoch * self.epoch_records + span.first
 
     def first_step_of(self, epoch: int) -> int:
-        """Return the first step of an epoch, or `first_step` if the epoch began before it."""
+        """Return the first step of an epoch, or of all these steps if the epoch began before."""
         if epoch * self.epoch_records <= self.first_record:
-            return self.first_step
+            return self.first_step if self.earlier is None else self.earlier.first_step_of(epoch)
         later_epochs = epoch - self.first_record // self.epoch_records - 1
         return self.first_step + self._steps_of_first_epoch + later_epochs * self._steps_per_epoch
 
@@ -124,6 +128,10 @@ class DataPlan:
     """Records of a full step; 0 where the batch grows with the ring."""
     rank_batch: int = 0
     """Records of a full step for each rank of the ring; 0 where the global batch is fixed."""
+    warmup_steps: int = 0
+    """Steps at the beginning of the job that take `warmup_batch` records, with a fixed global
+    batch."""
+    warmup_batch: int = 0
     num_lanes: int
     """Number of lanes; divides the global batch if that is fixed."""
     seed: int = 0
@@ -138,6 +146,7 @@ class DataPlan:
     def __post_init__(self) -> None:
         assert (self.global_batch > 0) != (self.rank_batch > 0), self
         assert self.global_batch % self.num_lanes == 0, (self.global_batch, self.num_lanes)
+        assert not self.warmup_steps or self.global_batch, self
 
     @cached_property
     def num_records(self) -> int:
@@ -156,7 +165,10 @@ class DataPlan:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Steps of one epoch with a fixed global batch; the last may be smaller than the others."""
+        """Steps of one epoch with a fixed global batch, after the warm-up.
+
+        The last may be smaller than the others.
+        """
         longest_lane = -(-self.num_records // self.num_lanes)
         return -(-longest_lane // self.lane_batch)
 
@@ -170,6 +182,16 @@ class DataPlan:
             first_step: The ring's first step.
             first_record: Records that earlier steps took, over all epochs.
         """
+        if self.warmup_steps:
+            records, first_step = self.num_records, self.warmup_steps
+            earlier = StepSpans(epoch_records=records, step_records=self.warmup_batch)
+            return StepSpans(
+                epoch_records=records,
+                step_records=self.global_batch,
+                first_step=first_step,
+                first_record=earlier.records_before(first_step),
+                earlier=earlier,
+            )
         if not self.is_growing:
             return StepSpans(epoch_records=self.num_records, step_records=self.global_batch)
         return StepSpans(

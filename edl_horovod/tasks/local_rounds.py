@@ -1,6 +1,8 @@
 """Training in local rounds: replicas of the model take steps of their own between two sums.
 
 A round is a step of the job: the ring's state, checkpoints, evaluations and joins are at its ends.
+The steps of the warm-up, before the first round, are synchronous steps of the framework (T. Lin et
+al., "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020, post-local SGD).
 A replica belongs to the job and owns a lane of the records; a rank runs the replicas of its lanes
 one after the other, each from the values at the round's start. So the result does not depend on the
 ring. `average` is S. Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; `diloco`
@@ -31,8 +33,12 @@ Values = dict[str, NDArray[Any]]
 
 
 def plan_of_local_steps(plan: DataPlan, num_steps: int) -> DataPlan:
-    """The plan of the local steps, from the plan of rounds with `num_steps` of them."""
-    return replace(plan, global_batch=plan.global_batch // num_steps)
+    """The plan of the local steps, from the plan of rounds with `num_steps` of them.
+
+    It counts the steps of the warm-up in the same way, as one step each.
+    """
+    global_batch = plan.global_batch // num_steps
+    return replace(plan, global_batch=global_batch, warmup_steps=0, warmup_batch=0)
 
 
 @dataclass(frozen=True)
@@ -50,11 +56,17 @@ class _Round:
 class RoundBatches:
     """Has the interface of `StepBatches`, for rounds; each has the local steps of all lanes.
 
-    Each lane has batches of its own, which continue from one round to the next.
+    Each lane has batches of its own, which continue from one round to the next. Before the rounds
+    come the steps of the warm-up, whose batches have the examples of all lanes of the rank.
     """
 
     def __init__(
-        self, make_batches: Callable[[], StepBatches], plan: DataPlan, num_steps: int
+        self,
+        make_batches: Callable[[], StepBatches],
+        plan: DataPlan,
+        num_steps: int,
+        *,
+        warmup: StepBatches,
     ) -> None:
         """Read rounds.
 
@@ -62,8 +74,9 @@ class RoundBatches:
             make_batches: Makes the batches of local steps.
             plan: The plan of rounds.
             num_steps: Local steps of a round.
+            warmup: Batches of local steps, for the warm-up; the caller closes them.
         """
-        self._make_batches, self._rounds, self._num_steps = make_batches, plan, num_steps
+        self._make_batches, self._rounds, self._warmup = make_batches, plan, warmup
         self._plan = plan_of_local_steps(plan, num_steps)
         self.lanes = range(0)
         self._next_round, self._last_round = 0, 0
@@ -83,23 +96,36 @@ class RoundBatches:
     def expect(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> None:
-        """Do nothing: a round is long beside its first examples."""
+        """Start in a thread the `restart` that is expected next, if that is in the warm-up.
+
+        A round is long beside its first examples.
+        """
+        if first_step < self._rounds.warmup_steps:
+            self._warmup.expect(lanes, first_step, min(last_step, self._rounds.warmup_steps))
 
     def restart(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
     ) -> None:
-        """Read the rounds from `first_step` up to, but not including, `last_step`."""
+        """Read the steps of the job from `first_step` up to, but not including, `last_step`."""
         self.lanes, self._next_round, self._last_round = lanes, first_step, last_step
-        for lane in set(self._at).difference(lanes):
+        is_warmup = first_step < self._rounds.warmup_steps
+        if is_warmup:
+            self._warmup.restart(lanes, first_step, min(last_step, self._rounds.warmup_steps))
+        read_lanes = () if is_warmup else lanes
+        for lane in set(self._at).difference(read_lanes):
             # It reads nothing more ahead.
             self._batches[lane].restart(range(lane, lane + 1), 0, 0)
             del self._at[lane]
-        for lane in lanes:
+        for lane in read_lanes:
             self._read_from(lane, first_step)
 
     def next_batch(self) -> Batch | None:
-        """Return the next round of this rank."""
+        """Return the next round of this rank, or its examples of the next step of the warm-up."""
         number, self._next_round = self._next_round, self._next_round + 1
+        if number < self._rounds.warmup_steps:
+            batch = self._warmup.next_batch()
+            self.record_ids = self._warmup.record_ids
+            return batch
         span = self._rounds.spans(1)[number]
         if self._order is None or self._order[0] != span.epoch:
             self._order = span.epoch, self._rounds.order(span.epoch)
@@ -125,11 +151,9 @@ class RoundBatches:
 
     def _local_steps(self, number: int) -> range:
         """The local steps of a round, counted over all epochs."""
-        per_epoch = self._rounds.steps_per_epoch
-        epoch, within = divmod(number, per_epoch)
-        start = epoch * self._plan.steps_per_epoch
-        first = start + within * self._num_steps
-        return range(first, min(first + self._num_steps, start + self._plan.steps_per_epoch))
+        span, step_records = self._rounds.spans(1)[number], self._plan.global_batch
+        start = span.epoch * self._plan.steps_per_epoch
+        return range(start + span.first // step_records, start - (-span.last // step_records))
 
 
 @dataclass(frozen=True)
@@ -166,7 +190,8 @@ class LocalRounds:
         self._slots = {name: _value(self._inner[name]) for name in step.slots}
         has_own_state = config.inner_state != "average"
         self._unsummed = frozenset(self._slots) if has_own_state else frozenset()
-        self._rounds = Array(np.int64(0))
+        self._num_done = Array(np.int64(0))
+        """The steps of the job that are done: those of the warm-up, and then rounds."""
         self._outer: OuterOptimizer | None = None
         if config.method == "diloco":
             self._outer = step.outer_optimizer(config.outer_learning_rate, config.outer_momentum)
@@ -180,7 +205,7 @@ class LocalRounds:
         self._done_in = -1
         self._metric_names: tuple[str, ...] | None = None
         self._num_metric_sums = 0
-        self._is_waiting = False
+        self._is_waiting, self._is_warmup = False, False
         self.doing: Callable[[str, str], AbstractContextManager[None]] = _unwatched
         """`Membership.doing` of the present ring: a round is long, a local step is not."""
 
@@ -201,7 +226,7 @@ class LocalRounds:
         if self._outer is not None:
             of_rounds |= {f"outer/{name}": part for name, part in self._outer.variables.items()}
         of_rounds |= {f"replicas/{n}": part for n, part in self._kept.items()}
-        return {**self._inner, **of_rounds, "rounds": self._rounds}
+        return {**self._inner, **of_rounds, "rounds": self._num_done}
 
     @property
     def trained(self) -> Sequence[str]:
@@ -221,8 +246,23 @@ class LocalRounds:
     def step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
     ) -> StepSums:
-        """Run one round over the ring; either all of it takes effect or nothing."""
-        number = int(self._rounds.numpy())
+        """Run one round, or step of the warm-up; either all of it takes effect or nothing."""
+        number = int(self._num_done.numpy())
+        self._is_warmup = number < self._config.warmup_steps
+        if self._is_warmup:
+            results = self._step.step(
+                batch, wants_change=wants_change, is_alone=is_alone, salt=salt
+            )
+        else:
+            results = self._round(number, batch, wants_change=wants_change, is_alone=is_alone)
+        if results.is_finite:
+            self._num_done.assign(number + 1)
+            self._done = {}
+        return results
+
+    def _round(
+        self, number: int, batch: Batch | None, *, wants_change: bool, is_alone: bool
+    ) -> StepSums:
         if self._done_in != number:
             self._done, self._done_in = {}, number
         start = {name: _value(variable) for name, variable in self._inner.items()}
@@ -232,7 +272,9 @@ class LocalRounds:
             for lane in lanes:
                 if lane not in self._done:
                     assert batch is not None
-                    self._done[lane] = self._replica(lane, batch.features.steps_of(lane), start)
+                    state = self._optimizer_state(lane, number)
+                    batches = batch.features.steps_of(lane)
+                    self._done[lane] = self._replica(lane, batches, start, state)
         finally:
             _assign(self._inner, start)
         changes, slots, numbers = self._local_sums([(lane, self._done[lane]) for lane in lanes])
@@ -245,8 +287,11 @@ class LocalRounds:
             finally:
                 self._is_waiting = False
         results = self._results(numbers)
-        if results.num_examples and results.is_finite:
-            self._end_round(start, changes, slots, numbers)
+        if results.is_finite:
+            if results.num_examples:
+                self._end_round(start, changes, numbers)
+            for name, values in slots.items():
+                self._kept[name].assign(values)
         return results
 
     def scale_learning_rate(self, factor: float) -> None:
@@ -266,8 +311,8 @@ class LocalRounds:
         self._step.rehearse(batch)
 
     def is_waiting(self) -> bool:
-        """Whether this rank has computed its replicas and waits for the others."""
-        return self._is_waiting
+        """Whether this rank has computed its part and waits for the others."""
+        return self._step.is_waiting() if self._is_warmup else self._is_waiting
 
     def callbacks(
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
@@ -302,12 +347,23 @@ class LocalRounds:
             if (ids[0] == self._id if len(ids) else lane in lanes)
         ]
 
-    def _replica(self, lane: int, batches: Iterator[Batch | None], start: Values) -> _Replica:
-        """Train a replica for a round, from the values at its start."""
-        _assign(self._inner, start)
+    def _optimizer_state(self, lane: int, number: int) -> Values:
+        """What a replica's optimizer begins a round with, where it is not the job's state.
+
+        `inner_state` says what happens at a round's end. So all replicas begin the first round with
+        a copy of the state that the warm-up has left.
+        """
+        if number == self._config.warmup_steps:
+            return {}
         if self._config.inner_state == "reset":
-            _assign(self._inner, self._slots)
-        _assign(self._inner, {name: slots.numpy()[lane] for name, slots in self._kept.items()})
+            return self._slots
+        return {name: slots.numpy()[lane] for name, slots in self._kept.items()}
+
+    def _replica(
+        self, lane: int, batches: Iterator[Batch | None], start: Values, optimizer_state: Values
+    ) -> _Replica:
+        """Train a replica for a round, from the values at its start and its optimizer's state."""
+        _assign(self._inner, {**start, **optimizer_state})
         numbers = self._zeros()
         for place, batch in enumerate(batches):
             if batch is not None:
@@ -397,10 +453,8 @@ class LocalRounds:
             has_finite_gradients=not numbers[_BAD],
         )
 
-    def _end_round(
-        self, start: Values, changes: Values, slots: Values, numbers: NDArray[np.float64]
-    ) -> None:
-        """Set all variables to their values after the round, equally on all ranks."""
+    def _end_round(self, start: Values, changes: Values, numbers: NDArray[np.float64]) -> None:
+        """Set a replica's variables to their values after the round, equally on all ranks."""
         count, active = numbers[_EXAMPLES], numbers[_ACTIVE]
         mean_changes = {
             name: np.rint(total / active).astype(np.int64)
@@ -415,10 +469,6 @@ class LocalRounds:
             for name, change in mean_changes.items()
         }
         _assign(self._inner, after)
-        for name, values in slots.items():
-            self._kept[name].assign(values)
-        self._rounds.assign(int(self._rounds.numpy()) + 1)
-        self._done = {}
 
 
 def _unwatched(state: str, phase: str) -> AbstractContextManager[None]:

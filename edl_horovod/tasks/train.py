@@ -78,7 +78,7 @@ def make_warm(
     rounds: RoundBatches | None = None
     if config.train.local.steps:
         step = LocalRounds(step, framework.collectives, config.train.local)
-        rounds = RoundBatches(data.make_batches, plan, config.train.local.steps)
+        rounds = RoundBatches(data.make_batches, plan, config.train.local.steps, warmup=batches)
         stack.callback(rounds.close)
     trained_model.require_writable(step.model.weights)
     if data.first is not None:
@@ -151,9 +151,10 @@ class TrainWork(Work):
         zoo_copy: ZooCopy,
     ) -> None:
         self._validation = validation
+        has_equal_epochs = not plan.is_growing and not plan.warmup_steps
         callbacks = step.callbacks(
             num_epochs=config.train.epochs,
-            steps_per_epoch=None if plan.is_growing else plan.steps_per_epoch,
+            steps_per_epoch=plan.steps_per_epoch if has_equal_epochs else None,
             per_step=config.callbacks.per_step,
         )
         self._callbacks = callbacks or _NoCallbacks()

@@ -85,9 +85,11 @@ def test_so_are_those_of_a_gan_whose_phases_alternate(start, tmp_path):
     assert np.abs(np.diff(losses)).min() > 0
 
 
-def test_so_are_those_of_local_rounds_of_replicas(start, tmp_path):
+@pytest.mark.parametrize("warmup_steps", [0, pytest.param(17, marks=pytest.mark.long)])
+def test_so_are_those_of_local_rounds_of_replicas(start, tmp_path, warmup_steps):
     # With more momentum so small a training swings, which makes much of rounding.
     rounds = ("steps=2", "replicas=4", "method=diloco", "outer_momentum=0.3", "inner_state=keep")
+    rounds += (f"warmup_steps={warmup_steps}",)
     settings = [f"train.local.{setting}" for setting in rounds]
     losses = assert_same_curve(start, tmp_path, *settings, "data_plan.lanes=4", "train.epochs=10")
     assert losses[-1] < losses[0] / 2

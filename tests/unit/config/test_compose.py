@@ -96,6 +96,7 @@ def test_every_setting_can_be_set():
         "train.onnx": "false",
         "train.compression": "bf16",
         "train.local.steps": "0",
+        "train.local.warmup_steps": "0",
         "train.local.method": "diloco",
         "train.local.inner_state": "keep",
         "train.local.outer_momentum": "0.5",

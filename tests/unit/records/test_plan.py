@@ -227,6 +227,28 @@ def test_the_first_step_of_an_epoch_is_the_one_that_begins_it(records, size, ste
     assert found == step or spans.records_before(found - 1) < epoch * records
 
 
+@given(st.integers(1, 200), st.integers(1, 9), st.integers(1, 5), st.integers(0, 60))
+def test_after_a_warmup_the_steps_are_larger_and_take_each_record_once(records, batch, more, warm):
+    plan = DataPlan(
+        block_starts=np.array([0]),
+        block_counts=np.array([records]),
+        global_batch=batch * more,
+        warmup_steps=warm,
+        warmup_batch=batch,
+        num_lanes=1,
+    )
+    spans, taken = plan.spans(1), 0
+    for step in range(spans.first_step_of(3)):
+        span = spans[step]
+        assert plan.records_seen(step) == span.epoch * records + span.first == taken
+        full = batch if step < warm else batch * more
+        assert span.last == min(span.first + full, records)
+        if span.first == 0:
+            assert spans.first_step_of(span.epoch) == step
+        taken += span.last - span.first
+    assert taken == 3 * records
+
+
 def test_no_step_goes_beyond_an_epochs_end():
     spans = StepSpans(epoch_records=10, step_records=4, first_step=3, first_record=15)
     found = [spans[step] for step in range(3, 8)]

@@ -11,6 +11,7 @@ from edl_horovod.config.schema import DataConfig, LaunchConfig, LocalConfig
 from edl_horovod.config.tasks import check_start, num_lanes, training_batch
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.packing import NAME
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.job_data import plan_of
 from edl_horovod.records.plan import lanes_of_rank
@@ -71,6 +72,7 @@ class Rank:
     def __init__(self, job, source, collectives, momentum=0.0):
         loaded = load_spec(str(ZOO), "line", params={})
         loaded.spec.create_optimizer = lambda lr=0.1: (lr, momentum)
+        self.spec = loaded.spec
         lanes, batch = num_lanes(job), training_batch(job)
         self.plan = plan_of(source, DataConfig(), num_lanes=lanes, is_training=True, **batch)
         local = job.train.local
@@ -84,6 +86,7 @@ class Rank:
                 lambda: numpy_framework.Batches(source, plan, loaded, Mode.TRAINING),
                 self.plan,
                 local.steps,
+                warmup=batches,
             )
         self.last = self.plan.spans(1).first_step_of(EPOCHS)
         self.ids = []
@@ -92,6 +95,12 @@ class Rank:
         self.lanes = lanes_of_rank(rank, size, self.plan.num_lanes)
         self.batches.restart(self.lanes, first, self.last, self.plan.spans(1))
         self.is_alone = size == 1
+
+    def go_on_as(self, other, ring):
+        """Begin with the state of another rank, as a resumed or a joining one does."""
+        self.step._collectives = self.inner._collectives = ring
+        for name, part in self.step.variables.items():
+            part.assign(other.values[name])
 
     def run(self):
         batch = self.batches.next_batch()
@@ -182,6 +191,137 @@ def test_the_outer_optimizer_is_sgd_with_nesterov_momentum(source):
         np.testing.assert_allclose(ours.values["kernel"], weights, rtol=1e-9)
 
 
+WARMUPS = [1, 9, 14, 20]
+"""Of 9 steps in an epoch; one of them ends with it."""
+
+
+def test_a_warmup_of_all_steps_is_plain_training(source):
+    for size in (1, 3):
+        losses, plain, ids = train(source, size, momentum=0.5)
+        rounds = {"steps": 3, "replicas": REPLICAS, "method": "diloco", "inner_state": "keep"}
+        rounds["warmup_steps"] = len(losses[0])
+        warm_losses, warm, warm_ids = train(source, size, momentum=0.5, **rounds)
+        np.testing.assert_allclose(warm_losses, losses, rtol=1e-9)
+        np.testing.assert_allclose(warm[0]["kernel"], plain[0]["kernel"], rtol=1e-9)
+        for ours, theirs in zip(warm_ids, ids, strict=True):
+            assert list(map(list, ours)) == list(map(list, theirs))
+
+
+@pytest.mark.parametrize("inner_state", ["average", "reset", "keep"])
+@pytest.mark.parametrize("warmup", WARMUPS)
+def test_with_a_warmup_the_result_does_not_depend_on_the_ring(source, warmup, inner_state):
+    settings = {"steps": 4, "replicas": REPLICAS, "method": "diloco", "inner_state": inner_state}
+    settings["warmup_steps"] = warmup
+    plain, _, _ = train(source, 1, momentum=0.5)
+    expected, (alone,), (ids,) = train(source, 1, momentum=0.5, **settings)
+    np.testing.assert_allclose(expected[0][:warmup], plain[0][:warmup], rtol=1e-9)
+    per_epoch = np.concatenate(ids).reshape(EPOCHS, NUM_RECORDS)
+    assert (np.sort(per_epoch) == np.arange(NUM_RECORDS)).all()
+    for size in (2, 4):
+        losses, values, parts = train(source, size, momentum=0.5, **settings)
+        for rank in range(size):
+            np.testing.assert_allclose(losses[rank], expected[0], rtol=1e-9)
+            for name, value in values[rank].items():
+                np.testing.assert_allclose(value, alone[name], rtol=1e-9, atol=1e-12)
+        for number, whole in enumerate(ids):
+            assert sorted(np.concatenate([rank[number] for rank in parts])) == sorted(whole)
+
+
+@pytest.mark.parametrize("inner_state", ["average", "keep", "reset"])
+def test_replicas_begin_the_first_round_with_the_optimizers_state_of_the_warmup(
+    source, inner_state
+):
+    # With SGD, rounds of one step are synchronous steps as long as the velocity continues.
+    losses, (plain,), _ = train(source, 1, momentum=0.5)
+    settings = {"steps": 1, "replicas": REPLICAS, "inner_state": inner_state, "warmup_steps": 5}
+    warm_losses, (warm,), _ = train(source, 1, momentum=0.5, **settings)
+    same = slice(0, 7) if inner_state == "reset" else slice(None)  # Up to the second round's start.
+    np.testing.assert_allclose(warm_losses[0][same], losses[0][same], rtol=1e-9)
+    is_same = np.allclose(warm["kernel"], plain["kernel"], rtol=1e-9)
+    assert is_same == (inner_state != "reset")
+
+
+@pytest.mark.parametrize("inner_state", ["average", "keep"])
+@pytest.mark.parametrize("done", [1, 3, 4, 5])
+def test_a_training_resumes_within_the_warmup_and_at_its_border(source, done, inner_state):
+    settings = {"steps": 3, "replicas": REPLICAS, "inner_state": inner_state, "warmup_steps": 4}
+    expected, (whole,), _ = train(source, 1, momentum=0.5, **settings)
+    job = training(BATCH, {"local": LocalConfig(**settings)})
+    ring = Ring(2)
+    before = Rank(job, source, None, 0.5)
+    before.begin(0, 1, 0)
+    losses = [before.run().loss for _ in range(done)]
+    ranks = [Rank(job, source, None, 0.5) for _ in range(2)]
+    for number, rank in enumerate(ranks):
+        rank.go_on_as(before, ring.of(number))
+        rank.begin(number, 2, done)
+    with ThreadPoolExecutor(2) as pool:
+        later = list(
+            pool.map(lambda rank: [rank.run().loss for _ in range(rank.last - done)], ranks)
+        )
+    for rank, its_losses in zip(ranks, later, strict=True):
+        np.testing.assert_allclose([*losses, *its_losses], expected[0], rtol=1e-9)
+        np.testing.assert_allclose(rank.values["kernel"], whole["kernel"], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("number", "fails_in", "steps_again"),
+    [(1, NAME, 3), (2, "edl.rounds.done", 12), (2, "edl.rounds.float64", 3)],
+)
+def test_a_loss_in_the_warmup_or_in_the_first_round(source, number, fails_in, steps_again):
+    settings = {"steps": 3, "replicas": REPLICAS, "inner_state": "keep", "warmup_steps": 2}
+    job = training(BATCH, {"local": LocalConfig(**settings)})
+    _, (alone,), (ids,) = train(source, 1, momentum=0.5, **settings)
+    ring = Ring(4)
+    ranks = [Rank(job, source, ring.of(rank), 0.5) for rank in range(4)]
+    for rank_number, rank in enumerate(ranks):
+        rank.begin(rank_number, 4, 0)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda rank: [rank.run() for _ in range(number)], ranks))
+        before = [rank.values for rank in ranks]
+        ring.fails_in = fails_in
+        for failed in [pool.submit(rank.run) for rank in ranks]:
+            with pytest.raises(CollectiveFailed):
+                failed.result()
+    for rank, values in zip(ranks, before, strict=True):
+        for name, value in rank.values.items():
+            np.testing.assert_array_equal(value, values[name], err_msg=name)
+    survivors, ring = ranks[:1] + ranks[2:], Ring(3)
+    for rank_number, rank in enumerate(survivors):
+        rank.go_on_as(rank, ring.of(rank_number))
+        rank.begin(rank_number, 3, number)
+        rank.inner.num_steps, rank.ids = 0, []
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda rank: rank.run(), survivors))
+        assert sum(rank.inner.num_steps for rank in survivors) == steps_again
+        list(pool.map(lambda rank: [rank.run() for _ in range(rank.last - number - 1)], survivors))
+    for rank in survivors:
+        np.testing.assert_allclose(rank.values["kernel"], alone["kernel"], rtol=1e-9)
+    for step, whole in enumerate(ids[number:]):
+        assert sorted(np.concatenate([rank.ids[step] for rank in survivors])) == sorted(whole)
+
+
+@pytest.mark.parametrize("inner_state", ["average", "keep"])
+def test_rounds_go_on_after_one_whose_examples_are_all_filtered_out(source, inner_state):
+    settings = {"steps": 2, "replicas": REPLICAS, "inner_state": inner_state, "warmup_steps": 1}
+    rank = Rank(training(BATCH, {"local": LocalConfig(**settings)}), source, None, 0.5)
+    rank.begin(0, 1, 0)
+    assert rank.run().num_examples == BATCH
+    weights, velocity = rank.values["kernel"], rank.values["optimizer/velocity"]
+    create_dataset = rank.spec.create_dataset
+    rank.spec.create_dataset = lambda records, mode: tuple(
+        part[:0] for part in create_dataset(records, mode)
+    )
+    assert rank.run().num_examples == 0
+    np.testing.assert_array_equal(rank.values["kernel"], weights)
+    if inner_state == "keep":
+        for kept in rank.values["replicas/optimizer/velocity"]:
+            np.testing.assert_array_equal(kept, velocity)
+    rank.spec.create_dataset = create_dataset
+    assert rank.run().num_examples == 2 * BATCH
+    assert not np.array_equal(rank.values["kernel"], weights)
+
+
 @pytest.mark.parametrize("fails_in", ["edl.rounds.float64", "edl.rounds.numbers"])
 def test_after_a_loss_only_the_replicas_of_the_lost_rank_are_trained_again(source, fails_in):
     job = training(BATCH, {"local": LocalConfig(steps=3, replicas=REPLICAS)})
@@ -230,6 +370,11 @@ def test_after_a_loss_only_the_replicas_of_the_lost_rank_are_trained_again(sourc
 def test_settings_that_do_not_fit_rounds_are_refused(key, settings):
     with pytest.raises(ConfigError, match=key):
         training(BATCH, **settings)
+
+
+def test_a_warmup_needs_rounds_after_it():
+    with pytest.raises(ConfigError, match=r"train\.local\.warmup_steps"):
+        LocalConfig(warmup_steps=3)
 
 
 def test_more_ranks_than_replicas_are_refused_with_the_setting_that_allows_more():
