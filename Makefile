@@ -43,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help setup lock demo test test-all lint lint-python lint-files unit component kube test-kube golden parallel integration netns \
-  images chaos dist docs test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve notebooks proto clean
+  images chaos dist docs test-versions bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve gan notebooks proto clean
 
 help:
 	@echo 'make setup          environment in $(VENV), with Horovod built once; FRAMEWORKS=tensorflow,torch'
@@ -63,7 +63,7 @@ help:
 	@echo 'make bench-kube     host discovery with 5,000 pods, the coordinator with 1,000 workers'
 	@echo 'make torch-peer horovod-peer   the peers of these benchmarks'
 	@echo 'make against        BASE=path: weights and speed of another checkout, and of this one'
-	@echo 'make curve          the picture of docs/explanation/same-curve.md'
+	@echo 'make curve gan      the pictures of docs/explanation/same-curve.md, docs/how-to/several-losses.md'
 	@echo 'make notebooks      docs/notebooks with what they show when they are run now'
 	@echo 'make dist           a release of the last commit: source archive, wheel, list of packages'
 	@echo 'make docs           the pages of docs/ as a site in docs/_build, which needs no network'
@@ -229,6 +229,9 @@ notebooks: $(READY)
 
 curve: $(READY)
 	$(BIN)/python -m benchmarks.same_curve docs/explanation/same-curve.png
+
+gan: $(READY)
+	$(BIN)/python docs/how-to/several_losses.py docs/how-to/several-losses.png
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks --write docs/benchmarks.md
