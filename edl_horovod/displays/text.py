@@ -2,12 +2,13 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from edl_horovod.errors import JobFailed
 from edl_horovod.job import outcome
+from edl_horovod.job.account import Account
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import (
     CheckpointEvent,
@@ -23,6 +24,8 @@ from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.job.state import JobState, TargetDetails, advance
 
 _ENDED = ("finished", "failed", "suspended")
+_NUM_CAUSES = 4
+"""Causes that are named for each process."""
 
 
 def job_facts(state: JobState, details: TargetDetails | None, *, now: float) -> dict[str, str]:
@@ -57,6 +60,38 @@ def job_table(state: JobState, details: TargetDetails | None, *, now: float) -> 
         for name, worker in sorted(state.workers.items())
     ]
     return JobTable("Workers", ("WORKER", "STATE", "SINCE", "MESSAGE"), rows) if rows else None
+
+
+def account_tables(account: Account) -> list[JobTable]:
+    """The tables of where the time of a job's ranks went, by cause and by process."""
+    seconds = account.seconds
+    total = sum(seconds.values())
+    causes = [(cause, f"{spent:,.1f}", f"{spent / total:.1%}") for cause, spent in seconds.items()]
+    processes = [
+        (
+            rank.worker,
+            str(rank.pid),
+            f"{sum(rank.seconds.values()):,.1f}",
+            rank.doing or "ended",
+            ", ".join(f"{cause} {spent:,.1f}" for cause, spent in _longest(rank.seconds)),
+        )
+        for rank in account.ranks
+    ]
+    return [
+        JobTable("Where the time went", ("CAUSE", "RANK-SECONDS", "SHARE"), causes),
+        JobTable("Processes", ("WORKER", "PID", "SECONDS", "DOING", "MOST OF IT"), processes),
+    ]
+
+
+def goodput_text(account: Account) -> str:
+    """The job's goodput; empty where no rank has written an account yet."""
+    if account.goodput is None:
+        return ""
+    return f"{account.goodput:.1%} of {sum(account.seconds.values()):,.1f} rank-seconds"
+
+
+def _longest(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(seconds.items(), key=lambda pair: -pair[1])[:_NUM_CAUSES]
 
 
 def _worker_state(name: str, state: JobState) -> str:
@@ -114,6 +149,7 @@ def _training_facts(state: JobState) -> dict[str, str]:
         "ring": f"{count(state.size, 'rank')}, generation {state.generation}, "
         f"{count(state.num_resets, 'reset')}",
         "spares": ", ".join(state.spares),
+        "goodput": goodput_text(state.account),
         "output": state.output,
     }
 

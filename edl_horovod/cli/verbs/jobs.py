@@ -8,13 +8,20 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from edl_horovod.cli.arguments import VerbParser, fact_lines, print_result, table
 from edl_horovod.displays import open_displays
 from edl_horovod.displays.page import address
-from edl_horovod.displays.text import ago, as_json, job_facts, job_table
+from edl_horovod.displays.text import (
+    account_tables,
+    ago,
+    as_json,
+    goodput_text,
+    job_facts,
+    job_table,
+)
 from edl_horovod.errors import ConfigError, Interrupted, MissingDependency, NoCluster
 from edl_horovod.files import json_text
 from edl_horovod.job import log
@@ -95,9 +102,6 @@ in a cluster they are worker pods, the warm ones and those that were asked for.
 """
 
 _EVENT_HEADER = ("TIME", "FROM", "KIND", "SOURCE", "MESSAGE")
-
-_NUM_CAUSES = 4
-"""Causes that `edl report` names for each rank."""
 
 _SECONDS_PER_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -264,32 +268,12 @@ def _status_lines(status: JobStatus, *, now: float) -> list[str]:
 
 
 def _report_lines(account: Account) -> list[str]:
-    seconds = account.seconds
-    if account.goodput is None:
+    if not (goodput := goodput_text(account)):
         return ["The job's ranks have not written an account of their time yet."]
-    total = sum(seconds.values())
-    shares = [(cause, f"{spent:,.1f}", f"{spent / total:.1%}") for cause, spent in seconds.items()]
-    ranks = [
-        (
-            rank.worker,
-            rank.pid,
-            f"{sum(rank.seconds.values()):,.1f}",
-            rank.doing or "ended",
-            ", ".join(f"{cause} {spent:,.1f}" for cause, spent in _most_first(rank.seconds)),
-        )
-        for rank in account.ranks
-    ]
-    return [
-        f"goodput    {account.goodput:.1%} of {total:,.1f} rank-seconds went into steps that count",
-        "",
-        *table(("CAUSE", "RANK-SECONDS", "SHARE"), shares),
-        "",
-        *table(("WORKER", "PID", "SECONDS", "DOING", "MOST OF IT"), ranks),
-    ]
-
-
-def _most_first(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(seconds.items(), key=lambda pair: -pair[1])[:_NUM_CAUSES]
+    lines = fact_lines({"goodput": f"{goodput} went into steps that count"})
+    for part in account_tables(account):
+        lines += ["", *table(part.header, part.rows)]
+    return lines
 
 
 def _print_rows(rows: Sequence[JobRow], *, is_json: bool) -> None:

@@ -16,9 +16,17 @@ from typing import Self
 
 from edl_horovod.displays.page import address
 from edl_horovod.displays.page.snapshot import UNAVAILABLE, JobSnapshot, Point, Source
-from edl_horovod.displays.text import ago, as_json, job_facts, job_table
+from edl_horovod.displays.text import (
+    JobTable,
+    account_tables,
+    ago,
+    as_json,
+    job_facts,
+    job_table,
+)
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.files import json_text
+from edl_horovod.job.state import JobState, TargetDetails
 
 try:
     import jinja2
@@ -288,7 +296,7 @@ class PageTemplate:
             facts={key: value for key, value in facts.items() if value},
             charts=_charts(snapshot),
             field=(WIDTH, HEIGHT),
-            table=state and job_table(state, details, now=now),
+            tables=_tables(state, details, now=now),
             waits=() if details is None else details.other_waits,
             notable=[(_clock(when), words) for when, words in reversed(snapshot.notable)],
             as_of=_clock(snapshot.time),
@@ -296,6 +304,13 @@ class PageTemplate:
         )
         # JSON can contain lone surrogates, which UTF-8 cannot encode.
         return text.encode(errors="backslashreplace")
+
+
+def _tables(state: JobState | None, details: TargetDetails | None, *, now: float) -> list[JobTable]:
+    if state is None:
+        return []
+    workers, (causes, _) = job_table(state, details, now=now), account_tables(state.account)
+    return [table for table in (workers, causes) if table is not None]
 
 
 def draw(
