@@ -15,7 +15,7 @@ from edl_horovod.config.tasks import TASKS
 
 _TRUST = ("changed", "image", "model")
 
-Compression = Literal["none", "bf16", "fp16"]
+Compression = Literal["none", "bf16", "fp16", "int8"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 _Sampler = Literal["tpe", "random"]
@@ -167,7 +167,9 @@ class TrainConfig:
     """Most bytes of gradients in one collective; the ranks compute others at the same time."""
     compression: Compression = "none"
     """How gradients are sent between ranks: `none`, `bf16` (the range of float32, with 3 digits)
-    or `fp16` (4 digits, from 6e-5 to 65,504); a quarter to half the time on a slow network."""
+    or `fp16` (4 digits, from 6e-5 to 65,504); a quarter to half the time on a slow network. In
+    local rounds the weights' changes are sent so, or with `int8` (2 digits); a warm-up before them
+    then sends gradients with `bf16`."""
     saved_model: bool = False
     """Whether the trained model also holds a SavedModel, for TensorFlow Serving and others; in
     PyTorch `model.pt2`, a program of `torch.export`."""
@@ -182,6 +184,9 @@ class TrainConfig:
         check_least("train", self, clip_norm=0, clip_value=0, accumulate_steps=1, batch_size=1)
         check_least("train", self, bucket_bytes=1, epochs=1, max_steps=0, max_seconds=0)
         check_least("train", self, learning_rate=0, evaluate_steps=0)
+        is_fine = self.compression != "int8" or self.local.steps > 0
+        rule = "needs train.local.steps: only the changes of local rounds are sent so"
+        check(is_fine, "train.compression", self.compression, rule)
         is_whole = self.batch_norm == "own" or self.accumulate_steps == 1
         rule = "needs train.accumulate_steps=1: parts of a step do not share statistics"
         check(is_whole, "train.batch_norm", self.batch_norm, rule)

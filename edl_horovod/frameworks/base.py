@@ -72,6 +72,14 @@ class Collectives(Protocol):
     def gather_rows(self, row: Sequence[int], name: str) -> NDArray[np.int64]:
         """Gather one row of integers from each rank; shape (size, len(row)), in rank order."""
 
+    def exchange(self, rows: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+        """Send a row of bytes to each rank, and return those received, both in rank order.
+
+        Args:
+            rows: Shape (size, bytes), the same on all ranks.
+            name: Pairs the calls of the ranks.
+        """
+
     def broadcast(self, variables: Sequence[Variable], root: int, name: str) -> None:
         """Set every rank's variables to the values on the rank `root`.
 

@@ -60,7 +60,8 @@ class StepOptions:
             class_weight=config.class_weight,
             reduction=Reduction(
                 bucket_bytes=config.bucket_bytes,
-                compression=config.compression,
+                # int8 is for rounds; it is too coarse for the gradients of the warm-up.
+                compression="bf16" if config.compression == "int8" else config.compression,
                 batch_size=config.batch_size,
             ),
         )

@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.config.schema import LocalConfig
+from edl_horovod.config.schema import Compression, LocalConfig
 from edl_horovod.frameworks.base import Collectives, Model, OuterOptimizer, Step
 from edl_horovod.frameworks.batches import StepBatches
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks
 from edl_horovod.frameworks.values import Array, Batch, StateGroup, StepSums, Variable
 from edl_horovod.records.plan import DataPlan, EpochOrder, StepSpans
 from edl_horovod.records.steps import NO_IDS
+from edl_horovod.tasks.compressed_sums import sum_compressed
 
 Values = dict[str, NDArray[Any]]
 
@@ -177,14 +178,22 @@ examples, the loss of each step times its examples, and steps that are not finit
 class LocalRounds:
     """Implements `base.Step` for rounds, by the step of one replica."""
 
-    def __init__(self, step: Step, collectives: Collectives, config: LocalConfig) -> None:
+    def __init__(
+        self,
+        step: Step,
+        collectives: Collectives,
+        config: LocalConfig,
+        compression: Compression = "none",
+    ) -> None:
         """Train replicas with this step.
 
         Args:
             step: Trains one replica, as if it were alone.
             collectives: Sum over the ring.
             config: The settings of the rounds.
+            compression: How the changes of the model's trained variables are sent.
         """
+        self._compression = compression
         self._step, self._collectives, self._config = step, collectives, config
         self._inner = dict(step.variables)
         self._slots = {name: _value(self._inner[name]) for name in step.slots}
@@ -268,7 +277,7 @@ class LocalRounds:
         start = {name: _value(variable) for name, variable in self._inner.items()}
         try:
             self._try_metrics()
-            lanes = self._lanes_to_compute(batch, is_alone=is_alone)
+            lanes, num_ranks = self._lanes_to_compute(batch, is_alone=is_alone)
             for lane in lanes:
                 if lane not in self._done:
                     assert batch is not None
@@ -283,7 +292,7 @@ class LocalRounds:
             self._is_waiting = True
             try:
                 # All ranks call it in each round, also those without replicas.
-                changes, slots, numbers = self._over_ring(changes, slots, numbers)
+                changes, slots, numbers = self._over_ring(changes, slots, numbers, num_ranks)
             finally:
                 self._is_waiting = False
         results = self._results(numbers)
@@ -329,23 +338,25 @@ class LocalRounds:
             self._metric_names = tuple(sums.metrics)
             self._num_metric_sums = len(sums.metric_sums)
 
-    def _lanes_to_compute(self, batch: Batch | None, *, is_alone: bool) -> list[int]:
-        """The replicas that this rank contributes to the round; each has one such rank.
+    def _lanes_to_compute(self, batch: Batch | None, *, is_alone: bool) -> tuple[list[int], int]:
+        """The replicas that this rank contributes to the round, and the number of ranks.
 
-        If a round is redone because a rank was lost, the replicas that others have computed count.
+        Each replica has one such rank. If a round is redone because a rank was lost, the replicas
+        that others have computed count.
         """
         lanes = [] if batch is None else list(batch.features.batches.lanes)
         if is_alone:
-            return lanes
+            return lanes, 1
         row = [int(lane in self._done) for lane in range(self._config.replicas)]
         # All ranks call it at the beginning of each round.
         rows = self._collectives.gather_rows([*row, self._id], "edl.rounds.done")
         holders = [rows[rows[:, lane] == 1, -1] for lane in range(self._config.replicas)]
-        return [
+        contributed = [
             lane
             for lane, ids in enumerate(holders)
             if (ids[0] == self._id if len(ids) else lane in lanes)
         ]
+        return contributed, len(rows)
 
     def _optimizer_state(self, lane: int, number: int) -> Values:
         """What a replica's optimizer begins a round with, where it is not the job's state.
@@ -417,11 +428,22 @@ class LocalRounds:
         return changes, slots, numbers
 
     def _over_ring(
-        self, changes: Values, slots: Values, numbers: NDArray[np.float64]
+        self, changes: Values, slots: Values, numbers: NDArray[np.float64], num_ranks: int
     ) -> tuple[Values, Values, NDArray[np.float64]]:
         """Sum up what the ranks have; one message for each type of number."""
         arrays = {f"c/{n}": v for n, v in changes.items()} | {f"k/{n}": v for n, v in slots.items()}
         totals: Values = {}
+        # Only of weights: a rounded second moment of an optimizer could become negative.
+        rounded = {
+            key: arrays.pop(key)
+            for name in self._step.trained
+            if self._compression != "none" and arrays[key := f"c/{name}"].dtype == np.float32
+        }
+        if rounded:
+            name = f"edl.rounds.{self._compression}"
+            totals |= sum_compressed(
+                rounded, self._collectives, self._compression, num_ranks=num_ranks, name=name
+            )
         for kind in sorted({value.dtype.name for value in arrays.values()}):
             members = {n: v for n, v in arrays.items() if v.dtype.name == kind}
             flat = np.concatenate([value.reshape(-1) for value in members.values()])

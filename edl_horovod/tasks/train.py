@@ -77,7 +77,8 @@ def make_warm(
     plan, batches = data.plan, data.batches
     rounds: RoundBatches | None = None
     if config.train.local.steps:
-        step = LocalRounds(step, framework.collectives, config.train.local)
+        local, compression = config.train.local, config.train.compression
+        step = LocalRounds(step, framework.collectives, local, compression)
         rounds = RoundBatches(data.make_batches, plan, config.train.local.steps, warmup=batches)
         stack.callback(rounds.close)
     trained_model.require_writable(step.model.weights)

@@ -46,6 +46,12 @@ class KerasCollectives(PackedBroadcasts):
             gathered = hvd.allgather(tf.constant([row], tf.int64), name=name)
         return np.asarray(gathered.numpy())
 
+    def exchange(self, rows: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+        """Send a row of bytes to each rank, and return those received, both in rank order."""
+        with catch_failures():
+            received = hvd.alltoall(tf.constant(rows), name=name)
+        return np.asarray(received.numpy())
+
     def blank_like(self, variables: Sequence[Variable]) -> list[Variable]:
         """New variables of the same shapes and types."""
         return [

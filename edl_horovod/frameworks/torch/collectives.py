@@ -60,6 +60,13 @@ class TorchCollectives(PackedBroadcasts):
         rows: NDArray[np.int64] = to_numpy(_run(hvd.allgather_async, local, name=name))
         return rows
 
+    def exchange(self, rows: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+        """Send a row of bytes to each rank, and return those received, both in rank order."""
+        splits = torch.ones(len(rows), dtype=torch.int32)
+        received, _ = _run(hvd.alltoall_async, from_numpy(rows), splits, name=name)
+        received_rows: NDArray[np.uint8] = to_numpy(received)
+        return received_rows
+
     def blank_like(self, variables: Sequence[Variable]) -> list[Variable]:
         """Create variables of the same shapes and types, with arbitrary values."""
         return [

@@ -1,6 +1,5 @@
 """Local rounds: what they add up to, which records they read, and what a lost rank costs."""
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,42 +19,10 @@ from edl_horovod.tasks.local_rounds import LocalRounds, RoundBatches, plan_of_lo
 from tests import numpy_framework
 from tests.jobs import training
 from tests.memory_source import KIND
+from tests.thread_ring import Ring
 
 ZOO = Path(__file__).parents[2] / "zoo"
 NUM_RECORDS, BATCH, REPLICAS, EPOCHS = 100, 12, 4, 3
-
-
-class Ring:
-    """The collectives of threads, one for each rank."""
-
-    def __init__(self, size):
-        self._barrier = threading.Barrier(size, timeout=30)
-        self._rows = {}
-        self.fails_in = ""
-        """The name of a collective that fails on all ranks."""
-
-    def of(self, rank):
-        return RankCollectives(self, rank)
-
-    def exchange(self, rank, value, name):
-        self._rows[rank] = value
-        self._barrier.wait()
-        rows = [self._rows[other] for other in sorted(self._rows)]
-        self._barrier.wait()
-        if name == self.fails_in:
-            raise CollectiveFailed("a rank was lost")
-        return rows
-
-
-class RankCollectives:
-    def __init__(self, ring, rank):
-        self._ring, self._rank = ring, rank
-
-    def sum(self, values, name):
-        return np.sum(self._ring.exchange(self._rank, values, name), axis=0)
-
-    def gather_rows(self, row, name):
-        return np.array(self._ring.exchange(self._rank, row, name))
 
 
 class CountingStep(numpy_framework.Step):
@@ -69,9 +36,10 @@ class CountingStep(numpy_framework.Step):
 
 
 class Rank:
-    def __init__(self, job, source, collectives, momentum=0.0):
+    def __init__(self, job, source, collectives, momentum=0.0, kind="float64"):
         loaded = load_spec(str(ZOO), "line", params={})
         loaded.spec.create_optimizer = lambda lr=0.1: (lr, momentum)
+        loaded.spec.create_model = lambda: np.zeros((4, 1), kind)
         self.spec = loaded.spec
         lanes, batch = num_lanes(job), training_batch(job)
         self.plan = plan_of(source, DataConfig(), num_lanes=lanes, is_training=True, **batch)
@@ -81,7 +49,7 @@ class Rank:
         self.inner = CountingStep(loaded, batches.element_spec, job, collectives)
         self.step, self.batches = self.inner, batches
         if local.steps:
-            self.step = LocalRounds(self.inner, collectives, local)
+            self.step = LocalRounds(self.inner, collectives, local, job.train.compression)
             self.batches = RoundBatches(
                 lambda: numpy_framework.Batches(source, plan, loaded, Mode.TRAINING),
                 self.plan,
@@ -354,6 +322,29 @@ def test_after_a_loss_only_the_replicas_of_the_lost_rank_are_trained_again(sourc
 
 
 @pytest.mark.parametrize(
+    ("compression", "tolerance"), [("bf16", 0.03), ("fp16", 0.005), ("int8", 0.05)]
+)
+def test_with_compressed_changes_the_ring_shows_no_more_than_their_rounding(
+    source, compression, tolerance
+):
+    local = LocalConfig(steps=3, replicas=REPLICAS, method="diloco", outer_momentum=0.3)
+    job = training(BATCH, {"local": local, "compression": compression})
+    curves = []
+    for size in (1, 2, 4):
+        ring = Ring(size)
+        ranks = [Rank(job, source, ring.of(rank), 0.5, "float32") for rank in range(size)]
+        for number, rank in enumerate(ranks):
+            rank.begin(number, size, 0)
+        with ThreadPoolExecutor(size) as pool:
+            losses = list(pool.map(lambda rank: [rank.run().loss for _ in range(rank.last)], ranks))
+        np.testing.assert_array_equal(losses, losses[:1] * size)
+        curves.append(losses[0])
+    assert not np.allclose(curves[1], curves[0], rtol=1e-6)
+    for curve in curves[1:]:
+        np.testing.assert_allclose(curve, curves[0], rtol=tolerance)
+
+
+@pytest.mark.parametrize(
     ("key", "settings"),
     [
         ("train.local.replicas", {"train": {"local": LocalConfig(steps=2, replicas=5)}}),
@@ -370,6 +361,11 @@ def test_after_a_loss_only_the_replicas_of_the_lost_rank_are_trained_again(sourc
 def test_settings_that_do_not_fit_rounds_are_refused(key, settings):
     with pytest.raises(ConfigError, match=key):
         training(BATCH, **settings)
+
+
+def test_numbers_of_8_bits_are_for_rounds():
+    with pytest.raises(ConfigError, match=r"train\.compression"):
+        training(BATCH, {"compression": "int8"})
 
 
 def test_a_warmup_needs_rounds_after_it():

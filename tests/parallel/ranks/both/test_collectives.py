@@ -45,6 +45,13 @@ def test_rows_of_integers_are_gathered_in_the_order_of_the_ranks(world, framewor
     assert rows.tolist() == [[rank, -(2**62)] for rank in range(world.size)]
 
 
+def test_each_rank_receives_the_row_of_bytes_for_it_from_each_other(world, framework):
+    rows = np.array([[world.rank, to, 255] for to in range(world.size)], np.uint8)
+    received = framework.collectives.exchange(rows, "test.exchange")
+    assert received.tolist() == [[rank, world.rank, 255] for rank in range(world.size)]
+    assert received.dtype == np.uint8
+
+
 @pytest.mark.parametrize("root", [0, 1])
 def test_variables_of_every_type_and_size_become_those_of_the_root(world, framework, root):
     give = int(world.rank == root)
