@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from edl_horovod.errors import ConfigError, MissingDependency, NoCluster
-from edl_horovod.job.events import OnEvents
+from edl_horovod.job.events import OnEvents, Recorded
 from edl_horovod.launch import target, waiting
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine, OnStatus
 from edl_horovod.supervisor.run import JobResult
@@ -135,6 +135,11 @@ class Client:
         """
         jobs, name = self._find(job)
         return jobs.events(name, follow=follow)
+
+    def recorded(self, job: Name) -> Iterator[Recorded]:
+        """Yield what edl itself has written about a job, the oldest first; see `events`."""
+        jobs, name = self._find(job)
+        return jobs.recorded(name)
 
     def dashboard(self, job: Name, *, host: str = "127.0.0.1", port: int = 0) -> "Dashboard":
         """Open a job's dashboard, listening at `url`; the caller calls its `serve()` and closes it.

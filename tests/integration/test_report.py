@@ -60,6 +60,8 @@ def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
     for rank in found["ranks"]:
         assert rank["began"] == pytest.approx(begins[rank["pid"]], abs=3)
 
-    text = report(str(job.job_dir))
+    text = report(str(job.job_dir), "--html", str(tmp_path / "report.html"))
     assert f"goodput    {found['goodput']:.1%}" in text
     assert str(survivor["pid"]) in text
+    page = (tmp_path / "report.html").read_text()
+    assert all(f"pid {rank['pid']}" in page for rank in found["ranks"])

@@ -8,8 +8,9 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from edl_horovod.cli.arguments import VerbParser, fact_lines, print_result, table
 from edl_horovod.displays import open_displays
@@ -22,10 +23,19 @@ from edl_horovod.displays.text import (
     job_facts,
     job_table,
 )
-from edl_horovod.errors import ConfigError, Interrupted, MissingDependency, NoCluster
+from edl_horovod.errors import (
+    ConfigError,
+    Interrupted,
+    MissingDependency,
+    NoCluster,
+    OutputError,
+    hint_of,
+)
 from edl_horovod.files import json_text
+from edl_horovod.files.whole_file import write_bytes
 from edl_horovod.job import log
 from edl_horovod.job.account import Account
+from edl_horovod.job.events import Recorded
 from edl_horovod.launch.client import Client
 from edl_horovod.launch.jobs import EventLine, JobRow, JobStatus
 from edl_horovod.launch.waiting import CONDITIONS
@@ -177,12 +187,17 @@ def run_events(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 def run_report(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl report`."""
-    parser = job_parser(verb, summary, "[-o json]")
+    parser = job_parser(verb, summary, "[-o json] [--html FILE]")
     parser.add_format()
+    text = "also write a page with pictures, which needs no other file and no network"
+    parser.add_file("--html", help=text)
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
     with client_of(flags) as client:
-        account = client.status(flags.job).progress.account
+        status = client.status(flags.job)
+        if flags.html is not None:
+            _write_page(flags.html, flags.job, status, client.recorded(flags.job))
+    account = status.progress.account
     if flags.format == "json":
         fields = {"seconds": account.seconds, "goodput": account.goodput}
         print(json_text.dumps({**fields, **dataclasses.asdict(account)}, indent=2))
@@ -265,6 +280,21 @@ def _status_lines(status: JobStatus, *, now: float) -> list[str]:
     if details is not None:
         lines += [f"waits for: {reason}" for reason in details.other_waits]
     return lines
+
+
+def _write_page(file: Path, job: str, status: JobStatus, recorded: Iterable[Recorded]) -> None:
+    # Its package is an extra, which the report as text does without.
+    from edl_horovod.displays.page import report
+
+    page = report.render(job, status.progress, status.details, recorded, now=time.time())
+    try:
+        write_bytes(file, [page])
+    except OSError as error:
+        raise OutputError(
+            f"The report cannot be written: {error}.",
+            received={"--html": file},
+            hint=hint_of(error),
+        ) from error
 
 
 def _report_lines(account: Account) -> list[str]:

@@ -1,35 +1,22 @@
-"""The page of one job as HTML with curves in SVG, served over HTTP.
-
-All text is escaped, because it may contain anything. Only this module imports Starlette, uvicorn
-and Jinja2.
-"""
+"""The page of one job, served over HTTP; only this module imports Starlette and uvicorn."""
 
 import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from importlib import resources
+from dataclasses import replace
 from typing import Self
 
 from edl_horovod.displays.page import address
-from edl_horovod.displays.page.snapshot import UNAVAILABLE, JobSnapshot, Point, Source
-from edl_horovod.displays.text import (
-    JobTable,
-    account_tables,
-    ago,
-    as_json,
-    job_facts,
-    job_table,
-)
+from edl_horovod.displays.page.rendering import PageTemplate, shipped
+from edl_horovod.displays.page.snapshot import UNAVAILABLE, JobSnapshot, Source
+from edl_horovod.displays.text import as_json
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.files import json_text
-from edl_horovod.job.state import JobState, TargetDetails
 
 try:
-    import jinja2
     import uvicorn
     from starlette.applications import Starlette
     from starlette.datastructures import Headers, MutableHeaders
@@ -43,10 +30,6 @@ except ImportError as e:
         f"The dashboard needs a package that is not installed: {e}. To install it where this "
         f"command runs, {how_to_install('dashboard')}"
     ) from e
-
-REFRESH_SECONDS = 5
-WIDTH, HEIGHT = 600, 120
-"""Size of a chart's area."""
 
 
 MAX_CONNECTIONS = 64
@@ -128,7 +111,7 @@ def application(source: Source, *, host: str) -> "_Guard":
     `host` is the name or address that the server listens on, as the user wrote it.
     """
     latest, template = LatestSnapshot(source.snapshot), PageTemplate()
-    style_sheet = _shipped("style.css")
+    style_sheet = shipped("style.css")
 
     async def page(request: Request) -> Response:
         snapshot = await latest.get()
@@ -260,120 +243,3 @@ class _Guard:
         if not address.is_name_of_ours(Headers(scope=scope).get("host", ""), self._host):
             app = PlainTextResponse("This is not the host that you asked for.\n", _MISDIRECTED)
         await app(scope, receive, send_guarded)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chart:
-    """One curve."""
-
-    title: str
-    line: str
-    """Points of an SVG polyline in an area of `WIDTH` times `HEIGHT`."""
-    top: str
-    """Label of the upper edge; the other three are labels of the other edges."""
-    bottom: str
-    left: str
-    right: str
-
-
-class PageTemplate:
-    """Renders pages from a template that is read once."""
-
-    def __init__(self) -> None:
-        environment = jinja2.Environment(
-            autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-        )
-        self._template = environment.from_string(_shipped("page.html"))
-
-    def render(self, name: str, snapshot: JobSnapshot, *, now: float) -> bytes:
-        """Render the page in UTF-8; `now` is in seconds since the epoch."""
-        state, details = snapshot.state, snapshot.details
-        facts = {} if state is None else job_facts(state, details, now=now)
-        text = self._template.render(
-            name=name,
-            snapshot=snapshot,
-            state="unknown" if state is None else (details or state).state,
-            facts={key: value for key, value in facts.items() if value},
-            charts=_charts(snapshot),
-            field=(WIDTH, HEIGHT),
-            tables=_tables(state, details, now=now),
-            waits=() if details is None else details.other_waits,
-            notable=[(_clock(when), words) for when, words in reversed(snapshot.notable)],
-            as_of=_clock(snapshot.time),
-            refresh_seconds=REFRESH_SECONDS,
-        )
-        # JSON can contain lone surrogates, which UTF-8 cannot encode.
-        return text.encode(errors="backslashreplace")
-
-
-def _tables(state: JobState | None, details: TargetDetails | None, *, now: float) -> list[JobTable]:
-    if state is None:
-        return []
-    workers, (causes, _) = job_table(state, details, now=now), account_tables(state.account)
-    return [table for table in (workers, causes) if table is not None]
-
-
-def draw(
-    title: str,
-    points: Sequence[Point],
-    *,
-    x_text: Callable[[float], str],
-    y_text: Callable[[float], str] = lambda y: f"{y:.4g}",
-    y_least: float | None = None,
-) -> Chart | None:
-    """Scale a curve to the area; None if the points do not make a curve yet.
-
-    Args:
-        title: Title of the chart.
-        points: Finite numbers; a curve needs at least two with different x.
-        x_text: Formats a number of the x axis.
-        y_text: Formats a number of the y axis.
-        y_least: Value of the lower edge; None takes the least y.
-    """
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    left, right = min(xs, default=0.0), max(xs, default=0.0)
-    if left == right:
-        return None
-    bottom, top = min(ys) if y_least is None else y_least, max(ys)
-    line = " ".join(
-        f"{_share(x, left, right) * WIDTH:.1f},{(1 - _share(y, bottom, top)) * HEIGHT:.1f}"
-        for x, y in points
-    )
-    edges = {"left": x_text(left), "right": x_text(right)}
-    return Chart(title=title, line=line, top=y_text(top), bottom=y_text(bottom), **edges)
-
-
-def stairs(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The corners of a step curve, which keeps each value until the next point."""
-    corners: list[Point] = []
-    for x, y in points:
-        if corners:
-            corners.append((x, corners[-1][1]))
-        corners.append((x, y))
-    return tuple(corners)
-
-
-def _shipped(name: str) -> str:
-    return (resources.files("edl_horovod.displays.page") / name).read_text(encoding="utf-8")
-
-
-def _charts(snapshot: JobSnapshot) -> list[Chart]:
-    began = snapshot.ring[0][0] if snapshot.ring else 0.0
-    # The size has not changed since the last point, so the line extends until now, or to the end.
-    until = snapshot.time if snapshot.ended is None else snapshot.ended
-    last = [(max(until, time), size) for time, size in snapshot.ring[-1:]]
-    ring = stairs([*snapshot.ring, *last])
-    loss = draw("loss over steps", snapshot.loss, x_text=lambda x: f"step {x:,.0f}")
-    ranks = draw("ranks in the ring over time", ring, x_text=lambda x: ago(began, x), y_least=0.0)
-    return [chart for chart in (loss, ranks) if chart is not None]
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-
-
-def _share(value: float, least: float, most: float) -> float:
-    """Position of a value between two others, from 0 to 1; 0.5 if these are equal."""
-    # Halves, because the difference of two large numbers may overflow.
-    span = most / 2 - least / 2
-    return (value / 2 - least / 2) / span if span > 0 else 0.5

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edl_horovod.cluster.causes import Cause
 from edl_horovod.cluster.status import JobView, PodView
-from edl_horovod.displays.page.server import HEIGHT, WIDTH, PageTemplate, draw, stairs
+from edl_horovod.displays.page.rendering import HEIGHT, WIDTH, PageTemplate, draw, stairs
 from edl_horovod.displays.page.snapshot import JobSnapshot
 from edl_horovod.job.state import JobState, WorkerState
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.displays.page.server import PageTemplate
+from edl_horovod.displays.page.rendering import PageTemplate
 from edl_horovod.displays.page.snapshot import DirectorySource, History, JobSnapshot
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, Recorded, line_of

@@ -1,0 +1,218 @@
+"""The report of one job: a single file of HTML that needs nothing else, from the job's events."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edl_horovod.displays.page.rendering import (
+    HEIGHT,
+    WIDTH,
+    Template,
+    charts_of,
+    clock,
+    shipped,
+)
+from edl_horovod.displays.page.snapshot import History, JobSnapshot
+from edl_horovod.displays.text import JobTable, account_tables, job_facts
+from edl_horovod.job.account import CAUSES, LOST, STEP_CAUSES, Account, RankAccount
+from edl_horovod.job.events import AccountEvent, CheckpointEvent, Recorded, ResetEvent
+from edl_horovod.job.state import JobState, TargetDetails
+
+_LANE_WIDTH, _LANE_HEIGHT = 1000.0, 60.0
+_MAX_PARTS = 400
+"""Parts of the bar of a process, each of which shows the shares of the causes within it."""
+_NUM_ROWS = 200
+_NOTEWORTHY = 0.02
+"""Share of all rank-seconds from which on a cause is explained."""
+_COLORS = (
+    *("#8d99ae", "#cfd8e3", "#b48ead", "#d08770", "#e9b44c", "#0a5fd1", "#6cb0ff", "#2a9d8f"),
+    *("#b3261e", "#7b6fd0", "#c26fb8", "#5e8c3a", "#a3a3a3", "#c58b4a", "#5c6770", "var(--text)"),
+)
+_ADVICE = {
+    "starting": "A spare worker that is warm already takes a lost rank's place at once:"
+    " elastic.spares.",
+    "warm": "These are spare workers, or processes that waited for their first ring.",
+    "forming": "Look at the resets below, and at hosts that do not answer.",
+    "state": "A larger elastic.join_share sends the state faster, a smaller one disturbs steps"
+    " less.",
+    "input": "The ranks waited for examples. Raise data_plan.prefetch_steps, let PyTorch decode in"
+    " processes (data_plan.processes), or make the model's feed faster.",
+    "exchange": "The ranks waited for the sums of all ranks. Either some ranks are slower, or the"
+    " network is: train.compression halves the bytes, local rounds exchange less often.",
+    "redone": "These steps were lost with a rank, and done again.",
+    "evaluation": "Evaluate less often (train.evaluate_steps), or on fewer examples.",
+    "callbacks": "Ranks wait for the leader while the model's callbacks run.",
+    "checkpoint": "Save less often: checkpoint.every_seconds.",
+    LOST: "These processes ended without a last account, as one that is killed does.",
+}
+"""What to do about a cause, or what it means."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A rectangle of a process' bar."""
+
+    cause: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass
+class _Process:
+    """What a process has written: the account at each moment at which it wrote one."""
+
+    last: RankAccount
+    moments: list[RankAccount] = field(default_factory=list)
+
+
+def render(
+    name: str,
+    state: JobState,
+    details: TargetDetails | None,
+    events: Iterable[Recorded],
+    *,
+    now: float,
+) -> bytes:
+    """Write a job's report as HTML in UTF-8.
+
+    Args:
+        name: The job.
+        state: Its state.
+        details: What its launch target tells; None where it tells nothing.
+        events: Its events, oldest first.
+        now: Seconds since the epoch.
+    """
+    history, processes = History(), dict[tuple[str, int], _Process]()
+    resets, checkpoints = list[tuple[str, ...]](), list[tuple[str, ...]]()
+    for recorded in events:
+        history.add(recorded)
+        match recorded.event:
+            case AccountEvent() as event:
+                _add(processes, history.state.account, (recorded.source, event.pid))
+            case ResetEvent() as event if event.old_size:
+                resets.append(_reset_row(recorded.time, event))
+            case CheckpointEvent() as event:
+                checkpoints.append(_checkpoint_row(recorded.time, event))
+    for rank in state.account.ranks:  # With the moment at which a lost one was missed.
+        _add(processes, state.account, (rank.worker, rank.pid))
+    return Template("report.html").render(
+        name=name,
+        state=(details or state).state,
+        style=shipped("style.css"),
+        colors=dict(zip((*CAUSES, LOST), _COLORS, strict=True)),
+        facts={key: text for key, text in job_facts(state, details, now=now).items() if text},
+        sentences=_sentences(state.account),
+        causes=list(_causes(state.account)),
+        **_lanes(list(processes.values())),
+        lane_height=_LANE_HEIGHT,
+        charts=charts_of(_snapshot(history, state, now)),
+        field=(WIDTH, HEIGHT),
+        tables=[
+            account_tables(state.account)[1],
+            JobTable("Resets", ("TIME", "RANKS", "STEP", "STALL", "REASON"), resets[-_NUM_ROWS:]),
+            JobTable(
+                "Checkpoints",
+                ("TIME", "STATE", "STEP", "SECONDS", "NOTE"),
+                checkpoints[-_NUM_ROWS:],
+            ),
+        ],
+    )
+
+
+def _add(
+    processes: dict[tuple[str, int], _Process], account: Account, key: tuple[str, int]
+) -> None:
+    newest = next(it for it in account.ranks if (it.worker, it.pid) == key)
+    process = processes.setdefault(key, _Process(newest))
+    process.last = newest
+    if not process.moments or process.moments[-1] != newest:
+        process.moments.append(newest)
+
+
+def _snapshot(history: History, state: JobState, now: float) -> JobSnapshot:
+    return JobSnapshot(
+        time=now,
+        state=state,
+        loss=history.loss.points,
+        ring=history.ring.points,
+        ended=history.last_time if state.is_over else None,
+    )
+
+
+def _sentences(account: Account) -> list[str]:
+    seconds = account.seconds
+    total = sum(seconds.values())
+    costly = sorted(
+        ((spent, cause) for cause, spent in seconds.items() if cause not in STEP_CAUSES[::2]),
+        reverse=True,
+    )
+    return [
+        f"{cause}: {spent / total:.1%} of all rank-seconds ({spent:,.1f} s)."
+        f" {_ADVICE.get(cause, '')}".rstrip()
+        for spent, cause in costly
+        if spent / total >= _NOTEWORTHY
+    ]
+
+
+def _causes(account: Account) -> Iterator[dict[str, Any]]:
+    seconds = account.seconds
+    total, left = sum(seconds.values()), 0.0
+    for cause, spent in seconds.items():
+        width = spent / total * _LANE_WIDTH
+        yield {
+            "name": cause,
+            "seconds": f"{spent:,.1f}",
+            "share": f"{spent / total:.1%}",
+            "left": f"{left:.2f}",
+            "width": f"{width:.2f}",
+        }
+        left += width
+
+
+def _lanes(processes: Sequence[_Process]) -> dict[str, Any]:
+    if not processes:
+        return {"lanes": [], "began": "", "until": ""}
+    began = min(process.last.began for process in processes)
+    until = max(process.last.until for process in processes)
+    lanes = [
+        {
+            "title": f"{process.last.worker}, pid {process.last.pid}, "
+            f"{process.last.until - process.last.began:,.1f} s, {process.last.doing or 'ended'}",
+            "parts": list(_parts(process, began, max(until - began, 1e-9))),
+        }
+        for process in processes
+    ]
+    return {"lanes": lanes, "began": clock(began), "until": clock(until)}
+
+
+def _parts(process: _Process, began: float, span: float) -> Iterator[_Part]:
+    """The bar of a process: between two of its accounts, the causes fill it by their shares."""
+    every = -(-len(process.moments) // _MAX_PARTS)
+    moments = [*process.moments[:-1:every], process.moments[-1]]
+    since, before = process.last.began, dict[str, float]()
+    for moment in moments:
+        x, width = (since - began) / span, (moment.until - since) / span
+        spent = {
+            cause: moment.seconds.get(cause, 0.0) - before.get(cause, 0.0)
+            for cause in (*CAUSES, LOST)
+        }
+        total, y = sum(part for part in spent.values() if part > 0), 0.0
+        for cause, part in spent.items():
+            if part > 0:
+                height = part / total * _LANE_HEIGHT
+                numbers = (x * _LANE_WIDTH, y, width * _LANE_WIDTH, height)
+                yield _Part(cause, *(round(number, 2) for number in numbers))
+                y += height
+        since, before = moment.until, dict(moment.seconds)
+
+
+def _reset_row(time: float, event: ResetEvent) -> tuple[str, ...]:
+    sizes = f"{event.old_size} to {event.new_size}"
+    return (clock(time), sizes, f"{event.step:,}", f"{event.seconds:.3f} s", event.reason)
+
+
+def _checkpoint_row(time: float, event: CheckpointEvent) -> tuple[str, ...]:
+    seconds = "" if event.seconds is None else f"{event.seconds:.2f}"
+    return (clock(time), event.state, f"{event.step:,}", seconds, event.message)

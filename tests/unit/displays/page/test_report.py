@@ -1,0 +1,104 @@
+"""The report of a job as one file of HTML."""
+
+from html.parser import HTMLParser
+
+from edl_horovod.displays.page.report import render
+from edl_horovod.job.events import AccountEvent, JobEvent, Recorded, ResetEvent, WorkerEvent
+from edl_horovod.job.state import summarize
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and its text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.elements, self.text = [], ""
+        self.feed(page.decode())
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    def of(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def report(*events, name="a job"):
+    state = summarize(events)
+    return Elements(render(name, state, None, events, now=2000.0))
+
+
+def account(time, worker, pid, doing="computing", **seconds):
+    event = AccountEvent(pid=pid, began=1000.0, seconds=seconds, doing=doing)
+    return Recorded(time, worker, event)
+
+
+EVENTS = (
+    Recorded(1000.0, "launcher", JobEvent(state="running", task="train")),
+    account(1010.0, "host:0", 1, starting=4.0, computing=6.0),
+    account(1010.0, "host:1", 2, starting=8.0, computing=2.0),
+    account(1020.0, "host:0", 1, starting=4.0, computing=16.0),
+    Recorded(1015.0, "coordinator", WorkerEvent(worker="host:1", state="lost")),
+    Recorded(
+        1016.0,
+        "host:0",
+        ResetEvent(
+            generation=2,
+            old_size=2,
+            new_size=1,
+            step=7,
+            records_seen=99,
+            seconds=0.03,
+            reason="host:1 was lost",
+        ),
+    ),
+)
+
+
+def test_it_shows_what_cost_the_most_and_each_process():
+    page = report(*EVENTS)
+    assert "starting: 34.3% of all rank-seconds (12.0 s)" in page.text
+    assert "lost: 14.3% of all rank-seconds (5.0 s)" in page.text
+    assert "host:1 was lost" in page.text
+    titles = [svg["aria-label"] for svg in page.of("svg")]
+    assert any("host:0, pid 1, 20.0 s" in title for title in titles)
+    assert any("host:1, pid 2, 15.0 s, ended" in title for title in titles)
+
+
+def test_the_bar_of_a_process_covers_its_life():
+    page = report(*EVENTS)
+    bars = [rect for rect in page.of("rect") if rect["height"] != "40"]
+    # The second process lived for the first three quarters of the first one's life.
+    assert max(float(bar["x"]) + float(bar["width"]) for bar in bars) == 1000.0
+    of_second = bars[-3:]
+    assert max(float(bar["x"]) + float(bar["width"]) for bar in of_second) == 750.0
+    assert {bar["class"] for bar in of_second} == {"of-starting", "of-computing", "of-lost"}
+
+
+def test_it_needs_no_other_file_and_runs_no_program():
+    page = report(*EVENTS)
+    assert not page.of("script") + page.of("link") + page.of("img")
+    (policy,) = [it["content"] for it in page.of("meta") if "http-equiv" in it]
+    assert "default-src 'none'" in policy
+
+
+def test_what_a_job_says_stays_text():
+    page = report(
+        account(1010.0, "<script>alert(1)</script>", 1, starting=4.0, **{"</style><b>": 3.0}),
+        name="<img src=x>",
+    )
+    assert not page.of("script") + page.of("b") + page.of("img")
+    assert "<script>alert(1)</script>" in page.text
+
+
+def test_a_job_that_has_not_begun_has_a_report():
+    assert "a job" in report().text
+
+
+def test_many_accounts_make_a_picture_of_bounded_size():
+    events = [
+        account(1000.0 + n, "host:0", 1, computing=float(n), input=n / 2) for n in range(1, 5000)
+    ]
+    assert len(report(*events).of("rect")) < 2000
