@@ -17,6 +17,7 @@ class Alone(Membership):
     """A ring of one that is over after some steps, as by SIGTERM; 0 means never."""
 
     def __init__(self, last_step=0):
+        super().__init__(None)
         self._last_step = last_step
         self._step = 0
         self._has_joined = False

@@ -13,6 +13,7 @@ algorithm 1, whose outer optimizer is SGD with Nesterov momentum.
 import itertools
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -288,6 +289,7 @@ class LocalRounds:
             _assign(self._inner, start)
         changes, slots, numbers = self._local_sums([(lane, self._done[lane]) for lane in lanes])
         numbers[_WANTS_CHANGE] = float(wants_change)
+        computed_at = time.monotonic()
         if not is_alone:
             self._is_waiting = True
             try:
@@ -295,13 +297,18 @@ class LocalRounds:
                 changes, slots, numbers = self._over_ring(changes, slots, numbers, num_ranks)
             finally:
                 self._is_waiting = False
+        summed_at = time.monotonic()
         results = self._results(numbers)
         if results.is_finite:
             if results.num_examples:
                 self._end_round(start, changes, numbers)
             for name, values in slots.items():
                 self._kept[name].assign(values)
-        return results
+        return replace(
+            results,
+            exchange_seconds=summed_at - computed_at,
+            apply_seconds=time.monotonic() - summed_at,
+        )
 
     def scale_learning_rate(self, factor: float) -> None:
         """Multiply the learning rate of the local steps."""

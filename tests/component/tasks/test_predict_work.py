@@ -68,6 +68,7 @@ class Until(Membership):
     """Wants the ring to change after some segments."""
 
     def __init__(self, last_segment: int) -> None:
+        super().__init__(None)
         self._left = last_segment
 
     def join(self, step: int) -> World:

@@ -43,6 +43,7 @@ class Formed(Membership):
     """A ring that is there already and never changes."""
 
     def __init__(self, world):
+        super().__init__(None)
         self._world = world
         self.first_weights = []
 
