@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from edl_horovod.errors import UserCodeError
 
@@ -33,9 +33,11 @@ class Phase:
     variables: Sequence[Any]
     """What its optimizer changes: Keras variables, or PyTorch parameters."""
     repeats: int = 1
-    """How often it runs in a step, each time with the same records and new noise."""
+    """How often it runs in a step, each time with new noise."""
     every: int = 1
     """It runs in the first step, and then in each step of this number."""
+    records: Literal["same", "new"] = "same"
+    """Whether each repeat takes all records of the step, or they are divided among the repeats."""
 
 
 class ElasticDLSpec(ABC):

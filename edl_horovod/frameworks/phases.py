@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, UserCodeError
@@ -22,6 +23,8 @@ from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Phase
 
 CallbacksMaker = Callable[..., EpochCallbacks | None]
+Take = Callable[[Batch, NDArray[np.int64]], Batch]
+"""Returns a batch of some of the examples, whose indices are given."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,11 @@ def _require_phases(phases: Any, label: str, variable_ids: set[int]) -> None:
                     f"{subject}: {key} of the phase {phase.name} must be a whole number from 1 on.",
                     received=repr(count),
                 )
+        if phase.records not in ("same", "new"):
+            raise UserCodeError(
+                f"{subject}: records of the phase {phase.name} must be 'same' or 'new'.",
+                received=repr(phase.records),
+            )
         if not phase.variables:
             raise UserCodeError(
                 f"{subject}: the phase {phase.name} has no variables.",
@@ -169,6 +177,7 @@ class PhasedStep:
         steps: Sequence[tuple[Phase, Step]],
         *,
         seed: int,
+        take: Take,
         make_callbacks: CallbacksMaker,
     ) -> None:
         """Combine the steps.
@@ -177,13 +186,15 @@ class PhasedStep:
             loaded: The user's spec.
             steps: Each phase and the step that trains its variables.
             seed: Seed of the noise.
+            take: Takes some examples out of a batch of the framework.
             make_callbacks: Creates the callbacks from the arguments of `Step.callbacks`, and
                 `num_metric_sums` and `metric_values`.
         """
         self._loaded, self._steps = loaded, list(steps)
-        self._make_callbacks = make_callbacks
+        self._take, self._make_callbacks = take, make_callbacks
         takes = declared(loaded.spec.create_phase_loss)
         self._takes_noise = takes.takes_any or "noise" in takes.names
+        self._divides = any(phase.records == "new" for phase, _ in steps)
         self._passes = sum(phase.repeats for phase, _ in steps)
         self._counter = Array(np.array([seed, 0], np.int64))
         """The seed, and the number of completed steps; part of the ring's state."""
@@ -232,11 +243,13 @@ class PhasedStep:
     ) -> StepSums:
         """Run the phases that are due; either all of them take effect or none."""
         seed, number = self._counter.numpy().tolist()
-        keys = None if batch is None else self._places(batch)
+        if batch is not None:
+            places = self._places(batch)
+            batch = replace(batch, places=lambda: places)
         passes = [
-            (phase.name, step)
+            (phase, step, repeat)
             for phase, step in self._steps
-            for _ in range(phase.repeats if number % phase.every == 0 else 0)
+            for repeat in range(phase.repeats if number % phase.every == 0 else 0)
         ]
         before: list[tuple[Variable, Any]] = []
         if len(passes) > 1:  # A single pass takes effect or not by itself.
@@ -244,14 +257,15 @@ class PhasedStep:
         results: dict[str, StepSums] = {}
         of_passes: list[StepSums] = []
         try:
-            for pass_number, (name, step) in enumerate(passes, number * self._passes):
+            for pass_number, (phase, step, repeat) in enumerate(passes, number * self._passes):
                 self._running = step
-                if batch is not None and keys is not None:
-                    batch = replace(batch, noise=NoiseKey(seed, pass_number, keys))
-                sums = results[name] = step.step(
-                    batch, wants_change=wants_change, is_alone=is_alone, salt=salt
-                )
+                part = self._part(batch, phase, repeat)
+                if part is not None:
+                    part = replace(part, noise=NoiseKey(seed, pass_number, self._places(part)))
+                sums = step.step(part, wants_change=wants_change, is_alone=is_alone, salt=salt)
                 of_passes.append(sums)
+                is_rest = phase.records == "new" and phase.name in results
+                results[phase.name] = _added(results[phase.name], sums) if is_rest else sums
                 if not sums.is_finite:
                     _restore(before)
                     return self._combined(results, of_passes)
@@ -305,21 +319,34 @@ class PhasedStep:
             metric_values=lambda sums, _count: self._metric_values(sums),
         )
 
-    def _places(self, batch: Batch) -> Any:
-        """The place of each example's record in the step; zeros if there is no noise."""
+    def _places(self, batch: Batch) -> NDArray[np.int64]:
+        """The place of each example's record in the step; zeros if nothing depends on it."""
         zeros = np.zeros(batch.num_examples, np.int64)
-        if not self._takes_noise or batch.places is None:
+        if not (self._takes_noise or self._divides) or batch.places is None:
             return zeros
         places = batch.places()
         if len(places) != batch.num_examples:
             raise UserCodeError(
-                f"create_phase_loss of {self._loaded.label} declares noise, which belongs to"
+                f"The phases of {self._loaded.label} have noise or records='new', which belong to"
                 " records, but create_dataset does not make exactly one example from each record.",
                 received=f"{len(places)} records, {batch.num_examples} examples",
-                hint="Filter and expand records when you prepare the data, or draw random numbers"
-                " in the loss, which then depend on the number of ranks.",
+                hint="Filter and expand records when you prepare the data, or do without both;"
+                " random numbers that the loss draws itself depend on the number of ranks.",
             )
         return places
+
+    def _part(self, batch: Batch | None, phase: Phase, repeat: int) -> Batch | None:
+        """The examples of one repeat of a phase; None if this rank has none of them.
+
+        Neighbouring places go to different repeats, so that each rank has examples in each of them.
+        """
+        if batch is None or phase.records == "same":
+            return batch
+        places = self._places(batch)
+        rows = np.flatnonzero(places % phase.repeats == repeat)
+        if len(rows) == 0:
+            return None
+        return replace(self._take(batch, rows), places=lambda: places[rows])
 
     def _combined(self, results: Mapping[str, StepSums], of_passes: Sequence[StepSums]) -> StepSums:
         """The results of a step from those of its phases, and the times of all passes."""
@@ -347,6 +374,19 @@ class PhasedStep:
             f"{phase.name}_loss": float(total / count) if count else math.nan
             for (phase, _), total, count in totals
         }
+
+
+def _added(some: StepSums, others: StepSums) -> StepSums:
+    """The results of a phase over two parts of a step's examples."""
+    parts = [sums for sums in (some, others) if sums.num_examples]
+    count = sum(sums.num_examples for sums in parts)
+    total = sum(sums.num_examples * sums.loss for sums in parts)
+    return replace(
+        others,
+        num_examples=count,
+        loss=total / count if count else math.nan,
+        has_finite_gradients=some.has_finite_gradients and others.has_finite_gradients,
+    )
 
 
 def _restore(values: Sequence[tuple[Variable, Any]]) -> None:

@@ -88,8 +88,13 @@ def test_so_is_that_of_a_model_with_batch_norm_over_all_ranks(start, tmp_path):
     assert_same_curve(start, tmp_path, *settings)
 
 
-def test_so_are_those_of_a_gan_whose_phases_alternate(start, tmp_path):
-    settings = ("train.batch_norm=synchronized", "train.epochs=10")
+@pytest.mark.parametrize("records", ["same", pytest.param("new", marks=pytest.mark.long)])
+def test_so_are_those_of_a_gan_whose_phases_alternate(start, tmp_path, records):
+    settings = (
+        "train.batch_norm=synchronized",
+        "train.epochs=10",
+        f"params.critic_records={records}",
+    )
     losses = assert_same_curve(start, tmp_path, *settings, model_def="gan")
     assert np.abs(np.diff(losses)).min() > 0
 

@@ -13,9 +13,9 @@ PAUSE_SECONDS = 0.6
 
 
 class CurveSpec(ElasticDLSpec):
-    def __init__(self, context=None, slow_until="", width=16):
+    def __init__(self, context=None, slow_until="", width=16, window=64):
         super().__init__(context)
-        self._slow_until, self._width = slow_until, width
+        self._slow_until, self._width, self._window = slow_until, width, window
 
     def create_model(self, batch_norm=False):
         x = keras.Input(shape=(4,), name="x")
@@ -41,7 +41,8 @@ class CurveSpec(ElasticDLSpec):
         pause = tf.data.Dataset.from_tensors(0).map(
             lambda zero: tf.numpy_function(wait, [zero], tf.int32, stateful=True)
         )
-        return pause.flat_map(lambda _: dataset.map(lambda e: ({"x": e["x"]}, e["y"])).shuffle(64))
+        examples = dataset.map(lambda e: ({"x": e["x"]}, e["y"])).shuffle(self._window)
+        return pause.flat_map(lambda _: examples)
 
     def create_loss(self, outputs, labels):
         return tf.reduce_mean(tf.square(outputs - labels))

@@ -28,12 +28,19 @@ class Gan(keras.Model):
 
 
 class GanSpec(CurveSpec):
+    def __init__(self, context=None, slow_until="", critic_records="same"):
+        # Which example has which place counts where the records are divided: no shuffling.
+        super().__init__(context, slow_until, window=64 if critic_records == "same" else 1)
+        self._critic_records = critic_records
+
     def create_model(self):
         return Gan()
 
     def create_phases(self, model):
         return [
-            Phase("critic", model.critic.trainable_variables, repeats=2),
+            Phase(
+                "critic", model.critic.trainable_variables, repeats=2, records=self._critic_records
+            ),
             Phase("generator", model.generator.trainable_variables, every=2),
         ]
 

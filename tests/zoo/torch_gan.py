@@ -24,12 +24,18 @@ class Gan(nn.Module):
 
 
 class TorchGanSpec(TorchCurveSpec):
+    def __init__(self, context=None, slow_until="", critic_records="same"):
+        super().__init__(context, slow_until)
+        self._critic_records = critic_records
+
     def create_model(self):
         return Gan()
 
     def create_phases(self, model):
         return [
-            Phase("critic", list(model.critic.parameters()), repeats=2),
+            Phase(
+                "critic", list(model.critic.parameters()), repeats=2, records=self._critic_records
+            ),
             Phase("generator", list(model.generator.parameters()), every=2),
         ]
 

@@ -12,6 +12,7 @@ from edl_horovod.frameworks.base import Framework, Model, Step
 from edl_horovod.frameworks.keras import keras_2
 from edl_horovod.frameworks.keras.batches import KerasBatches, all_examples
 from edl_horovod.frameworks.keras.collectives import HOROVOD, KerasCollectives
+from edl_horovod.frameworks.keras.functional import take_examples
 from edl_horovod.frameworks.keras.model import KerasModel
 from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
 from edl_horovod.frameworks.keras.step import KerasStep, SharedModel, make_callbacks
@@ -80,7 +81,9 @@ class KerasFramework:
         # Keras would replace a plain dict by a copy.
         optimizers = MappingProxyType({phase.name: step.optimizer for phase, step in steps})
         callbacks = functools.partial(make_callbacks, [step for _, step in steps], optimizers)
-        return PhasedStep(loaded, steps, seed=self._seed, make_callbacks=callbacks)
+        return PhasedStep(
+            loaded, steps, seed=self._seed, take=take_examples, make_callbacks=callbacks
+        )
 
 
 # Installed before any model file runs, because it may import these names.

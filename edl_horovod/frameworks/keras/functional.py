@@ -5,9 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from edl_horovod.frameworks.keras.metrics import zeros_of
+from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 
@@ -81,6 +84,20 @@ def some_examples(batch: Any, first: Any, last: Any) -> Any:
         return tf.sparse.slice(value, tf.concat([[begin], tf.zeros_like(rest)], 0), size)
 
     return tf.nest.map_structure(sliced, batch)
+
+
+def take_examples(batch: Batch, rows: NDArray[np.int64]) -> Batch:
+    """Return the examples of a batch that have these indices."""
+
+    def taken(value: Any) -> Any:
+        if isinstance(value, tf.SparseTensor):
+            return tf.sparse.concat(0, [some_examples(value, row, row + 1) for row in rows])
+        return None if value is None else tf.gather(value, rows)
+
+    features, labels, weights = (
+        tf.nest.map_structure(taken, part) for part in (batch.features, batch.labels, batch.weights)
+    )
+    return Batch(features, labels, len(rows), weights)
 
 
 def repeated(batch: Any, times: int) -> Any:

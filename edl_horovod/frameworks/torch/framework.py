@@ -21,6 +21,7 @@ from edl_horovod.frameworks.torch.step import (
     TorchStep,
     make_callbacks,
 )
+from edl_horovod.frameworks.torch.structures import take_examples
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
@@ -114,4 +115,6 @@ class TorchFramework:
         ]
         optimizers = {phase.name: step.optimizer for phase, step in steps}
         callbacks = functools.partial(make_callbacks, [step for _, step in steps], optimizers)
-        return PhasedStep(loaded, steps, seed=self._seed, make_callbacks=callbacks)
+        return PhasedStep(
+            loaded, steps, seed=self._seed, take=take_examples, make_callbacks=callbacks
+        )

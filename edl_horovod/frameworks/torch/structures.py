@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edl_horovod.frameworks.values import Batch
 
@@ -89,6 +91,12 @@ def slice_batch(batch: Batch, first: int, last: int) -> Batch:
     if last - first == batch.num_examples:
         return batch
     return map_batch(lambda tensor: tensor[first:last], batch, last - first)
+
+
+def take_examples(batch: Batch, rows: NDArray[np.int64]) -> Batch:
+    """Return the examples of a batch that have these indices."""
+    indices = torch.from_numpy(rows)
+    return map_batch(lambda tensor: tensor[indices], batch, len(rows))
 
 
 def repeated(value: Any, times: int = 2) -> Any:

@@ -1,5 +1,6 @@
 """Phases of a Keras model: the same as a loop by hand, all or nothing, and their mistakes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -10,6 +11,7 @@ import tensorflow as tf
 from edl_horovod.config.schema import AdversarialConfig
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.frameworks.keras.framework import FRAMEWORK
+from edl_horovod.frameworks.keras.functional import take_examples
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.spec import Phase
@@ -76,6 +78,45 @@ def test_phases_train_as_the_same_loop_by_hand():
         assert sums.metrics[f"{name}_loss"] == pytest.approx(float(loss), rel=1e-5)
     for ours, theirs in zip(step.model.keras.get_weights(), by_hand.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_examples", [BATCH, 3, 1])
+def test_new_records_divide_the_step_among_the_repeats(num_examples):
+    seen = []
+
+    def loss(phase, model, features):
+        tf.py_function(lambda x: seen.append((phase, x.numpy())), [features["x"]], [])
+        return tf.reduce_mean(features["x"]) + 0 * loss_by_hand(phase, model, features)
+
+    critic = {"repeats": 2, "records": "new"}
+    step = make_step(load(create_phases=phases(critic=critic), create_phase_loss=loss))
+    whole, *_ = batches()
+    run(step, whole)  # The first step also tries the losses on repeated examples.
+    seen.clear()
+    part = take_examples(whole, np.arange(num_examples))
+    sums = run(step, replace(part, places=lambda: 2 + np.arange(num_examples)))
+    x = part.features["x"].numpy()
+    parts = [("critic", x[0::2]), ("critic", x[1::2]), ("generator", x)]
+    parts = [(phase, rows) for phase, rows in parts if len(rows)]
+    for (phase, found), (expected_phase, expected) in zip(seen, parts, strict=True):
+        assert phase == expected_phase
+        np.testing.assert_array_equal(found, expected)
+    assert sums.num_examples == num_examples
+    assert sums.metrics["critic_loss"] == pytest.approx(x.mean(), rel=1e-5)
+
+
+def test_taken_examples_are_the_chosen_rows_of_sparse_ragged_and_dense_features():
+    dense = np.arange(8.0).reshape(4, 2)
+    features = {
+        "dense": tf.constant(dense),
+        "ragged": tf.ragged.constant([[1], [2, 3], [], [4]]),
+        "sparse": tf.sparse.from_dense(dense),
+    }
+    taken = take_examples(Batch(features, None, 4, tf.range(4)), np.array([1, 3]))
+    assert (taken.num_examples, taken.labels, taken.weights.numpy().tolist()) == (2, None, [1, 3])
+    np.testing.assert_array_equal(taken.features["dense"], dense[[1, 3]])
+    assert taken.features["ragged"].to_list() == [[2, 3], [4]]
+    np.testing.assert_array_equal(tf.sparse.to_dense(taken.features["sparse"]), dense[[1, 3]])
 
 
 def test_a_phase_that_is_not_finite_leaves_the_step_without_effect():
@@ -166,6 +207,7 @@ def phases(**changes):
         ({"create_phases": phases(critic={"name": "my critic"})}, "identifier"),
         ({"create_phases": phases(critic={"repeats": 0})}, "repeats of the phase critic"),
         ({"create_phases": phases(critic={"every": 1.5})}, "every of the phase critic"),
+        ({"create_phases": phases(critic={"records": "old"})}, "records of the phase critic"),
         (
             {"create_phases": phases(critic={"every": 2}, generator={"every": 3})},
             "one of the phases must run in every step",

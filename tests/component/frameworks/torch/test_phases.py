@@ -1,6 +1,7 @@
 """Phases of a PyTorch model: the same as a loop by hand, and all or nothing in a ring."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,8 +12,10 @@ from torch.nn.functional import softplus
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.framework import TorchFramework
+from edl_horovod.frameworks.torch.structures import take_examples
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
+from edl_horovod.spec import Phase
 from tests.jobs import training
 from tests.specs import with_methods
 from tests.torch_ring import Reducer
@@ -98,6 +101,35 @@ def test_phases_train_as_the_same_loop_by_hand(is_alone):
     for name, value in by_hand.state_dict().items():
         torch.testing.assert_close(ours[name], value, rtol=1e-5, atol=1e-6)
     assert all(parameter.requires_grad for parameter in step.model.runner.module.parameters())
+
+
+@pytest.mark.parametrize("num_examples", [BATCH, 3, 1])
+def test_new_records_divide_the_step_among_the_repeats(num_examples):
+    def create_phases(model):
+        critic, generator = (list(part.parameters()) for part in (model.critic, model.generator))
+        return [Phase("generator", generator), Phase("critic", critic, repeats=2, records="new")]
+
+    seen = []
+
+    def loss(phase, model, features):
+        seen.append((phase, features["x"]))
+        return features["x"].mean() + 0 * loss_by_hand(phase, model, features)
+
+    step = make_step(create_phases=create_phases, create_phase_loss=loss)
+    whole, *_ = batches()
+    run(step, whole)  # The first step also tries the losses on repeated examples.
+    seen.clear()
+    part = take_examples(whole, np.arange(num_examples))
+    sums = run(step, replace(part, places=lambda: 2 + np.arange(num_examples)))
+    x = part.features["x"]
+    parts = [("generator", x), ("critic", x[0::2]), ("critic", x[1::2])]
+    parts = [(phase, rows) for phase, rows in parts if len(rows)]
+    for (phase, found), (expected_phase, expected) in zip(seen, parts, strict=True):
+        assert phase == expected_phase
+        # BatchNorm gets a single example twice.
+        torch.testing.assert_close(found[: len(expected)], expected)
+    assert sums.num_examples == num_examples
+    assert sums.metrics["critic_loss"] == pytest.approx(x.mean().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
