@@ -75,6 +75,7 @@ NOT_RUN: dict[str, str | dict[str, str]] = {
         "pip install": INSTALLS,
     },
     "docs/how-to/resume.md": "The machine goes down: tests/integration/test_resume.py.",
+    "docs/how-to/robust-training.md": {"pip install": INSTALLS},
     "docs/how-to/several-losses.md": {"class DigitsGanSpec": PART},
     "docs/how-to/slurm.md": "tests/integration/test_slurm.py has a cluster of its own.",
     "docs/how-to/sql.md": {
