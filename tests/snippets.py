@@ -88,6 +88,7 @@ NOT_RUN: dict[str, str | dict[str, str]] = {
     "docs/how-to/where-the-time-went.md": "tests/integration/test_report.py",
     "docs/reference/cli.md": OPEN,
     "docs/reference/data-formats.md": PART,
+    "docs/reference/events.md": "tests/unit/displays/test_event_table.py",
     "docs/reference/files.md": SHOWN,
     "docs/reference/keras.md": "tests/component/frameworks/keras/test_adapted_layers.py",
     "docs/reference/model-files.md": {"class DNN": PART, "edl train ...": OPEN},

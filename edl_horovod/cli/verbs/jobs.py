@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from edl_horovod.cli.arguments import VerbParser, fact_lines, print_result, table
-from edl_horovod.displays import open_displays
+from edl_horovod.displays import event_table, open_displays
 from edl_horovod.displays.page import address
 from edl_horovod.displays.text import (
     account_tables,
     ago,
     as_json,
+    count,
     goodput_text,
     job_facts,
     job_table,
@@ -166,12 +167,22 @@ def run_list(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 def run_events(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl events`."""
-    parser = job_parser(verb, summary, "[-f] [-o json]")
-    parser.add_switch("-f", "--follow", help="print new lines until the job ends")
+    parser = job_parser(verb, summary, "[-f | --to FILE] [-o json]")
+    only_one = parser.add_mutually_exclusive_group()
+    text = "print new lines until the job ends"
+    only_one.add_argument("-f", "--follow", action="store_true", help=text)
+    text = "write a table of the job's own events, for pandas and the like: .csv or .parquet"
+    only_one.add_argument("--to", metavar="FILE", type=Path, help=text)
     parser.add_format()
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
     is_json = flags.format == "json"
+    if flags.to is not None:
+        event_table.require_suffix(flags.to)
+        with client_of(flags) as client:
+            num_rows = event_table.write(flags.to, client.recorded(flags.job))
+        print(f"{flags.to}: {count(num_rows, 'event')}")
+        return 0
     with client_of(flags) as client, detaching(verb, argv):
         lines = client.events(flags.job, follow=flags.follow)
         if flags.follow:
