@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from edl_horovod.config.conf_files import ConfigFiles
 from edl_horovod.config.fields import REQUIRED, SET_BY_US, is_setting, needed, settings, type_name
+from edl_horovod.displays.text import goodput_text
 from edl_horovod.errors import ConfigError, MissingDependency, did_you_mean, how_to_install
+from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.state import summarize
 
 if TYPE_CHECKING:
     from edl_horovod.supervisor.run import JobResult
@@ -255,6 +258,8 @@ def print_result(result: "JobResult") -> None:
     rows |= {"output": result.output} if result.output else {}
     rows |= {"job_dir": result.job_dir, "steps": str(result.steps)}
     rows["seconds"] = f"{result.seconds:.1f}"
+    state = summarize(events.read(JobDir(Path(result.job_dir)).events))
+    rows |= {"goodput": goodput_text(state.account)} if state.account.ranks else {}
     print_rows(rows)
 
 

@@ -9,7 +9,8 @@ from edl_horovod.job.events import AccountEvent, Recorded, WorkerEvent
 __all__ = ["CAUSES", "LOST", "STEP_CAUSES", "Account", "Cause", "RankAccount"]
 
 Cause = Literal[
-    "starting",  # Imports, opening the data, building and rehearsing the model.
+    "importing",  # Python and its packages; a forked worker has them already.
+    "building",  # Opening the data, building the model, trying a step.
     "warm",  # Ready, without a place in a ring: a spare worker, or one whose ring is not due yet.
     "forming",  # Leaving a ring, waiting for the members of the next one, forming it.
     "state",  # Receiving or sending the job's state, so that a newcomer has it.

@@ -44,16 +44,17 @@ class Activity:
     """
 
     def __init__(self, age: float | None = None) -> None:
-        """Begin with the process.
+        """Begin with the process, whose imports are over.
 
         Args:
             age: Seconds since the process began; None to ask the kernel.
         """
         self._began = time.monotonic() - (_age() if age is None else age)
-        self._phase: _Now = ("joins", "getting warm", "starting", None, self._began)
+        self._phase: _Now = ("joins", "getting warm", "importing", None, self._began)
         self._waiting: tuple[_Now, float] | None = None
         self._seconds: dict[str, float] = dict.fromkeys(CAUSES, 0.0)
         self._lock = threading.Lock()
+        self.begin("joins", "getting warm", "building")
 
     def begin(
         self,

@@ -47,7 +47,7 @@ def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
         life = rank["until"] - rank["began"]
         assert sum(rank["seconds"].values()) == pytest.approx(life, rel=0.005, abs=0.01)
         assert rank["doing"] == ""
-        assert rank["seconds"]["starting"] > 0
+        assert rank["seconds"]["building"] > 0
     assert survivor["seconds"]["computing"] > 10
     assert survivor["seconds"]["redone"] > 0
     assert "ending" in newcomer["seconds"]

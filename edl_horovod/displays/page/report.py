@@ -25,11 +25,22 @@ _NUM_ROWS = 200
 _NOTEWORTHY = 0.02
 """Share of all rank-seconds from which on a cause is explained."""
 _COLORS = (
-    *("#8d99ae", "#cfd8e3", "#b48ead", "#d08770", "#e9b44c", "#0a5fd1", "#6cb0ff", "#2a9d8f"),
+    *(
+        "#55606e",
+        "#8d99ae",
+        "#cfd8e3",
+        "#b48ead",
+        "#d08770",
+        "#e9b44c",
+        "#0a5fd1",
+        "#6cb0ff",
+        "#2a9d8f",
+    ),
     *("#b3261e", "#7b6fd0", "#c26fb8", "#5e8c3a", "#a3a3a3", "#c58b4a", "#5c6770", "var(--text)"),
 )
 _ADVICE = {
-    "starting": "A spare worker that is warm already takes a lost rank's place at once:"
+    "importing": "The workers of one launcher that start later are forked, and have this done.",
+    "building": "A spare worker that is warm already takes a lost rank's place at once:"
     " elastic.spares.",
     "warm": "These are spare workers, or processes that waited for their first ring.",
     "forming": "Look at the resets below, and at hosts that do not answer.",

@@ -32,14 +32,14 @@ def step(time):
 
 def test_the_newest_account_of_each_process_counts():
     events = [
-        account(10, "host:0", 1, starting=4.0, computing=6.0),
-        account(11, "host:1", 2, starting=5.0, computing=5.0),
+        account(10, "host:0", 1, building=4.0, computing=6.0),
+        account(11, "host:1", 2, building=5.0, computing=5.0),
         step(12),
-        account(20, "host:0", 1, starting=4.0, computing=12.0, exchange=4.0),
-        account(21, "host:1", 2, doing="", starting=5.0, computing=14.0, applying=1.0),
+        account(20, "host:0", 1, building=4.0, computing=12.0, exchange=4.0),
+        account(21, "host:1", 2, doing="", building=5.0, computing=14.0, applying=1.0),
     ]
     found = summarize(events).account
-    assert found.seconds == {"starting": 9.0, "computing": 26.0, "exchange": 4.0, "applying": 1.0}
+    assert found.seconds == {"building": 9.0, "computing": 26.0, "exchange": 4.0, "applying": 1.0}
     assert found.goodput == 31 / 40
     assert [(rank.worker, rank.began, rank.doing) for rank in found.ranks] == [
         ("host:0", 0.0, "computing"),
@@ -54,10 +54,10 @@ def test_the_time_up_to_a_sudden_end_is_a_cause_of_its_own(state):
         account(10, "host:1", 2, computing=10.0),
         missed(12.5, "host:1", state),
         missed(13, "host:1"),  # Of the same process, which is told twice.
-        account(20, "host:1", 3, starting=6.0),
+        account(20, "host:1", 3, building=6.0),
     ]
     found = summarize(events).account
-    assert found.seconds == {"starting": 6.0, "computing": 20.0, LOST: 2.5}
+    assert found.seconds == {"building": 6.0, "computing": 20.0, LOST: 2.5}
     assert [(rank.pid, rank.until, rank.doing) for rank in found.ranks] == [
         (1, 10, "computing"),
         (2, 12.5, ""),

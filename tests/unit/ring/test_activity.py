@@ -94,7 +94,7 @@ def test_each_second_of_its_life_has_one_cause(clock):
     clock.now += 2
     seconds, age, doing = activity.account()
     assert {cause: spent for cause, spent in seconds.items() if spent} == {
-        "starting": 4.0,
+        "importing": 4.0,
         "warm": 5.0,
         "between": 0.5,
         "computing": 8.5,

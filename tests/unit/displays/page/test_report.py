@@ -37,9 +37,9 @@ def account(time, worker, pid, doing="computing", **seconds):
 
 EVENTS = (
     Recorded(1000.0, "launcher", JobEvent(state="running", task="train")),
-    account(1010.0, "host:0", 1, starting=4.0, computing=6.0),
-    account(1010.0, "host:1", 2, starting=8.0, computing=2.0),
-    account(1020.0, "host:0", 1, starting=4.0, computing=16.0),
+    account(1010.0, "host:0", 1, building=4.0, computing=6.0),
+    account(1010.0, "host:1", 2, building=8.0, computing=2.0),
+    account(1020.0, "host:0", 1, building=4.0, computing=16.0),
     Recorded(1015.0, "coordinator", WorkerEvent(worker="host:1", state="lost")),
     Recorded(
         1016.0,
@@ -59,7 +59,7 @@ EVENTS = (
 
 def test_it_shows_what_cost_the_most_and_each_process():
     page = report(*EVENTS)
-    assert "starting: 34.3% of all rank-seconds (12.0 s)" in page.text
+    assert "building: 34.3% of all rank-seconds (12.0 s)" in page.text
     assert "lost: 14.3% of all rank-seconds (5.0 s)" in page.text
     assert "host:1 was lost" in page.text
     titles = [svg["aria-label"] for svg in page.of("svg")]
@@ -74,7 +74,7 @@ def test_the_bar_of_a_process_covers_its_life():
     assert max(float(bar["x"]) + float(bar["width"]) for bar in bars) == 1000.0
     of_second = bars[-3:]
     assert max(float(bar["x"]) + float(bar["width"]) for bar in of_second) == 750.0
-    assert {bar["class"] for bar in of_second} == {"of-starting", "of-computing", "of-lost"}
+    assert {bar["class"] for bar in of_second} == {"of-building", "of-computing", "of-lost"}
 
 
 def test_it_needs_no_other_file_and_runs_no_program():
@@ -86,7 +86,7 @@ def test_it_needs_no_other_file_and_runs_no_program():
 
 def test_what_a_job_says_stays_text():
     page = report(
-        account(1010.0, "<script>alert(1)</script>", 1, starting=4.0, **{"</style><b>": 3.0}),
+        account(1010.0, "<script>alert(1)</script>", 1, building=4.0, **{"</style><b>": 3.0}),
         name="<img src=x>",
     )
     assert not page.of("script") + page.of("b") + page.of("img")
