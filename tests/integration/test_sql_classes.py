@@ -1,5 +1,6 @@
 """Statements about classes, from the rows of a database to metrics and what columns are worth."""
 
+import contextlib
 import datetime
 import sqlite3
 
@@ -23,7 +24,7 @@ LABEL paid INTO pay;"""
 def places(tmp_path):
     random = np.random.default_rng(0)
     first = datetime.date(2010, 1, 1)
-    with sqlite3.connect(tmp_path / "hr.db") as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "hr.db")) as connection, connection:
         connection.execute(
             "CREATE TABLE employee (role TEXT, age INTEGER, hired TEXT, paid TEXT, note TEXT)"
         )

@@ -1,5 +1,6 @@
 """A training that a client of the SQL service began, and ends by cancelling its call."""
 
+import contextlib
 import sqlite3
 
 import pytest
@@ -16,7 +17,7 @@ WITH hidden_units=[16, 8], train.epochs=1000, train.batch_size=20, train.split='
 @pytest.mark.timeout(280)
 @NEEDS_KERAS
 def test_a_cancelled_call_leaves_no_process_and_no_file_of_its_job(tmp_path):
-    with sqlite3.connect(tmp_path / "hr.db") as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "hr.db")) as connection, connection:
         connection.execute("CREATE TABLE numbers (a REAL, b REAL, c REAL)")
         cells = [(n / 100, n % 7, n % 7 + n / 50) for n in range(200)]
         connection.executemany("INSERT INTO numbers VALUES (?, ?, ?)", cells)

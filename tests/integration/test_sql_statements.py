@@ -1,5 +1,6 @@
 """The two statements of the reference on sqlite: whole jobs, the table before and after."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -34,7 +35,7 @@ ROLES = tuple(PAY)
 
 
 def rows_of(database, table):
-    with sqlite3.connect(database) as connection:
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         return connection.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()
 
 
@@ -43,7 +44,7 @@ def trained(tmp_path_factory):
     """A folder with a database, and a model that the command trained."""
     pytest.importorskip("keras", reason="make setup FRAMEWORKS=tensorflow")
     folder = tmp_path_factory.mktemp("sql")
-    with sqlite3.connect(folder / "hr.db") as connection:
+    with contextlib.closing(sqlite3.connect(folder / "hr.db")) as connection, connection:
         connection.execute("CREATE TABLE employee (name TEXT, role TEXT, salary REAL)")
         connection.execute("CREATE TABLE testdata (name TEXT, role TEXT, age INTEGER)")
         connection.executemany(
@@ -85,7 +86,7 @@ def test_the_predictions_stand_in_the_column_and_nothing_else_changed(trained):
     assert rows_of(trained / "hr.db", "employee") == employees
     for _, _, role, _, predicted in after:
         assert predicted == pytest.approx(PAY[role] + 2, abs=15)
-    with sqlite3.connect(trained / "hr.db") as connection:
+    with contextlib.closing(sqlite3.connect(trained / "hr.db")) as connection, connection:
         tables = connection.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall()
     assert tables == [("employee",), ("testdata",)]
     assert [path.name for path in (trained / "models").iterdir() if path.name != ".jobs"]

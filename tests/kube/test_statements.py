@@ -4,6 +4,7 @@ The test is the operator: it runs what a job's ConfigMap says on this machine, w
 the pods lies.
 """
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -93,7 +94,7 @@ class Operator:
 
 @pytest.fixture
 def volume(tmp_path):
-    with sqlite3.connect(tmp_path / "hr.db") as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "hr.db")) as connection, connection:
         connection.execute("CREATE TABLE employee (name TEXT, role TEXT, salary REAL)")
         roles = ("clerk", "engineer", "manager")
         rows = [(f"n{n % 9}", roles[n % 3], 60.0 + 40 * (n % 3)) for n in range(120)]

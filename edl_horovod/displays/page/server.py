@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Self
 
 from edl_horovod.displays.page import address
+from edl_horovod.displays.page.metrics import CONTENT_TYPE_LATEST, exposition
 from edl_horovod.displays.page.rendering import PageTemplate, shipped
 from edl_horovod.displays.page.snapshot import UNAVAILABLE, JobSnapshot, Source
 from edl_horovod.displays.text import as_json
@@ -106,7 +107,7 @@ class Dashboard:
 
 
 def application(source: Source, *, host: str) -> "_Guard":
-    """The application: the page, its style sheet and `status.json`, for GET requests only.
+    """The application: the page, its style sheet, `status.json` and `metrics`, for GET alone.
 
     `host` is the name or address that the server listens on, as the user wrote it.
     """
@@ -125,10 +126,15 @@ def application(source: Source, *, host: str) -> "_Guard":
         text = json_text.dumps(content, indent=2) + "\n"
         return Response(text, snapshot.http_status, media_type="application/json")
 
+    async def metrics(request: Request) -> Response:
+        content = exposition(source.name, await latest.get())
+        return Response(content, media_type=CONTENT_TYPE_LATEST)
+
     async def css(request: Request) -> Response:
         return Response(style_sheet, media_type="text/css")
 
     routes = [Route("/", page), Route("/status.json", status), Route("/style.css", css)]
+    routes.append(Route("/metrics", metrics))
     return _Guard(Starlette(routes=routes), host)
 
 

@@ -1,5 +1,6 @@
 """The cell magic in IPython, and what it shows."""
 
+import contextlib
 import sqlite3
 
 import pytest
@@ -24,7 +25,7 @@ def shell(tmp_path, monkeypatch):
 
 @pytest.mark.timeout(60)
 def test_a_cell_runs_statements_and_the_next_one_knows_the_database(shell, tmp_path):
-    with sqlite3.connect(tmp_path / "hr.db") as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "hr.db")) as connection, connection:
         connection.execute("CREATE TABLE employee AS SELECT 'a<b' AS name")
     shell.run_line_magic("load_ext", "edl_horovod.sql.magic")
     places = f"db=sqlite:///{tmp_path}/hr.db models={tmp_path}/models"

@@ -1,5 +1,6 @@
 """The prompt: lines that belong together, completion, errors that do not end it, the history."""
 
+import contextlib
 import sqlite3
 
 import pytest
@@ -17,7 +18,7 @@ from edl_horovod.sql.settings import read_settings
 @pytest.fixture
 def session(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    with sqlite3.connect(tmp_path / "hr.db") as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "hr.db")) as connection, connection:
         connection.execute("CREATE TABLE employee (name TEXT, salary REAL)")
         connection.execute("INSERT INTO employee VALUES ('ann', 1.5)")
     settings = read_settings([f"db=sqlite:///{tmp_path}/hr.db", f"models={tmp_path}/models"], {})

@@ -26,7 +26,7 @@ LONG = (
 
 
 def make_database(path):
-    with sqlite3.connect(path) as connection:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE employee (name TEXT, salary REAL, age INT, photo BLOB)")
         connection.execute("INSERT INTO employee VALUES ('ann', 1.5, 31, x'00ff')")
         connection.execute("INSERT INTO employee VALUES (NULL, 2, -4, NULL)")

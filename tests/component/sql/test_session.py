@@ -1,5 +1,6 @@
 """Statements on sqlite with a stand-in for the ring: what is read, kept, written and refused."""
 
+import contextlib
 import json
 import os
 import signal
@@ -90,7 +91,7 @@ def ring():
 
 @pytest.fixture
 def database(tmp_path):
-    with sqlite3.connect(tmp_path / "hr.db") as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "hr.db")) as connection, connection:
         connection.execute("CREATE TABLE employee (name TEXT, role TEXT, salary REAL)")
         connection.execute("CREATE TABLE testdata (name TEXT, role TEXT)")
         for number in range(12):
@@ -114,7 +115,7 @@ def run(session, text):
 
 
 def rows_of(database, table):
-    with sqlite3.connect(database) as connection:
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         return connection.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
 
 
@@ -145,7 +146,7 @@ def test_predictions_go_into_the_column_and_nothing_else_changes(session, databa
 def test_a_statement_runs_each_night(session, database, ring):
     nightly = "SELECT * FROM testdata PREDICT testdata.p USING m;"
     run(session, TRAINED + nightly)
-    with sqlite3.connect(database) as connection:
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("INSERT INTO testdata (name, role) VALUES ('new', 'clerk')")
     assert rows_of(database, "testdata")[-1] == ("new", "clerk", None)
     run(session, nightly)
@@ -168,7 +169,7 @@ def test_predictions_without_a_table_are_rows(session):
 
 
 def test_columns_that_the_model_does_not_read_come_back_as_they_were(session, database):
-    with sqlite3.connect(database) as connection:
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("ALTER TABLE testdata ADD COLUMN hired DATE DEFAULT '2024-02-29'")
         connection.execute("UPDATE testdata SET hired = NULL WHERE rowid = 2")
     *_, found = run(session, TRAINED + "SELECT *, 1 / 3.0 AS n FROM testdata PREDICT USING m")
@@ -177,7 +178,7 @@ def test_columns_that_the_model_does_not_read_come_back_as_they_were(session, da
 
 
 def test_values_that_the_training_did_not_have_are_counted(session, database):
-    with sqlite3.connect(database) as connection:
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE testdata SET role = 'judge' WHERE rowid IN (3, 7)")
     run(session, TRAINED + "SELECT name, role FROM testdata PREDICT USING m")
     assert session.told[-1] == (
@@ -480,7 +481,7 @@ def test_predictions_that_the_database_refused_are_written_later(request, ring, 
 
 def test_predictions_of_rows_that_have_changed_are_not_written_later(session, database, ring):
     def break_off():
-        with sqlite3.connect(database) as connection:
+        with contextlib.closing(sqlite3.connect(database)) as connection, connection:
             connection.execute("ALTER TABLE testdata RENAME TO hidden")
 
     predict = "SELECT name, role FROM testdata PREDICT testdata.p USING m;"
@@ -488,7 +489,7 @@ def test_predictions_of_rows_that_have_changed_are_not_written_later(session, da
     ring.before_it_ends = break_off
     with pytest.raises(DataError):
         run(session, predict)
-    with sqlite3.connect(database) as connection:
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("ALTER TABLE hidden RENAME TO testdata")
         connection.execute("UPDATE testdata SET role = 'manager' WHERE name = 'n0'")
     ring.before_it_ends = lambda: None
@@ -510,7 +511,7 @@ def test_an_interrupt_leaves_nothing(session, ring, tmp_path, error):
 
 
 def test_a_null_counts_as_what_the_training_said(session, database, ring):
-    with sqlite3.connect(database) as connection:
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE employee SET role = NULL WHERE rowid = 2")
         connection.execute("UPDATE testdata SET role = NULL WHERE rowid = 3")
     with pytest.raises(DataError, match="'role' in 1 of 12 rows"):

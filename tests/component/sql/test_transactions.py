@@ -1,5 +1,6 @@
 """A session of statements: its transaction, its temporary tables and what SET changes."""
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -181,7 +182,7 @@ def test_cells_of_a_notebook_share_a_transaction(tmp_path):
         def register_magic_function(self, function, kind, name):
             magics[name] = function
 
-    with sqlite3.connect(tmp_path / "some.db") as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "some.db")) as connection, connection:
         connection.execute("CREATE TABLE t (x INTEGER)")
     load_ipython_extension(Shell())
     places = f"db=sqlite:///{tmp_path}/some.db models={tmp_path}/models"

@@ -1,5 +1,6 @@
 """Trials of a TRAIN on sqlite with a stand-in for the ring: what is run, kept, told and removed."""
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def configs():
 
 @pytest.fixture
 def session(tmp_path, models, trainings, configs):
-    with sqlite3.connect(tmp_path / "hr.db") as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "hr.db")) as connection, connection:
         connection.execute("CREATE TABLE employee (name TEXT, salary REAL)")
         rows = [(f"n{number}", float(number)) for number in range(12)]
         connection.executemany("INSERT INTO employee VALUES (?, ?)", rows)

@@ -19,7 +19,7 @@ from edl_horovod.cli.main import main
 @pytest.fixture
 def places(tmp_path, monkeypatch):
     monkeypatch.delenv("EDL_DB", raising=False)
-    with sqlite3.connect(tmp_path / "hr.db") as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "hr.db")) as connection, connection:
         connection.execute("CREATE TABLE employee (name TEXT, salary REAL, photo BLOB)")
         connection.execute("INSERT INTO employee VALUES ('ann [1]', 1.5, x'00ff'), (NULL, 2, NULL)")
     return [f"db=sqlite:///{tmp_path}/hr.db", f"models={tmp_path}/models"]

@@ -1,0 +1,102 @@
+"""A job's state as metrics for Prometheus, in its text format.
+
+Names and units follow https://prometheus.io/docs/practices/naming/.
+"""
+
+from collections.abc import Iterator
+
+from edl_horovod.displays.page.snapshot import JobSnapshot
+from edl_horovod.errors import MissingDependency, how_to_install
+
+try:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import Collector
+except ImportError as e:
+    raise MissingDependency(
+        f"Metrics of jobs need a package that is not installed: {e}. To install it where this"
+        f" command runs, {how_to_install('dashboard')}"
+    ) from e
+
+__all__ = ["CONTENT_TYPE_LATEST", "STATES", "exposition"]
+
+STATES = ("starting", "waiting", "running", "suspended", "finished", "failed", "lost", "unknown")
+"""Those of `edl_job_state`; a launch target's own states are `unknown`, but for these."""
+
+
+def exposition(name: str, snapshot: JobSnapshot) -> bytes:
+    """The metrics of a job at one moment.
+
+    Args:
+        name: The job, as the label `job_name`.
+        snapshot: Its state; without one only `edl_up` is there.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Snapshot(name, snapshot))
+    return bytes(generate_latest(registry))
+
+
+class _Snapshot(Collector):
+    """Gives the metrics of one snapshot to the client of Prometheus, which writes them."""
+
+    def __init__(self, name: str, snapshot: JobSnapshot) -> None:
+        self._labels, self._snapshot = {"job_name": name}, snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        state, details = self._snapshot.state, self._snapshot.details
+        yield self._gauge("up", "Whether the job's state is known now", not self._snapshot.problem)
+        if state is None:
+            return
+        present = (details or state).state
+        states = GaugeMetricFamily(
+            "edl_job_state", "1 for the state that the job is in", labels=["job_name", "state"]
+        )
+        for label in STATES:
+            is_present = label == (present if present in STATES else "unknown")
+            states.add_metric([*self._labels.values(), label], float(is_present))
+        yield states
+        yield self._gauge("steps_done", "Steps of the training that are done", state.step)
+        yield self._gauge("steps", "Steps of the whole training", state.total_steps)
+        yield self._gauge("records_done", "Records of another task that are done", state.records)
+        if state.loss is not None:
+            yield self._gauge("loss", "Loss of the last reported step", state.loss)
+        if state.records_per_second is not None:
+            text = "Records per second between the last two reports"
+            yield self._gauge("records_per_second", text, state.records_per_second)
+        if state.seconds_left is not None:
+            yield self._gauge("left_seconds", "Estimated time to the end", state.seconds_left)
+        yield self._gauge("ring_ranks", "Ranks in the ring", state.size)
+        yield self._gauge("ring_generation", "Number of the ring", state.generation)
+        yield self._gauge("spare_workers", "Warm workers outside of the ring", len(state.spares))
+        yield self._counter("resets", "Changes of the ring", state.num_resets)
+        yield self._by_name("evaluation", "Metrics of the last evaluation", "metric", state.metrics)
+        seconds = CounterMetricFamily(
+            "edl_rank_seconds", "Time of all ranks by its cause", labels=["job_name", "cause"]
+        )
+        for cause, spent in state.account.seconds.items():
+            seconds.add_metric([*self._labels.values(), cause], spent)
+        yield seconds
+        if state.account.goodput is not None:
+            text = "Share of the ranks' time that went into steps which count"
+            yield self._gauge("goodput_ratio", text, state.account.goodput)
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        metric = GaugeMetricFamily(f"edl_{name}", text, labels=[*self._labels])
+        metric.add_metric([*self._labels.values()], float(value))
+        return metric
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        metric = CounterMetricFamily(f"edl_{name}", text, labels=[*self._labels])
+        metric.add_metric([*self._labels.values()], float(value))
+        return metric
+
+    def _by_name(self, name: str, text: str, label: str, values: dict[str, float]) -> Metric:
+        metric = GaugeMetricFamily(f"edl_{name}", text, labels=[*self._labels, label])
+        for key, value in values.items():
+            # A metric that was not finite is null in the job's events.
+            metric.add_metric(
+                [*self._labels.values(), key], float("nan") if value is None else value
+            )
+        return metric

@@ -1,0 +1,76 @@
+"""Debian's Prometheus scrapes a job's page, as one does that watches a cluster."""
+
+import contextlib
+import json
+import shutil
+import subprocess
+import urllib.parse
+import urllib.request
+from urllib.error import URLError
+
+import pytest
+
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.job.events import EventLog
+from tests.dashboard import dashboard
+from tests.job_events import event
+from tests.ports import free_port
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="apt-get install prometheus")
+
+
+@pytest.fixture
+def job_dir(tmp_path):
+    path = tmp_path / "model.job"
+    path.mkdir()
+    resolved.dump(
+        JobConfig(task="train", data="/d", output="/o", model_def="m"), path / "config.yaml"
+    )
+    return path
+
+
+@contextlib.contextmanager
+def prometheus(folder, target):
+    """Scrape a target each second; gives a function that asks for the value of an expression."""
+    scrape = {"job_name": "edl", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}
+    config = folder / "prometheus.yml"
+    config.write_text(json.dumps({"scrape_configs": [scrape]}))  # JSON is YAML.
+    address = f"127.0.0.1:{free_port()}"
+    command = ["prometheus", f"--config.file={config}", f"--web.listen-address={address}"]
+    command += [f"--storage.tsdb.path={folder / 'tsdb'}", "--log.level=error"]
+    with subprocess.Popen(command, cwd=folder) as process:
+
+        def value(expression):
+            query = urllib.parse.urlencode({"query": expression})
+            try:
+                with urllib.request.urlopen(f"http://{address}/api/v1/query?{query}") as answer:
+                    results = json.load(answer)["data"]["result"]
+            except URLError:
+                assert process.poll() is None
+                return None
+            return float(results[0]["value"][1]) if results else None
+
+        try:
+            yield value
+        finally:
+            process.kill()
+
+
+def test_it_follows_a_job(job_dir, tmp_path):
+    with EventLog(job_dir / "events.jsonl", "host:0") as log:
+        log.write(event("job", state="running", task="train"))
+        log.write(event("step", step=3, size=2))
+        log.write(event("account", seconds={"computing": 3.0, "input": 1.0}))
+        with (
+            dashboard(job_dir) as served,
+            prometheus(tmp_path, urllib.parse.urlsplit(served.url).netloc) as value,
+        ):
+            wait_until(lambda: value("edl_steps_done") == 3, "step 3")
+            assert value("up") == 1
+            assert value('sum(edl_rank_seconds_total{cause="computing"})') == 3.0
+            assert value("edl_goodput_ratio") == 0.75
+            log.write(event("step", step=9, size=1))
+            wait_until(lambda: value("edl_steps_done") == 9, "step 9")
+            assert value("edl_ring_ranks") == 1

@@ -1,0 +1,84 @@
+"""A job's metrics, as Prometheus' client reads them and as its checker sees them."""
+
+import shutil
+import subprocess
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from edl_horovod.displays.page.metrics import exposition
+from edl_horovod.displays.page.snapshot import JobSnapshot
+from edl_horovod.job.events import Recorded
+from edl_horovod.job.state import TargetDetails, summarize
+from tests.job_events import event
+
+EVENTS = [
+    Recorded(1.0, "launcher", event("job", state="running", task="train")),
+    Recorded(2.0, "host:0", event("reset", old_size=1, new_size=2)),
+    Recorded(3.0, "host:0", event("step", step=3, total_steps=90, loss=0.25, size=2)),
+    Recorded(4.0, "host:0", event("evaluation", metrics={"accuracy": 0.75, "auc": None})),
+    Recorded(5.0, "host:0", event("account", seconds={"computing": 3.0, "input": 1.0})),
+]
+
+
+def text_of(events=EVENTS, **more):
+    snapshot = JobSnapshot(time=6.0, state=summarize(events) if events else None, **more)
+    return exposition('a "job"\n', snapshot).decode()
+
+
+def values(text):
+    return {
+        (
+            sample.name,
+            *(v for k, v in sorted(sample.labels.items()) if k != "job_name"),
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_step_ring_and_account_are_metrics():
+    read = values(text_of())
+    assert read["edl_up",] == 1
+    assert read["edl_steps_done",] == 3
+    assert read["edl_steps",] == 90
+    assert read["edl_loss",] == 0.25
+    assert read["edl_ring_ranks",] == 2
+    assert read["edl_resets_total",] == 1
+    assert read["edl_evaluation", "accuracy"] == 0.75
+    assert read["edl_rank_seconds_total", "computing"] == 3.0
+    assert read["edl_rank_seconds_total", "input"] == 1.0
+    assert read["edl_goodput_ratio",] == 0.75
+
+
+def test_a_job_is_in_one_state():
+    states = {
+        key[1]: value for key, value in values(text_of()).items() if key[0] == "edl_job_state"
+    }
+    assert [state for state, value in states.items() if value] == ["running"]
+    details = TargetDetails(state="pending in its own words", created=0.0)
+    read = values(text_of(details=details))
+    assert read["edl_job_state", "unknown"] == 1
+    assert read["edl_job_state", "running"] == 0
+
+
+def test_a_job_that_cannot_be_read_is_not_up():
+    assert values(text_of([], problem="no such job")) == {("edl_up",): 0}
+
+
+def test_the_name_of_a_job_is_a_label_as_it_is():
+    families = text_string_to_metric_families(text_of())
+    assert {s.labels["job_name"] for family in families for s in family.samples} == {'a "job"\n'}
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="apt-get install prometheus")
+def test_names_and_types_follow_the_conventions():
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=text_of(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
