@@ -56,6 +56,7 @@ VERBS: Table[Verb] = Table(
         "scale": _verb("Change how many ranks a running job has.", "jobs", "run_scale"),
         "status": _verb("Show where a job is, and what it waits for.", "jobs", "run_status"),
         "dashboard": _verb("Serve a page that shows a job.", "jobs", "run_dashboard"),
+        "top": _verb("Show a job live, in a terminal.", "jobs", "run_top"),
         "list": _verb("List jobs on this machine and in a cluster.", "jobs", "run_list"),
         "logs": _verb("Show what the processes of a job wrote.", "jobs", "run_logs"),
         "events": _verb("Show what happened to a job.", "jobs", "run_events"),

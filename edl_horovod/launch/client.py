@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from edl_horovod.displays.page.snapshot import Source
 from edl_horovod.errors import ConfigError, MissingDependency, NoCluster
 from edl_horovod.job.events import OnEvents, Recorded
 from edl_horovod.launch import target, waiting
@@ -140,6 +141,11 @@ class Client:
         """Yield what edl itself has written about a job, the oldest first; see `events`."""
         jobs, name = self._find(job)
         return jobs.recorded(name)
+
+    def source(self, job: Name) -> Source:
+        """Open a job for displays that look at it again and again; it may also start later."""
+        jobs, name = self._find(job)
+        return jobs.source(name)
 
     def dashboard(self, job: Name, *, host: str = "127.0.0.1", port: int = 0) -> "Dashboard":
         """Open a job's dashboard, listening at `url`; the caller calls its `serve()` and closes it.

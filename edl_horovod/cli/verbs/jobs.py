@@ -132,6 +132,23 @@ def run_status(verb: str, summary: str, argv: Sequence[str]) -> int:
     return 0
 
 
+def run_top(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run `edl top`."""
+    from rich.console import Console
+
+    from edl_horovod.displays import top
+
+    flags = job_parser(verb, summary, "").parse_all(argv)
+    log.setup("edl", level="error")
+    if not sys.stdout.isatty():
+        raise ConfigError(
+            "edl top needs a terminal.", hint=f"To print the state once: edl status {flags.job}"
+        )
+    with client_of(flags) as client, detaching(verb, argv):
+        top.show(client.source(flags.job), Console())
+    return 0
+
+
 def run_list(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl list`."""
     usage = "[-n NAMESPACE | -A] [--context CONTEXT] [-o json] [--debug] [FOLDER ...]"

@@ -1,0 +1,91 @@
+"""A live panel about one job on a terminal, from the same snapshots as its page."""
+
+import time
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from edl_horovod.displays.page.snapshot import JobSnapshot, Source
+from edl_horovod.displays.text import JobTable, account_tables, job_facts, job_table
+from edl_horovod.job.state import JobState
+
+SECONDS = 1.0
+"""Time between two looks at the job."""
+_BAR_WIDTH = 30
+_NUM_EVENTS = 10
+
+
+def show(source: Source, console: Console) -> None:
+    """Show a job until it ends, and leave its last state on the terminal.
+
+    Args:
+        source: The job, which may start later.
+        console: The terminal.
+    """
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            began, snapshot = time.monotonic(), source.snapshot()
+            live.update(panel(source.name, snapshot, now=time.time()), refresh=True)
+            if snapshot.ended is not None:
+                break
+            time.sleep(max(0.0, SECONDS - (time.monotonic() - began)))
+    console.print(panel(source.name, snapshot, now=time.time()))
+
+
+def panel(name: str, snapshot: JobSnapshot, *, now: float) -> RenderableType:
+    """The panel at one moment; `now` is in seconds since the epoch."""
+    return Panel(Group(*_parts(snapshot, now)), title=Text(name), title_align="left")
+
+
+def _parts(snapshot: JobSnapshot, now: float) -> Iterator[RenderableType]:
+    if snapshot.problem:
+        yield Text(snapshot.problem, style="red")
+    state, details = snapshot.state, snapshot.details
+    if state is None:
+        return
+    facts = Table.grid(padding=(0, 2))
+    for key, value in job_facts(state, details, now=now).items():
+        if value:
+            facts.add_row(Text(key, style="dim"), Text(value))
+    yield facts
+    if state.total:
+        # In a grid, because a bar itself does not end its line.
+        bar = Table.grid()
+        bar.add_row(ProgressBar(total=state.total, completed=state.done, width=_BAR_WIDTH * 2))
+        yield bar
+    for reason in () if details is None else details.other_waits:
+        yield Text(f"waits for: {reason}")
+    if state.account.ranks:
+        yield _causes(state)
+    for when, words in list(reversed(snapshot.notable))[:_NUM_EVENTS]:
+        line = Text(time.strftime("%H:%M:%S  ", time.localtime(when)), style="dim")
+        yield line.append(words, style="default")
+    # At the end, because the screen may be too short for all ranks of a large job.
+    if workers := job_table(state, details, now=now):
+        yield _table(workers)
+    if state.account.ranks:
+        yield _table(account_tables(state.account)[1])
+
+
+def _causes(state: JobState) -> Table:
+    seconds = state.account.seconds
+    total = sum(seconds.values())
+    causes = Table.grid(padding=(0, 2))
+    for cause, spent in seconds.items():
+        bar = ProgressBar(total=total, completed=spent, width=_BAR_WIDTH)
+        causes.add_row(Text(cause, style="dim"), bar, Text(f"{spent / total:6.1%}"))
+    return causes
+
+
+def _table(table: JobTable) -> Table:
+    shown = Table(title=table.title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for name in table.header:
+        shown.add_column(Text(name, style="dim"))
+    for row in table.rows:
+        shown.add_row(*map(Text, row))
+    return shown
