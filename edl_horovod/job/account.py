@@ -52,6 +52,11 @@ class RankAccount:
     doing: str = ""
     """The cause that continues; empty for a process that has ended."""
 
+    @property
+    def process(self) -> tuple[str, int, float]:
+        """What no other process of the job has: pids are used again."""
+        return self.worker, self.pid, self.began
+
     def lost(self, at: float) -> "RankAccount":
         """The account of a process that was missed at a time, in seconds since the epoch."""
         seconds = {**self.seconds, LOST: max(0.0, at - self.until)}
@@ -80,8 +85,7 @@ class Account:
         return self
 
     def _with(self, newest: RankAccount) -> "Account":
-        key = (newest.worker, newest.pid)
-        ranks = {(it.worker, it.pid): it for it in self.ranks} | {key: newest}
+        ranks = {it.process: it for it in self.ranks} | {newest.process: newest}
         return Account(tuple(ranks.values()))
 
     @property

@@ -134,9 +134,18 @@ def summarize(events: Iterable[Recorded]) -> JobState:
 
 
 def _relevant(events: Iterable[Recorded]) -> Iterator[Recorded]:
-    """Drop all but the last steps of each run of step events: earlier ones have no effect."""
-    for kind, row in itertools.groupby(events, lambda recorded: type(recorded.event)):
+    """Drop events that later ones replace: most steps, and all but a process' last account."""
+    events = list(events)
+    last = {_process(recorded): recorded for recorded in events}
+    current = (r for r in events if _process(r) is None or last[_process(r)] is r)
+    for kind, row in itertools.groupby(current, lambda recorded: type(recorded.event)):
         yield from deque(row, maxlen=_NUM_RECENT if kind in (StepEvent, ProgressEvent) else None)
+
+
+def _process(recorded: Recorded) -> tuple[str, int, float] | None:
+    """The process whose account this is; None for another event."""
+    _, source, event = recorded
+    return (source, event.pid, event.began) if isinstance(event, AccountEvent) else None
 
 
 def advance(state: JobState, recorded: Recorded) -> JobState:

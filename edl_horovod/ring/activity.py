@@ -128,13 +128,15 @@ class Activity:
 def accounted(activity: Activity, events: EventLog) -> Iterator[None]:
     """Write the account of this process into the job's events, at intervals and at the end."""
     is_over = threading.Event()
+    # Once, because with the worker and the pid it names the process in all its accounts.
+    began = round(time.time() - activity.account()[1], 4)
 
     def write(*, is_last: bool = False) -> float:
         seconds, age, doing = activity.account()
         events.write(
             AccountEvent(
                 pid=os.getpid(),
-                began=round(time.time() - age, 4),
+                began=began,
                 seconds={cause: round(spent, 4) for cause, spent in seconds.items() if spent},
                 doing="" if is_last else doing,
             )

@@ -95,19 +95,19 @@ def render(
         events: Its events, oldest first.
         now: Seconds since the epoch.
     """
-    history, processes = History(), dict[tuple[str, int], _Process]()
+    history, processes = History(), dict[tuple[str, int, float], _Process]()
     resets, checkpoints = list[tuple[str, ...]](), list[tuple[str, ...]]()
     for recorded in events:
         history.add(recorded)
         match recorded.event:
             case AccountEvent() as event:
-                _add(processes, history.state.account, (recorded.source, event.pid))
+                _add(processes, history.state.account, (recorded.source, event.pid, event.began))
             case ResetEvent() as event if event.old_size:
                 resets.append(_reset_row(recorded.time, event))
             case CheckpointEvent() as event:
                 checkpoints.append(_checkpoint_row(recorded.time, event))
     for rank in state.account.ranks:  # With the moment at which a lost one was missed.
-        _add(processes, state.account, (rank.worker, rank.pid))
+        _add(processes, state.account, rank.process)
     return Template("report.html").render(
         name=name,
         state=(details or state).state,
@@ -133,9 +133,11 @@ def render(
 
 
 def _add(
-    processes: dict[tuple[str, int], _Process], account: Account, key: tuple[str, int]
+    processes: dict[tuple[str, int, float], _Process],
+    account: Account,
+    key: tuple[str, int, float],
 ) -> None:
-    newest = next(it for it in account.ranks if (it.worker, it.pid) == key)
+    newest = next(it for it in account.ranks if it.process == key)
     process = processes.setdefault(key, _Process(newest))
     process.last = newest
     if not process.moments or process.moments[-1] != newest:

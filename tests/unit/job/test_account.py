@@ -7,8 +7,9 @@ from edl_horovod.job.events import AccountEvent, Recorded, StepEvent, WorkerEven
 from edl_horovod.job.state import summarize
 
 
-def account(time, worker, pid, doing="computing", **seconds):
-    event = AccountEvent(pid=pid, began=time - sum(seconds.values()), seconds=seconds, doing=doing)
+def account(time, worker, pid, doing="computing", began=None, **seconds):
+    began = time - sum(seconds.values()) if began is None else began
+    event = AccountEvent(pid=pid, began=began, seconds=seconds, doing=doing)
     return Recorded(time, worker, event)
 
 
@@ -68,6 +69,15 @@ def test_the_time_up_to_a_sudden_end_is_a_cause_of_its_own(state):
 def test_a_process_that_said_goodbye_is_not_lost():
     events = [account(10, "host:0", 1, doing="", ending=10.0), missed(40, "host:0")]
     assert summarize(events).account.seconds == {"ending": 10.0}
+
+
+def test_a_pid_that_is_used_again_is_another_process():
+    events = [
+        account(10, "host:0", 1, doing="", began=0.0, ending=10.0),
+        account(30, "host:0", 1, began=20.0, computing=10.0),
+        account(31, "host:0", 1, began=20.0, computing=11.0),
+    ]
+    assert summarize(events).account.seconds == {"computing": 11.0, "ending": 10.0}
 
 
 def test_causes_of_another_version_are_not_counted_as_steps():
