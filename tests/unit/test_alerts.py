@@ -1,0 +1,75 @@
+"""The rules for Prometheus in `k8s/monitoring`, tried by Prometheus' own tool."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+RULES = Path(__file__).parents[2] / "k8s" / "monitoring" / "alerts.yaml"
+MINUTES = 90
+
+pytestmark = pytest.mark.skipif(not shutil.which("promtool"), reason="apt-get install prometheus")
+
+
+def state(name, is_so):
+    return series(f'edl_job_state{{job_name="j",state="{name}"}}', f"{int(is_so)}x{MINUTES}")
+
+
+def series(name, values):
+    return {"series": name, "values": values}
+
+
+def spent(cause, seconds_per_minute):
+    return series(
+        f'edl_rank_seconds_total{{job_name="j",cause="{cause}"}}',
+        f"0+{seconds_per_minute}x{MINUTES}",
+    )
+
+
+STEPS = series('edl_steps_done{job_name="j"}', f"0+9x{MINUTES}")
+STUCK = series('edl_steps_done{job_name="j"}', f"9x{MINUTES}")
+WELL = [state("running", True), STEPS, spent("computing", 110), spent("input", 10)]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        (WELL, set()),
+        ([state("failed", True)], {"EdlJobFailed"}),
+        ([state("lost", True), state("running", False)], {"EdlJobFailed"}),
+        ([state("waiting", True)], {"EdlJobWaits"}),
+        ([state("running", True), STUCK], {"EdlJobStalls"}),
+        ([state("finished", True), state("running", False), STUCK], set()),
+        ([spent("computing", 85), spent("input", 35)], {"EdlInputIsSlow", "EdlGoodputIsLow"}),
+        (
+            [spent("exchange", 30), spent("computing", 60), spent("building", 30)],
+            {"EdlGoodputIsLow"},
+        ),
+    ],
+)
+def test_a_rule_fires_where_it_is_to(inputs, expected, tmp_path):
+    names = [it["alert"] for it in rules()]
+    assert expected <= set(names)
+    checks = [
+        # An expression, because a check of an alert wants all of its labels and its text.
+        {
+            "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)',
+            "eval_time": f"{MINUTES - 5}m",
+            "exp_samples": [{"labels": "{}", "value": int(name in expected)}],
+        }
+        for name in names
+    ]
+    test = {"interval": "1m", "input_series": inputs, "promql_expr_test": checks}
+    file = tmp_path / "test.yml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "tests": [test]}))  # JSON is YAML.
+    ran = subprocess.run(
+        ["promtool", "test", "rules", file], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def rules():
+    return yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
