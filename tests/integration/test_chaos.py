@@ -15,7 +15,9 @@ import pytest
 from edl_horovod import trained_model
 from edl_horovod.chaos import random_schedule
 from edl_horovod.chaos.disturbance import disturb_job
+from edl_horovod.job.account import CAUSES, LOST
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.state import summarize
 from edl_horovod.ledger import prove
 from tests import counting_job, dying_worker
 from tests.integration.conftest import for_framework
@@ -40,6 +42,13 @@ def assert_proven(job):
     assert proof.num_epochs == DEATHS_EPOCHS
     assert proof.num_records == DEATHS_EPOCHS * counting_job.NUM_RECORDS
     assert proof.num_last_ranks > 1, job.describe()
+    account = summarize(job.events()).account
+    for process in account.ranks:
+        life = process.until - process.began
+        assert sum(process.seconds.values()) == pytest.approx(life, rel=0.005, abs=0.02), process
+        assert set(process.seconds) <= {*CAUSES, LOST}
+    started = {(e.event.worker, e.event.pid) for e in job.events("worker") if e.event.pid}
+    assert {(process.worker, process.pid) for process in account.ranks} <= started
     return proof
 
 
