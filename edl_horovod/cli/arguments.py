@@ -258,8 +258,9 @@ def print_result(result: "JobResult") -> None:
     rows |= {"output": result.output} if result.output else {}
     rows |= {"job_dir": result.job_dir, "steps": str(result.steps)}
     rows["seconds"] = f"{result.seconds:.1f}"
-    state = summarize(events.read(JobDir(Path(result.job_dir)).events))
-    rows |= {"goodput": goodput_text(state.account)} if state.account.ranks else {}
+    with contextlib.suppress(OSError):  # The job has succeeded all the same.
+        account = summarize(events.read(JobDir(Path(result.job_dir)).events)).account
+        rows |= {"goodput": text} if (text := goodput_text(account)) else {}
     print_rows(rows)
 
 

@@ -62,7 +62,10 @@ def _connect(place: Place) -> ApiClient:
         client = ApiClient(configuration)
         # From Python 3.13 on, certificates must follow all of RFC 5280 by default. Those of many
         # clusters lack an authority key identifier, and other clients accept them.
-        context = urllib3.util.ssl_.create_urllib3_context()
+        mode = ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE
+        context = urllib3.util.ssl_.create_urllib3_context(cert_reqs=mode)
+        if configuration.verify_ssl and not configuration.ssl_ca_cert:
+            context.load_default_certs()
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         client.rest_client.pool_manager.connection_pool_kw["ssl_context"] = context
         return client

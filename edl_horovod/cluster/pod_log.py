@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from edl_horovod.job import events
+from edl_horovod.job.account import Account
 from edl_horovod.job.events import Recorded
 
 SHOWN = (
@@ -24,6 +25,10 @@ THINNED = (events.StepEvent, events.ProgressEvent)
 """Kinds that are written many times a second, so that only some of their events are logged."""
 LEAST_SECONDS = 5.0
 """Least time between two logged events of a kind in `THINNED`."""
+ACCOUNT_SECONDS = 60.0
+"""Time between two logged accounts."""
+ALL_RANKS = "all ranks"
+"""The source of an account that is the sum of those of all ranks."""
 
 
 class PodLog:
@@ -34,21 +39,39 @@ class PodLog:
         self._last_logged: dict[type[events.Event], float] = dict.fromkeys(THINNED, 0.0)
         self._skipped: dict[type[events.Event], Recorded] = {}
         """The newest event of each kind that was not logged."""
+        self._account, self._account_logged = Account(), 0.0
 
     def __call__(self, new_events: list[Recorded]) -> None:
         """Write new events."""
         for recorded in new_events:
+            self._account = self._account.after(recorded)
+            if not 0 <= recorded.time - self._account_logged < ACCOUNT_SECONDS:
+                self._log_account(recorded.time)
             kind = type(recorded.event)
             if kind is events.JobEvent:
                 # A job's end is logged after the last step and progress: they say where it ended.
                 self._stream.writelines(map(events.line_of, self._skipped.values()))
                 self._skipped.clear()
+                self._log_account(recorded.time)
             if self._is_due(recorded):
                 self._skipped.pop(kind, None)
                 self._stream.write(events.line_of(recorded))
             elif kind in THINNED:
                 self._skipped[kind] = recorded
         self._stream.flush()
+
+    def _log_account(self, time: float) -> None:
+        """Log one account for all ranks: one for each would soon be most of the log."""
+        self._account_logged = time
+        if ranks := self._account.ranks:
+            is_running = any(rank.doing for rank in ranks)
+            account = events.AccountEvent(
+                pid=0,
+                began=min(rank.began for rank in ranks),
+                seconds=self._account.seconds,
+                doing="computing" if is_running else "",
+            )
+            self._stream.write(events.line_of(Recorded(time, ALL_RANKS, account)))
 
     def _is_due(self, recorded: Recorded) -> bool:
         """Whether to log an event; if its kind is thinned, also notes that it was logged."""

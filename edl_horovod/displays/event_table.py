@@ -100,5 +100,6 @@ def _parquet(rows: list[_Row], names: list[str]) -> bytes:
 def _column(pyarrow: Any, values: list[Any]) -> Any:
     try:
         return pyarrow.array(values)
-    except pyarrow.ArrowInvalid:  # Events of two kinds may have fields of one name.
+    # Events of two kinds may have fields of one name, and texts what UTF-8 cannot encode.
+    except (pyarrow.ArrowException, UnicodeEncodeError):
         return pyarrow.array([None if it is None else json.dumps(it) for it in values])

@@ -212,7 +212,7 @@ def as_json(state: JobState, details: TargetDetails | None) -> dict[str, Any]:
     values = dataclasses.asdict(state)
     del values["recent"]
     values |= {"seconds_left": state.seconds_left, "spares": state.spares}
-    values["account"] |= {"seconds": state.account.seconds, "goodput": state.account.goodput}
+    values["account"] = state.account.for_programs()
     return values if details is None else {**values, **details.fields}
 
 

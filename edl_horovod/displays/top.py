@@ -31,27 +31,32 @@ def show(source: Source, console: Console) -> None:
         while True:
             began, snapshot = time.monotonic(), source.snapshot()
             live.update(panel(source.name, snapshot, now=time.time()), refresh=True)
-            if snapshot.ended is not None:
+            if snapshot.ended is not None or _is_over(snapshot):
                 break
             time.sleep(max(0.0, SECONDS - (time.monotonic() - began)))
     console.print(panel(source.name, snapshot, now=time.time()))
 
 
+def _is_over(snapshot: JobSnapshot) -> bool:
+    state = snapshot.details or snapshot.state
+    return state is not None and state.state in ("finished", "failed", "suspended")
+
+
 def panel(name: str, snapshot: JobSnapshot, *, now: float) -> RenderableType:
     """The panel at one moment; `now` is in seconds since the epoch."""
-    return Panel(Group(*_parts(snapshot, now)), title=Text(name), title_align="left")
+    return Panel(Group(*_parts(snapshot, now)), title=_text(name), title_align="left")
 
 
 def _parts(snapshot: JobSnapshot, now: float) -> Iterator[RenderableType]:
     if snapshot.problem:
-        yield Text(snapshot.problem, style="red")
+        yield _text(snapshot.problem, "red")
     state, details = snapshot.state, snapshot.details
     if state is None:
         return
     facts = Table.grid(padding=(0, 2))
     for key, value in job_facts(state, details, now=now).items():
         if value:
-            facts.add_row(Text(key, style="dim"), Text(value))
+            facts.add_row(_text(key, "dim"), _text(value))
     yield facts
     if state.total:
         # In a grid, because a bar itself does not end its line.
@@ -59,12 +64,12 @@ def _parts(snapshot: JobSnapshot, now: float) -> Iterator[RenderableType]:
         bar.add_row(ProgressBar(total=state.total, completed=state.done, width=_BAR_WIDTH * 2))
         yield bar
     for reason in () if details is None else details.other_waits:
-        yield Text(f"waits for: {reason}")
+        yield _text(f"waits for: {reason}")
     if state.account.ranks:
         yield _causes(state)
     for when, words in list(reversed(snapshot.notable))[:_NUM_EVENTS]:
         line = Text(time.strftime("%H:%M:%S  ", time.localtime(when)), style="dim")
-        yield line.append(words, style="default")
+        yield line.append_text(_text(words))
     # At the end, because the screen may be too short for all ranks of a large job.
     if workers := job_table(state, details, now=now):
         yield _table(workers)
@@ -78,8 +83,13 @@ def _causes(state: JobState) -> Table:
     causes = Table.grid(padding=(0, 2))
     for cause, spent in seconds.items():
         bar = ProgressBar(total=total, completed=spent, width=_BAR_WIDTH)
-        causes.add_row(Text(cause, style="dim"), bar, Text(f"{spent / total:6.1%}"))
+        causes.add_row(_text(cause, "dim"), bar, Text(f"{spent / total:6.1%}"))
     return causes
+
+
+def _text(value: str, style: str = "") -> Text:
+    """A text that a terminal can show, whatever a job has written."""
+    return Text(value.encode(errors="backslashreplace").decode(), style=style)
 
 
 def _table(table: JobTable) -> Table:
@@ -87,5 +97,5 @@ def _table(table: JobTable) -> Table:
     for name in table.header:
         shown.add_column(Text(name, style="dim"))
     for row in table.rows:
-        shown.add_row(*map(Text, row))
+        shown.add_row(*map(_text, row))
     return shown

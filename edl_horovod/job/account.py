@@ -1,10 +1,10 @@
 """Where the time of a job's ranks went: each moment of a rank's life has one cause."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, get_args
 
-from edl_horovod.job.events import AccountEvent, Recorded, WorkerEvent
+from edl_horovod.job.events import AccountEvent, JobEvent, Recorded, WorkerEvent
 
 __all__ = ["CAUSES", "LOST", "STEP_CAUSES", "Account", "Cause", "RankAccount"]
 
@@ -30,6 +30,8 @@ Cause = Literal[
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 """All causes, in the order in which a rank meets them."""
+_MOST_SECONDS = 1e11
+"""Some thousand years, from 1970 on."""
 LOST = "lost"
 """The time between the last account of a rank and its sudden end."""
 STEP_CAUSES: tuple[Cause, ...] = ("computing", "exchange", "applying")
@@ -59,40 +61,55 @@ class RankAccount:
 
     def lost(self, at: float) -> "RankAccount":
         """The account of a process that was missed at a time, in seconds since the epoch."""
-        seconds = {**self.seconds, LOST: max(0.0, at - self.until)}
-        return replace(self, until=max(at, self.until), seconds=seconds, doing="")
+        seconds = max(0.0, at - self.began - sum(self.seconds.values()))
+        until = max(at, self.until)
+        return replace(self, until=until, seconds={**self.seconds, LOST: seconds}, doing="")
 
 
 @dataclass(frozen=True)
 class Account:
     """The account of a job: those of all processes that were ranks of it, or waited for a place."""
 
-    ranks: tuple[RankAccount, ...] = ()
+    processes: Mapping[tuple[str, int, float], RankAccount] = field(default_factory=dict)
     """In the order in which they were first heard of."""
+
+    @property
+    def ranks(self) -> tuple[RankAccount, ...]:
+        """The accounts of all processes, in the order in which they were first heard of."""
+        return tuple(self.processes.values())
 
     def after(self, recorded: Recorded) -> "Account":
         """The account after one more event; most events do not change it."""
         time, source, event = recorded
         match event:
-            case AccountEvent():
+            case AccountEvent() if _is_sound(event):
                 newest = RankAccount(
                     source, event.pid, event.began, time, event.seconds, event.doing
                 )
-                return self._with(newest)
-            case WorkerEvent(state="lost" | "failed" | "hung"):
-                running = [it for it in self.ranks if it.worker == event.worker and it.doing]
-                return self._with(running[-1].lost(time)) if running else self
+                # A worker is one process at a time. An older one has ended without a word.
+                older = {} if newest.process in self.processes else self._ended(source)
+                return Account({**self.processes, **older, newest.process: newest})
+            case WorkerEvent(state="left" | "lost" | "failed"):
+                # A process that says itself that it leaves has written its last account.
+                lost = {it.process: it.lost(time) for it in self._doing(event.worker)}
+                return Account({**self.processes, **lost}) if lost else self
+            case JobEvent(state="finished" | "failed" | "suspended"):
+                return Account({**self.processes, **self._ended()})
         return self
 
-    def _with(self, newest: RankAccount) -> "Account":
-        ranks = {it.process: it for it in self.ranks} | {newest.process: newest}
-        return Account(tuple(ranks.values()))
+    def _doing(self, worker: str | None = None) -> list[RankAccount]:
+        """The processes, or those of one worker, that have not ended."""
+        ranks = [it for it in self.processes.values() if it.doing]
+        return [it for it in ranks if worker in (None, it.worker)]
+
+    def _ended(self, worker: str | None = None) -> dict[tuple[str, int, float], RankAccount]:
+        return {it.process: replace(it, doing="") for it in self._doing(worker)}
 
     @property
     def seconds(self) -> dict[str, float]:
         """Rank-seconds by cause, in the order of the causes; only those that there are."""
         sums: dict[str, float] = dict.fromkeys((*CAUSES, LOST), 0.0)
-        for rank in self.ranks:
+        for rank in self.processes.values():
             for cause, seconds in rank.seconds.items():
                 sums[cause] = sums.get(cause, 0.0) + seconds
         return {cause: seconds for cause, seconds in sums.items() if seconds}
@@ -104,3 +121,14 @@ class Account:
         if not (total := sum(seconds.values())):
             return None
         return sum(seconds.get(cause, 0.0) for cause in STEP_CAUSES) / total
+
+    def for_programs(self) -> dict[str, Any]:
+        """All of it as objects and lists."""
+        ranks = [asdict(rank) for rank in self.ranks]
+        return {"goodput": self.goodput, "seconds": self.seconds, "ranks": ranks}
+
+
+def _is_sound(event: AccountEvent) -> bool:
+    """Whether the numbers can be those of a process: anybody may have written a job's events."""
+    numbers = [event.began, *event.seconds.values()]
+    return all(0 <= number < _MOST_SECONDS for number in numbers)

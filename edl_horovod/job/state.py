@@ -134,18 +134,9 @@ def summarize(events: Iterable[Recorded]) -> JobState:
 
 
 def _relevant(events: Iterable[Recorded]) -> Iterator[Recorded]:
-    """Drop events that later ones replace: most steps, and all but a process' last account."""
-    events = list(events)
-    last = {_process(recorded): recorded for recorded in events}
-    current = (r for r in events if _process(r) is None or last[_process(r)] is r)
-    for kind, row in itertools.groupby(current, lambda recorded: type(recorded.event)):
+    """Drop all but the last steps of each run of step events: earlier ones have no effect."""
+    for kind, row in itertools.groupby(events, lambda recorded: type(recorded.event)):
         yield from deque(row, maxlen=_NUM_RECENT if kind in (StepEvent, ProgressEvent) else None)
-
-
-def _process(recorded: Recorded) -> tuple[str, int, float] | None:
-    """The process whose account this is; None for another event."""
-    _, source, event = recorded
-    return (source, event.pid, event.began) if isinstance(event, AccountEvent) else None
 
 
 def advance(state: JobState, recorded: Recorded) -> JobState:
@@ -157,6 +148,7 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
             step = max(state.step, event.steps or 0) if state.total_steps else state.step
             return replace(
                 state,
+                account=state.account.after(recorded),
                 state=event.state,
                 task=state.task if event.task is None else event.task,
                 message=event.message,

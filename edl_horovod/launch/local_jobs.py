@@ -57,7 +57,10 @@ class LocalJobs(Jobs):
             summarize(happened),
             is_ours=any(recorded.source == "launcher" for recorded in happened),
             is_running=is_running,
-            last_time=happened[-1].time if happened else None,
+            last_time=max(
+                (it.time for it in happened if not isinstance(it.event, events.AccountEvent)),
+                default=None,
+            ),
         )
         return JobStatus(progress=state, is_at_rest=not is_running)
 

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from edl_horovod.job.account import CAUSES, Cause
 from edl_horovod.job.events import AccountEvent, EventLog
 
 _FEWEST_SECONDS, _MOST_SECONDS = 1.0, 60.0
+_LONGEST_WRITE_SECONDS = 5.0
 _SHARE_OF_LIFE = 0.02
 """An account is written again after this share of the process' life, within these bounds."""
 
@@ -53,6 +55,8 @@ class Activity:
         self._phase: _Now = ("joins", "getting warm", "importing", None, self._began)
         self._waiting: tuple[_Now, float] | None = None
         self._seconds: dict[str, float] = dict.fromkeys(CAUSES, 0.0)
+        self._moved: dict[str, float] = {}
+        """Seconds of the present phase that have other causes."""
         self._lock = threading.Lock()
         self.begin("joins", "getting warm", "building")
 
@@ -67,7 +71,10 @@ class Activity:
         now = time.monotonic()
         with self._lock:
             _, _, former_cause, _, since = self._phase
-            self._seconds[former_cause] += now - since
+            self._seconds[former_cause] += now - since - sum(self._moved.values())
+            for moved, seconds in self._moved.items():
+                self._seconds[moved] += seconds
+            self._moved = {}
             # Entered several times a step: a plain tuple takes a tenth of the time of a named one.
             self._phase = (state, phase, cause or former_cause, is_waiting, now)
 
@@ -82,17 +89,15 @@ class Activity:
         return _Doing(self, (state, phase, cause, is_waiting))
 
     def had_other_causes(self, **seconds: float) -> None:
-        """Say how many of the present phase's seconds so far had other causes."""
+        """Say how many of the present phase's seconds so far had other causes, at its end."""
         now = time.monotonic()
         with self._lock:
-            _, _, present, _, since = self._phase
             # A framework may have measured them by a clock that was set in between.
-            left = now - since
+            left = now - self._phase[-1]
+            self._moved = {}
             for cause, measured in seconds.items():
-                moved = min(max(measured, 0.0), left)
-                left -= moved
-                self._seconds[cause] += moved
-                self._seconds[present] -= moved
+                self._moved[cause] = min(max(measured, 0.0), left)
+                left -= self._moved[cause]
 
     def is_done_again(self) -> None:
         """Say that what the present phase has done so far is done again."""
@@ -104,11 +109,16 @@ class Activity:
         return self._phase[:4]
 
     def account(self) -> tuple[dict[str, float], float, Cause]:
-        """The seconds by cause, their sum (the age of the process), and the present cause."""
+        """The seconds by cause, the age of the process, and the present cause.
+
+        The seconds add up to the age, but for a step that is still computed: what of it was
+        computing and what was waiting is known at its end. So no cause's seconds ever fall.
+        """
         with self._lock:
             now, (_, _, cause, _, since) = time.monotonic(), self._phase
             seconds = dict(self._seconds)
-        seconds[cause] += now - since
+        if cause != "computing":
+            seconds[cause] += now - since
         return seconds, now - self._began, cause
 
     def report(self, generation: int) -> messages.Pong:
@@ -145,7 +155,7 @@ def accounted(activity: Activity, events: EventLog) -> Iterator[None]:
 
     def write_on() -> None:
         pause = _FEWEST_SECONDS
-        while not is_over.wait(pause):
+        while not is_over.wait(pause * random.uniform(0.8, 1.2)):  # Not all ranks at once.
             pause = write()
 
     writer = threading.Thread(target=write_on, name="account", daemon=True)
@@ -154,8 +164,9 @@ def accounted(activity: Activity, events: EventLog) -> Iterator[None]:
         yield
     finally:
         is_over.set()
-        writer.join()
-        write(is_last=True)
+        writer.join(_LONGEST_WRITE_SECONDS)
+        if not writer.is_alive():  # It hangs on a dead file server, as another write would.
+            write(is_last=True)
 
 
 def _age() -> float:

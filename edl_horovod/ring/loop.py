@@ -93,7 +93,8 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
                     return work.finish(world)
             reason = "membership changed"
         except Dismissed as dismissal:
-            work.dismissed(has_state=dismissal.has_state)
+            with membership.doing("unwatched", "saving the state", "checkpoint"):
+                work.dismissed(has_state=dismissal.has_state)
             raise
         except CollectiveFailed as failure:
             reason = str(failure)

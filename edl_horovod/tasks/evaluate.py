@@ -101,7 +101,7 @@ class Evaluator:
         """
         sums = self.evaluation.zeros
         for number in range(num_steps):
-            with membership.doing("works", f"batch {number} of an evaluation", "evaluation"):
+            with membership.doing("works", f"batch {number} of an evaluation"):
                 batch = self._batches.next_batch()
                 if batch is not None:
                     sums += self.evaluation.sums(batch)
@@ -166,7 +166,9 @@ class EvaluateWork(Work):
         self._evaluator.restart(world, self.state.step * SEGMENT_STEPS)
         with membership.doing("works", "between two segments", "between"):
             while (first := self.state.step * SEGMENT_STEPS) < num_steps:
-                sums = self._evaluator.local_sums(min(SEGMENT_STEPS, num_steps - first), membership)
+                num_next = min(SEGMENT_STEPS, num_steps - first)
+                with membership.doing("works", f"segment {self.state.step}", "computing"):
+                    sums = self._evaluator.local_sums(num_next, membership)
                 sums = replace(sums, wants_change=float(membership.wants_change()))
                 with membership.doing("waits", f"segment {self.state.step}", "exchange"):
                     sums = self._evaluator.over_ring(sums, world)

@@ -216,7 +216,7 @@ class LocalRounds:
         self._metric_names: tuple[str, ...] | None = None
         self._num_metric_sums = 0
         self._is_waiting, self._is_warmup = False, False
-        self.doing: Callable[[str, str], AbstractContextManager[None]] = _unwatched
+        self.doing: Callable[..., AbstractContextManager[None]] = _unwatched
         """`Membership.doing` of the present ring: a round is long, a local step is not."""
 
     @property
@@ -278,7 +278,8 @@ class LocalRounds:
         start = {name: _value(variable) for name, variable in self._inner.items()}
         try:
             self._try_metrics()
-            lanes, num_ranks = self._lanes_to_compute(batch, is_alone=is_alone)
+            with self.doing("waits", "which replicas are left", "exchange"):
+                lanes, num_ranks = self._lanes_to_compute(batch, is_alone=is_alone)
             for lane in lanes:
                 if lane not in self._done:
                     assert batch is not None
@@ -500,7 +501,7 @@ class LocalRounds:
         _assign(self._inner, after)
 
 
-def _unwatched(state: str, phase: str) -> AbstractContextManager[None]:
+def _unwatched(state: str, phase: str, cause: str = "") -> AbstractContextManager[None]:
     return nullcontext()
 
 

@@ -345,7 +345,8 @@ class TrainWork(Work):
         """Return this rank's examples of the next step; None if it has none."""
         step = self.state.step
         with ring.membership.doing("works", f"examples of step {step}", "input"):
-            self._callbacks.before_step(step, batch=self._number_in_epoch(ring))
+            with self._calling(ring):
+                self._callbacks.before_step(step, batch=self._number_in_epoch(ring))
             self._rule.apply(self._step, step)
             if ring.lanes is None:
                 return None
@@ -376,7 +377,8 @@ class TrainWork(Work):
             self._check(sums)
             if ring.lanes is not None:
                 self._ledger.done(self.state.step, sums)
-            self._callbacks.after_step(sums, batch=self._number_in_epoch(ring))
+            with self._calling(ring):
+                self._callbacks.after_step(sums, batch=self._number_in_epoch(ring))
             self._progress.end_step()
             self.state.commit()
             if ring.lanes is not None:
@@ -385,6 +387,12 @@ class TrainWork(Work):
                 with ring.membership.doing("works", "the checkpoint", "checkpoint"):
                     self._checkpoints.after_step(vars(self._counters))
                 self._reports.report(self.state.step, sums, ring.num_holders)
+
+    def _calling(self, ring: _Ring) -> contextlib.AbstractContextManager[None]:
+        """The time of the user's hooks of a step, if there are any."""
+        if isinstance(self._callbacks, _NoCallbacks):
+            return contextlib.nullcontext()
+        return ring.membership.doing("works", f"hooks of step {self.state.step}", "callbacks")
 
     def _number_in_epoch(self, ring: _Ring) -> int | None:
         """The number of the current step in its epoch, from 0; None if this is not the leader."""

@@ -77,8 +77,11 @@ def be_rank(
         try:
             job = stack.enter_context(warm)
             stack.enter_context(shown_as_ready(environment.ready_file))
-            membership.finished(loop.run(job, membership, events))
+            result = loop.run(job, membership, events)
+            activity.begin("unwatched", "the end of the job", "ending")
+            membership.finished(result)
         except Dismissed as dismissal:
+            activity.begin("unwatched", "the end of this rank", "ending")
             log.info("dismissed: %s", dismissal)
             faulthandler.dump_traceback_later(SLOW_END_SECONDS)
             return dismissal.is_final

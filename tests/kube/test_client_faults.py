@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from urllib3.exceptions import InsecureRequestWarning
 
 from edl_horovod.cluster import client as client_module
 from edl_horovod.cluster.client import Cluster
@@ -206,6 +207,26 @@ def test_a_certificate_of_somebody_else_is_told(tls_folder, tmp_path):
     with ApiServer(tls=server_context(tls_folder)) as server:
         path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
         with connect(path) as cluster, pytest.raises(ClusterUnreachable, match="certificate"):
+            cluster.find("Pod")
+
+
+def test_an_authority_that_the_machine_trusts_is_trusted(tls_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_folder / "ca.crt"))
+    with ApiServer(tls=server_context(tls_folder)) as server:
+        add_tokens(server)
+        path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
+        with connect(path) as cluster:
+            cluster.find("Pod")
+
+
+def test_a_kubeconfig_may_say_that_certificates_are_not_looked_at(tls_folder, tmp_path):
+    with ApiServer(tls=server_context(tls_folder)) as server:
+        add_tokens(server)
+        path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
+        content = yaml.safe_load(path.read_text())
+        content["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = True
+        path.write_text(yaml.safe_dump(content))
+        with connect(path) as cluster, pytest.warns(InsecureRequestWarning):
             cluster.find("Pod")
 
 

@@ -227,8 +227,7 @@ def run_report(verb: str, summary: str, argv: Sequence[str]) -> int:
             _write_page(flags.html, flags.job, status, client.recorded(flags.job))
     account = status.progress.account
     if flags.format == "json":
-        fields = {"seconds": account.seconds, "goodput": account.goodput}
-        print(json_text.dumps({**fields, **dataclasses.asdict(account)}, indent=2))
+        print(json_text.dumps(account.for_programs(), indent=2))
     else:
         print("\n".join(_report_lines(account)))
     return 0

@@ -42,7 +42,7 @@ class _Snapshot(Collector):
     """Gives the metrics of one snapshot to the client of Prometheus, which writes them."""
 
     def __init__(self, name: str, snapshot: JobSnapshot) -> None:
-        self._labels, self._snapshot = {"job_name": name}, snapshot
+        self._labels, self._snapshot = {"job_name": _readable(name)}, snapshot
 
     def collect(self) -> Iterator[Metric]:
         state, details = self._snapshot.state, self._snapshot.details
@@ -76,7 +76,7 @@ class _Snapshot(Collector):
             "edl_rank_seconds", "Time of all ranks by its cause", labels=["job_name", "cause"]
         )
         for cause, spent in state.account.seconds.items():
-            seconds.add_metric([*self._labels.values(), cause], spent)
+            seconds.add_metric([*self._labels.values(), _readable(cause)], spent)
         yield seconds
         if state.account.goodput is not None:
             text = "Share of the ranks' time that went into steps which count"
@@ -97,6 +97,11 @@ class _Snapshot(Collector):
         for key, value in values.items():
             # A metric that was not finite is null in the job's events.
             metric.add_metric(
-                [*self._labels.values(), key], float("nan") if value is None else value
+                [*self._labels.values(), _readable(key)], float("nan") if value is None else value
             )
         return metric
+
+
+def _readable(name: str) -> str:
+    """A name in UTF-8, which cannot encode the lone surrogates that JSON may contain."""
+    return name.encode(errors="backslashreplace").decode()

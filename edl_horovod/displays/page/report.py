@@ -21,6 +21,8 @@ from edl_horovod.job.state import JobState, TargetDetails
 _LANE_WIDTH, _LANE_HEIGHT = 1000.0, 60.0
 _MAX_PARTS = 400
 """Parts of the bar of a process, each of which shows the shares of the causes within it."""
+_ALL_PARTS = 20_000
+"""The same for all processes together, so that the page of a large job can still be shown."""
 _NUM_ROWS = 200
 _NOTEWORTHY = 0.02
 """Share of all rank-seconds from which on a cause is explained."""
@@ -137,11 +139,15 @@ def _add(
     account: Account,
     key: tuple[str, int, float],
 ) -> None:
-    newest = next(it for it in account.ranks if it.process == key)
+    newest = account.processes.get(key)
+    if newest is None:  # Its numbers were not sound.
+        return
     process = processes.setdefault(key, _Process(newest))
     process.last = newest
     if not process.moments or process.moments[-1] != newest:
         process.moments.append(newest)
+    if len(process.moments) > 2 * _MAX_PARTS:
+        process.moments = process.moments[::2]
 
 
 def _snapshot(history: History, state: JobState, now: float) -> JobSnapshot:
@@ -189,24 +195,26 @@ def _lanes(processes: Sequence[_Process]) -> dict[str, Any]:
         return {"lanes": [], "began": "", "until": ""}
     began = min(process.last.began for process in processes)
     until = max(process.last.until for process in processes)
+    max_parts = max(20, min(_MAX_PARTS, _ALL_PARTS // len(processes)))
     lanes = [
         {
             "title": f"{process.last.worker}, pid {process.last.pid}, "
             f"{process.last.until - process.last.began:,.1f} s, {process.last.doing or 'ended'}",
-            "parts": list(_parts(process, began, max(until - began, 1e-9))),
+            "parts": list(_parts(process, began, max(until - began, 1e-9), max_parts=max_parts)),
         }
         for process in processes
     ]
     return {"lanes": lanes, "began": clock(began), "until": clock(until)}
 
 
-def _parts(process: _Process, began: float, span: float) -> Iterator[_Part]:
+def _parts(process: _Process, began: float, span: float, *, max_parts: int) -> Iterator[_Part]:
     """The bar of a process: between two of its accounts, the causes fill it by their shares."""
-    every = -(-len(process.moments) // _MAX_PARTS)
-    moments = [*process.moments[:-1:every], process.moments[-1]]
+    every = -(-len(process.moments) // max_parts)
+    moments = [*process.moments[:-1:every], process.last]
     since, before = process.last.began, dict[str, float]()
     for moment in moments:
-        x, width = (since - began) / span, (moment.until - since) / span
+        # Clocks of hosts differ, and one may be set back.
+        x, width = (since - began) / span, max(0.0, moment.until - since) / span
         spent = {
             cause: moment.seconds.get(cause, 0.0) - before.get(cause, 0.0)
             for cause in (*CAUSES, LOST)

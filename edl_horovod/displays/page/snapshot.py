@@ -9,7 +9,7 @@ from typing import Protocol
 from edl_horovod.displays.text import local_state, notable
 from edl_horovod.errors import ClusterError, ConfigError, ObjectNotFound
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import Recorded, StepEvent, Tail
+from edl_horovod.job.events import AccountEvent, Recorded, StepEvent, Tail
 from edl_horovod.job.state import JobState, TargetDetails, advance
 
 NUM_NOTABLE = 20
@@ -113,7 +113,9 @@ class History:
             self.ring.add(recorded.time, state.size)
         if text := notable(recorded.event):
             self.notable.append((recorded.time, text))
-        self.state, self.last_time = state, recorded.time
+        self.state = state
+        if not isinstance(recorded.event, AccountEvent):  # A rank that hangs writes them, too.
+            self.last_time = recorded.time
         self.is_ours = self.is_ours or recorded.source == "launcher"
 
 

@@ -114,7 +114,10 @@ class CoordinatedMembership(Membership):
             self.activity.begin(
                 "joins", "waiting for a place", "warm" if self._formed == 0 else "forming"
             )
-            self._lock.wait_for(lambda: self._dismissal is not None or self._place is not None)
+            if not self._lock.wait_for(self._is_decided, self._timings.forming_seconds):
+                # A ring forms sooner, so this rank is not in it.
+                self.activity.begin("joins", "waiting for a place", "warm")
+                self._lock.wait_for(self._is_decided)
             if (stop := self._dismissal) is not None:
                 is_final = stop.is_over or self._is_leaving
                 raise Dismissed(stop.reason, is_final=is_final, has_state=stop.has_state)
@@ -127,6 +130,9 @@ class CoordinatedMembership(Membership):
         return self._horovod.form_assigned(
             place, timeout_seconds=self._timings.forming_seconds, is_abandoned=self.wants_change
         )
+
+    def _is_decided(self) -> bool:
+        return self._dismissal is not None or self._place is not None
 
     def formed(self, world: World, *, has_state: bool = True) -> None:
         """Report to the coordinator that the ring is formed, and who has its state."""

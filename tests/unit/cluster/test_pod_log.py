@@ -1,8 +1,9 @@
 import io
 
 from edl_horovod.cluster.pod_log import PodLog, events_in
-from edl_horovod.job.events import line_of
-from tests.job_events import recorded
+from edl_horovod.job.events import Recorded, line_of
+from edl_horovod.job.state import summarize
+from tests.job_events import event, recorded
 
 
 def step(number, time):
@@ -14,8 +15,8 @@ def shown(*batches):
     log = PodLog(stream)
     for batch in batches:
         log(batch)
-    events = [event for _, _, event in events_in(stream.getvalue().splitlines())]
-    return [getattr(event, "step", event.kind) for event in events]
+    events = [it.event for it in events_in(stream.getvalue().splitlines())]
+    return [getattr(it, "step", it.kind) for it in events]
 
 
 def test_steps_are_shown_a_few_seconds_apart():
@@ -43,6 +44,28 @@ def test_a_step_that_was_shown_is_not_shown_again():
 
 def test_what_autoscaling_decides_is_shown():
     assert shown([recorded("autoscale", limit=2)]) == ["autoscale"]
+
+
+def test_the_accounts_of_all_ranks_are_shown_as_one_each_minute_and_at_the_end():
+    def account(time, worker, **seconds):
+        fields = {"pid": 7, "began": 1.0, "seconds": seconds, "doing": "computing"}
+        return Recorded(time, worker, event("account", **fields))
+
+    stream = io.StringIO()
+    PodLog(stream)(
+        [
+            account(100.0, "a:0", computing=9.0),
+            account(101.0, "b:0", building=8.0),
+            account(161.0, "a:0", computing=69.0),
+            account(162.0, "b:0", building=8.0, computing=60.0),
+            recorded("job", 170.0, state="finished"),
+        ]
+    )
+    *_, last, _ = shown = list(events_in(stream.getvalue().splitlines()))
+    assert len(shown) == 4
+    assert last.event.seconds == {"building": 8.0, "computing": 129.0}
+    (all_ranks,) = summarize(shown).account.ranks
+    assert all_ranks.doing == ""
 
 
 def test_kinds_for_the_file_alone_are_left_out():

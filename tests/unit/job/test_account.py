@@ -3,7 +3,7 @@
 import pytest
 
 from edl_horovod.job.account import LOST
-from edl_horovod.job.events import AccountEvent, Recorded, StepEvent, WorkerEvent
+from edl_horovod.job.events import AccountEvent, JobEvent, Recorded, StepEvent, WorkerEvent
 from edl_horovod.job.state import summarize
 
 
@@ -48,7 +48,7 @@ def test_the_newest_account_of_each_process_counts():
     ]
 
 
-@pytest.mark.parametrize("state", ["lost", "failed", "hung"])
+@pytest.mark.parametrize("state", ["lost", "failed", "left"])
 def test_the_time_up_to_a_sudden_end_is_a_cause_of_its_own(state):
     events = [
         account(10, "host:0", 1, computing=10.0),
@@ -64,6 +64,47 @@ def test_the_time_up_to_a_sudden_end_is_a_cause_of_its_own(state):
         (2, 12.5, ""),
         (3, 20, "computing"),
     ]
+
+
+def test_a_process_without_a_last_word_has_ended_when_its_worker_has_a_newer_one():
+    events = [
+        account(10, "host:0", 1, doing="building", building=10.0),
+        account(7300, "host:0", 2, computing=10.0),
+        missed(7302, "host:0"),
+    ]
+    found = summarize(events).account
+    assert found.seconds == {"building": 10.0, "computing": 10.0, LOST: 2.0}
+    assert [rank.doing for rank in found.ranks] == ["", ""]
+
+
+@pytest.mark.parametrize("state", ["finished", "failed", "suspended"])
+def test_no_process_outlives_its_job(state):
+    end = Recorded(20, "launcher", JobEvent(state=state))
+    found = summarize([account(10, "host:0", 1, doing="building", building=10.0), end]).account
+    assert [rank.doing for rank in found.ranks] == [""]
+    assert found.seconds == {"building": 10.0}
+
+
+def test_the_first_process_that_was_heard_of_stays_the_first():
+    events = [account(10, "a:0", 1, computing=1.0), account(11, "b:0", 2, computing=1.0)]
+    events += [account(12, "b:0", 2, doing="", began=10.0, ending=2.0)]
+    events += [account(13, "a:0", 1, doing="", began=9.0, ending=4.0)]
+    assert [rank.pid for rank in summarize(events).account.ranks] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("began", "seconds"),
+    [
+        (0.0, {"computing": float("nan")}),
+        (0.0, {"computing": 1e308, "input": 1e308}),
+        (0.0, {"computing": 1.0, "input": -1.0}),
+        (1e300, {"computing": 1.0}),
+        (-1.0, {"computing": 1.0}),
+    ],
+)
+def test_an_account_that_cannot_be_is_passed_over(began, seconds):
+    event = AccountEvent(pid=1, began=began, seconds=seconds, doing="computing")
+    assert summarize([Recorded(1, "host:0", event)]).account.ranks == ()
 
 
 def test_a_process_that_said_goodbye_is_not_lost():

@@ -1,5 +1,6 @@
 """What a main thread does, as another thread sees it."""
 
+import itertools
 from types import SimpleNamespace
 
 import psutil
@@ -109,9 +110,35 @@ def test_a_clock_that_was_set_takes_no_time_from_other_phases(clock):
     activity.begin("works", "step 3", "computing")
     clock.now += 5
     activity.had_other_causes(applying=-1e6, exchange=1e6)
+    activity.begin("works", "between two steps", "between")
     seconds, age, _ = activity.account()
     assert (seconds["computing"], seconds["exchange"], seconds["applying"]) == (0.0, 5.0, 0.0)
     assert age == 5.0
+
+
+def test_no_causes_seconds_ever_fall(clock):
+    activity = Activity(age=0.0)
+    seen = [activity.account()[0]]
+
+    def look():
+        seen.append(activity.account()[0])
+
+    for _ in range(3):
+        with activity.doing("works", "step", "computing"):
+            clock.now += 5
+            look()
+            activity.had_other_causes(exchange=3.0, applying=1.0)
+            look()
+        look()
+        with activity.doing("works", "step", "computing"):
+            clock.now += 4
+            activity.is_done_again()
+            look()
+        clock.now += 1
+        look()
+    for before, after in itertools.pairwise(seen):
+        assert all(after[cause] >= spent for cause, spent in before.items())
+    assert sum(seen[-1].values()) == 30
 
 
 def test_the_account_of_a_process_is_written_with_its_end(tmp_path):

@@ -84,6 +84,10 @@ def test_it_needs_no_other_file_and_runs_no_program():
     assert "default-src 'none'" in policy
 
 
+def test_its_style_is_that_of_the_page():
+    assert b'[data-state="failed"]' in render("a job", summarize(()), None, (), now=0.0)
+
+
 def test_what_a_job_says_stays_text():
     page = report(
         account(1010.0, "<script>alert(1)</script>", 1, building=4.0, **{"</style><b>": 3.0}),
