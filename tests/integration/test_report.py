@@ -42,7 +42,11 @@ def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
     job.succeed()
 
     found = json.loads(report(str(job.job_dir), "-o", "json"))
-    survivor, killed, newcomer = found["ranks"]
+    (survivor,) = [rank for rank in found["ranks"] if rank["worker"] == "localhost:0"]
+    killed, newcomer = sorted(
+        (rank for rank in found["ranks"] if rank["worker"] == "localhost:1"),
+        key=lambda rank: rank["began"],
+    )
     for rank in found["ranks"]:
         life = rank["until"] - rank["began"]
         assert sum(rank["seconds"].values()) == pytest.approx(life, rel=0.005, abs=0.01)
