@@ -138,6 +138,8 @@ class Activity:
 def accounted(activity: Activity, events: EventLog) -> Iterator[None]:
     """Write the account of this process into the job's events, at intervals and at the end."""
     is_over = threading.Event()
+    # Of its own: models take numbers from Python's, and must take the same on all ranks.
+    jitter = random.Random()
     # Once, because with the worker and the pid it names the process in all its accounts.
     began = round(time.time() - activity.account()[1], 4)
 
@@ -155,7 +157,7 @@ def accounted(activity: Activity, events: EventLog) -> Iterator[None]:
 
     def write_on() -> None:
         pause = _FEWEST_SECONDS
-        while not is_over.wait(pause * random.uniform(0.8, 1.2)):  # Not all ranks at once.
+        while not is_over.wait(pause * jitter.uniform(0.8, 1.2)):  # Not all ranks at once.
             pause = write()
 
     writer = threading.Thread(target=write_on, name="account", daemon=True)

@@ -1,6 +1,7 @@
 """What a main thread does, as another thread sees it."""
 
 import itertools
+import random
 from types import SimpleNamespace
 
 import psutil
@@ -10,6 +11,7 @@ from edl_horovod.coordinator.messages import Pong
 from edl_horovod.job.events import EventLog, read
 from edl_horovod.ring import activity as module
 from edl_horovod.ring.activity import Activity, accounted
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -149,3 +151,11 @@ def test_the_account_of_a_process_is_written_with_its_end(tmp_path):
     assert recorded.event.doing == ""
     assert recorded.event.began == pytest.approx(began, abs=1.5)
     assert sum(recorded.event.seconds.values()) == pytest.approx(written - began, abs=1.5)
+
+
+def test_accounts_leave_the_numbers_that_models_draw_alone(tmp_path):
+    random.seed(7)
+    expected = random.getstate()
+    with EventLog(tmp_path / "events.jsonl", "host:0") as events, accounted(Activity(), events):
+        wait_until(lambda: len(read(tmp_path / "events.jsonl")) > 1)
+    assert random.getstate() == expected
