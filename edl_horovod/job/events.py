@@ -233,6 +233,7 @@ OnEvents = Callable[[list[Recorded]], None]
 _LAST_TIME = 253_402_300_800
 """The year 10000; later times are not valid dates."""
 
+_LEAST_ROOM_BYTES = 1 << 20
 _FORMATS = {event.kind: Format(event) for event in Event.__subclasses__()}
 _decode = json.JSONDecoder().decode
 
@@ -301,6 +302,14 @@ class EventLog:
             self._is_failing = True
         else:
             self._is_failing = False
+
+    def has_room(self) -> bool:
+        """Whether the disk has room for events that can be missing; the last is for all others."""
+        try:
+            disk = os.fstatvfs(self._file)
+        except OSError:
+            return True
+        return disk.f_bavail * disk.f_frsize >= _LEAST_ROOM_BYTES
 
     def write_once(self, event: Event) -> None:
         """Append an event unless any process wrote an equal one; reads the whole log."""

@@ -145,14 +145,14 @@ def accounted(activity: Activity, events: EventLog) -> Iterator[None]:
 
     def write(*, is_last: bool = False) -> float:
         seconds, age, doing = activity.account()
-        events.write(
-            AccountEvent(
-                pid=os.getpid(),
-                began=began,
-                seconds={cause: round(spent, 4) for cause, spent in seconds.items() if spent},
-                doing="" if is_last else doing,
-            )
+        account = AccountEvent(
+            pid=os.getpid(),
+            began=began,
+            seconds={cause: round(spent, 4) for cause, spent in seconds.items() if spent},
+            doing="" if is_last else doing,
         )
+        if events.has_room():
+            events.write(account)
         return min(max(age * _SHARE_OF_LIFE, _FEWEST_SECONDS), _MOST_SECONDS)
 
     def write_on() -> None:
