@@ -88,8 +88,8 @@ def _causes(state: JobState) -> Table:
 
 
 def _text(value: str, style: str = "") -> Text:
-    """A text that a terminal can show, whatever a job has written."""
-    return Text(value.encode(errors="backslashreplace").decode(), style=style)
+    """A text that cannot steer the terminal, whatever a job has written."""
+    return Text("".join(it if it.isprintable() else " " for it in value), style=style)
 
 
 def _table(table: JobTable) -> Table:
