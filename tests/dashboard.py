@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
 from tests.waiting import wait_until
 
 ENDING_SECONDS = 10.0
@@ -48,6 +50,15 @@ class Dashboard:
         self.process.send_signal(number)
         _, said = self.process.communicate(timeout=ENDING_SECONDS)
         return self.process.returncode, said
+
+
+def new_job(folder: Path) -> Path:
+    """The directory of a training in a folder, without events yet."""
+    path = folder / "model.job"
+    path.mkdir()
+    config = JobConfig(task="train", data="/d", output="/o", model_def="m")
+    resolved.dump(config, path / "config.yaml")
+    return path
 
 
 @contextlib.contextmanager

@@ -69,7 +69,7 @@ class PodLog:
                 pid=0,
                 began=min(rank.began for rank in ranks),
                 seconds=self._account.seconds,
-                doing="computing" if is_running else "",
+                doing="running" if is_running else "",
             )
             self._stream.write(events.line_of(Recorded(time, ALL_RANKS, account)))
 

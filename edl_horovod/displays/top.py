@@ -31,15 +31,10 @@ def show(source: Source, console: Console) -> None:
         while True:
             began, snapshot = time.monotonic(), source.snapshot()
             live.update(panel(source.name, snapshot, now=time.time()), refresh=True)
-            if snapshot.ended is not None or _is_over(snapshot):
+            if snapshot.is_over:
                 break
             time.sleep(max(0.0, SECONDS - (time.monotonic() - began)))
     console.print(panel(source.name, snapshot, now=time.time()))
-
-
-def _is_over(snapshot: JobSnapshot) -> bool:
-    state = snapshot.details or snapshot.state
-    return state is not None and state.state in ("finished", "failed", "suspended")
 
 
 def panel(name: str, snapshot: JobSnapshot, *, now: float) -> RenderableType:

@@ -1,7 +1,7 @@
 """The client for jobs on this machine and in clusters: list, watch, wait for and change them."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from edl_horovod.displays.page.snapshot import Source
@@ -137,8 +137,8 @@ class Client:
         jobs, name = self._find(job)
         return jobs.events(name, follow=follow)
 
-    def recorded(self, job: Name) -> Iterator[Recorded]:
-        """Yield what edl itself has written about a job, the oldest first; see `events`."""
+    def recorded(self, job: Name) -> Iterable[Recorded]:
+        """Give what edl itself has written about a job, the oldest first; see `events`."""
         jobs, name = self._find(job)
         return jobs.recorded(name)
 

@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,7 @@ from edl_horovod.config.tasks import TASKS
 from edl_horovod.displays.page.snapshot import Source
 from edl_horovod.displays.text import count
 from edl_horovod.errors import ConfigError
-from edl_horovod.files import json_text
-from edl_horovod.job.events import OnEvents, Recorded, fields_of, parse
+from edl_horovod.job.events import OnEvents, Recorded, fields_of
 from edl_horovod.job.state import JobState, TargetDetails
 from edl_horovod.supervisor.run import JobResult
 
@@ -155,12 +154,9 @@ class Jobs(ABC):
     def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
         """Yield the events of a job; see `Client.events`."""
 
-    def recorded(self, job: str) -> Iterator[Recorded]:
-        """Yield the events that edl has written about a job; see `Client.recorded`."""
-        for line in self.events(job):
-            fields = {"time": line.time, "source": line.source, "kind": line.kind, **line.fields}
-            if line.origin == "edl" and (event := parse(json_text.dumps(fields))) is not None:
-                yield event
+    @abstractmethod
+    def recorded(self, job: str) -> Iterable[Recorded]:
+        """Give the events that edl has written about a job; see `Client.recorded`."""
 
     @abstractmethod
     def scale(self, job: str, num_ranks: int, *, is_dry_run: bool = False) -> int:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -139,6 +139,11 @@ class KubernetesJobs(Jobs):
         ending = is_over if follow else None
         lines = logs.read_logs(self._cluster, job, only=pod, tail=tail, is_over=ending)
         return (LogLine(name, text) for name, text in lines)
+
+    def recorded(self, job: str) -> Iterable[Recorded]:
+        """The last of the job's own events, from the log of its launcher."""
+        self._mpijob(job)  # Where there is none, that is what the error says.
+        return self._readable_events(job)
 
     def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
         """The last of the job's own events, and what Kubernetes says of its objects."""

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from edl_horovod.errors import ConfigError
 from edl_horovod.files import marker
 from edl_horovod.job import events, hosts
 from edl_horovod.job.directory import KIND, JobDir
-from edl_horovod.job.events import OnEvents
+from edl_horovod.job.events import OnEvents, Recorded
 from edl_horovod.job.state import summarize
 from edl_horovod.launch import target
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine, event_line
@@ -95,6 +95,11 @@ class LocalJobs(Jobs):
             if is_last:
                 return
             time.sleep(LOOK_SECONDS)
+
+    def recorded(self, job: str) -> Iterable[Recorded]:
+        """The events in the job's directory."""
+        self.config(job)
+        return events.read(JobDir(Path(job)).events)
 
     def slots(self, job: str) -> int:
         """The number of slots of the job on this machine."""

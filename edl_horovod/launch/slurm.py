@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -30,6 +30,7 @@ from edl_horovod.displays.page.snapshot import (
 from edl_horovod.health import Finding, Scope
 from edl_horovod.job import earlier, hosts, output_checks
 from edl_horovod.job.directory import JobDir, with_job_dir
+from edl_horovod.job.events import Recorded
 from edl_horovod.job.state import JobState, TargetDetails
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine
 from edl_horovod.launch.local_jobs import LocalJobs, directory_of, read_logs
@@ -225,6 +226,10 @@ class SlurmJobs(Jobs):
     def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
         """The job's events, as its directory has them."""
         return self._local.events(self._directory(job), follow=follow)
+
+    def recorded(self, job: str) -> Iterable[Recorded]:
+        """The job's events, as its directory has them."""
+        return self._local.recorded(self._directory(job))
 
     def scale(self, job: str, num_ranks: int, *, is_dry_run: bool = False) -> int:
         """Change how many slots of the allocation's nodes are used, the first nodes before others.

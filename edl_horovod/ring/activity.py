@@ -15,12 +15,10 @@ from edl_horovod.coordinator import messages
 from edl_horovod.job.account import CAUSES, Cause
 from edl_horovod.job.events import AccountEvent, EventLog
 
-_FEWEST_SECONDS, _MOST_SECONDS = 1.0, 60.0
-_LONGEST_WRITE_SECONDS = 5.0
 _SHARE_OF_LIFE = 0.02
+_FEWEST_SECONDS, _MOST_SECONDS = 1.0, 60.0
 """An account is written again after this share of the process' life, within these bounds."""
-
-
+_LONGEST_WRITE_SECONDS = 5.0
 _Now = tuple[str, str, Cause, Callable[[], bool] | None, float]
 """State, phase, cause and `is_waiting`, as `Membership.doing` describes them, and since when."""
 
@@ -71,10 +69,12 @@ class Activity:
         now = time.monotonic()
         with self._lock:
             _, _, former_cause, _, since = self._phase
-            self._seconds[former_cause] += now - since - sum(self._moved.values())
-            for moved, seconds in self._moved.items():
-                self._seconds[moved] += seconds
-            self._moved = {}
+            self._seconds[former_cause] += now - since
+            if self._moved:
+                for moved, seconds in self._moved.items():
+                    self._seconds[moved] += seconds
+                    self._seconds[former_cause] -= seconds
+                self._moved = {}
             # Entered several times a step: a plain tuple takes a tenth of the time of a named one.
             self._phase = (state, phase, cause or former_cause, is_waiting, now)
 

@@ -355,20 +355,22 @@ class TrainWork(Work):
         return batch
 
     def _do_step(self, ring: _Ring, batch: Batch | None) -> StepSums:
-        phase, activity = f"step {self.state.step}", ring.membership.activity
-        with activity.doing("works", phase, "computing", self._step.is_waiting):
+        phase, membership = f"step {self.state.step}", ring.membership
+        with membership.doing("works", phase, "computing", self._step.is_waiting):
             try:
                 sums = self._step.step(
                     batch,
-                    wants_change=ring.membership.wants_change(),
+                    wants_change=membership.wants_change(),
                     is_alone=ring.world.is_alone,
                     # The first lane is different on each rank.
                     salt=ring.lanes.start if ring.lanes is not None else 0,
                 )
             except CollectiveFailed:
-                activity.is_done_again()
+                membership.activity.is_done_again()
                 raise
-            activity.had_other_causes(exchange=sums.exchange_seconds, applying=sums.apply_seconds)
+            membership.activity.had_other_causes(
+                exchange=sums.exchange_seconds, applying=sums.apply_seconds
+            )
             return sums
 
     def _end_step(self, ring: _Ring, sums: StepSums) -> None:

@@ -39,6 +39,20 @@ def run_script(script, folder, variables, *, seconds):
     return printed, errors
 
 
+def edl(*words, code=0):
+    """Run an `edl` verb to its end; returns all that it printed."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "edl_horovod", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=REPOSITORY,
+    )
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
 class Job:
     """One running `edl` verb; a failure prints all its logs, and no process outlives it."""
 

@@ -2,23 +2,12 @@
 
 import json
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from edl_horovod.job.account import LOST
-from tests.integration.conftest import REPOSITORY
+from tests.integration.conftest import edl
 from tests.records import write_records
-
-
-def report(*words):
-    command = [sys.executable, "-m", "edl_horovod", "report", *words]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, cwd=REPOSITORY
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
 
 
 def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
@@ -37,11 +26,11 @@ def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
     ring = job.generation()
     job.signal_worker(1, signal.SIGKILL)
     job.wait_for_ring(2, after=ring)
-    running = json.loads(report(str(job.job_dir), "-o", "json"))
+    running = json.loads(edl("report", str(job.job_dir), "-o", "json"))
     assert any(rank["doing"] for rank in running["ranks"])
     job.succeed()
 
-    found = json.loads(report(str(job.job_dir), "-o", "json"))
+    found = json.loads(edl("report", str(job.job_dir), "-o", "json"))
     (survivor,) = [rank for rank in found["ranks"] if rank["worker"] == "localhost:0"]
     killed, newcomer = sorted(
         (rank for rank in found["ranks"] if rank["worker"] == "localhost:1"),
@@ -64,7 +53,7 @@ def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
     for rank in found["ranks"]:
         assert rank["began"] == pytest.approx(begins[rank["pid"]], abs=3)
 
-    text = report(str(job.job_dir), "--html", str(tmp_path / "report.html"))
+    text = edl("report", str(job.job_dir), "--html", str(tmp_path / "report.html"))
     assert f"goodput    {found['goodput']:.1%}" in text
     assert str(survivor["pid"]) in text
     page = (tmp_path / "report.html").read_text()

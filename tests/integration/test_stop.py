@@ -1,29 +1,13 @@
 """`edl stop` and `edl resume` of a job on this machine: no step is lost, no weight changes."""
 
-import subprocess
-import sys
-
 import numpy as np
 
 from edl_horovod import trained_model
 from edl_horovod.trained_model.params import read_params
-from tests.integration.conftest import REPOSITORY
+from tests.integration.conftest import edl
 from tests.records import write_records
 
 STEPS = 60
-
-
-def edl(*words, code=0):
-    ended = subprocess.run(
-        [sys.executable, "-m", "edl_horovod", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=REPOSITORY,
-    )
-    assert ended.returncode == code, ended.stdout + ended.stderr
-    return ended.stdout + ended.stderr
 
 
 def weights(output):

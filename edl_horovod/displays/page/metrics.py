@@ -3,7 +3,7 @@
 Names and units follow https://prometheus.io/docs/practices/naming/.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from edl_horovod.displays.page.snapshot import JobSnapshot
 from edl_horovod.errors import MissingDependency, how_to_install
@@ -38,11 +38,14 @@ def exposition(name: str, snapshot: JobSnapshot) -> bytes:
     return bytes(generate_latest(registry))
 
 
+_Family = GaugeMetricFamily | CounterMetricFamily
+
+
 class _Snapshot(Collector):
     """Gives the metrics of one snapshot to the client of Prometheus, which writes them."""
 
     def __init__(self, name: str, snapshot: JobSnapshot) -> None:
-        self._labels, self._snapshot = {"job_name": _readable(name)}, snapshot
+        self._name, self._snapshot = _readable(name), snapshot
 
     def collect(self) -> Iterator[Metric]:
         state, details = self._snapshot.state, self._snapshot.details
@@ -50,13 +53,10 @@ class _Snapshot(Collector):
         if state is None:
             return
         present = (details or state).state
-        states = GaugeMetricFamily(
-            "edl_job_state", "1 for the state that the job is in", labels=["job_name", "state"]
-        )
-        for label in STATES:
-            is_present = label == (present if present in STATES else "unknown")
-            states.add_metric([*self._labels.values(), label], float(is_present))
-        yield states
+        present = present if present in STATES else "unknown"
+        text = "1 for the state that the job is in"
+        states = GaugeMetricFamily("edl_job_state", text, labels=["job_name", "state"])
+        yield self._add_all(states, {label: float(label == present) for label in STATES})
         yield self._gauge("steps_done", "Steps of the training that are done", state.step)
         yield self._gauge("steps", "Steps of the whole training", state.total_steps)
         yield self._gauge("records_done", "Records of another task that are done", state.records)
@@ -70,35 +70,27 @@ class _Snapshot(Collector):
         yield self._gauge("ring_ranks", "Ranks in the ring", state.size)
         yield self._gauge("ring_generation", "Number of the ring", state.generation)
         yield self._gauge("spare_workers", "Warm workers outside of the ring", len(state.spares))
-        yield self._counter("resets", "Changes of the ring", state.num_resets)
-        yield self._by_name("evaluation", "Metrics of the last evaluation", "metric", state.metrics)
-        seconds = CounterMetricFamily(
-            "edl_rank_seconds", "Time of all ranks by its cause", labels=["job_name", "cause"]
-        )
-        for cause, spent in state.account.seconds.items():
-            seconds.add_metric([*self._labels.values(), _readable(cause)], spent)
-        yield seconds
+        resets = CounterMetricFamily("edl_resets", "Changes of the ring", labels=["job_name"])
+        yield self._add_all(resets, {"": state.num_resets})
+        text = "Metrics of the last evaluation"
+        evaluation = GaugeMetricFamily("edl_evaluation", text, labels=["job_name", "metric"])
+        yield self._add_all(evaluation, state.metrics)
+        text = "Time of all ranks by its cause"
+        seconds = CounterMetricFamily("edl_rank_seconds", text, labels=["job_name", "cause"])
+        yield self._add_all(seconds, state.account.seconds)
         if state.account.goodput is not None:
             text = "Share of the ranks' time that went into steps which count"
             yield self._gauge("goodput_ratio", text, state.account.goodput)
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
-        metric = GaugeMetricFamily(f"edl_{name}", text, labels=[*self._labels])
-        metric.add_metric([*self._labels.values()], float(value))
-        return metric
+        return self._add_all(
+            GaugeMetricFamily(f"edl_{name}", text, labels=["job_name"]), {"": value}
+        )
 
-    def _counter(self, name: str, text: str, value: float) -> Metric:
-        metric = CounterMetricFamily(f"edl_{name}", text, labels=[*self._labels])
-        metric.add_metric([*self._labels.values()], float(value))
-        return metric
-
-    def _by_name(self, name: str, text: str, label: str, values: dict[str, float]) -> Metric:
-        metric = GaugeMetricFamily(f"edl_{name}", text, labels=[*self._labels, label])
-        for key, value in values.items():
-            # A metric that was not finite is null in the job's events.
-            metric.add_metric(
-                [*self._labels.values(), _readable(key)], float("nan") if value is None else value
-            )
+    def _add_all(self, metric: _Family, values: Mapping[str, float]) -> Metric:
+        """Add values by the second label, which is not there for a single value."""
+        for label, value in values.items():
+            metric.add_metric([self._name, *([_readable(label)] if label else [])], value)
         return metric
 
 

@@ -43,9 +43,13 @@ class Template:
 
     def __init__(self, name: str) -> None:
         environment = jinja2.Environment(
-            autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+            loader=jinja2.FunctionLoader(shipped),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
         )
-        self._template = environment.from_string(shipped(name))
+        self._template = environment.get_template(name)
 
     def render(self, **values: Any) -> bytes:
         """Fill it in, in UTF-8."""

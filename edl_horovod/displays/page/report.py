@@ -12,9 +12,9 @@ from edl_horovod.displays.page.rendering import (
     clock,
     shipped,
 )
-from edl_horovod.displays.page.snapshot import History, JobSnapshot
+from edl_horovod.displays.page.snapshot import History, snapshot_of
 from edl_horovod.displays.text import JobTable, account_tables, job_facts
-from edl_horovod.job.account import CAUSES, LOST, STEP_CAUSES, Account, RankAccount
+from edl_horovod.job.account import CAUSES, LOST, Account, RankAccount
 from edl_horovod.job.events import AccountEvent, CheckpointEvent, Recorded, ResetEvent
 from edl_horovod.job.state import JobState, TargetDetails
 
@@ -120,7 +120,7 @@ def render(
         causes=list(_causes(state.account)),
         **_lanes(list(processes.values())),
         lane_height=_LANE_HEIGHT,
-        charts=charts_of(_snapshot(history, state, now)),
+        charts=charts_of(snapshot_of(history, state, details)),
         field=(WIDTH, HEIGHT),
         tables=[
             account_tables(state.account)[1],
@@ -150,27 +150,15 @@ def _add(
         process.moments = process.moments[::2]
 
 
-def _snapshot(history: History, state: JobState, now: float) -> JobSnapshot:
-    return JobSnapshot(
-        time=now,
-        state=state,
-        loss=history.loss.points,
-        ring=history.ring.points,
-        ended=history.last_time if state.is_over else None,
-    )
-
-
 def _sentences(account: Account) -> list[str]:
     seconds = account.seconds
     total = sum(seconds.values())
-    costly = sorted(
-        ((spent, cause) for cause, spent in seconds.items() if cause not in STEP_CAUSES[::2]),
-        reverse=True,
-    )
+    # The steps' own work is what the job is for.
+    costs = {it: spent for it, spent in seconds.items() if it not in ("computing", "applying")}
     return [
         f"{cause}: {spent / total:.1%} of all rank-seconds ({spent:,.1f} s)."
         f" {_ADVICE.get(cause, '')}".rstrip()
-        for spent, cause in costly
+        for cause, spent in sorted(costs.items(), key=lambda cost: -cost[1])
         if spent / total >= _NOTEWORTHY
     ]
 

@@ -18,6 +18,8 @@ Point = tuple[float, float]
 """A point of a curve, x and y."""
 MAX_POINTS = 400
 """Maximum number of points of a curve, beside the last one."""
+_ENDED = ("finished", "failed", "suspended")
+"""Those of a launch target's states in which nothing of a job runs any more."""
 NOT_FOUND, UNAVAILABLE = 404, 503
 _BEGINNING_BYTES = 4096
 
@@ -43,6 +45,13 @@ class JobSnapshot:
     problem: str = ""
     """The reason why no state, or no newer state, is known."""
     http_status: int = 200
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of the job runs any more."""
+        # The last launcher may have ended without an event.
+        has_ended = self.details is not None and self.details.state in _ENDED
+        return has_ended or (self.state is not None and self.state.is_over)
 
 
 class Series:
@@ -159,7 +168,7 @@ class DirectorySource:
         except OSError as error:
             problem = f"The job's directory cannot be read: {error}"
             return JobSnapshot(time=time.time(), problem=problem, http_status=UNAVAILABLE)
-        return _snapshot_of(history, state)
+        return snapshot_of(history, state)
 
     def _read(self) -> None:
         """Read new events; start from the beginning if the directory has a new job."""
@@ -218,19 +227,19 @@ def _detached_snapshot(events: Iterable[Recorded], details: TargetDetails) -> Jo
     history = History()
     for recorded in events:
         history.add(recorded)
-    snapshot = _snapshot_of(history, history.state)
-    # The last launcher may have ended without an event.
-    is_over = details.state in ("finished", "failed", "suspended")
-    ended = history.last_time if is_over else snapshot.ended
-    return replace(snapshot, details=details, ended=ended)
+    return snapshot_of(history, history.state, details)
 
 
-def _snapshot_of(history: History, state: JobState) -> JobSnapshot:
-    return JobSnapshot(
+def snapshot_of(
+    history: History, state: JobState, details: TargetDetails | None = None
+) -> JobSnapshot:
+    """The snapshot of a job from its events, its state, and what its launch target tells."""
+    snapshot = JobSnapshot(
         time=time.time(),
         state=state,
+        details=details,
         loss=history.loss.points,
         ring=history.ring.points,
-        ended=history.last_time if state.is_over else None,
         notable=tuple(history.notable),
     )
+    return replace(snapshot, ended=history.last_time if snapshot.is_over else None)

@@ -11,10 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from edl_horovod.cli.main import main
-from edl_horovod.config import resolved
-from edl_horovod.config.schema import JobConfig
 from edl_horovod.job.events import EventLog
-from tests.dashboard import Dashboard, dashboard
+from tests.dashboard import Dashboard, dashboard, new_job
 from tests.job_events import event
 
 HOSTILE = "<script>alert(1)</script>"
@@ -22,10 +20,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 @pytest.fixture
 def job_dir(tmp_path):
-    path = tmp_path / "model.job"
-    path.mkdir()
-    config = JobConfig(task="train", data="/d", output="/o", model_def="m")
-    resolved.dump(config, path / "config.yaml")
+    path = new_job(tmp_path)
     with EventLog(path / "events.jsonl", "launcher") as log:
         log.write(event("job", state="running", task="train"))
         log.write(event("worker", worker="localhost:1", state="failed", message=HOSTILE))

@@ -10,25 +10,13 @@ from urllib.error import URLError
 
 import pytest
 
-from edl_horovod.config import resolved
-from edl_horovod.config.schema import JobConfig
 from edl_horovod.job.events import EventLog
-from tests.dashboard import dashboard
+from tests.dashboard import dashboard, new_job
 from tests.job_events import event
 from tests.ports import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="apt-get install prometheus")
-
-
-@pytest.fixture
-def job_dir(tmp_path):
-    path = tmp_path / "model.job"
-    path.mkdir()
-    resolved.dump(
-        JobConfig(task="train", data="/d", output="/o", model_def="m"), path / "config.yaml"
-    )
-    return path
 
 
 @contextlib.contextmanager
@@ -58,7 +46,8 @@ def prometheus(folder, target):
             process.kill()
 
 
-def test_it_follows_a_job(job_dir, tmp_path):
+def test_it_follows_a_job(tmp_path):
+    job_dir = new_job(tmp_path)
     with EventLog(job_dir / "events.jsonl", "host:0") as log:
         log.write(event("job", state="running", task="train"))
         log.write(event("step", step=3, size=2))

@@ -13,10 +13,9 @@ import time
 import pytest
 
 from edl_horovod.cli.main import main
-from edl_horovod.config import resolved
-from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.events import EventLog
+from tests.dashboard import new_job
 from tests.job_events import event
 
 SECONDS = 30.0
@@ -27,11 +26,7 @@ ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 
 @pytest.fixture
 def job_dir(tmp_path):
-    path = tmp_path / "model.job"
-    path.mkdir()
-    resolved.dump(
-        JobConfig(task="train", data="/d", output="/o", model_def="m"), path / "config.yaml"
-    )
+    path = new_job(tmp_path)
     with EventLog(path / "events.jsonl", "host:0") as log:
         log.write(event("job", state="running", task="train"))
         log.write(event("step", step=3, total_steps=90, loss=0.25, size=2))

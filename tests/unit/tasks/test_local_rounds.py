@@ -232,6 +232,20 @@ def test_a_training_resumes_within_the_warmup_and_at_its_border(source, done, in
         np.testing.assert_allclose(rank.values["kernel"], whole["kernel"], rtol=1e-9)
 
 
+def run_until_a_loss(ranks, ring, number, fails_in):
+    """Run some rounds, and one that a collective breaks, which leaves no trace."""
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        list(pool.map(lambda rank: [rank.run() for _ in range(number)], ranks))
+        before = [rank.values for rank in ranks]
+        ring.fails_in = fails_in
+        for failed in [pool.submit(rank.run) for rank in ranks]:
+            with pytest.raises(CollectiveFailed):
+                failed.result()
+    for rank, values in zip(ranks, before, strict=True):
+        for name, value in rank.values.items():
+            np.testing.assert_array_equal(value, values[name], err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("number", "fails_in", "steps_again"),
     [(1, NAME, 3), (2, "edl.rounds.done", 12), (2, "edl.rounds.float64", 3)],
@@ -244,16 +258,7 @@ def test_a_loss_in_the_warmup_or_in_the_first_round(source, number, fails_in, st
     ranks = [Rank(job, source, ring.of(rank), 0.5) for rank in range(4)]
     for rank_number, rank in enumerate(ranks):
         rank.begin(rank_number, 4, 0)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda rank: [rank.run() for _ in range(number)], ranks))
-        before = [rank.values for rank in ranks]
-        ring.fails_in = fails_in
-        for failed in [pool.submit(rank.run) for rank in ranks]:
-            with pytest.raises(CollectiveFailed):
-                failed.result()
-    for rank, values in zip(ranks, before, strict=True):
-        for name, value in rank.values.items():
-            np.testing.assert_array_equal(value, values[name], err_msg=name)
+    run_until_a_loss(ranks, ring, number, fails_in)
     survivors, ring = ranks[:1] + ranks[2:], Ring(3)
     for rank_number, rank in enumerate(survivors):
         rank.go_on_as(rank, ring.of(rank_number))
@@ -298,16 +303,7 @@ def test_after_a_loss_only_the_replicas_of_the_lost_rank_are_trained_again(sourc
     ranks = [Rank(job, source, ring.of(rank)) for rank in range(4)]
     for number, rank in enumerate(ranks):
         rank.begin(number, 4, 0)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda rank: rank.run(), ranks))
-        before = [rank.values for rank in ranks]
-        ring.fails_in = fails_in
-        for failed in [pool.submit(rank.run) for rank in ranks]:
-            with pytest.raises(CollectiveFailed):
-                failed.result()
-    for rank, values in zip(ranks, before, strict=True):
-        for name, value in rank.values.items():
-            np.testing.assert_array_equal(value, values[name], err_msg=name)
+    run_until_a_loss(ranks, ring, 1, fails_in)
     survivors, ring = ranks[:1] + ranks[2:], Ring(3)
     for number, rank in enumerate(survivors):
         rank.step._collectives = ring.of(number)

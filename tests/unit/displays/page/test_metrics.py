@@ -16,7 +16,7 @@ EVENTS = [
     Recorded(1.0, "launcher", event("job", state="running", task="train")),
     Recorded(2.0, "host:0", event("reset", old_size=1, new_size=2)),
     Recorded(3.0, "host:0", event("step", step=3, total_steps=90, loss=0.25, size=2)),
-    Recorded(4.0, "host:0", event("evaluation", metrics={"accuracy": 0.75, "auc": None})),
+    Recorded(4.0, "host:0", event("evaluation", metrics={"accuracy": 0.75, "auc": float("nan")})),
     Recorded(5.0, "host:0", event("account", seconds={"computing": 3.0, "input": 1.0})),
 ]
 
