@@ -10,6 +10,7 @@ import pytest
 
 from edl_horovod import Client
 from edl_horovod.cli.main import main
+from edl_horovod.cluster.pod_log import PodLog
 from edl_horovod.errors import ConfigError, JobFailed, TimedOut
 from edl_horovod.job.events import line_of
 from tests.job_events import recorded
@@ -104,6 +105,30 @@ def test_status_shows_the_training_from_the_launchers_log(lab, capsys, tmp_path)
         ]
     code, _, said = edl(capsys, "logs", "mnist", "--rank", "2")
     assert (code, "no rank 2" in said) == (2, True)
+
+
+def test_report_and_table_of_events_come_from_the_launchers_log(lab, capsys, tmp_path):
+    lab.run()
+    log = tmp_path / "launcher.log"
+    with log.open("w") as stream:
+        PodLog(stream)(
+            [
+                recorded("job", 1.0, "launcher", task="train"),
+                recorded("account", 100.0, "a:0", doing="input", seconds={"computing": 9.0}),
+                recorded("account", 170.0, "b:0", doing="input", seconds={"building": 3.0}),
+            ]
+        )
+    lab.server.log_files["default", "mnist-launcher-abcde"] = log
+    lab.say("MPIJob/mnist", "Created", "MPIJob is created", time="2101-01-01T00:00:00Z")
+
+    page, table = tmp_path / "report.html", tmp_path / "events.csv"
+    code, printed, said = edl(capsys, "report", "mnist", "--html", str(page))
+    assert code == 0, said
+    assert "goodput    75.0% of 12.0 rank-seconds" in printed
+    assert "all ranks, pid 0" in page.read_text()
+    assert edl(capsys, "events", "mnist", "--to", str(table))[0] == 0
+    kinds = [row.split(",")[2] for row in table.read_text().splitlines()[1:]]
+    assert kinds == ["job", "account", "account"], "what Kubernetes says is not the job's own"
 
 
 def test_status_shows_the_pods_of_a_job_whose_log_cannot_be_read(lab, capsys):
