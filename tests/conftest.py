@@ -38,15 +38,9 @@ NO_MODULE = re.compile(r"No module named '(\w+)'")
 
 
 def pytest_configure(config):
-    """Pass over what only Python 3.13 warns of in code that is not ours."""
-    if sys.version_info < (3, 13):
-        return
-    for warning in (
-        # AutoGraph writes syntax trees as before.
-        "ignore:.*arbitrary keyword arguments is deprecated:DeprecationWarning",
-        # Seen once, at the end of a rank with Keras; this package closes its own.
-        "ignore:Exception ignored in. <posix.Scandir:pytest.PytestUnraisableExceptionWarning",
-    ):
+    """Pass over what only Python 3.13 warns of: AutoGraph writes syntax trees as before."""
+    if sys.version_info >= (3, 13):
+        warning = "ignore:.*arbitrary keyword arguments is deprecated:DeprecationWarning"
         config.addinivalue_line("filterwarnings", warning)
 
 
