@@ -23,6 +23,7 @@ from edl_horovod.displays.text import (
     goodput_text,
     job_facts,
     job_table,
+    stops_table,
 )
 from edl_horovod.errors import (
     ConfigError,
@@ -35,8 +36,8 @@ from edl_horovod.errors import (
 from edl_horovod.files import json_text
 from edl_horovod.files.whole_file import write_bytes
 from edl_horovod.job import log
-from edl_horovod.job.account import Account
 from edl_horovod.job.events import Recorded
+from edl_horovod.job.state import JobState
 from edl_horovod.launch.client import Client
 from edl_horovod.launch.jobs import EventLine, JobRow, JobStatus
 from edl_horovod.launch.waiting import CONDITIONS
@@ -225,11 +226,12 @@ def run_report(verb: str, summary: str, argv: Sequence[str]) -> int:
         status = client.status(flags.job)
         if flags.html is not None:
             _write_page(flags.html, flags.job, status, client.recorded(flags.job))
-    account = status.progress.account
+    state = status.progress
     if flags.format == "json":
-        print(json_text.dumps(account.for_programs(), indent=2))
+        fields = state.account.for_programs()
+        print(json_text.dumps({**fields, "stops": state.stops.for_programs()}, indent=2))
     else:
-        print("\n".join(_report_lines(account)))
+        print("\n".join(_report_lines(state)))
     return 0
 
 
@@ -324,12 +326,12 @@ def _write_page(file: Path, job: str, status: JobStatus, recorded: Iterable[Reco
         ) from error
 
 
-def _report_lines(account: Account) -> list[str]:
-    if not (goodput := goodput_text(account)):
+def _report_lines(state: JobState) -> list[str]:
+    if not (goodput := goodput_text(state.account)):
         return ["The job's ranks have not written an account of their time yet."]
     lines = fact_lines({"goodput": f"{goodput} went into steps that count"})
-    for part in account_tables(account):
-        lines += ["", *table(part.header, part.rows)]
+    for part in (*account_tables(state.account), stops_table(state.stops)):
+        lines += ["", *table(part.header, part.rows)] if part.rows else []
     return lines
 
 

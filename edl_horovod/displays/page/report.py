@@ -13,7 +13,7 @@ from edl_horovod.displays.page.rendering import (
     shipped,
 )
 from edl_horovod.displays.page.snapshot import History, snapshot_of
-from edl_horovod.displays.text import JobTable, account_tables, job_facts
+from edl_horovod.displays.text import JobTable, account_tables, job_facts, stops_table
 from edl_horovod.job.account import CAUSES, LOST, Account, RankAccount
 from edl_horovod.job.events import AccountEvent, CheckpointEvent, Recorded, ResetEvent
 from edl_horovod.job.state import JobState, TargetDetails
@@ -31,6 +31,8 @@ _COLORS = (
         "#55606e",
         "#8d99ae",
         "#cfd8e3",
+        "#e0a3a0",
+        "#f2c6a0",
         "#b48ead",
         "#d08770",
         "#e9b44c",
@@ -38,13 +40,18 @@ _COLORS = (
         "#6cb0ff",
         "#2a9d8f",
     ),
-    *("#b3261e", "#7b6fd0", "#c26fb8", "#5e8c3a", "#a3a3a3", "#c58b4a", "#5c6770", "var(--text)"),
+    *("#b3261e", "#7b6fd0", "#c26fb8", "#5e8c3a", "#a3a3a3", "#c58b4a", "#7a0c05", "#5c6770"),
+    "var(--text)",
 )
 _ADVICE = {
     "importing": "The workers of one launcher that start later are forked, and have this done.",
     "building": "A spare worker that is warm already takes a lost rank's place at once:"
     " elastic.spares.",
     "warm": "These are spare workers, or processes that waited for their first ring.",
+    "below_min_np": "The ring may not be smaller than elastic.min_np: lower it, or keep spare"
+    " workers warm (elastic.spares).",
+    "coordinator_away": "Ranks outside of a ring waited for the coordinator. Its log says why it"
+    " was away.",
     "forming": "Look at the resets below, and at hosts that do not answer.",
     "state": "A larger elastic.join_share sends the state faster, a smaller one disturbs steps"
     " less.",
@@ -56,6 +63,7 @@ _ADVICE = {
     "evaluation": "Evaluate less often (train.evaluate_steps), or on fewer examples.",
     "callbacks": "Ranks wait for the leader while the model's callbacks run.",
     "checkpoint": "Save less often: checkpoint.every_seconds.",
+    "hung": "Below is what hung, and where. elastic.stall_seconds is how long it may.",
     LOST: "These processes ended without a last account, as one that is killed does.",
 }
 """What to do about a cause, or what it means."""
@@ -124,6 +132,7 @@ def render(
         field=(WIDTH, HEIGHT),
         tables=[
             account_tables(state.account)[1],
+            stops_table(state.stops),
             JobTable("Resets", ("TIME", "RANKS", "STEP", "STALL", "REASON"), resets[-_NUM_ROWS:]),
             JobTable(
                 "Checkpoints",
