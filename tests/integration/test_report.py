@@ -83,6 +83,8 @@ def test_the_causes_of_each_process_add_up_to_its_life(start, tmp_path):
     assert all(f"pid {rank['pid']}" in page for rank in found["ranks"])
     for shown in (text, page):
         assert f"rank {lost_rank} (localhost:1) was lost: ended with SIGKILL" in shown
+        assert "The slowest rank is localhost:" in shown
+    assert 0 < found["slowest"]["score"] <= 1.5
 
 
 @pytest.mark.long

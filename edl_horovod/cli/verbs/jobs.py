@@ -37,6 +37,7 @@ from edl_horovod.files import json_text
 from edl_horovod.files.whole_file import write_bytes
 from edl_horovod.job import log
 from edl_horovod.job.events import Recorded
+from edl_horovod.job.pace import Pace, Paces
 from edl_horovod.job.state import JobState
 from edl_horovod.launch.client import Client
 from edl_horovod.launch.jobs import EventLine, JobRow, JobStatus
@@ -222,16 +223,20 @@ def run_report(verb: str, summary: str, argv: Sequence[str]) -> int:
     parser.add_file("--html", help=text)
     flags = parser.parse_all(argv)
     log.setup("edl", level="warning")
+    paces = Paces()
     with client_of(flags) as client:
         status = client.status(flags.job)
+        for recorded in client.recorded(flags.job):
+            paces.add(recorded)
         if flags.html is not None:
             _write_page(flags.html, flags.job, status, client.recorded(flags.job))
-    state = status.progress
+    state, slowest = status.progress, paces.slowest
     if flags.format == "json":
         fields = state.account.for_programs()
+        fields["slowest"] = None if slowest is None else dataclasses.asdict(slowest)
         print(json_text.dumps({**fields, "stops": state.stops.for_programs()}, indent=2))
     else:
-        print("\n".join(_report_lines(state)))
+        print("\n".join(_report_lines(state, slowest)))
     return 0
 
 
@@ -326,13 +331,13 @@ def _write_page(file: Path, job: str, status: JobStatus, recorded: Iterable[Reco
         ) from error
 
 
-def _report_lines(state: JobState) -> list[str]:
+def _report_lines(state: JobState, slowest: Pace | None) -> list[str]:
     if not (goodput := goodput_text(state.account)):
         return ["The job's ranks have not written an account of their time yet."]
     lines = fact_lines({"goodput": f"{goodput} went into steps that count"})
     for part in (*account_tables(state.account), stops_table(state.stops)):
         lines += ["", *table(part.header, part.rows)] if part.rows else []
-    return lines
+    return lines if slowest is None else [*lines, "", str(slowest)]
 
 
 def _print_rows(rows: Sequence[JobRow], *, is_json: bool) -> None:

@@ -16,6 +16,7 @@ from edl_horovod.displays.page.snapshot import History, snapshot_of
 from edl_horovod.displays.text import JobTable, account_tables, job_facts, stops_table
 from edl_horovod.job.account import CAUSES, LOST, Account, RankAccount
 from edl_horovod.job.events import AccountEvent, CheckpointEvent, Recorded, ResetEvent
+from edl_horovod.job.pace import Paces
 from edl_horovod.job.state import JobState, TargetDetails
 
 _LANE_WIDTH, _LANE_HEIGHT = 1000.0, 60.0
@@ -105,10 +106,11 @@ def render(
         events: Its events, oldest first.
         now: Seconds since the epoch.
     """
-    history, processes = History(), dict[tuple[str, int, float], _Process]()
+    history, paces, processes = History(), Paces(), dict[tuple[str, int, float], _Process]()
     resets, checkpoints = list[tuple[str, ...]](), list[tuple[str, ...]]()
     for recorded in events:
         history.add(recorded)
+        paces.add(recorded)
         match recorded.event:
             case AccountEvent() as event:
                 _add(processes, history.state.account, (recorded.source, event.pid, event.began))
@@ -116,6 +118,7 @@ def render(
                 resets.append(_reset_row(recorded.time, event))
             case CheckpointEvent() as event:
                 checkpoints.append(_checkpoint_row(recorded.time, event))
+    slowest = paces.slowest
     for rank in state.account.ranks:  # With the moment at which a lost one was missed.
         _add(processes, state.account, rank.process)
     return Template("report.html").render(
@@ -124,7 +127,7 @@ def render(
         style=shipped("style.css"),
         colors=dict(zip((*CAUSES, LOST), _COLORS, strict=True)),
         facts={key: text for key, text in job_facts(state, details, now=now).items() if text},
-        sentences=_sentences(state.account),
+        sentences=[*_sentences(state.account), *([] if slowest is None else [str(slowest)])],
         causes=list(_causes(state.account)),
         **_lanes(list(processes.values())),
         lane_height=_LANE_HEIGHT,

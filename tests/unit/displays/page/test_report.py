@@ -68,7 +68,7 @@ def test_it_shows_what_cost_the_most_and_each_process():
     assert any("host:1, pid 2, 15.0 s, ended" in title for title in titles)
 
 
-def test_it_says_which_ranks_were_lost_and_where():
+def test_it_says_which_rank_is_slow_and_which_were_lost_where():
     ring = recorded("generation", size=2, members=("host:0", "host:1"), is_formed=True)
     page = report(
         ring,
@@ -81,6 +81,7 @@ def test_it_says_which_ranks_were_lost_and_where():
         recorded("worker", 1015.0, worker="host:1", state="lost"),
         recorded("trace", 1015.0, "host:0", phase="step 10"),
     )
+    assert "The slowest rank is host:1 (pid 7)" in page.text
     assert "rank 1 (host:1) was lost; 1 other had to stop in step 10" in page.text
 
 
